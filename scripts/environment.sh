@@ -1,0 +1,35 @@
+# Sourced by the scripts beside it: makes .venv when there is none and installs softkv into it, editable.
+# prepare EXTRA installs softkv[EXTRA] ("" for the bare package), once per change of pyproject.toml.
+
+cd "$(dirname "$0")/.." || exit 1
+
+fail() { echo "$0: $*" >&2; exit 1; }
+
+find_python() {
+    for name in "${PYTHON:-python3}" python3.13 python3.12 python3.11 python3.10; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    fail "softkv needs Python 3.10 or newer, and none was found on PATH. Install one, or set PYTHON=/path/to/python3."
+}
+
+prepare() {
+    if [ ! -x .venv/bin/python ]; then
+        python=$(find_python) || exit 1
+        "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+            fail "$python has no venv module. On Debian or Ubuntu: apt-get install python3-venv"
+        echo "making .venv with $("$python" --version)" >&2
+        "$python" -m venv .venv || fail "could not make .venv"
+    fi
+    stamp=".venv/installed-${1:-bare}"
+    if ! cmp -s pyproject.toml "$stamp"; then
+        echo "installing softkv${1:+[$1]} into .venv" >&2
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${1:+[$1]}" ||
+            fail "the installation failed; the lines above say why"
+        cp pyproject.toml "$stamp"
+    fi
+    PATH="$PWD/.venv/bin:$PATH"
+    export PATH
+}

@@ -1,0 +1,27 @@
+"""A soft key-value store: attention as a dictionary lookup, kept on disk, with an error bar.
+
+Public names only. They are looked up on first use, so that `import softkv` costs nothing and needs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from softkv import errors as errors
+
+__version__ = "0.1.0"
+
+_HOMES = {"errors": ("softkv.errors", None)}
+__all__ = ["__version__", "errors"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'softkv' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    found: object = import_module(module)
+    return found if attribute is None else getattr(found, attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

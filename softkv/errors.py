@@ -1,0 +1,155 @@
+"""Everything that can go wrong, as one tree; a message says what was expected, what was got, and what to do.
+
+SoftKVError
+├── InputError (ValueError)           what was given cannot be used; nothing was written
+│   ├── ShapeError                    widths or counts disagree
+│   ├── KindError                     values of the wrong kind, dtype or mixture
+│   ├── NotFinite                     NaN or infinity
+│   ├── KeyTextError                  a key that cannot be a key
+│   ├── DuplicateKey                  a key that is already there, or twice in one batch
+│   └── PayloadError                  a payload that is not JSON, too deep or too large
+├── KeyMissing (KeyError)             no item has this key
+├── MissingExtra (ImportError)        an optional dependency is not installed
+└── StoreError                        the store on disk, or the handle on it
+    ├── StoreNotFound (FileNotFoundError)
+    ├── StoreExists (FileExistsError)
+    ├── NotAStore                     something else lives at that path
+    ├── StoreDamaged                  bytes on disk that cannot be believed
+    ├── FormatTooNew                  written by a newer softkv
+    ├── AccessRefused (PermissionError)  not ours to open, or not ours to write
+    │   └── WritingUnsupported        a platform or file system on which writing is not safe
+    ├── StoreLocked                   another process is the writer
+    ├── WriterFenced                  another writer has taken over since
+    ├── StorageFull (OSError)         no space left; nothing of the batch was kept
+    ├── StorageFailed (OSError)       the operating system reported an error
+    │   └── CommitUncertain           the commit may or may not have happened; reopen to see
+    └── HandleUnusable                this handle is done; open the store again
+        ├── HandleClosed              it was closed
+        ├── HandlePoisoned            a write to disk failed before
+        └── HandleForked              it belongs to the parent process
+"""
+
+from collections.abc import Sequence
+
+
+class SoftKVError(Exception):
+    """Every error that softkv raises on purpose."""
+
+    def __str__(self) -> str:
+        # Subtle: KeyError and OSError format their arguments in their own ways; ours are always one message.
+        return str(self.args[0]) if self.args else ""
+
+
+class InputError(SoftKVError, ValueError):
+    """What was given cannot be used. Nothing was written."""
+
+
+class ShapeError(InputError):
+    """Widths or counts disagree."""
+
+
+class KindError(InputError):
+    """Values of the wrong kind, of the wrong dtype, or mixed."""
+
+
+class NotFinite(InputError):
+    """NaN or infinity where a number is needed."""
+
+
+class KeyTextError(InputError):
+    """A key that cannot be a key: too long, with a NUL, or starting with '#'."""
+
+
+class DuplicateKey(InputError):
+    """A key that the store already holds, or that stands twice in one batch; `keys` names them."""
+
+    def __init__(self, message: str, keys: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+
+
+class PayloadError(InputError):
+    """A payload that is not JSON, too deep or too large."""
+
+
+class KeyMissing(SoftKVError, KeyError):
+    """No item has this key."""
+
+
+class MissingExtra(SoftKVError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, needed: str, *, package: str, extra: str) -> None:
+        super().__init__(f"{needed} needs {package}, which is not installed: pip install 'softkv[{extra}]'")
+
+
+class StoreError(SoftKVError):
+    """The store on disk, or the handle on it."""
+
+
+class StoreNotFound(StoreError, FileNotFoundError):
+    """There is no store at this path."""
+
+
+class StoreExists(StoreError, FileExistsError):
+    """There is already something at this path."""
+
+
+class NotAStore(StoreError):
+    """Something other than a softkv store lives at this path."""
+
+
+class StoreDamaged(StoreError):
+    """Bytes on disk that cannot be believed."""
+
+
+class FormatTooNew(StoreError):
+    """The store was written by a newer softkv."""
+
+
+class AccessRefused(StoreError, PermissionError):
+    """The store may not be opened, or not be written, by this user or handle."""
+
+
+class WritingUnsupported(AccessRefused):
+    """A platform or a file system on which writing is not safe."""
+
+
+class StoreLocked(StoreError):
+    """Another process is writing to this store; `pid` is its number when it is known."""
+
+    def __init__(self, message: str, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class WriterFenced(StoreError):
+    """Another writer has taken over since this handle was opened."""
+
+
+class StorageFull(StoreError, OSError):
+    """No space is left. Nothing of the batch was kept; after making room, write again."""
+
+
+class StorageFailed(StoreError, OSError):
+    """The operating system reported an error while reading or writing."""
+
+
+class CommitUncertain(StorageFailed):
+    """The commit may or may not have happened. Reopen the store and look at its commit number."""
+
+
+class HandleUnusable(StoreError):
+    """This handle cannot be used any more. Open the store again."""
+
+
+class HandleClosed(HandleUnusable):
+    """The handle was closed."""
+
+
+class HandlePoisoned(HandleUnusable):
+    """A write to disk failed before, so nothing this handle believes can be trusted."""
+
+
+class HandleForked(HandleUnusable):
+    """The handle belongs to the parent process; open the store again in this one."""
