@@ -1,0 +1,40 @@
+"""The store on disk: arenas of fixed-width rows, a catalog that says which rows exist, one commit protocol.
+
+Reading order: layout.py (what lies where), files.py (durable primitives), arena.py (rows), batch.py (what may enter),
+tally.py, deaths.py and labels.py (what every commit keeps up to date), connection.py, catalog.py and roster.py (which
+rows exist), locks.py (one writer, pinned readers), generation.py (the files of one layout), committed.py and
+snapshot.py (reading one commit), writer.py (the commit protocol), opening.py, compaction.py, checking.py, store.py
+(all of it joined) and repair.py.
+
+Does not know about queries, scores or weights.
+
+>>> import tempfile, os
+>>> path = os.path.join(tempfile.mkdtemp(), "fruit.softkv")
+>>> with Store.open(path, "c") as store:
+...     payloads = [{"red": True}, None]
+...     added = store.append([[1.0, 0.0], [0.0, 1.0]], [0.5, 2.0], keys=["apple", "pear"], payloads=payloads)
+...     store.get("apple").value, store.get("apple").payload, len(store)
+(0.5, {'red': True}, 2)
+"""
+
+from softkv.storage.checking import Report, check
+from softkv.storage.layout import Layout, ValueKind
+from softkv.storage.repair import Repaired, repair
+from softkv.storage.snapshot import Block, Item, Snapshot
+from softkv.storage.store import Entry, Store
+from softkv.storage.writer import Added
+
+__all__ = [
+    "Added",
+    "Block",
+    "Entry",
+    "Item",
+    "Layout",
+    "Repaired",
+    "Report",
+    "Snapshot",
+    "Store",
+    "ValueKind",
+    "check",
+    "repair",
+]

@@ -1,0 +1,238 @@
+"""What may enter a store: a batch of items, checked whole before the first byte is written.
+
+Turns what a caller gave into arrays of the store's types and texts of known length, or names the first item that
+cannot be used. Does not know what the store already holds.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import InputError, KeyTextError, KindError, NotFinite, PayloadError, ShapeError
+from softkv.storage.layout import Layout, Matrix, ValueKind
+
+LONGEST_KEY = 1 << 16  # bytes of UTF-8
+LONGEST_LABEL = 1 << 16
+LONGEST_TEXT = 1 << 24
+LONGEST_PAYLOAD = 1 << 20
+DEEPEST_PAYLOAD = 64
+EXACT_INTEGER = 1 << 53  # the largest count that float64 holds without rounding
+
+Content = tuple[str | None, str | None, str | None]  # embedded text, value text, payload as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Items ready to be written: one entry per item in every field that is not None."""
+
+    layout: Layout
+    keys: list[str | None]
+    encoded: list[bytes | None]
+    vectors: Matrix
+    values: npt.NDArray[Any]  # empty for labels, whose codes the store gives
+    labels: list[str] | None
+    contents: list[Content] | None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def take(self, positions: Sequence[int]) -> "Batch":
+        """The batch of these items alone, in this order."""
+        return Batch(
+            self.layout,
+            [self.keys[i] for i in positions],
+            [self.encoded[i] for i in positions],
+            self.vectors[list(positions)],
+            self.values[list(positions)] if self.labels is None else self.values,
+            None if self.labels is None else [self.labels[i] for i in positions],
+            None if self.contents is None else [self.contents[i] for i in positions],
+        )
+
+
+def checked(
+    vectors: Any,
+    values: Any,
+    *,
+    keys: Sequence[str | None] | None,
+    payloads: Sequence[Any] | None,
+    texts: Sequence[str | None] | None,
+    value_vectors: Any,
+    layout: Layout | None,
+) -> Batch:
+    """Check a batch against the layout of the store, or find out the layout where there is none yet."""
+    matrix = _matrix(vectors, "key vector", layout.key_width if layout else None)
+    count = len(matrix)
+    if count == 0:
+        raise ShapeError("the batch is empty: give at least one item")
+    kind = layout.kind if layout else _kind(values, value_vectors)
+    if value_vectors is not None and kind is not ValueKind.TEXT:
+        raise KindError(f"value_vectors go with text values, but this store holds values of kind {kind.value!r}")
+    labels: list[str] | None = None
+    value_texts: list[str] | None = None
+    blended: npt.NDArray[Any] = np.empty((0, 1))
+    if kind is ValueKind.LABEL:
+        labels = _texts(values, "label", LONGEST_LABEL, count)
+    elif kind is ValueKind.TEXT:
+        value_texts = _texts(values, "value", LONGEST_TEXT, count)
+        if value_vectors is None:
+            raise KindError("text values need value_vectors, their embeddings: they are what is blended")
+        blended = _matrix(value_vectors, "value vector", layout.value_width if layout else None)
+    elif kind is ValueKind.NUMBER:
+        blended = _numbers(values)
+    else:
+        blended = _matrix(values, "value", layout.value_width if layout else None)
+    if labels is None and len(blended) != count:
+        raise ShapeError(f"{count} key vectors but {len(blended)} values: give one value per key vector")
+    plain_keys, encoded = _keys(keys, count)
+    found = layout or Layout(matrix.shape[1], kind, blended.shape[1])
+    return Batch(found, plain_keys, encoded, matrix, blended, labels, _contents(count, texts, value_texts, payloads))
+
+
+def checked_key(key: object, name: str = "the key") -> bytes:
+    """The UTF-8 form of a key, or why this cannot be one."""
+    if not isinstance(key, str):
+        raise KeyTextError(f"{name} is a {type(key).__name__}, not a text")
+    if key.startswith("#"):
+        raise KeyTextError(f"{name} {shown(key)} starts with '#', which names items that have no key")
+    return _encoded(key, name, LONGEST_KEY, KeyTextError)
+
+
+def shown(text: str) -> str:
+    """A text as it stands in a message: quoted, and cut short when it is long."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _kind(values: Any, value_vectors: Any) -> ValueKind:
+    if value_vectors is not None:
+        return ValueKind.TEXT
+    first = values[0] if isinstance(values, (list, tuple)) and values else values
+    if isinstance(first, str) or (isinstance(values, np.ndarray) and values.dtype.kind in "UO"):
+        return ValueKind.LABEL
+    return ValueKind.NUMBER if np.ndim(first) == (1 if first is values else 0) else ValueKind.VECTOR
+
+
+def _real(given: Any, what: str) -> npt.NDArray[Any]:
+    """The numbers that were given, as an array of a real dtype."""
+    if isinstance(given, (list, tuple)) and any(isinstance(one, str) for one in given):
+        raise KindError(f"{what}s are mixed: some are texts. A store holds values of one kind")
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"{what}s are ragged: all must have the same width ({error})") from error
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
+        raise KindError(f"{what}s have dtype {array.dtype}; give real numbers (floats up to 64 bits, or integers)")
+    return array
+
+
+def _matrix(given: Any, what: str, width: int | None) -> Matrix:
+    array = _real(given, what)
+    if array.ndim != 2:
+        raise ShapeError(f"{what}s have shape {array.shape}; give a matrix of one row per item")
+    if width is not None and array.shape[1] != width:
+        raise ShapeError(f"{what}s have width {array.shape[1]}, but this store holds width {width}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        matrix = np.ascontiguousarray(array, np.float32)
+        # One sum instead of a mask of all cells: it is finite only if every cell is. When it overflows, look again.
+        suspect = not math.isfinite(float(matrix.sum()))
+    if suspect and not np.isfinite(matrix).all():
+        row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
+        raise NotFinite(f"{what} {row} holds NaN, infinity or a number beyond float32's range (3.4e38)")
+    return matrix
+
+
+def _numbers(given: Any) -> npt.NDArray[np.float64]:
+    array = _real(given, "value")
+    if array.ndim != 1:
+        raise ShapeError(f"values have shape {array.shape}; a store of numbers takes one number per item")
+    if array.dtype.kind in "iu" and array.size and max(abs(int(array.min())), int(array.max())) > EXACT_INTEGER:
+        raise KindError(
+            f"an integer value is beyond ±2^53 and would not come back unchanged: {array.min()} to {array.max()}"
+        )
+    numbers = np.ascontiguousarray(array, np.float64)
+    if not np.isfinite(numbers).all():
+        raise NotFinite(f"value {int(np.flatnonzero(~np.isfinite(numbers))[0])} is NaN or infinity")
+    return numbers.reshape(-1, 1)
+
+
+def _sequence(given: Any, what: str, count: int) -> list[Any]:
+    """One entry per item; a single text is not a sequence of letters here."""
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
+        raise ShapeError(f"{what}s must be a list with one entry per item, not a {type(given).__name__}")
+    if len(given) != count:
+        raise ShapeError(f"{count} key vectors but {len(given)} {what}s: give one per item (None where there is none)")
+    return given.tolist() if isinstance(given, np.ndarray) else list(given)
+
+
+def _texts(given: Any, what: str, longest: int, count: int) -> list[str]:
+    texts = _sequence(given, what, count)
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise KindError(f"{what} {position} is a {type(text).__name__}; this store takes texts as {what}s")
+        _encoded(text, f"{what} {position}", longest, KindError)
+    return texts
+
+
+def _encoded(text: str, name: str, longest: int, error: type[InputError]) -> bytes:
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as cause:
+        raise error(f"{name} holds a lone surrogate at position {cause.start}, which is no text") from cause
+    if len(encoded) > longest:
+        raise error(f"{name} has {len(encoded):,} bytes; {longest:,} is the most")
+    if b"\0" in encoded:
+        raise error(f"{name} holds a NUL character at byte {encoded.index(0)}")
+    return encoded
+
+
+def _keys(given: Sequence[str | None] | None, count: int) -> tuple[list[str | None], list[bytes | None]]:
+    if given is None:
+        return [None] * count, [None] * count
+    keys = _sequence(given, "key", count)
+    encoded = [None if key is None else checked_key(key, f"key {position}") for position, key in enumerate(keys)]
+    return keys, encoded
+
+
+def _contents(
+    count: int, texts: Sequence[str | None] | None, values: list[str] | None, payloads: Sequence[Any] | None
+) -> list[Content] | None:
+    if texts is None and values is None and payloads is None:
+        return None
+    embedded = [None] * count if texts is None else _sequence(texts, "text", count)
+    for position, text in enumerate(embedded):
+        if text is not None:
+            _texts([text], f"text {position}:", LONGEST_TEXT, 1)
+    encoded = [None] * count if payloads is None else _sequence(payloads, "payload", count)
+    encoded = [None if payload is None else _json(payload, position) for position, payload in enumerate(encoded)]
+    carried: Sequence[str | None] = values or [None] * count
+    return list(zip(embedded, carried, encoded, strict=True))
+
+
+def _json(payload: Any, position: int) -> str:
+    """A payload as JSON that gives the same payload back."""
+    waiting = [(payload, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > DEEPEST_PAYLOAD:
+            raise PayloadError(f"payload {position} is nested deeper than {DEEPEST_PAYLOAD} levels")
+        if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in value):
+                raise PayloadError(f"payload {position} has a key that is not a text; JSON knows no other keys")
+            waiting.extend((inner, depth + 1) for inner in value.values())
+        elif isinstance(value, list):
+            waiting.extend((inner, depth + 1) for inner in value)
+        elif value is not None and not isinstance(value, (str, int, float)):
+            raise PayloadError(
+                f"payload {position} holds a {type(value).__name__}, which JSON would not give back; "
+                "use dict, list, str, int, float, bool and None"
+            )
+    try:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise PayloadError(f"payload {position} cannot be JSON: {error}") from error
+    _encoded(text, f"payload {position}", LONGEST_PAYLOAD, PayloadError)
+    return text

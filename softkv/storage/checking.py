@@ -1,0 +1,222 @@
+"""Check a store against itself.
+
+Compares headers, lengths and checksums of the arenas, every row of the catalog, the record of the dead and the sums.
+Never stops at the first finding, never raises for damage, and changes nothing. What it learns of every row is what
+repair.py goes by.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import SoftKVError, StoreDamaged
+from softkv.storage import files, opening
+from softkv.storage.arena import HEADER, WINDOW, Arena, Identity
+from softkv.storage.catalog import Catalog, Standing
+from softkv.storage.layout import GENERATION_NAME, Mask, ValueKind, generation_name
+from softkv.storage.roster import Roster
+from softkv.storage.tally import Tally
+
+_STRIDE = 10_000  # rows of the catalog looked at together
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found. Findings are damage; notes are not."""
+
+    path: str
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    commit: int = 0
+    items: int = 0
+    windows: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything on the disk agrees with everything else."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.ok else f"{len(self.findings)} findings"
+        head = f"{self.path}: {verdict}, commit {self.commit}, {self.items} items, {self.windows} checksums compared"
+        return "\n".join(
+            [head, *(f"  damage: {one}" for one in self.findings), *(f"  note: {one}" for one in self.notes)]
+        )
+
+
+@dataclass(slots=True)
+class Survey:
+    """A report, and what can still be read: for each row whether all of it can be believed, and the open files."""
+
+    report: Report
+    catalog: Catalog | None = None
+    standing: Standing | None = None
+    good: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+    arenas: list[Arena] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for arena in self.arenas:
+            arena.close()
+        if self.catalog is not None:
+            self.catalog.connection.close()
+
+
+def check(path: str | os.PathLike[str]) -> Report:
+    """Check a store. Safe while others read and write it: it looks at one commit."""
+    found = survey(os.path.abspath(os.fspath(path)))
+    found.close()
+    return found.report
+
+
+def survey(directory: str) -> Survey:
+    """Look at all of a store, and go on after damage as far as anything can be read."""
+    found = Survey(Report(directory))
+    try:
+        found.catalog = opening.connect(directory)
+        with found.catalog.connection.reading():
+            _survey(found, found.catalog, directory)
+    except SoftKVError as error:
+        found.report.findings.append(str(error))
+    return found
+
+
+def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
+    report = found.report
+    for (line,) in catalog.connection.rows("PRAGMA integrity_check(20)"):
+        if line != "ok":
+            report.findings.append(f"catalog.sqlite: {line}")
+    head = catalog.head()
+    report.commit = head.number
+    _look_for_leftovers(report, catalog, directory)
+    if not head.generation:
+        return
+    standing = found.standing = catalog.standing(head.generation)
+    found.good = np.ones(_believable_rows(report, directory, standing), np.bool_)
+    for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
+        _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), tail)
+    _survey_items(found, catalog, standing)
+    _survey_values(found, catalog, standing)
+
+
+def _believable_rows(report: Report, directory: str, standing: Standing) -> int:
+    """The row count of the catalog, or fewer when no file holds as many: nothing may be sized by a lie."""
+    held = 0
+    for shape in standing.layout.arenas[:2]:
+        path = os.path.join(directory, generation_name(standing.generation), shape.file)
+        held = max(held, (os.path.getsize(path) - HEADER) // shape.row_bytes if os.path.isfile(path) else 0)
+    if held < standing.rows:
+        report.findings.append(f"the catalog counts {standing.rows} rows, but no file holds more than {max(held, 0)}")
+    return max(0, min(held, standing.rows))
+
+
+def _look_for_leftovers(report: Report, catalog: Catalog, directory: str) -> None:
+    named = {generation_name(number) for number in catalog.generations()}
+    for name in files.list_directory(directory):
+        if GENERATION_NAME.match(name) and name not in named:
+            report.notes.append(f"{name} is left over from a crash; the next writer removes it")
+
+
+def _survey_arena(found: Survey, catalog: Catalog, directory: str, identity: Identity, tail: int) -> None:
+    shape, report = identity.shape, found.report
+    derived = shape.role == "norms"
+    findings = report.notes if derived else report.findings
+    path = os.path.join(directory, generation_name(identity.generation), shape.file)
+    try:
+        arena = Arena.open(path, identity)
+    except SoftKVError as error:
+        findings.append(str(error) + (" It is derived, and will be made again." if derived else ""))
+        try:
+            arena = Arena.open(path, identity, believe_header=False)
+        except SoftKVError:
+            arena = Arena.absent(path, shape)
+    found.arenas.append(arena)
+    assert found.standing is not None
+    for window in range(-(-found.standing.rows * shape.row_bytes // WINDOW)):
+        if window * WINDOW >= len(found.good) * shape.row_bytes:
+            break  # beyond what any file holds: said already
+        problem = _window_problem(arena, catalog, identity.generation, window, found.standing.rows, tail)
+        report.windows += 1
+        if problem:
+            findings.append(f"{path}: {problem}" + (" They are derived, and worked out again." if derived else ""))
+            if not derived:
+                found.good[window * WINDOW // shape.row_bytes : -(-(window + 1) * WINDOW // shape.row_bytes)] = False
+
+
+def _window_problem(arena: Arena, catalog: Catalog, generation: int, window: int, rows: int, tail: int) -> str | None:
+    shape = arena.shape
+    start, end = window * WINDOW, min((window + 1) * WINDOW, rows * shape.row_bytes)
+    if arena.stored_bytes() < end:
+        return f"bytes {HEADER + start} to {HEADER + end} are missing"
+    try:
+        expected = catalog.windows(generation, shape.role, window, window + 1)[0] if end - start == WINDOW else tail
+    except StoreDamaged as error:
+        return str(error)
+    if arena.checksum(start, end) != expected:
+        return f"bytes {HEADER + start} to {HEADER + end} do not match their checksum."
+    return None
+
+
+def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
+    """Every row of the roster, and the bitmaps of the dead beside it."""
+    report, roster = found.report, Roster(catalog, standing.generation)
+    rows = len(found.good)
+    try:
+        recorded = catalog.dead(standing).live(rows)
+    except SoftKVError as error:
+        report.findings.append(str(error))
+        recorded = None
+    for start in range(0, rows, _STRIDE):
+        stop = min(start + _STRIDE, rows)
+        present, sound, alive = roster.survey(start, stop)
+        for what, bad in (("missing from the catalog", ~present), ("damaged in the catalog", present & ~sound)):
+            if bad.any():
+                report.findings.append(f"{_rows(start + np.flatnonzero(bad))} {what}")
+        if recorded is not None and (alive != recorded[start:stop])[sound].any():
+            unsure = start + np.flatnonzero(sound & (alive != recorded[start:stop]))
+            report.findings.append(f"{_rows(unsure)} live in one record and dead in the other")
+        found.good[start:stop] &= sound & alive
+        report.items += int((sound & alive).sum())
+
+
+def _survey_values(found: Survey, catalog: Catalog, standing: Standing) -> None:
+    """Label codes and the sums over the live values; meaningful only where nothing else is wrong."""
+    report = found.report
+    if not report.ok:
+        return
+    values = found.arenas[1].rows(standing.rows)
+    if standing.layout.kind is ValueKind.LABEL:
+        labels = catalog.labels()
+        codes = values[:, 0]
+        if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(labels):
+            report.findings.append(
+                f"label codes go from {codes.min()} to {codes.max()}, but there are {len(labels)} labels"
+            )
+            return
+        counts = np.bincount(codes[found.good], minlength=len(labels))
+        if counts.tolist() != [count for _, _, count in labels]:
+            report.findings.append("the counts of labels disagree with the live items")
+        _compare(report, standing.tally, Tally.empty().changed_labels(np.zeros_like(counts), counts))
+    else:
+        actual = Tally.empty(standing.tally.origin)
+        for start in range(0, standing.rows, _STRIDE):
+            alive = found.good[start : start + _STRIDE]
+            actual = actual.plus(values[start : start + _STRIDE][alive])
+        _compare(report, standing.tally, actual)
+
+
+def _compare(report: Report, kept: Tally, actual: Tally) -> None:
+    if kept.count != actual.count:
+        report.findings.append(f"the sums count {kept.count} values, but {actual.count} items are live")
+    slack, scale = 1e-9, max(kept.largest, actual.largest, 1e-300)
+    far = np.abs(kept.total - actual.total) > slack * np.sqrt(scale * max(actual.count, 1))
+    if abs(kept.squares - actual.squares) > slack * scale or far.any():
+        report.findings.append("the sums behind the value scale disagree with the live values")
+
+
+def _rows(numbers: npt.NDArray[Any]) -> str:
+    listed = ", ".join(str(number) for number in numbers[:5].tolist())
+    return f"row{'s' if len(numbers) > 1 else ''} {listed}{' ...' if len(numbers) > 5 else ''} ({len(numbers)}):"

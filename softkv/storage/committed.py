@@ -1,0 +1,68 @@
+"""What one commit says: the rows, who of them is dead, and the pinned files they lie in.
+
+The single place where a handle learns the state of its store, first and again. Writes nothing.
+"""
+
+from dataclasses import dataclass
+
+from softkv.errors import StoreDamaged
+from softkv.storage.catalog import Catalog, Head, Standing
+from softkv.storage.deaths import Deaths
+from softkv.storage.generation import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One commit. There is no standing and no generation before the first item."""
+
+    head: Head
+    standing: Standing | None
+    deaths: Deaths
+    generation: Generation | None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are committed, dead ones included."""
+        return self.standing.rows if self.standing else 0
+
+
+def load(catalog: Catalog, directory: str, known: Committed | None, *, write: bool) -> Committed:
+    """The newest commit. What `known` holds open is taken over when it is still current, and let go otherwise."""
+    for _ in range(1_000):
+        found = _attempt(catalog, directory, known, write=write)
+        if found is not None:
+            if known and known.generation and known.generation is not found.generation:
+                known.generation.release()
+            return found
+    raise StoreDamaged(f"{directory}: the generation that the catalog names cannot be pinned. Run `softkv check`.")
+
+
+def _attempt(catalog: Catalog, directory: str, known: Committed | None, *, write: bool) -> Committed | None:
+    """One try; None when a compaction came between reading the catalog and pinning the generation."""
+    with catalog.connection.reading():
+        head = catalog.head()
+        if not head.generation:
+            return Committed(head, None, Deaths.none(), None)
+        same = known if known and known.generation and known.generation.number == head.generation else None
+        standing = catalog.standing(head.generation)
+        changed = catalog.deaths(standing, same.head.number if same else -1)
+    generation = same.generation if same else Generation.open(head.store, directory, standing, catalog, write=write)
+    if generation is None:
+        return None
+    try:
+        if not same and catalog.head().generation != head.generation:
+            generation.release()
+            return None
+        generation.require_length(standing.rows)
+        deaths = (same.deaths if same else Deaths.none()).replaced(changed)
+        if deaths.count + standing.tally.count != standing.rows:
+            raise StoreDamaged(
+                f"{directory}: {standing.rows} rows, {standing.tally.count} of them live and {deaths.count} dead, "
+                "do not add up. Run `softkv check`."
+            )
+    except BaseException:
+        if not same:
+            generation.release()
+        raise
+    generation.grow(standing)
+    return Committed(head, standing, deaths, generation)

@@ -1,0 +1,148 @@
+"""Plain files, made durable: open without following links, write everything or raise, sync, sync the directory.
+
+Every failure of the operating system leaves here as an error of ours. Does not know what the bytes mean.
+"""
+
+import errno
+import os
+import shutil
+import stat
+import sys
+
+from softkv.errors import AccessRefused, NotAStore, StorageFailed, StorageFull, StoreDamaged, StoreError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def translated(error: OSError, doing: str) -> StoreError:
+    """The error of ours that says what the operating system refused, and what to do."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _FULL:
+        return StorageFull(f"{doing}: {reason}. Nothing of it was kept; make room and write again.")
+    if error.errno in _REFUSED:
+        return AccessRefused(f"{doing}: {reason}. Ask for permission on the directory, or copy the store.")
+    return StorageFailed(f"{doing}: {reason}")
+
+
+def open_regular(path: str, *, write: bool = False, create: bool = False) -> int:
+    """Open a regular file, and nothing else: no link, no pipe, no device."""
+    flags = (
+        _FLAGS | getattr(os, "O_NONBLOCK", 0) | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+    )
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except FileNotFoundError as error:
+        raise StoreDamaged(f"{path} is missing. `softkv check` tells what is left of the store.") from error
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise NotAStore(f"{path} is not a regular file, so it is not opened") from error
+        raise translated(error, f"cannot open {path}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAStore(f"{path} is not a regular file, so it is not opened")
+    return descriptor
+
+
+def require_regular(path: str) -> None:
+    """Refuse a path that is there but not a regular file, without opening it."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise translated(error, f"cannot look at {path}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise NotAStore(f"{path} is not a regular file, so it is not opened")
+
+
+def write_at(descriptor: int, data: memoryview, offset: int, path: str) -> None:
+    """Write all of `data` at `offset`; a short write goes on, an error leaves as ours."""
+    data = data.cast("B")
+    while data:
+        try:
+            written = os.pwrite(descriptor, data, offset)
+        except OSError as error:
+            raise translated(error, f"cannot write {path}") from error
+        if written <= 0:
+            raise StorageFailed(f"cannot write {path}: the system wrote {written} of {len(data)} bytes")
+        data, offset = data[written:], offset + written
+
+
+def read_start(descriptor: int, size: int, path: str) -> bytes:
+    """Read the first `size` bytes of a file, fewer only when it has fewer."""
+    pieces = []
+    try:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        while size and (piece := os.read(descriptor, size)):
+            pieces.append(piece)
+            size -= len(piece)
+    except OSError as error:
+        raise translated(error, f"cannot read {path}") from error
+    return b"".join(pieces)
+
+
+def sync(descriptor: int, path: str) -> None:
+    """Make the content of a file durable. Subtle: never try again after an error; the kernel has dropped the pages."""
+    try:
+        if sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(descriptor)
+    except OSError as error:
+        raise translated(error, f"cannot make {path} durable") from error
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise translated(error, f"cannot open {path}") from error
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise translated(error, f"cannot make {path} durable") from error
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: str) -> None:
+    """Make a directory that is not there yet."""
+    try:
+        os.mkdir(path)
+    except OSError as error:
+        raise translated(error, f"cannot make {path}") from error
+
+
+def create_file(path: str) -> int:
+    """Make an empty regular file that is not there yet, open for writing."""
+    try:
+        return os.open(path, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    except OSError as error:
+        raise translated(error, f"cannot make {path}") from error
+
+
+def require_room(path: str, needed: int, doing: str) -> None:
+    """Refuse before the first byte when the disk cannot hold what is about to be written."""
+    free = shutil.disk_usage(path).free
+    if free < needed:
+        raise StorageFull(
+            f"{doing} needs {needed / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free. Make room first."
+        )
+
+
+def list_directory(path: str) -> list[str]:
+    """The names in a directory, sorted."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        raise translated(error, f"cannot read {path}") from error
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory of ours, as far as the system lets us; what stays is removed by the next writer."""
+    shutil.rmtree(path, ignore_errors=True)

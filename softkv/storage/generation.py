@@ -1,0 +1,167 @@
+"""The files of one generation, open and pinned: keys, values and norms of the same rows.
+
+A generation has one layout and only ever grows at its end. Readers pin it, so that it outlives the switch to a newer
+one for as long as they need it.
+
+Does not know which rows are live, nor when what it wrote is committed.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import StoreDamaged
+from softkv.storage import files, locks
+from softkv.storage.arena import WINDOW, Arena, Identity, VerifiedRows, extend_windows, flat
+from softkv.storage.catalog import Catalog, Standing
+from softkv.storage.layout import PIN, Layout, Matrix, generation_name
+
+Array = npt.NDArray[Any]
+Finished = list[list[tuple[int, int]]]  # per arena, the windows that became complete
+
+
+class Generation:
+    """The arenas of one generation. Shared by the snapshots of a handle; closed when the last lets go."""
+
+    def __init__(self, directory: str, number: int, layout: Layout, catalog: Catalog, arenas: Sequence[Arena]) -> None:
+        self.directory, self.number, self.layout = directory, number, layout
+        self.arenas = tuple(arenas)
+        self.keys, self.values, self._norms = (
+            VerifiedRows(arena, _expectation(catalog, number, arena.shape.role)) for arena in arenas
+        )
+        self._pin: locks.FileLock | None = None
+        self._users = 1
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, store: str, directory: str, standing: Standing, catalog: Catalog, *, write: bool
+    ) -> "Generation | None":
+        """Open and pin a generation that the catalog names; None when it is being removed."""
+        path = os.path.join(directory, generation_name(standing.generation))
+        pin = locks.pin_shared(path)
+        if pin is None:
+            return None
+        arenas: list[Arena] = []
+        try:
+            for shape in standing.layout.arenas:
+                identity = Identity(store, standing.generation, shape)
+                derived = shape.role == "norms"
+                arenas.append(_open_arena(os.path.join(path, shape.file), identity, write=write, derived=derived))
+        except BaseException:
+            for arena in arenas:
+                arena.close()
+            pin.release()
+            raise
+        generation = cls(path, standing.generation, standing.layout, catalog, arenas)
+        generation._pin = pin
+        return generation
+
+    @classmethod
+    def create(cls, store: str, directory: str, number: int, layout: Layout, catalog: Catalog) -> "Generation":
+        """Make the files of a new generation. They are not durable, and not named by the catalog yet."""
+        path = os.path.join(directory, generation_name(number))
+        files.remove_tree(path)  # what a crash left under this name was never named by the catalog
+        files.make_directory(path)
+        os.close(files.create_file(os.path.join(path, PIN)))
+        arenas = [
+            Arena.create(os.path.join(path, shape.file), Identity(store, number, shape)) for shape in layout.arenas
+        ]
+        generation = cls(path, number, layout, catalog, arenas)
+        generation._pin = locks.pin_shared(path)
+        return generation
+
+    def make_durable(self) -> None:
+        """Sync a new generation whole: files first, then the names that lead to them."""
+        for arena in self.arenas:
+            arena.sync()
+        files.sync_directory(self.directory)
+        files.sync_directory(os.path.dirname(self.directory))
+
+    def grow(self, standing: Standing) -> None:
+        """Take note of what is committed."""
+        for rows, tail in zip((self.keys, self.values, self._norms), standing.tails, strict=True):
+            rows.grow(standing.rows, tail)
+
+    def require_length(self, rows: int) -> None:
+        """Refuse row counts that the files do not bear out, before anything is sized by them."""
+        for arena in self.arenas[:2]:
+            arena.require_rows(rows)
+
+    def norms(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """‖key‖ of rows start .. stop - 1; worked out again where the file is short or damaged."""
+        try:
+            return self._norms.block(start, stop)[:, 0]
+        except StoreDamaged:
+            return norms_of(self.keys.block(start, stop))[:, 0]
+
+    def verify_end(self) -> None:
+        """Compare the last windows of keys and values with their checksums."""
+        for rows in (self.keys, self.values):
+            rows.verify_end()
+
+    def mend_norms(self, rows: int) -> tuple[list[tuple[int, int]], int] | None:
+        """Write again the norms that are not as committed at the end of their file; returns their new checksums.
+
+        Looks at the last windows only, since norms are synced whenever a window is complete. Older damage is noticed
+        by those who read it.
+        """
+        try:
+            self._norms.verify_end()
+        except StoreDamaged:
+            shape, arena = self.layout.norms, self.arenas[2]
+            per_window = WINDOW // shape.row_bytes
+            start = max(0, min(rows // per_window - 1, arena.stored_rows() // per_window)) * per_window
+            norms = norms_of(self.keys.block(start, rows))
+            arena.write(start, norms)
+            return extend_windows(start * shape.row_bytes, 0, flat(norms))
+        return None
+
+    def retain(self) -> "Generation":
+        """One more user."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def release(self) -> None:
+        """One user less; the last closes the files and gives up the pin."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+        for arena in self.arenas:
+            arena.close()
+        if self._pin is not None:
+            self._pin.release()
+
+
+def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
+    """‖k‖ of each row, as a column; summed in float64 where float32 squares would overflow or vanish."""
+    with np.errstate(over="ignore", under="ignore"):
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+    norms: npt.NDArray[np.float32] = np.sqrt(squares)
+    for row in np.flatnonzero(~((squares > 1e-30) & (squares < 1e30))).tolist():
+        norms[row] = np.linalg.norm(vectors[row].astype(np.float64))
+    return norms.reshape(-1, 1)
+
+
+def _expectation(catalog: Catalog, number: int, role: str) -> Any:
+    return lambda first, last: catalog.windows(number, role, first, last)
+
+
+def _open_arena(path: str, identity: Identity, *, write: bool, derived: bool) -> Arena:
+    """Open an arena; one that is derived is made again by a writer when it is missing or damaged."""
+    try:
+        return Arena.open(path, identity, write=write)
+    except StoreDamaged:
+        if not derived:
+            raise
+        if not write:
+            return Arena.absent(path, identity.shape)
+        if os.path.lexists(path):
+            os.unlink(path)
+        return Arena.create(path, identity)

@@ -1,0 +1,91 @@
+"""What lies where in a store: the names of its files, the widths of its rows, the kinds of its values.
+
+Does not touch the disk.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import ShapeError
+
+FORMAT = 1  # the number of the format that this code writes
+CATALOG, LOCK, PIN, INDEX = "catalog.sqlite", "LOCK", "PIN", "index"
+GENERATION_NAME = re.compile(r"generation-(\d{6,})\Z")
+WIDEST = 1 << 20  # numbers in one row; a width beyond it is a mistake or an attack
+
+Matrix = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class ValueKind(str, Enum):
+    """What is blended: numbers, vectors, labels (by their code) or texts (by their embedding)."""
+
+    NUMBER = "number"
+    VECTOR = "vector"
+    LABEL = "label"
+    TEXT = "text"
+
+
+VALUE_DTYPES = {ValueKind.NUMBER: "<f8", ValueKind.VECTOR: "<f4", ValueKind.LABEL: "<i4", ValueKind.TEXT: "<f4"}
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """The rows of one arena: its role in the store, the type and the number of the elements of a row."""
+
+    role: str
+    file: str
+    dtype: str
+    width: int
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one row."""
+        return int(np.dtype(self.dtype).itemsize) * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How wide keys are, what values are, and how wide values are (1 for numbers and labels)."""
+
+    key_width: int
+    kind: ValueKind
+    value_width: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", ValueKind(self.kind))
+        for what, width in (("key", self.key_width), ("value", self.value_width)):
+            if not 1 <= width <= WIDEST:
+                raise ShapeError(f"the {what} width is {width}; a store takes widths from 1 to {WIDEST}")
+        if self.kind in (ValueKind.NUMBER, ValueKind.LABEL) and self.value_width != 1:
+            raise ShapeError(f"values of kind {self.kind.value!r} have width 1, not {self.value_width}")
+
+    @property
+    def keys(self) -> RowShape:
+        """The rows of keys.f32."""
+        return RowShape("keys", "keys.f32", "<f4", self.key_width)
+
+    @property
+    def values(self) -> RowShape:
+        """The rows of values.<kind>."""
+        return RowShape("values", f"values.{self.kind.value}", VALUE_DTYPES[self.kind], self.value_width)
+
+    @property
+    def norms(self) -> RowShape:
+        """The rows of norms.f32: derived from the keys, so never a reason to lose anything."""
+        return RowShape("norms", "norms.f32", "<f4", 1)
+
+    @property
+    def arenas(self) -> tuple[RowShape, RowShape, RowShape]:
+        """All arenas of a generation, those that must be durable before a commit first."""
+        return self.keys, self.values, self.norms
+
+
+def generation_name(generation: int) -> str:
+    """The directory of a generation."""
+    return f"generation-{generation:06d}"

@@ -1,0 +1,38 @@
+"""Remove what nobody needs any more: generations that a compaction replaced, and what a crash left of one.
+
+Removes only what the catalog says is retired and nobody reads, and directories of our own names that it does not name.
+"""
+
+import os
+import stat
+
+from softkv.storage import files, locks
+from softkv.storage.catalog import Catalog, Head
+from softkv.storage.layout import GENERATION_NAME, generation_name
+
+
+def remove_leftovers(directory: str, catalog: Catalog) -> None:
+    """Remove generations that the catalog does not name: what a crash left of a compaction. Only names of our own."""
+    named = {generation_name(number) for number in catalog.generations()}
+    for name in files.list_directory(directory):
+        path = os.path.join(directory, name)
+        if GENERATION_NAME.match(name) and name not in named and stat.S_ISDIR(os.lstat(path).st_mode):
+            files.remove_tree(path)
+
+
+def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
+    """Remove old generations, oldest first, as far as nobody reads them; returns whether all are gone."""
+    for number in catalog.generations():
+        if not catalog.standing(number).retired:
+            continue
+        path = os.path.join(directory, generation_name(number))
+        pin = locks.pin_exclusive(path) if os.path.isdir(path) else None
+        if pin is None and os.path.isdir(path):
+            return False  # a reader: contents of items are shared, so younger generations wait as well
+        with catalog.connection.writing():
+            catalog.advance(head)  # nothing changes for anybody, but a fenced writer must not get here
+            catalog.drop_generation(number)
+        files.remove_tree(path)
+        if pin is not None:
+            pin.release()
+    return True

@@ -1,0 +1,169 @@
+"""One writer, and readers that pin what they read: advisory locks on LOCK and PIN.
+
+A lock belongs to the open file, not to the process, so it is gone the moment its holder dies, and nothing has to be
+cleaned up. After a fork the child closes its copies: otherwise it would keep its dead parent's lock.
+"""
+
+import os
+import socket
+import sys
+import time
+import weakref
+from types import ModuleType
+
+from softkv.errors import StoreDamaged, StoreLocked, WriterFenced, WritingUnsupported
+from softkv.storage import files
+from softkv.storage.layout import LOCK, PIN
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - where there is no flock there is no writer either
+    fcntl = None
+
+_NETWORK = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb2",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "lustre",
+    "glusterfs",
+    "ncpfs",
+    "davfs",
+}
+
+_held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+class FileLock:
+    """A lock on an open file, released when the file is closed."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        _held.add(self)
+
+    def release(self) -> None:
+        """Close the file. Subtle: never LOCK_UN, which would take the lock from a parent process too."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
+
+
+def _locked(path: str, *, exclusive: bool, create: bool = False) -> FileLock | None:
+    """The lock on a file, or None when somebody else's is in the way."""
+    descriptor = files.open_regular(path, write=exclusive, create=create)
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise files.translated(error, f"cannot lock {path}") from error
+    return FileLock(path, descriptor)
+
+
+def lock_writer(directory: str) -> FileLock:
+    """Become the writer of a store, or say who is."""
+    path = os.path.join(directory, LOCK)
+    lock = _locked(path, exclusive=True, create=True)
+    if lock is None:
+        text = _holder(path)
+        pid = text.split()[1] if text.startswith("pid ") and len(text.split()) > 1 else ""
+        raise StoreLocked(
+            f"{directory} is open for writing by {text or 'another process'}. Close it there, or open with mode 'r'.",
+            int(pid) if pid.isdecimal() else None,
+        )
+    note = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
+    try:
+        os.ftruncate(lock.descriptor, 0)
+        files.write_at(lock.descriptor, memoryview(note.encode()), 0, path)
+    except OSError as error:
+        lock.release()
+        raise files.translated(error, f"cannot write {path}") from error
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def require_held(lock: FileLock) -> None:
+    """Notice that somebody replaced the lock file, so that there may be a second writer."""
+    try:
+        named, held = os.stat(lock.path), os.fstat(lock.descriptor)
+    except OSError as error:
+        raise WriterFenced(f"{lock.path} is gone, so another writer may be at work. Open the store again.") from error
+    if (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino):
+        raise WriterFenced(f"{lock.path} was replaced, so another writer may be at work. Open the store again.")
+
+
+def pin_shared(generation: str) -> FileLock | None:
+    """Keep a generation from being removed; None when it is being removed right now."""
+    try:
+        return _locked(os.path.join(generation, PIN), exclusive=False)
+    except StoreDamaged:  # it is gone already
+        return None
+
+
+def pin_exclusive(generation: str) -> FileLock | None:
+    """Be sure that nobody reads a generation; None when somebody does."""
+    return _locked(os.path.join(generation, PIN), exclusive=True, create=True)
+
+
+def require_writable_platform(directory: str, *, force: bool = False) -> None:
+    """Refuse to write where locks or durability cannot be relied on."""
+    if fcntl is None or sys.platform not in ("linux", "darwin"):
+        raise WritingUnsupported(
+            f"softkv writes on Linux and macOS only; on {sys.platform} it reads: open with mode 'r'"
+        )
+    kind = filesystem_kind(directory, _mounts())
+    if not force and (kind in _NETWORK or kind.startswith("fuse.")):
+        raise WritingUnsupported(
+            f"{directory} lies on a network file system ({kind}), whose locks and syncs cannot be relied on. "
+            "Put the store on a local disk, or open with force=True if one writer is certain."
+        )
+
+
+def filesystem_kind(path: str, mounts: str) -> str:
+    """The type of the file system that holds `path`, from the text of /proc/self/mountinfo; "" when unknown."""
+    path, best, kind = os.path.realpath(path), "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right:
+            continue
+        point = fields[4].encode().decode("unicode_escape")  # blanks stand as \040
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def _mounts() -> str:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _holder(path: str) -> str:
+    descriptor = files.open_regular(path)
+    try:
+        return files.read_start(descriptor, 400, path).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,193 @@
+"""How a store comes into being and is opened: what must be true of a directory before anything in it is believed.
+
+A store is made in a sibling directory, synced, and renamed into place, so that it is there whole or not at all.
+A store that cannot be opened says why, is not changed, and the message names the command to run.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+
+from softkv.errors import NotAStore, StoreDamaged, StoreError, StoreExists, StoreNotFound
+from softkv.storage import files, locks
+from softkv.storage.catalog import Catalog
+from softkv.storage.committed import Committed, load
+from softkv.storage.connection import Connection, connect_reader
+from softkv.storage.generation import Generation
+from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
+from softkv.storage.leftovers import remove_leftovers, remove_retired
+from softkv.storage.writer import Writer
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {}  # from a format to the next one, inside one transaction
+
+
+def connect(directory: str) -> Catalog:
+    """The catalog of a store, for reading."""
+    _require_store(directory)
+    connection = connect_reader(os.path.join(directory, CATALOG))
+    try:
+        catalog = Catalog(connection)
+        found = catalog.identify()
+        if found < FORMAT:
+            raise StoreError(
+                f"{directory} has format {found}; open it once with mode 'w' to bring it to format {FORMAT}"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return catalog
+
+
+def open_writer(directory: str, *, force: bool) -> Writer:
+    """Become the writer of a store that is there."""
+    _require_store(directory)
+    locks.require_writable_platform(directory, force=force)
+    lock = locks.lock_writer(directory)
+    try:
+        return _writer(directory, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def create_writer(directory: str, *, force: bool) -> Writer:
+    """Make a store and become its writer, without letting go of the lock in between."""
+    parent = os.path.dirname(os.path.abspath(directory))
+    if not os.path.isdir(parent):
+        raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
+    locks.require_writable_platform(parent, force=force)
+    building = os.path.join(parent, f".{os.path.basename(directory)}.new-{secrets.token_hex(4)}")
+    files.make_directory(building)
+    try:
+        lock = locks.lock_writer(building)
+        try:
+            _fill(building)
+            _move_into_place(building, directory)
+            files.sync_directory(parent)
+            lock.path = os.path.join(directory, LOCK)
+            return _writer(directory, lock)
+        except BaseException:
+            lock.release()
+            raise
+    except BaseException:
+        files.remove_tree(building)
+        raise
+
+
+def erase(directory: str, *, force: bool) -> None:
+    """Remove a store, if it is one and nobody writes to it; readers that have it open keep what they pinned."""
+    writer = open_writer(directory, force=force)
+    try:
+        parent = os.path.dirname(os.path.abspath(directory))
+        doomed = os.path.join(parent, f".{os.path.basename(directory)}.old-{secrets.token_hex(4)}")
+        try:
+            os.rename(directory, doomed)
+        except OSError as error:
+            raise files.translated(error, f"cannot move {directory} out of the way") from error
+        files.sync_directory(parent)
+    finally:
+        if writer.committed.generation:
+            writer.committed.generation.release()
+        writer.catalog.connection.close()
+        writer.lock.release()
+    files.remove_tree(doomed)
+
+
+def is_vacant(directory: str) -> bool:
+    """Whether a store may be made here: nothing is there, or an empty directory."""
+    try:
+        return not os.path.lexists(directory) or (os.path.isdir(directory) and not os.listdir(directory))
+    except OSError as error:
+        raise files.translated(error, f"cannot look at {directory}") from error
+
+
+def _fill(building: str) -> None:
+    connection = Connection(os.path.join(building, CATALOG), write=True, create=True)
+    try:
+        connection.settle_writer()
+        Catalog(connection).create(secrets.token_hex(16))
+    finally:
+        connection.close()
+    files.make_directory(os.path.join(building, INDEX))
+    files.sync_directory(os.path.join(building, INDEX))
+    files.sync_directory(building)
+
+
+def _move_into_place(building: str, directory: str) -> None:
+    try:
+        os.rename(building, directory)  # replaces an empty directory, and nothing else
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise StoreExists(f"{directory} came into being meanwhile. Open it again.") from error
+        raise files.translated(error, f"cannot make {directory}") from error
+
+
+def _require_store(directory: str) -> None:
+    """Refuse what is not a store, before SQLite is let near it."""
+    try:
+        status = os.stat(directory)
+        found = os.listdir(directory) if stat.S_ISDIR(status.st_mode) else None
+    except FileNotFoundError as error:
+        raise StoreNotFound(f"there is no store at {directory}. Make one by opening it with mode 'c'.") from error
+    except OSError as error:
+        raise files.translated(error, f"cannot look into {directory}") from error
+    if found is None:
+        raise NotAStore(f"{directory} is a file; a store is a directory")
+    if not found:
+        raise StoreNotFound(f"{directory} is an empty directory. Make a store there by opening it with mode 'c'.")
+    if CATALOG not in found:
+        what = StoreDamaged if any(GENERATION_NAME.match(name) for name in found) else NotAStore
+        raise what(f"{directory} has no {CATALOG}, so it is not a store or no longer one. Its files were left alone.")
+
+
+def _writer(directory: str, lock: locks.FileLock) -> Writer:
+    connection = Connection(os.path.join(directory, CATALOG), write=True)
+    catalog = Catalog(connection)
+    committed: Committed | None = None
+    try:
+        found = catalog.identify()
+        connection.settle_writer()
+        if found < FORMAT:
+            _migrate(connection, found)
+        committed = load(catalog, directory, None, write=True)
+        unclean = bool(committed.head.writing)
+        if unclean and committed.generation:
+            committed.generation.verify_end()
+        with connection.writing():
+            head = catalog.advance(committed.head, epoch=committed.head.epoch + 1, writing=1)
+            if unclean and committed.generation:
+                _mend(catalog, committed.generation, committed.rows)
+        remove_leftovers(directory, catalog)
+        gone = remove_retired(directory, catalog, head)
+        if committed.generation:
+            committed.generation.release()
+        committed = load(catalog, directory, None, write=True)
+        assert committed.head == head
+        return Writer(directory, catalog, lock, committed, retired=not gone)
+    except BaseException:
+        if committed and committed.generation:
+            committed.generation.release()
+        connection.abandon()
+        raise
+
+
+def _mend(catalog: Catalog, generation: Generation, rows: int) -> None:
+    """Put right what is derived and was not synced before the crash."""
+    mended = generation.mend_norms(rows)
+    if mended is not None:
+        finished, tail = mended
+        standing = catalog.standing(generation.number)
+        catalog.put_windows(generation.number, "norms", finished)
+        catalog.put_standing(standing.with_norms_tail(tail))
+
+
+def _migrate(connection: Connection, found: int) -> None:
+    """Bring an older catalog to the present format, one step after the other, in one transaction."""
+    with connection.writing():
+        for step in range(found, FORMAT):
+            if step not in MIGRATIONS:
+                raise StoreDamaged(f"{connection.path} has format {step}, which no softkv ever wrote")
+            MIGRATIONS[step](connection)
+        connection.run(f"PRAGMA user_version={FORMAT}")

@@ -1,0 +1,220 @@
+"""The items of one generation: who lies in which row, found by key, by item number or by row, as of one commit.
+
+A row is visible at commit C when it was born by C and had not died by C. Keys of live rows and of dead ones are
+indexed apart: nearly every question is about the living, and the dead must not slow it down.
+
+Reads and writes the table items_N through a catalog. Holds no transaction of its own.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import sqlalchemy as sa
+
+from softkv.errors import StoreDamaged
+from softkv.storage.batch import Content
+from softkv.storage.catalog import CONTENTS, Catalog, compiled, insertion, item_seal, items_table
+from softkv.storage.connection import Connection
+from softkv.storage.layout import Mask, Rows
+
+NO_CONTENT: Content = (None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the roster: who lies there, and what is carried along."""
+
+    row: int
+    item: int
+    ordinal: int
+    key: str | None
+    content: Content
+
+
+def content_seal(content: Content) -> int:
+    """A checksum of what is carried along; 0 for nothing."""
+    if content == NO_CONTENT:
+        return 0
+    return crc32(b"\0".join(b"-" if field is None else b"=" + field.encode() for field in content))
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    live: str
+    dead: str
+    nameless: str
+    by_rows: str
+    between: str
+    live_many: str
+    dead_many: str
+    placed: str
+    bury: str
+    copy: str
+
+
+def _copy(items: sa.Table) -> str:
+    """The live items in the order of their rows, renumbered from 0, their checksums in step."""
+    place = sa.func.row_number().over(order_by=items.c.row) - sa.literal_column("1")
+    kept: list[Any] = [items.c.item, items.c.ordinal, items.c.key, items.c.born, items.c.died]
+    return compiled(sa.select(place, *kept, items.c.seal - items.c.row + place).where(items.c.died.is_(None)))
+
+
+@lru_cache(maxsize=64)
+def _statements(generation: int) -> _Statements:
+    items = items_table(generation)
+    full: list[Any] = [items, CONTENTS.c.text, CONTENTS.c.value, CONTENTS.c.payload]
+    joined = sa.select(*full).select_from(items.outerjoin(CONTENTS, CONTENTS.c.item == items.c.item))
+    asked = sa.func.json_each(sa.bindparam("asked")).table_valued("key", "value", name="asked")
+    born = items.c.born <= sa.bindparam("commit")
+    died_later = items.c.died > sa.bindparam("commit_again")
+    key = items.c.key == sa.bindparam("key")
+    places = sa.select(asked.c.key, items.c.row)
+    named = items.c.key == asked.c.value
+    return _Statements(
+        live=compiled(joined.where(key, items.c.died.is_(None))),
+        dead=compiled(joined.where(key, items.c.died.is_not(None), born, died_later)),
+        nameless=compiled(joined.where(items.c.item == sa.bindparam("item"), items.c.key.is_(None))),
+        by_rows=compiled(
+            sa.select(*full)
+            .select_from(
+                asked.join(items, items.c.row == asked.c.value).outerjoin(CONTENTS, CONTENTS.c.item == items.c.item)
+            )
+            .order_by(asked.c.key)
+        ),
+        between=compiled(joined.where(items.c.row >= sa.bindparam("start"), items.c.row < sa.bindparam("stop"))),
+        live_many=compiled(places.select_from(asked.join(items, named)).where(items.c.died.is_(None), born)),
+        dead_many=compiled(
+            places.select_from(asked.join(items, named)).where(items.c.died.is_not(None), born, died_later)
+        ),
+        placed=compiled(
+            sa.select(items.c.row, items.c.ordinal)
+            .where(born, items.c.died.is_(None) | died_later)
+            .order_by(items.c.ordinal)
+        ),
+        bury=compiled(
+            sa.update(items)
+            .where(items.c.row == sa.bindparam("dead_row"), items.c.died.is_(None))
+            .values(died=sa.bindparam("died_in"), seal=items.c.seal + sa.bindparam("died_in_again"))
+        ),
+        copy=_copy(items),
+    )
+
+
+class Roster:
+    """The items of one generation through a catalog."""
+
+    def __init__(self, catalog: Catalog, generation: int) -> None:
+        self._catalog, self.generation = catalog, generation
+        self._sql = _statements(generation)
+
+    @property
+    def _connection(self) -> Connection:
+        return self._catalog.connection
+
+    def find(self, key: str, commit: int) -> Entry | None:
+        """The item with this key as of a commit."""
+        with self._connection.reading():
+            found = self._connection.rows(self._sql.live, (key,))
+            if not found or found[0][4] > commit:
+                found = self._connection.rows(self._sql.dead, (key, commit, commit))
+        return self._entry(found[0]) if found else None
+
+    def find_nameless(self, item: int, commit: int) -> Entry | None:
+        """The item without a key that has this number, as of a commit."""
+        found = self._connection.rows(self._sql.nameless, (item,))
+        visible = found and found[0][4] <= commit and (found[0][5] is None or found[0][5] > commit)
+        return self._entry(found[0]) if visible else None
+
+    def find_many(self, keys: Sequence[str], commit: int) -> Rows:
+        """The row of each key as of a commit, or -1."""
+        places = np.full(len(keys), -1, np.int64)
+        # One parameter however many keys: SQLite takes no more than 32,766 of them.
+        asked = json.dumps(list(keys), ensure_ascii=False)
+        with self._connection.reading():
+            found = self._connection.rows(self._sql.live_many, (asked, commit))
+            if len(found) < len(keys):
+                found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
+        if found:
+            positions, rows = zip(*found, strict=True)
+            places[list(positions)] = rows
+        return places
+
+    def entries(self, rows: Rows) -> list[Entry]:
+        """Who lies in these rows, in this order, dead or alive."""
+        found = self._connection.rows(self._sql.by_rows, (json.dumps(rows.tolist()),))
+        if len(found) != len(rows):
+            raise StoreDamaged(
+                f"{self._connection.path}: {len(rows) - len(found)} items are missing. Run `softkv check`."
+            )
+        return [self._entry(one) for one in found]
+
+    def in_order(self, commit: int) -> Rows:
+        """The rows that are live as of a commit, in the order in which their items were first added."""
+        found = self._connection.rows(self._sql.placed, (commit, commit))
+        return np.fromiter((row for row, _ in found), np.int64, len(found))
+
+    def enrol(
+        self,
+        first_row: int,
+        first_item: int,
+        ordinals: Sequence[int],
+        keys: Sequence[str | None],
+        encoded: Sequence[bytes | None],
+        contents: Sequence[Content] | None,
+        commit: int,
+    ) -> None:
+        """Write new items into consecutive rows."""
+        numbers = range(first_item, first_item + len(keys))
+        seals = [0] * len(keys) if contents is None else [content_seal(content) for content in contents]
+        rows = [
+            (row, item, ordinal, key, commit, None, item_seal(item, ordinal, commit, text, content) + row)
+            for row, item, ordinal, key, text, content in zip(
+                range(first_row, first_row + len(keys)), numbers, ordinals, keys, encoded, seals, strict=True
+            )
+        ]
+        self._connection.run_many(insertion(items_table(self.generation)), rows)
+        if contents is not None:
+            carried = [
+                (item, *content) for item, content in zip(numbers, contents, strict=True) if content != NO_CONTENT
+            ]
+            self._connection.run_many(insertion(CONTENTS), carried)
+
+    def bury(self, rows: Iterable[int], commit: int) -> None:
+        """Let these live rows die."""
+        dying = [(commit, commit, row) for row in rows]
+        if self._connection.run_many(self._sql.bury, dying) != len(dying):
+            raise StoreDamaged(f"{self._connection.path}: some rows to delete are not live. Run `softkv check`.")
+
+    def copy_live(self, generation: int) -> None:
+        """Fill the items of a new, empty generation with the live ones of this, in the order of their rows."""
+        self._connection.run(f"INSERT INTO {items_table(generation).name} {self._sql.copy}")
+
+    def survey(self, start: int, stop: int) -> tuple[Mask, Mask, Mask]:
+        """For each of the rows start .. stop - 1: is it there, is it sound, is it live."""
+        present, sound, alive = np.zeros((3, stop - start), np.bool_)
+        for found in self._connection.rows(self._sql.between, (start, stop)):
+            place = found[0] - start
+            present[place], alive[place] = True, found[5] is None
+            try:
+                self._entry(found)
+                sound[place] = True
+            except StoreDamaged:
+                pass  # the caller counts it
+        return present, sound, alive
+
+    def _entry(self, found: tuple[Any, ...]) -> Entry:
+        row, item, ordinal, key, born, died, seal, *content = found
+        carried: Content = (content[0], content[1], content[2])
+        try:
+            encoded = None if key is None else key.encode()
+            expected = item_seal(item, ordinal, born, encoded, content_seal(carried)) + row + (died or 0)
+        except (TypeError, AttributeError):  # a field is not even of its type
+            expected = None
+        if expected != seal:
+            raise StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")
+        return Entry(row, item, ordinal, key, carried)

@@ -1,0 +1,245 @@
+"""The store as of one commit: everything that reads.
+
+A snapshot pins its generation and keeps its own record of the dead, so that it answers the same however much is
+added, deleted or compacted meanwhile. It holds no transaction open, and makes nobody wait.
+
+Writes nothing.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import HandleClosed, KeyMissing, ShapeError, StoreDamaged
+from softkv.storage.batch import checked_key, shown
+from softkv.storage.catalog import Catalog
+from softkv.storage.committed import Committed
+from softkv.storage.generation import Generation
+from softkv.storage.labels import LabelBook
+from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
+from softkv.storage.roster import Entry, Roster
+
+Value = float | str | npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """One item as it was given: `key` is None when it has none, and then `name` is `#<number>`."""
+
+    row: int
+    number: int
+    key: str | None
+    vector: npt.NDArray[np.float32]
+    value: Value
+    payload: Any
+    text: str | None
+
+    @property
+    def name(self) -> str:
+        """The key, or `#<number>` for an item without one."""
+        return f"#{self.number}" if self.key is None else self.key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Consecutive rows as views of the files themselves, and which of them are live."""
+
+    start: int
+    vectors: Matrix
+    values: npt.NDArray[Any]
+    live: Mask
+
+
+class Snapshot:
+    """A store as of one commit. Close it, or use it as a context manager, so that old generations can go."""
+
+    def __init__(self, catalog: Catalog, committed: Committed, labels: LabelBook) -> None:
+        self._catalog, self._labels = catalog, labels
+        self._head, self._standing, self._deaths = committed.head, committed.standing, committed.deaths
+        self._generation = committed.generation.retain() if committed.generation else None
+        self._roster = Roster(catalog, self._generation.number) if self._generation else None
+        self._live: Mask | None = None
+        self._closed = False
+
+    @property
+    def commit(self) -> int:
+        """The number of the commit that is seen."""
+        return self._head.number
+
+    @property
+    def layout(self) -> Layout | None:
+        """Widths and kind; None while nothing was ever added."""
+        return self._standing.layout if self._standing else None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the users of the store keep with it: the store itself gives it no meaning."""
+        text = self._standing.settings if self._standing else self._head.settings
+        return dict(json.loads(text))
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, dead ones included."""
+        return self._standing.rows if self._standing else 0
+
+    @property
+    def value_scale(self) -> float:
+        """√(mean ‖v − v̄‖²) over the live items."""
+        return self._standing.tally.scale() if self._standing else 0.0
+
+    @property
+    def live(self) -> Mask:
+        """For each row, whether it is live."""
+        if self._live is None:
+            self._live = self._deaths.live(self.rows)
+        return self._live
+
+    def __len__(self) -> int:
+        return self.rows - self._deaths.count
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._find(key) is not None
+
+    def find(self, key: str) -> int:
+        """The row of the item with this key or `#<number>`."""
+        return self._entry(key).row
+
+    def find_many(self, keys: Sequence[str]) -> Rows:
+        """The row of each key, -1 where there is none; any number of keys."""
+        for position, key in enumerate(keys):
+            checked_key(key, f"key {position}")
+        if self._roster is None:
+            return np.full(len(keys), -1, np.int64)
+        self._require_open()
+        return self._roster.find_many(keys, self.commit)
+
+    def get(self, key: str) -> Item:
+        """The item with this key or `#<number>`."""
+        entry = self._entry(key)
+        return self._item(entry, *self._cells(np.array([entry.row])), 0)
+
+    def items(self, rows: Sequence[int] | Rows) -> list[Item]:
+        """The items in these rows, in this order, dead or alive."""
+        numbers = self._checked_rows(rows)
+        if not len(numbers) or self._roster is None:
+            return []
+        cells = self._cells(numbers)
+        return [self._item(entry, *cells, position) for position, entry in enumerate(self._roster.entries(numbers))]
+
+    def keys(self) -> Iterator[str]:
+        """The keys, `#<number>` where there is none, in the order in which they were first added."""
+        order = self.in_order()
+        for start in range(0, len(order), 10_000):
+            if self._roster is not None:
+                for entry in self._roster.entries(order[start : start + 10_000]):
+                    yield f"#{entry.item}" if entry.key is None else entry.key
+
+    def in_order(self) -> Rows:
+        """The live rows in the order in which their items were first added."""
+        self._require_open()
+        return self._roster.in_order(self.commit) if self._roster else np.empty(0, np.int64)
+
+    def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
+        """The key vectors of these rows, in this order."""
+        return self._opened().keys.take(self._checked_rows(rows))
+
+    def values(self, rows: Sequence[int] | Rows) -> npt.NDArray[Any]:
+        """What is blended of these rows: vectors, or one number or label code per row."""
+        return self._blended(self._opened().values.take(self._checked_rows(rows)))
+
+    def norms(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """The lengths of the key vectors of rows start .. stop - 1."""
+        return self._opened().norms(start, stop)
+
+    def labels(self) -> list[str]:
+        """The label of every code."""
+        self._require_open()
+        return [label for _, label, _ in self._catalog.labels()]
+
+    def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
+        """All rows, in blocks of views: nothing is copied, and checksums are compared on first touch."""
+        if rows < 1:
+            raise ShapeError(f"a block needs at least 1 row, not {rows}")
+        for start in range(0, self.rows, rows):
+            stop, generation = min(start + rows, self.rows), self._opened()
+            values = self._blended(generation.values.block(start, stop))
+            yield Block(start, generation.keys.block(start, stop), values, self.live[start:stop])
+
+    def close(self) -> None:
+        """Let the generation go."""
+        if not self._closed:
+            self._closed = True
+            if self._generation:
+                self._generation.release()
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise HandleClosed("this snapshot is closed; take a new one")
+
+    def _opened(self) -> Generation:
+        self._require_open()
+        if self._generation is None:
+            raise KeyMissing("the store is empty: it has no rows yet")
+        return self._generation
+
+    def _blended(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        narrow = self.layout is not None and self.layout.kind in (ValueKind.NUMBER, ValueKind.LABEL)
+        return cells[:, 0] if narrow else cells
+
+    def _checked_rows(self, rows: Sequence[int] | Rows) -> Rows:
+        numbers = np.asarray(rows if len(rows) else np.empty(0, np.int64))
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ShapeError(f"rows must be a list of integers, not {numbers.dtype} of shape {numbers.shape}")
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.rows:
+            raise ShapeError(f"rows {numbers.min()} to {numbers.max()} were asked for, but the store has {self.rows}")
+        return numbers.astype(np.int64)
+
+    def _find(self, key: str) -> Entry | None:
+        self._require_open()
+        if key.startswith("#"):
+            number = int(key[1:]) if key[1:].isdecimal() and len(key) < 20 else -1
+            found = self._roster.find_nameless(number, self.commit) if self._roster else None
+        else:
+            checked_key(key)
+            found = self._roster.find(key, self.commit) if self._roster else None
+        if found is not None and found.row in self._deaths:
+            raise StoreDamaged(f"{shown(key)} is live in one place and dead in another. Run `softkv check`.")
+        return found
+
+    def _entry(self, key: str) -> Entry:
+        found = self._find(key)
+        if found is None:
+            raise KeyMissing(f"no item has the key {shown(key)}")
+        return found
+
+    def _cells(self, rows: Rows) -> tuple[Matrix, npt.NDArray[Any]]:
+        generation = self._opened()
+        return generation.keys.take(rows), generation.values.take(rows)
+
+    def _item(self, entry: Entry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
+        text, value_text, payload = entry.content
+        value = self._value(values[position], value_text)
+        loaded = None if payload is None else json.loads(payload)
+        return Item(entry.row, entry.item, entry.key, vectors[position], value, loaded, text)
+
+    def _value(self, cells: npt.NDArray[Any], text: str | None) -> Value:
+        kind = self.layout.kind if self.layout else None
+        if kind is ValueKind.NUMBER:
+            return float(cells[0])
+        if kind is ValueKind.LABEL:
+            return self._labels.label(int(cells[0]))
+        return cells if text is None else text

@@ -1,0 +1,328 @@
+"""A store on disk: open it, add, delete and replace items, and read them back.
+
+Reading is the work of snapshot.py: every call here looks for the newest commit and asks a snapshot of it. Changing is
+the work of writer.py. This file joins the two, and is what the rest of softkv sees of storage.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, ShapeError
+from softkv.storage import opening
+from softkv.storage.batch import checked, shown
+from softkv.storage.catalog import Catalog
+from softkv.storage.checking import Report, check
+from softkv.storage.committed import Committed, load
+from softkv.storage.compaction import compact
+from softkv.storage.labels import LabelBook
+from softkv.storage.layout import Layout, Mask, Matrix, Rows
+from softkv.storage.snapshot import Block, Item, Snapshot
+from softkv.storage.writer import Added, Writer
+
+MODES = ("r", "w", "c", "n")
+CONFLICTS = ("error", "replace", "ignore")
+
+
+class Entry(NamedTuple):
+    """One item on its way in, for `extend`. Only vector and value are needed; `value_vector` goes with text values."""
+
+    key: str | None
+    vector: Any
+    value: Any
+    payload: Any = None
+    text: str | None = None
+    value_vector: Any = None
+
+
+class Store:
+    """Items on disk: a key (or none), a key vector, a value, a payload. One writer, any number of readers.
+
+    Every call sees the newest commit; `snapshot` keeps one. Threads may share a handle; it does not survive a fork.
+    """
+
+    def __init__(self, directory: str, catalog: Catalog, writer: Writer | None) -> None:
+        self.path, self._catalog, self._writer = directory, catalog, writer
+        self._lock = threading.RLock()
+        self._labels = LabelBook(catalog)
+        self._closed = False
+        self._version = catalog.connection.data_version()
+        self._committed = writer.committed if writer else load(catalog, directory, None, write=False)
+        self._view = Snapshot(catalog, self._committed, self._labels)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], mode: str = "r", *, force: bool = False) -> "Store":
+        """Open a store: "r" to read, "w" to write, "c" to write and make it if need be, "n" to start it anew.
+
+        `force` allows writing on a network file system, where locks and syncs may not hold.
+        """
+        if mode not in MODES:
+            raise InputError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
+        directory = os.path.abspath(os.fspath(path))
+        if mode == "r":
+            catalog = opening.connect(directory)
+            try:
+                return cls(directory, catalog, None)
+            except BaseException:
+                catalog.connection.close()
+                raise
+        vacant = opening.is_vacant(directory)
+        if mode == "n" and not vacant:
+            opening.erase(directory, force=force)
+        make = mode == "n" or (mode == "c" and vacant)
+        writer = (opening.create_writer if make else opening.open_writer)(directory, force=force)
+        return cls(directory, writer.catalog, writer)
+
+    # Reading
+
+    def snapshot(self) -> Snapshot:
+        """The store as it is now, kept for as long as it is open whatever is written meanwhile."""
+        with self._lock:
+            self._current()
+            return Snapshot(self._catalog, self._committed, self._labels)
+
+    def refresh(self) -> int:
+        """Look for the newest commit, as every call does; returns its number."""
+        return self._current().commit
+
+    @property
+    def commit(self) -> int:
+        """The number of the newest commit."""
+        return self._current().commit
+
+    @property
+    def layout(self) -> Layout | None:
+        """Widths and kind of value; None before the first item."""
+        return self._current().layout
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the users of the store keep with it."""
+        return self._current().settings
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, dead ones included."""
+        return self._current().rows
+
+    @property
+    def live(self) -> Mask:
+        """For each row, whether it is live."""
+        return self._current().live
+
+    @property
+    def value_scale(self) -> float:
+        """√(mean ‖v − v̄‖²) over the live items."""
+        return self._current().value_scale
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._current()
+
+    def find(self, key: str) -> int:
+        """The row of the item with this key or `#<number>`."""
+        return self._current().find(key)
+
+    def find_many(self, keys: Sequence[str]) -> Rows:
+        """The row of each key, -1 where there is none."""
+        return self._current().find_many(keys)
+
+    def get(self, key: str) -> Item:
+        """The item with this key or `#<number>`."""
+        return self._current().get(key)
+
+    def items(self, rows: Sequence[int] | Rows) -> list[Item]:
+        """The items in these rows, in this order."""
+        return self._current().items(rows)
+
+    def keys(self) -> Iterator[str]:
+        """The keys in the order in which they were first added, as of now."""
+        return self._current().keys()
+
+    def in_order(self) -> Rows:
+        """The live rows in the order in which their items were first added."""
+        return self._current().in_order()
+
+    def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
+        """The key vectors of these rows, in this order."""
+        return self._current().vectors(rows)
+
+    def values(self, rows: Sequence[int] | Rows) -> npt.NDArray[Any]:
+        """What is blended of these rows, in this order."""
+        return self._current().values(rows)
+
+    def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
+        """All rows as of now, in blocks of views of the files."""
+        return self._current().blocks(rows)
+
+    def _current(self) -> Snapshot:
+        with self._lock:
+            if self._closed:
+                raise HandleClosed(f"{self.path} was closed; open it again")
+            self._catalog.connection.require_own_process()
+            newest = self._writer.newest() if self._writer else self._newest_read()
+            if newest is not self._committed:
+                # Subtle: the old view is not closed. Another thread may be reading it, and it goes when they all have.
+                self._committed, self._view = newest, Snapshot(self._catalog, newest, self._labels)
+            return self._view
+
+    def _newest_read(self) -> Committed:
+        while True:
+            connection = self._catalog.connection
+            if connection.thawed():
+                self._catalog.connection, self._version = opening.connect(self.path).connection, -1
+                connection.close()
+                continue
+            version = connection.data_version()
+            if version == self._version:
+                return self._committed
+            newest = load(self._catalog, self.path, self._committed, write=False)
+            if not connection.thawed():
+                self._version = version
+                return newest
+
+    # Writing
+
+    def append(
+        self,
+        vectors: Any,
+        values: Any,
+        *,
+        keys: Sequence[str | None] | None = None,
+        payloads: Sequence[Any] | None = None,
+        texts: Sequence[str | None] | None = None,
+        value_vectors: Any = None,
+        on_conflict: str = "error",
+    ) -> Added:
+        """Add one batch, wholly or not at all; when this returns, it is on the disk.
+
+        Texts as values are labels, or texts when `value_vectors` gives their embeddings. A key that is there already
+        is an error that names it, or is replaced, or left as it is ("ignore").
+        """
+        writer = self._require_writer()
+        if on_conflict not in CONFLICTS:
+            raise InputError(f"on_conflict is {on_conflict!r}; use one of {', '.join(CONFLICTS)}")
+        with self._lock:
+            self._current()
+            batch = checked(
+                vectors,
+                values,
+                keys=keys,
+                payloads=payloads,
+                texts=texts,
+                value_vectors=value_vectors,
+                layout=writer.committed.standing.layout if writer.committed.standing else None,
+            )
+            return writer.append(batch, on_conflict)
+
+    def extend(self, entries: Iterable[Sequence[Any]], *, batch_rows: int = 10_000, on_conflict: str = "error") -> int:
+        """Add items from an iterator, `Entry` or tuples like it, batch by batch; returns how many were stored.
+
+        Each batch is on the disk before the next is asked for, so an error leaves the batches before it in the store.
+        """
+        if batch_rows < 1:
+            raise ShapeError(f"a batch needs at least 1 item, not {batch_rows}")
+        stored, seen, waiting = 0, 0, iter(entries)
+        while chunk := [Entry(*entry) for entry in itertools.islice(waiting, batch_rows)]:
+            try:
+                stored += self._append_entries(chunk, on_conflict)
+            except InputError as error:
+                error.args = (
+                    f"{error} (In the batch of items {seen} to {seen + len(chunk) - 1}; those before are stored.)",
+                )
+                raise
+            seen += len(chunk)
+        return stored
+
+    def _append_entries(self, chunk: list[Entry], on_conflict: str) -> int:
+        keys, vectors, values, payloads, texts, value_vectors = (list(column) for column in zip(*chunk, strict=True))
+        return self.append(
+            vectors,
+            values,
+            keys=keys,
+            payloads=_unless_absent(payloads),
+            texts=_unless_absent(texts),
+            value_vectors=_unless_absent(value_vectors),
+            on_conflict=on_conflict,
+        ).count
+
+    def delete(self, keys: str | Sequence[str]) -> int:
+        """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
+        writer = self._require_writer()
+        names = list(dict.fromkeys([keys] if isinstance(keys, str) else keys))
+        with self._lock:
+            view = self._current()
+            named = [name for name in names if not name.startswith("#")]
+            rows = view.find_many(named)
+            if (rows < 0).any():
+                missing = [named[i] for i in np.flatnonzero(rows < 0)]
+                raise KeyMissing(
+                    f"no item has the key {shown(missing[0])}; {len(missing)} missing. Nothing was deleted."
+                )
+            numbered = [view.find(name) for name in names if name.startswith("#")]
+            doomed = np.concatenate([rows, np.array(numbered, np.int64)])
+            if len(doomed):
+                writer.delete(doomed)
+            return len(doomed)
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings: JSON that the users of the store keep with it."""
+        with self._lock:
+            self._require_writer().configure(settings)
+
+    def compact(self) -> None:
+        """Leave the dead rows behind, in a new generation. Readers are not disturbed."""
+        with self._lock:
+            compact(self._require_writer())
+
+    def _require_writer(self) -> Writer:
+        with self._lock:
+            self._current()
+            if self._writer is None:
+                raise AccessRefused(f"{self.path} is open for reading; open it with mode 'w' to change it")
+            return self._writer
+
+    # The handle
+
+    def check(self) -> Report:
+        """Compare everything on the disk with everything else; see `softkv.storage.check`."""
+        self._current()
+        return check(self.path)
+
+    def close(self) -> None:
+        """Finish. What was acknowledged is on the disk already; this only tidies up."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._view.close()
+            if self._catalog.connection.is_inherited():
+                return  # the parent's files are the parent's to close
+            if self._writer:
+                self._writer.close()
+            else:
+                if self._committed.generation:
+                    self._committed.generation.release()
+                self._catalog.connection.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+
+def _unless_absent(column: list[Any]) -> list[Any] | None:
+    """A column, or None when it has nothing in it."""
+    return None if all(entry is None for entry in column) else column

@@ -1,0 +1,326 @@
+"""The one protocol by which a store changes.
+
+A write checks everything; writes rows behind the committed ones; makes them durable; then one SQLite transaction says
+that they exist; then it is acknowledged. A crash at any step leaves the state before, and bytes that nobody believes
+and the next write covers. Deleting is a transaction alone.
+
+After a failed sync, or a commit of which nobody can tell whether it happened, the writer is poisoned: the system has
+dropped the pages that it could not write, so trying again would report success over lost data.
+
+Does not check what callers give (batch.py) and answers no questions (snapshot.py).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import CommitUncertain, DuplicateKey, HandlePoisoned, StorageFull, StoreError, WriterFenced
+from softkv.storage import locks
+from softkv.storage.arena import extend_windows, flat
+from softkv.storage.batch import Batch, shown
+from softkv.storage.catalog import Catalog, Head, Standing
+from softkv.storage.committed import Committed, load
+from softkv.storage.generation import Generation, norms_of
+from softkv.storage.labels import LabelCounts
+from softkv.storage.labels import Row as LabelRow
+from softkv.storage.layout import Rows, ValueKind
+from softkv.storage.leftovers import remove_retired
+from softkv.storage.roster import Roster
+from softkv.storage.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What became of a batch: the rows and numbers of its new items, and how many keys were replaced or passed over."""
+
+    first_row: int
+    first_number: int
+    count: int
+    replaced: int = 0
+    ignored: int = 0
+
+
+class Writer:
+    """The state of the one handle that may change a store."""
+
+    def __init__(
+        self, directory: str, catalog: Catalog, lock: locks.FileLock, committed: Committed, *, retired: bool
+    ) -> None:
+        self.directory, self.catalog, self.lock, self.committed = directory, catalog, lock, committed
+        self.retired = retired  # whether old generations wait for their last reader
+        self.failure: StoreError | None = None
+        self._stale = False  # whether the last work ended in the middle, so that memory may disagree with the catalog
+        self._labels: LabelCounts | None = None
+
+    def newest(self) -> Committed:
+        """The newest commit, from the catalog when memory may disagree with it."""
+        if self.failure is not None:
+            raise HandlePoisoned(
+                f"{self.directory}: an earlier write failed ({self.failure}). Close this handle and open it again."
+            ) from self.failure
+        if self._stale:
+            self._labels = None
+            self.committed = load(self.catalog, self.directory, self.committed, write=True)
+            self._stale = False
+        return self.committed
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Around everything that writes: refuse when it is not safe, and believe nothing after a failure."""
+        committed = self.newest()
+        locks.require_held(self.lock)
+        if self.catalog.head() != committed.head:
+            raise WriterFenced(f"{self.directory}: another writer has changed the store. Open it again.")
+        self._stale = True
+        yield
+        self._stale = False
+        if self.retired:
+            self._remove_retired()
+
+    def _remove_retired(self) -> None:
+        """Try to remove old generations. The work itself is done and acknowledged, so a failure waits for the next."""
+        try:
+            self.retired = not remove_retired(self.directory, self.catalog, self.committed.head)
+        except CommitUncertain as error:
+            self.failure = error
+        except StoreError:
+            self.retired = True
+
+    @contextmanager
+    def poisoning(self) -> Iterator[None]:
+        """Around syncs and commits: a failure ends this handle."""
+        try:
+            yield
+        except (StoreError, OSError) as error:
+            self.failure = error if isinstance(error, StoreError) else StoreError(str(error))
+            raise
+
+    @contextmanager
+    def commit(self, **changes: Any) -> Iterator[Head]:
+        """One transaction that ends in a new commit, which is then the state of this handle."""
+        before = self.committed.head
+        try:
+            with self.catalog.connection.writing():
+                yield self.catalog.advance(before, **{"number": before.number + 1, **changes})
+        except CommitUncertain as error:
+            if "full" in str(error.__cause__) and self._still_at(before):
+                raise StorageFull(
+                    f"{self.directory}: no space for the commit; it did not happen. Make room."
+                ) from error
+            self.failure = error
+            raise
+        except WriterFenced as error:
+            self.failure = error
+            raise
+        self.committed = load(self.catalog, self.directory, self.committed, write=True)
+
+    def _still_at(self, before: Head) -> bool:
+        """Whether a commit for which there was no space is certain not to have happened."""
+        try:
+            with self.catalog.connection.reading():
+                return self.catalog.head() == before
+        except StoreError:
+            return False
+
+    def append(self, batch: Batch, on_conflict: str) -> Added:
+        """Write a checked batch, wholly or not at all."""
+        with self.work():
+            ignored = len(batch)
+            batch, doomed, ordinals = self._resolved(batch, on_conflict)
+            ignored = ignored - len(batch) if on_conflict == "ignore" else 0
+            head = self.committed.head
+            added = Added(self.committed.rows, head.next_item, len(batch), len(doomed), ignored)
+            if len(batch):
+                self._write(batch, doomed, ordinals)
+            return added
+
+    def _resolved(self, batch: Batch, on_conflict: str) -> tuple[Batch, Rows, list[int]]:
+        """The items to write, the rows they replace, and the place of each in the order of the store."""
+        if on_conflict != "error":
+            batch = _folded(batch, last=on_conflict == "replace")
+        named = [position for position, key in enumerate(batch.keys) if key is not None]
+        keys = [key for key in batch.keys if key is not None]
+        found = self._existing(keys)
+        if on_conflict == "error":
+            _refuse_duplicates(keys, found)
+        present = dict(zip((named[i] for i in np.flatnonzero(found >= 0)), found[found >= 0].tolist(), strict=True))
+        if on_conflict == "ignore" and present:
+            batch, present = batch.take([i for i in range(len(batch)) if i not in present]), {}
+        ordinals = list(range(self.committed.head.next_ordinal, self.committed.head.next_ordinal + len(batch)))
+        doomed = np.array(list(present.values()), np.int64)
+        if present:
+            for position, entry in zip(present, self._roster().entries(doomed), strict=True):
+                ordinals[position] = entry.ordinal
+        return batch, doomed, ordinals
+
+    def _existing(self, keys: list[str]) -> Rows:
+        if not keys or self.committed.generation is None:
+            return np.full(len(keys), -1, np.int64)
+        return self._roster().find_many(keys, self.committed.head.number)
+
+    def _roster(self) -> Roster:
+        return Roster(self.catalog, self.committed.head.generation)
+
+    def _write(self, batch: Batch, doomed: Rows, ordinals: Sequence[int]) -> None:
+        head, standing = self.committed.head, self.committed.standing
+        if standing is None:
+            generation = Generation.create(head.store, self.directory, 1, batch.layout, self.catalog)
+            standing = Standing(1, 0, batch.layout, (0, 0, 0), Tally.empty(), head.settings, 0)
+            try:
+                self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
+            finally:
+                generation.release()
+        else:
+            assert self.committed.generation is not None
+            self._write_into(self.committed.generation, standing, batch, doomed, ordinals, fresh=False)
+
+    def _write_into(
+        self,
+        generation: Generation,
+        standing: Standing,
+        batch: Batch,
+        doomed: Rows,
+        ordinals: Sequence[int],
+        *,
+        fresh: bool,
+    ) -> None:
+        head, rows = self.committed.head, standing.rows
+        values, labels, tally = self._changed(batch, generation, standing, doomed)
+        cells = (batch.vectors, values, norms_of(batch.vectors))
+        finished, tails = [], []
+        for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
+            arena.write(rows, written)
+            complete, tail = extend_windows(rows * arena.shape.row_bytes, tail, flat(written))
+            finished.append(complete)
+            tails.append(tail)
+        with self.poisoning():
+            if fresh:
+                generation.make_durable()
+            else:
+                # Norms can be worked out again, so they are synced once per window only: see Generation.mend_norms.
+                for arena in generation.arenas[: 3 if finished[2] else 2]:
+                    arena.sync()
+        after = replace(standing, rows=rows + len(batch), tails=(tails[0], tails[1], tails[2]), tally=tally)
+        numbers = {"next_item": head.next_item + len(batch), "next_ordinal": head.next_ordinal + len(batch)}
+        with self.commit(generation=standing.generation, **numbers) as new:
+            if fresh:
+                self.catalog.create_items(standing.generation)
+                self.catalog.index_items(standing.generation)
+            self._let_die(standing.generation, doomed, new.number)
+            roster = Roster(self.catalog, standing.generation)
+            roster.enrol(rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, new.number)
+            for arena, complete in zip(generation.arenas, finished, strict=True):
+                self.catalog.put_windows(standing.generation, arena.shape.role, complete)
+            self._put_labels(labels)
+            self.catalog.put_standing(after)
+
+    def _changed(
+        self, batch: Batch | None, generation: Generation, standing: Standing, doomed: Rows
+    ) -> tuple[npt.NDArray[Any], list[LabelRow], Tally]:
+        """The cells of values.* for a batch, the label rows that change, and the sums once `doomed` have died."""
+        gone = generation.values.take(doomed) if len(doomed) else np.empty((0, standing.layout.value_width))
+        if standing.layout.kind is ValueKind.LABEL:
+            if self._labels is None:
+                self._labels = LabelCounts(self.catalog.labels())
+            born = batch.labels if batch and batch.labels else []
+            codes, rows, tally = self._labels.changes(born, gone.astype(np.int32).ravel(), standing.tally)
+            return codes.reshape(-1, 1), rows, tally
+        values = batch.values if batch else np.empty((0, standing.layout.value_width))
+        tally = standing.tally.changed(values, gone)
+        return values, [], self._summed_anew(doomed, values) if tally.drowned else tally
+
+    def _summed_anew(self, doomed: Rows, born: npt.NDArray[Any]) -> Tally:
+        """The sums from the values themselves, without those about to die and with those about to be born."""
+        committed = self.committed
+        alive = committed.deaths.live(committed.rows).copy()
+        alive[doomed] = False
+        rows = np.flatnonzero(alive)
+        tally = Tally.empty(np.zeros(born.shape[1]))
+        for start in range(0, len(rows), 1 << 16):
+            assert committed.generation is not None
+            values = committed.generation.values.take(rows[start : start + (1 << 16)])
+            tally = tally.plus(values) if start else tally.changed(values, values[:0])
+        return tally.plus(born) if len(rows) else tally.changed(born, born[:0])
+
+    def _put_labels(self, rows: list[LabelRow]) -> None:
+        self.catalog.put_labels(rows)
+        if self._labels is not None:
+            self._labels.apply(rows)  # when the commit fails, the next work reads them again
+
+    def _let_die(self, generation: int, rows: Rows, number: int) -> None:
+        if len(rows):
+            Roster(self.catalog, generation).bury(rows.tolist(), number)
+            self.catalog.put_deaths(generation, self.committed.deaths.buried(rows).items(), number)
+
+    def delete(self, rows: Rows) -> None:
+        """Let these live rows die, all of them or none."""
+        with self.work():
+            standing, generation = self.committed.standing, self.committed.generation
+            assert standing is not None
+            assert generation is not None
+            _, labels, tally = self._changed(None, generation, standing, rows)
+            with self.commit() as new:
+                self._let_die(standing.generation, rows, new.number)
+                self._put_labels(labels)
+                self.catalog.put_standing(replace(standing, tally=tally))
+
+    def close(self) -> None:
+        """Say that all is well, and let go. A poisoned writer only lets go."""
+        try:
+            if self.failure is None and self.catalog.head() == self.committed.head:
+                if self.committed.generation:
+                    self.committed.generation.arenas[2].sync()
+                with self.catalog.connection.writing():
+                    self.catalog.advance(self.committed.head, writing=0)
+                self.catalog.connection.close()
+            else:
+                self.catalog.connection.abandon()
+        finally:
+            if self.committed.generation:
+                self.committed.generation.release()
+            self.lock.release()
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings that the users of the store keep with it."""
+        text = json.dumps(dict(settings), ensure_ascii=False, allow_nan=False, sort_keys=True)
+        with self.work():
+            standing = self.committed.standing
+            if standing is None:
+                with self.commit(settings=text):
+                    pass
+            else:
+                with self.commit():
+                    self.catalog.put_standing(replace(standing, settings=text))
+
+
+def _folded(batch: Batch, *, last: bool) -> Batch:
+    """A batch as if its items came one at a time: of a key that stands twice, the last or the first counts."""
+    chosen: dict[object, int] = {}
+    for position, key in enumerate(batch.keys):
+        name = position if key is None else key
+        if last or name not in chosen:
+            chosen[name] = position
+    return batch if len(chosen) == len(batch) else batch.take(list(chosen.values()))
+
+
+def _refuse_duplicates(keys: list[str], found: Rows) -> None:
+    """Name the keys that are there already, or stand twice in the batch."""
+    if len(set(keys)) < len(keys):
+        seen: set[str] = set()
+        twice = [key for key in keys if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+        raise DuplicateKey(f"{_listed(twice)} stands more than once in the batch. Nothing was written.", twice)
+    if (found >= 0).any():
+        there = [keys[i] for i in np.flatnonzero(found >= 0)]
+        raise DuplicateKey(
+            f"{_listed(there)} is there already. Nothing was written; use on_conflict='replace' or 'ignore'.", there
+        )
+
+
+def _listed(keys: list[str]) -> str:
+    more = f" (and {len(keys) - 3} more)" if len(keys) > 3 else ""
+    return ("key " if len(keys) == 1 else "each of the keys ") + ", ".join(shown(key) for key in keys[:3]) + more
