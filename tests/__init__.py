@@ -1,0 +1,1 @@
+"""Tests: sentences about behaviour, in the file named after the module."""

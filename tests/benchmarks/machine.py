@@ -11,10 +11,8 @@ import numpy as np
 
 def machine() -> str:
     """The machine in one line."""
-    return (
-        f"{time.strftime('%Y-%m-%d')}, {_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {sys.version.split()[0]}, NumPy {np.__version__}, SQLite {sqlite3.sqlite_version}"
-    )
+    versions = f"Python {sys.version.split()[0]}, NumPy {np.__version__}, SQLite {sqlite3.sqlite_version}"
+    return f"{time.strftime('%Y-%m-%d')}, {_processor()}, {os.cpu_count()} cores, {platform.system()}, {versions}"
 
 
 def _processor() -> str:

@@ -1,4 +1,6 @@
-"""What the store costs beside the same bytes written by hand. Run: python -m tests.benchmarks.storage [--rows N]
+"""What the store costs beside the same bytes written by hand.
+
+Run: python -m tests.benchmarks.storage [--rows N]
 
 Every figure is a ratio taken in one run, work and yardstick alternating; a ratio is the median of the pairs' ratios.
 """

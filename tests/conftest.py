@@ -1,0 +1,46 @@
+"""What all tests share: the option for the long versions, the marker for the slow ones, the seed that is printed."""
+
+import os
+import random
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="run the long versions of the crash tests")
+    parser.addoption("--seed", type=int, default=None, help="repeat a run of the crash tests by the seed it printed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: starts processes, crashes them, or builds packages")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"softkv seed: {_seed(config)} (repeat with --seed)"
+
+
+def _seed(config: pytest.Config) -> int:
+    if config.getoption("--seed") is None:
+        config.option.seed = random.SystemRandom().randrange(10**9)
+    return int(config.getoption("--seed"))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this run: new every time, printed at the head, given back with --seed."""
+    return _seed(request.config)
+
+
+@pytest.fixture
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Whether the long versions were asked for."""
+    return bool(request.config.getoption("--thorough"))
+
+
+@pytest.fixture
+def real_data() -> str:
+    """The folder of real data sets; without it the test is skipped."""
+    folder = os.environ.get("SOFTKV_DATA")
+    if not folder:
+        pytest.skip("SOFTKV_DATA is not set: it names the folder with clinc150, banking77 and uci")
+    return folder
