@@ -7,15 +7,18 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of our own."""
     parser.addoption("--thorough", action="store_true", help="run the long versions of the crash tests")
     parser.addoption("--seed", type=int, default=None, help="repeat a run of the crash tests by the seed it printed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """The marker of our own."""
     config.addinivalue_line("markers", "slow: starts processes, crashes them, or builds packages")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
+    """The seed, at the head of every run."""
     return f"softkv seed: {_seed(config)} (repeat with --seed)"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import SoftKVError, StoreDamaged
+from softkv.errors import NotAStore, SoftKVError, StoreDamaged, StoreNotFound
 from softkv.storage import files, opening
 from softkv.storage.arena import HEADER, WINDOW, Arena, Identity
 from softkv.storage.catalog import Catalog, Standing
@@ -66,7 +66,7 @@ class Survey:
 
 
 def check(path: str | os.PathLike[str]) -> Report:
-    """Check a store. Safe while others read and write it: it looks at one commit."""
+    """Check a store; only for a path where there is none it raises. Safe while others write: it looks at one commit."""
     found = survey(os.path.abspath(os.fspath(path)))
     found.close()
     return found.report
@@ -79,6 +79,8 @@ def survey(directory: str) -> Survey:
         found.catalog = opening.connect(directory)
         with found.catalog.connection.reading():
             _survey(found, found.catalog, directory)
+    except (StoreNotFound, NotAStore):
+        raise  # there is nothing to check, which is not the same as damage
     except SoftKVError as error:
         found.report.findings.append(str(error))
     return found

@@ -1,0 +1,131 @@
+"""The rooms of the house: who may import whom, and what a bare `import softkv` may cost."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "softkv"
+
+# room -> the rooms it may import, as in the design; a room is a folder or a file of softkv/.
+ALLOWED = {
+    "errors": set(),
+    "maths": {"errors"},
+    "storage": {"errors"},
+    "index": {"maths", "errors"},
+    "embedders": {"maths", "errors"},
+    "learning": {"maths", "errors"},
+    "answer": {"maths", "errors"},
+    "database": {"answer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "doors": {"database", "answer", "maths", "errors"},
+}
+HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich")
+
+
+def room_of(path: Path, package: Path = PACKAGE) -> str:
+    """The room that a source file stands in: the first part of its path inside the package."""
+    return path.relative_to(package).parts[0].removesuffix(".py")
+
+
+def imported_rooms(source: str, path: Path, package: Path = PACKAGE) -> set[str]:
+    """The rooms of softkv that a source imports, anywhere in it; "root" for the package itself."""
+    rooms = set()
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                parts = ("softkv", *path.relative_to(package).parent.parts)
+                module = ".".join((*parts[: len(parts) - node.level + 1], *([module] if module else [])))
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "softkv" else [module]
+        for name in names:
+            parts = tuple(name.split("."))
+            if parts[0] == "softkv":
+                known = len(parts) > 1 and (parts[1] in ALLOWED)
+                rooms.add(parts[1] if known else "root")
+    return rooms
+
+
+def violations(source: str, path: Path) -> set[str]:
+    """The rooms that a source imports and may not."""
+    room = room_of(path)
+    return imported_rooms(source, path) - ALLOWED.get(room, set()) - {room}
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_keep_to_the_table(path: Path) -> None:
+    """Every room imports only the rooms that the design allows it."""
+    assert room_of(path) in ALLOWED, f"{path} stands in no room of the design"
+    assert not violations(path.read_text(encoding="utf-8"), path)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from softkv.maths.blending import Blend", {"maths"}),
+        ("import softkv.index.lists", {"index"}),
+        ("from softkv import maths", {"maths"}),
+        ("from softkv import open", {"root"}),
+        ("import softkv", {"root"}),
+        ("from ..maths import blending", {"maths"}),
+        ("def f():\n    from softkv.database import SoftKV", {"database"}),
+        ("from softkv.storage.arena import Arena\nfrom softkv.errors import ShapeError\nimport numpy", set()),
+    ],
+)
+def test_the_table_is_seen_failing(source: str, found: set[str]) -> None:
+    """An import that the table forbids to storage is found, in whatever form it is written."""
+    assert violations(source, PACKAGE / "storage" / "store.py") == found
+
+
+def loaded_after(statement: str) -> set[str]:
+    """The heavy modules that a statement loads in a new interpreter."""
+    script = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+@pytest.mark.slow
+def test_importing_softkv_loads_nothing_heavy() -> None:
+    """`import softkv` and the errors load no torch, faiss, sqlalchemy, sklearn or rich."""
+    assert loaded_after("import softkv; softkv.errors; dir(softkv)") == set()
+
+
+@pytest.mark.slow
+def test_the_help_of_the_command_loads_nothing_heavy() -> None:
+    """`softkv --help` loads none of them either."""
+    statement = "import softkv_cli.main as m\ntry: m.softkv(['--help'])\nexcept SystemExit: pass\nprint()"
+    assert (
+        loaded_after(f"import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()):\n    exec({statement!r})")
+        == set()
+    )
+
+
+@pytest.mark.slow
+def test_the_check_for_heavy_modules_is_seen_failing() -> None:
+    """A statement that does load one of them is found out."""
+    assert loaded_after("import softkv.storage") == {"sqlalchemy"}
+
+
+def test_names_of_the_root_are_lazy_and_listed() -> None:
+    """Every public name is found, and one that is not public is an AttributeError as usual."""
+    import softkv
+
+    for name in softkv.__all__:
+        assert getattr(softkv, name) is not None
+    assert set(softkv.__all__) == set(dir(softkv))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = softkv.nonsense  # type: ignore[attr-defined]
+
+
+def test_no_file_hides_a_second_room() -> None:
+    """No source is longer than 400 lines."""
+    sources = [*SOURCES, *(ROOT / "cli").glob("*.py"), *(ROOT / "data").glob("*.py")]
+    assert [path.name for path in sources if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []

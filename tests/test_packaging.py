@@ -1,0 +1,91 @@
+"""The package as others get it: a wheel, installed in an empty environment outside the checkout."""
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
+
+
+def run(*command: object, folder: Path) -> str:
+    """What a command prints; a failure shows all of it."""
+    done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of the checkout: building in place would leave files there."""
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = run("git", "ls-files", "-co", "--exclude-standard", folder=ROOT).splitlines()
+    for name in listed:
+        if (ROOT / name).is_file():
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "source" / name).write_bytes((ROOT / name).read_bytes())
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder, folder / "source", folder=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of commands of an environment that holds nothing but the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True)
+    run(
+        folder / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        wheel,
+        folder=folder,
+    )
+    return folder / "bin"
+
+
+def test_the_wheel_installs_only_our_names(wheel: Path) -> None:
+    """A wheel brings softkv, its command and its examples, and no top-level cli, data or tests."""
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {
+        "softkv",
+        "softkv_cli",
+        "softkv_examples",
+    }
+    assert "softkv/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_holds_every_module(wheel: Path) -> None:
+    """No module and no data file of the checkout is missing from the wheel."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder, package in (("softkv", "softkv"), ("cli", "softkv_cli"), ("data", "softkv_examples")):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert f"{package}/{path.relative_to(ROOT / folder)}" in names
+
+
+def test_the_command_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """`softkv --version` and `--help` run outside the checkout, with no extra installed."""
+    assert run(installed / "softkv", "--version", folder=tmp_path).strip() == "softkv, version 0.1.0"
+    assert "Usage: softkv" in run(installed / "softkv", "--help", folder=tmp_path)
+
+
+def test_the_examples_run_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """The demonstration works from an installed wheel, outside the checkout, and leaves nothing behind."""
+    said = run(installed / "python", "-m", "softkv_examples", folder=tmp_path)
+    assert "reopened: radiator grill -> 0.5" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_installed_types_are_seen(installed: Path) -> None:
+    """The installed package says that it is typed, and imports without any extra."""
+    script = "import softkv.storage, importlib.resources as r; print(r.files('softkv').joinpath('py.typed').is_file())"
+    assert run(installed / "python", "-c", script, folder=installed).strip() == "True"
