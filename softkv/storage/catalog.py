@@ -13,8 +13,9 @@ Does not know the arenas, and decides nothing: store.py does.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
@@ -218,13 +219,14 @@ class Catalog:
 
     def head(self) -> Head:
         """The newest commit."""
-        rows = self.connection.rows(compiled(_HEAD))
+        rows = self.connection.rows(_HEAD)
         if len(rows) != 1 or seal(*rows[0][:-1]) != rows[0][-1]:
             raise StoreDamaged(f"{self.connection.path}: the row of the newest commit is damaged. Run `softkv check`.")
         return Head(*rows[0][:-1])
 
     def _put_head(self, head: Head) -> None:
-        self.connection.run(insertion(STATE, replacing=True), (1, *astuple(head), seal(*astuple(head))))
+        content = _fields_of(head)
+        self.connection.run(insertion(STATE, replacing=True), (1, *content, seal(*content)))
 
     def advance(self, before: Head, **changes: Any) -> Head:
         """Replace the newest commit, unless another writer has come between."""
@@ -337,7 +339,8 @@ class Catalog:
         self.connection.run_many(insertion(LABELS, replacing=True), rows)
 
 
-_HEAD = sa.select(*(STATE.c[field.name] for field in fields(Head)), STATE.c.seal)
+_fields_of = attrgetter(*(field.name for field in fields(Head)))
+_HEAD = compiled(sa.select(*(STATE.c[field.name] for field in fields(Head)), STATE.c.seal))
 _STANDING = compiled(sa.select(GENERATIONS).where(GENERATIONS.c.generation == sa.bindparam("generation")))
 _WINDOWS = compiled(
     sa.select(WINDOWS.c.checksum)

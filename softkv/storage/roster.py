@@ -36,6 +36,14 @@ class Entry:
     content: Content
 
 
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """Rows of items_N and of contents."""
+
+    items: list[tuple[Any, ...]]
+    contents: list[tuple[Any, ...]]
+
+
 def content_seal(content: Content) -> int:
     """A checksum of what is carried along; 0 for nothing."""
     if content == NO_CONTENT:
@@ -158,8 +166,8 @@ class Roster:
         found = self._connection.rows(self._sql.placed, (commit, commit))
         return np.fromiter((row for row, _ in found), np.int64, len(found))
 
-    def enrol(
-        self,
+    @staticmethod
+    def enrolment(
         first_row: int,
         first_item: int,
         ordinals: Sequence[int],
@@ -167,8 +175,8 @@ class Roster:
         encoded: Sequence[bytes | None],
         contents: Sequence[Content] | None,
         commit: int,
-    ) -> None:
-        """Write new items into consecutive rows."""
+    ) -> Enrolment:
+        """New items for consecutive rows, ready to be written: all the work that needs no transaction."""
         numbers = range(first_item, first_item + len(keys))
         seals = [0] * len(keys) if contents is None else [content_seal(content) for content in contents]
         rows = [
@@ -177,12 +185,14 @@ class Roster:
                 range(first_row, first_row + len(keys)), numbers, ordinals, keys, encoded, seals, strict=True
             )
         ]
-        self._connection.run_many(insertion(items_table(self.generation)), rows)
-        if contents is not None:
-            carried = [
-                (item, *content) for item, content in zip(numbers, contents, strict=True) if content != NO_CONTENT
-            ]
-            self._connection.run_many(insertion(CONTENTS), carried)
+        carried = zip(numbers, contents or [], strict=False)
+        return Enrolment(rows, [(item, *content) for item, content in carried if content != NO_CONTENT])
+
+    def enrol(self, enrolment: Enrolment) -> None:
+        """Write new items."""
+        self._connection.run_many(insertion(items_table(self.generation)), enrolment.items)
+        if enrolment.contents:
+            self._connection.run_many(insertion(CONTENTS), enrolment.contents)
 
     def bury(self, rows: Iterable[int], commit: int) -> None:
         """Let these live rows die."""

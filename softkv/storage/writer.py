@@ -12,6 +12,7 @@ Does not check what callers give (batch.py) and answers no questions (snapshot.p
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,17 +22,19 @@ import numpy.typing as npt
 
 from softkv.errors import CommitUncertain, DuplicateKey, HandlePoisoned, StorageFull, StoreError, WriterFenced
 from softkv.storage import locks
-from softkv.storage.arena import extend_windows, flat
+from softkv.storage.arena import Arena, extend_windows, flat
 from softkv.storage.batch import Batch, shown
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
 from softkv.storage.generation import Generation, norms_of
 from softkv.storage.labels import LabelCounts
 from softkv.storage.labels import Row as LabelRow
-from softkv.storage.layout import Rows, ValueKind
+from softkv.storage.layout import Matrix, Rows, ValueKind
 from softkv.storage.leftovers import remove_retired
 from softkv.storage.roster import Roster
 from softkv.storage.tally import Tally
+
+_WORTH_THREADS = 1 << 20  # bytes of a batch from which starting two threads pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,33 +194,57 @@ class Writer:
     ) -> None:
         head, rows = self.committed.head, standing.rows
         values, labels, tally = self._changed(batch, generation, standing, doomed)
-        cells = (batch.vectors, values, norms_of(batch.vectors))
-        finished, tails = [], []
-        for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
-            arena.write(rows, written)
-            complete, tail = extend_windows(rows * arena.shape.row_bytes, tail, flat(written))
-            finished.append(complete)
-            tails.append(tail)
+        with self._writing_rows(generation, rows, batch.vectors, values, sync=not fresh):
+            norms = norms_of(batch.vectors)
+            generation.arenas[2].write(rows, norms)
+            finished, tails = _checksums(generation, standing, (batch.vectors, values, norms))
+            enrolment = Roster.enrolment(
+                rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
+            )
         with self.poisoning():
             if fresh:
                 generation.make_durable()
-            else:
+            elif finished[2]:
                 # Norms can be worked out again, so they are synced once per window only: see Generation.mend_norms.
-                for arena in generation.arenas[: 3 if finished[2] else 2]:
-                    arena.sync()
-        after = replace(standing, rows=rows + len(batch), tails=(tails[0], tails[1], tails[2]), tally=tally)
+                generation.arenas[2].sync()
+        after = replace(standing, rows=rows + len(batch), tails=tails, tally=tally)
         numbers = {"next_item": head.next_item + len(batch), "next_ordinal": head.next_ordinal + len(batch)}
         with self.commit(generation=standing.generation, **numbers) as new:
             if fresh:
                 self.catalog.create_items(standing.generation)
                 self.catalog.index_items(standing.generation)
             self._let_die(standing.generation, doomed, new.number)
-            roster = Roster(self.catalog, standing.generation)
-            roster.enrol(rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, new.number)
+            Roster(self.catalog, standing.generation).enrol(enrolment)
             for arena, complete in zip(generation.arenas, finished, strict=True):
                 self.catalog.put_windows(standing.generation, arena.shape.role, complete)
             self._put_labels(labels)
             self.catalog.put_standing(after)
+
+    @contextmanager
+    def _writing_rows(
+        self, generation: Generation, row: int, vectors: Matrix, values: npt.NDArray[Any], *, sync: bool
+    ) -> Iterator[None]:
+        """Write and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
+
+        Nothing is still being written when this ends, however it ends: a late write could cover a later batch.
+        """
+        jobs = [(generation.arenas[0], vectors), (generation.arenas[1], values)]
+        if vectors.nbytes + values.nbytes < _WORTH_THREADS:
+            for arena, cells in jobs:
+                self._write_rows(arena, row, cells, sync=sync)
+            yield
+            return
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            running = [pool.submit(self._write_rows, arena, row, cells, sync=sync) for arena, cells in jobs]
+            yield
+        for job in running:
+            job.result()
+
+    def _write_rows(self, arena: Arena, row: int, cells: npt.NDArray[Any], *, sync: bool) -> None:
+        arena.write(row, cells)
+        if sync:
+            with self.poisoning():
+                arena.sync()
 
     def _changed(
         self, batch: Batch | None, generation: Generation, standing: Standing, doomed: Rows
@@ -296,6 +323,18 @@ class Writer:
             else:
                 with self.commit():
                     self.catalog.put_standing(replace(standing, settings=text))
+
+
+def _checksums(
+    generation: Generation, standing: Standing, cells: Sequence[npt.NDArray[Any]]
+) -> tuple[list[list[tuple[int, int]]], tuple[int, int, int]]:
+    """Per arena the windows that these rows complete, and the checksum of the unfinished one."""
+    finished, tails = [], []
+    for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
+        complete, tail = extend_windows(standing.rows * arena.shape.row_bytes, tail, flat(written))
+        finished.append(complete)
+        tails.append(tail)
+    return finished, (tails[0], tails[1], tails[2])
 
 
 def _folded(batch: Batch, *, last: bool) -> Batch:

@@ -6,6 +6,7 @@ Every figure is a ratio taken in one run, work and yardstick alternating; a rati
 """
 
 import argparse
+import itertools
 import os
 import random
 import shutil
@@ -82,25 +83,28 @@ def batches(folder: str, rounds: int) -> None:
     values = random_source.standard_normal((BATCH, WIDTH), dtype=np.float32)
     names = [[f"item {i} of batch {b}" for i in range(BATCH)] for b in range(10)]
 
+    fresh = itertools.count()
+
     def ours() -> None:
-        with Store.open(os.path.join(folder, "batches.softkv"), "n") as store:
+        with Store.open(os.path.join(folder, f"batches-{next(fresh)}.softkv"), "n") as store:
             for keys in names:
                 store.append(vectors, values, keys=keys)
 
     def theirs() -> None:
-        paths = [os.path.join(folder, f"plain.{role}") for role in ("keys", "values")]
+        paths = [os.path.join(folder, f"plain-{next(fresh)}.{role}") for role in ("keys", "values")]
         files = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for path in paths]
         for number in range(len(names)):
             for file, cells in zip(files, (vectors, values), strict=True):
                 _write_all(file, cells, number * cells.nbytes)
             for file in files:
                 os.fdatasync(file)
-        for file, path in zip(files, paths, strict=True):
+        for file in files:
             os.close(file)
-            os.unlink(path)
 
     row("durable add, 100,000 × (384 + 384), batches of 10,000", *paired(rounds, ours, theirs), "≤ 2.2")
-    shutil.rmtree(os.path.join(folder, "batches.softkv"))
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
 def _write_all(file: int, cells: np.ndarray, offset: int) -> None:
