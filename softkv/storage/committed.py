@@ -3,12 +3,15 @@
 The single place where a handle learns the state of its store, first and again. Writes nothing.
 """
 
+import os
 from dataclasses import dataclass
 
 from softkv.errors import StoreDamaged
+from softkv.storage import locks
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.deaths import Deaths
 from softkv.storage.generation import Generation
+from softkv.storage.layout import generation_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +49,36 @@ def _attempt(catalog: Catalog, directory: str, known: Committed | None, *, write
         same = known if known and known.generation and known.generation.number == head.generation else None
         standing = catalog.standing(head.generation)
         changed = catalog.deaths(standing, same.head.number if same else -1)
-    generation = same.generation if same else Generation.open(head.store, directory, standing, catalog, write=write)
+    generation = same.generation if same else _pinned(catalog, directory, head, standing, write=write)
     if generation is None:
         return None
     try:
-        if not same and catalog.head().generation != head.generation:
-            generation.release()
-            return None
         generation.require_length(standing.rows)
         deaths = (same.deaths if same else Deaths.none()).replaced(changed)
-        if deaths.count + standing.tally.count != standing.rows:
-            raise StoreDamaged(
-                f"{directory}: {standing.rows} rows, {standing.tally.count} of them live and {deaths.count} dead, "
-                "do not add up. Run `softkv check`."
-            )
+        _require_sum(directory, standing, deaths)
     except BaseException:
         if not same:
             generation.release()
         raise
     generation.grow(standing)
     return Committed(head, standing, deaths, generation)
+
+
+def _pinned(catalog: Catalog, directory: str, head: Head, standing: Standing, *, write: bool) -> Generation | None:
+    """The files of a generation, or None when it was replaced before the pin held it."""
+    pin = locks.pin_shared(os.path.join(directory, generation_name(head.generation)))
+    if pin is None:
+        return None
+    # Subtle: the pin may hold a directory that was being removed, so the catalog is asked once more before it counts.
+    if catalog.head().generation != head.generation:
+        pin.release()
+        return None
+    return Generation.open(head.store, directory, standing, catalog, pin, write=write)
+
+
+def _require_sum(directory: str, standing: Standing, deaths: Deaths) -> None:
+    if deaths.count + standing.tally.count != standing.rows:
+        raise StoreDamaged(
+            f"{directory}: {standing.rows} rows, {standing.tally.count} of them live and {deaths.count} dead, "
+            "do not add up. Run `softkv check`."
+        )

@@ -56,7 +56,7 @@ _inherited: list[object] = []  # never closed: a child that closed them would me
 
 
 def _inherit() -> None:
-    _inherited.extend(connection._driver for connection in _open)
+    _inherited.extend(connection._driver for connection in list(_open))
 
 
 if hasattr(os, "register_at_fork"):

@@ -39,13 +39,10 @@ class Generation:
 
     @classmethod
     def open(
-        cls, store: str, directory: str, standing: Standing, catalog: Catalog, *, write: bool
-    ) -> "Generation | None":
-        """Open and pin a generation that the catalog names; None when it is being removed."""
+        cls, store: str, directory: str, standing: Standing, catalog: Catalog, pin: locks.FileLock, *, write: bool
+    ) -> "Generation":
+        """Open a generation that the catalog names and `pin` keeps; from here on the pin belongs to it."""
         path = os.path.join(directory, generation_name(standing.generation))
-        pin = locks.pin_shared(path)
-        if pin is None:
-            return None
         arenas: list[Arena] = []
         try:
             for shape in standing.layout.arenas:

@@ -5,6 +5,7 @@ cleaned up. After a fork the child closes its copies: otherwise it would keep it
 """
 
 import os
+import re
 import socket
 import sys
 import time
@@ -146,7 +147,7 @@ def filesystem_kind(path: str, mounts: str) -> str:
         fields = left.split()
         if len(fields) < 5 or not right:
             continue
-        point = fields[4].encode().decode("unicode_escape")  # blanks stand as \040
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])  # blanks stand as \040
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]

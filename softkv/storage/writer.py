@@ -299,18 +299,25 @@ class Writer:
     def close(self) -> None:
         """Say that all is well, and let go. A poisoned writer only lets go."""
         try:
-            if self.failure is None and self.catalog.head() == self.committed.head:
-                if self.committed.generation:
-                    self.committed.generation.arenas[2].sync()
-                with self.catalog.connection.writing():
-                    self.catalog.advance(self.committed.head, writing=0)
+            if self.failure is None and self.catalog.head() == self.newest().head:
+                self._sign_off()
                 self.catalog.connection.close()
             else:
                 self.catalog.connection.abandon()
+        except BaseException:
+            self.catalog.connection.abandon()
+            raise
         finally:
             if self.committed.generation:
                 self.committed.generation.release()
             self.lock.release()
+
+    def _sign_off(self) -> None:
+        """Leave nothing for the next writer to verify."""
+        if self.committed.generation:
+            self.committed.generation.arenas[2].sync()
+        with self.catalog.connection.writing():
+            self.catalog.advance(self.committed.head, writing=0)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings that the users of the store keep with it."""
