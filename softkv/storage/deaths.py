@@ -53,7 +53,7 @@ class Deaths:
 
     def live(self, rows: int) -> Mask:
         """For each of the first `rows` rows, whether it is live."""
-        alive = np.ones(-(-rows // BLOCK) * BLOCK, np.bool_)
+        alive: Mask = np.ones(-(-rows // BLOCK) * BLOCK, np.bool_)
         for block, bitmap in self.blocks.items():
             alive[block * BLOCK : (block + 1) * BLOCK] = np.unpackbits(bitmap, bitorder="little") == 0
         alive = alive[:rows]
