@@ -6,7 +6,7 @@ cannot be used. Does not know what the store already holds.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ LONGEST_TEXT = 1 << 24
 LONGEST_PAYLOAD = 1 << 20
 DEEPEST_PAYLOAD = 64
 EXACT_INTEGER = 1 << 53  # the largest count that float64 holds without rounding
+LARGEST_NUMBER = 1e150  # squares of larger ones, which the value scale is made of, would leave float64
 
 Content = tuple[str | None, str | None, str | None]  # embedded text, value text, payload as JSON
 
@@ -113,17 +114,25 @@ def _kind(values: Any, value_vectors: Any) -> ValueKind:
     first = values[0] if isinstance(values, (list, tuple)) and values else values
     if isinstance(first, str) or (isinstance(values, np.ndarray) and values.dtype.kind in "UO"):
         return ValueKind.LABEL
-    return ValueKind.NUMBER if np.ndim(first) == (1 if first is values else 0) else ValueKind.VECTOR
+    if first is values:
+        return ValueKind.NUMBER if np.ndim(values) == 1 else ValueKind.VECTOR
+    return ValueKind.VECTOR if isinstance(first, (list, tuple)) or np.ndim(first) else ValueKind.NUMBER
 
 
 def _real(given: Any, what: str) -> npt.NDArray[Any]:
     """The numbers that were given, as an array of a real dtype."""
-    if isinstance(given, (list, tuple)) and any(isinstance(one, str) for one in given):
-        raise KindError(f"{what}s are mixed: some are texts. A store holds values of one kind")
+    if isinstance(given, (list, tuple)):
+        odd = {"texts" if isinstance(one, str) else "booleans" for one in given if isinstance(one, (str, bool))}
+        if odd:
+            raise KindError(f"some {what}s are {' and '.join(sorted(odd))}; a store holds values of one kind")
+    if np.ma.is_masked(given):
+        raise KindError(f"some {what}s are masked; leave those items out, or fill them in")
     try:
         array = np.asarray(given)
     except ValueError as error:
         raise ShapeError(f"{what}s are ragged: all must have the same width ({error})") from error
+    except (TypeError, RuntimeError) as error:  # an array of another library that does not turn into one of NumPy's
+        raise KindError(f"{what}s cannot be read as an array ({error})") from error
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         raise KindError(f"{what}s have dtype {array.dtype}; give real numbers (floats up to 64 bits, or integers)")
     return array
@@ -149,19 +158,24 @@ def _numbers(given: Any) -> npt.NDArray[np.float64]:
     array = _real(given, "value")
     if array.ndim != 1:
         raise ShapeError(f"values have shape {array.shape}; a store of numbers takes one number per item")
-    if array.dtype.kind in "iu" and array.size and max(abs(int(array.min())), int(array.max())) > EXACT_INTEGER:
+    # Integers among floats, or too large for one signed type, are rounded by NumPy without a word: so look at the list.
+    integers = [one for one in given if isinstance(one, int)] if isinstance(given, (list, tuple)) else []
+    if array.dtype.kind in "iu" and array.size:
+        integers = [int(array.min()), int(array.max())]
+    if integers and max(abs(min(integers)), max(integers)) > EXACT_INTEGER:
         raise KindError(
-            f"an integer value is beyond ±2^53 and would not come back unchanged: {array.min()} to {array.max()}"
+            f"an integer value is beyond ±2^53 and would not come back unchanged: {min(integers)} to {max(integers)}"
         )
     numbers = np.ascontiguousarray(array, np.float64)
-    if not np.isfinite(numbers).all():
-        raise NotFinite(f"value {int(np.flatnonzero(~np.isfinite(numbers))[0])} is NaN or infinity")
+    usable = np.abs(numbers) <= LARGEST_NUMBER
+    if not usable.all():
+        raise NotFinite(f"value {int(np.flatnonzero(~usable)[0])} is NaN, infinity or beyond ±{LARGEST_NUMBER:g}")
     return numbers.reshape(-1, 1)
 
 
 def _sequence(given: Any, what: str, count: int) -> list[Any]:
-    """One entry per item; a single text is not a sequence of letters here."""
-    if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
+    """One entry per item; a single text is not a sequence of letters here, nor a dict one of its keys."""
+    if isinstance(given, (str, bytes, Mapping, set, frozenset)) or not hasattr(given, "__len__"):
         raise ShapeError(f"{what}s must be a list with one entry per item, not a {type(given).__name__}")
     if len(given) != count:
         raise ShapeError(f"{count} key vectors but {len(given)} {what}s: give one per item (None where there is none)")
@@ -171,10 +185,14 @@ def _sequence(given: Any, what: str, count: int) -> list[Any]:
 def _texts(given: Any, what: str, longest: int, count: int) -> list[str]:
     texts = _sequence(given, what, count)
     for position, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise KindError(f"{what} {position} is a {type(text).__name__}; this store takes texts as {what}s")
-        _encoded(text, f"{what} {position}", longest, KindError)
+        _require_text(text, f"{what} {position}", longest)
     return texts
+
+
+def _require_text(text: object, name: str, longest: int) -> None:
+    if not isinstance(text, str):
+        raise KindError(f"{name} is of type {type(text).__name__}; give a text")
+    _encoded(text, name, longest, KindError)
 
 
 def _encoded(text: str, name: str, longest: int, error: type[InputError]) -> bytes:
@@ -205,34 +223,42 @@ def _contents(
     embedded = [None] * count if texts is None else _sequence(texts, "text", count)
     for position, text in enumerate(embedded):
         if text is not None:
-            _texts([text], f"text {position}:", LONGEST_TEXT, 1)
+            _require_text(text, f"text {position}", LONGEST_TEXT)
     encoded = [None] * count if payloads is None else _sequence(payloads, "payload", count)
-    encoded = [None if payload is None else _json(payload, position) for position, payload in enumerate(encoded)]
+    encoded = [
+        None if payload is None else checked_json(payload, f"payload {position}")
+        for position, payload in enumerate(encoded)
+    ]
     carried: Sequence[str | None] = values or [None] * count
     return list(zip(embedded, carried, encoded, strict=True))
 
 
-def _json(payload: Any, position: int) -> str:
-    """A payload as JSON that gives the same payload back."""
-    waiting = [(payload, 1)]
+def checked_json(payload: Any, name: str) -> str:
+    """A payload, or what else is kept as JSON, in the form that gives the same back."""
+    waiting, seen = [(payload, 1)], 0
     while waiting:
         value, depth = waiting.pop()
+        seen += 1
         if depth > DEEPEST_PAYLOAD:
-            raise PayloadError(f"payload {position} is nested deeper than {DEEPEST_PAYLOAD} levels")
+            raise PayloadError(f"{name} is nested deeper than {DEEPEST_PAYLOAD} levels")
+        if seen > LONGEST_PAYLOAD:  # every value takes a byte; lists that share their parts may hold billions of them
+            raise PayloadError(
+                f"{name} has more than {LONGEST_PAYLOAD:,} values; {LONGEST_PAYLOAD:,} bytes is the most"
+            )
         if isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
-                raise PayloadError(f"payload {position} has a key that is not a text; JSON knows no other keys")
+                raise PayloadError(f"{name} has a key that is not a text; JSON knows no other keys")
             waiting.extend((inner, depth + 1) for inner in value.values())
         elif isinstance(value, list):
             waiting.extend((inner, depth + 1) for inner in value)
         elif value is not None and not isinstance(value, (str, int, float)):
             raise PayloadError(
-                f"payload {position} holds a {type(value).__name__}, which JSON would not give back; "
+                f"{name} holds a {type(value).__name__}, which JSON would not give back; "
                 "use dict, list, str, int, float, bool and None"
             )
     try:
         text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise PayloadError(f"payload {position} cannot be JSON: {error}") from error
-    _encoded(text, f"payload {position}", LONGEST_PAYLOAD, PayloadError)
+        raise PayloadError(f"{name} cannot be JSON: {error}") from error
+    _encoded(text, name, LONGEST_PAYLOAD, PayloadError)
     return text
