@@ -46,9 +46,19 @@ class Tally:
         return cls(0, 0.0, 0.0, origin, np.zeros_like(origin))
 
     @property
+    def spread(self) -> float:
+        """Σ‖v − v̄‖² over the live values; for labels, which have no origin, Σv² as it is."""
+        return max(0.0, self.squares - float(self.total @ self.total) / max(self.count, 1))
+
+    @property
     def drowned(self) -> bool:
-        """Whether rounding has eaten too much of the sums."""
-        return self.count > 0 and self.squares < _DROWNED * self.largest
+        """Whether rounding has eaten too much of the sums.
+
+        Both ways lose digits: taking away a value far from the rest, and a mean far from the origin because the
+        values that the origin was taken from are gone. Values that are all alike have no spread, and are well.
+        """
+        noise = self.count * float(self.origin @ self.origin) * float(np.finfo(np.float64).eps) ** 2
+        return self.count > 0 and max(self.spread, noise) < _DROWNED * self.largest
 
     def changed(self, born: npt.NDArray[Any], died: npt.NDArray[Any]) -> "Tally":
         """After these values came in and those went out, both of shape (n, width)."""
@@ -77,8 +87,7 @@ class Tally:
             return 0.0
         if not len(self.origin):  # labels: 1 − Σp²
             return float(np.sqrt(max(0.0, 1.0 - self.squares / self.count**2)))
-        mean = self.total / self.count
-        return float(np.sqrt(max(0.0, self.squares / self.count - float(mean @ mean))))
+        return float(np.sqrt(self.spread / self.count))
 
     def pack(self) -> bytes:
         """As little-endian float64: count, squares, largest, origin, total."""
