@@ -156,7 +156,7 @@ def filesystem_kind(path: str, mounts: str) -> str:
 
 def _mounts() -> str:
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     except OSError:
         return ""
