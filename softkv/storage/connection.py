@@ -19,6 +19,7 @@ from urllib.parse import quote
 from softkv.errors import (
     AccessRefused,
     CommitUncertain,
+    HandleClosed,
     HandleForked,
     StorageFailed,
     StorageFull,
@@ -69,7 +70,7 @@ class Connection:
     def __init__(self, path: str, *, write: bool, create: bool = False, frozen: bool = False) -> None:
         self.path, self._write, self.frozen = path, write, frozen
         self.lock = threading.RLock()
-        self._process = os.getpid()
+        self._process, self._closed = os.getpid(), False
         for name in (path, path + "-wal", path + "-shm"):
             files.require_regular(name)
         mode = "rwc" if create else "rw" if write else "ro&immutable=1" if frozen else "ro"
@@ -101,8 +102,10 @@ class Connection:
         """Whether this is a child of the process that opened the connection."""
         return os.getpid() != self._process
 
-    def require_own_process(self) -> None:
-        """Refuse to work in a child of the process that opened this connection."""
+    def require_usable(self) -> None:
+        """Refuse to work once it is closed, or in a child of the process that opened it."""
+        if self._closed:
+            raise HandleClosed(f"{self.path} was closed with its store; open the store again")
         if self.is_inherited():
             raise HandleForked(
                 f"{self.path} was opened by process {self._process}, and this is its child {os.getpid()}. "
@@ -111,15 +114,15 @@ class Connection:
 
     def run(self, sql: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Execute one statement."""
-        self.require_own_process()
+        self.require_usable()
         try:
             return self._driver.execute(sql, arguments)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:
             raise translated(error, f"cannot use {self.path}") from error
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows that a statement gives."""
-        self.require_own_process()
+        self.require_usable()
         try:
             return self._driver.execute(sql, arguments).fetchall()
         except (sqlite3.Error, OverflowError) as error:
@@ -134,13 +137,14 @@ class Connection:
         """Execute one statement many times; returns how many rows it changed."""
         try:
             return self._driver.executemany(sql, arguments).rowcount
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:
             raise translated(error, f"cannot write {self.path}") from error
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """A short transaction that sees one commit. Inside a transaction it is that one."""
         with self.lock:
+            self.require_usable()
             if self._driver.in_transaction:
                 yield
                 return
@@ -154,14 +158,17 @@ class Connection:
     def writing(self) -> Iterator[None]:
         """A transaction that is wholly there afterwards, or wholly absent; CommitUncertain when nobody can tell."""
         with self.lock:
+            self.require_usable()
             self._roll_back()  # what an interrupt between two statements left open
             self.run("BEGIN IMMEDIATE")
             try:
                 yield
+                self._commit()
+            except CommitUncertain:
+                raise  # nothing more is asked of a disk that failed
             except BaseException:
-                self._roll_back()
+                self._roll_back()  # does nothing when an interrupt came right after the commit
                 raise
-            self._commit()
 
     def _commit(self) -> None:
         try:
@@ -190,12 +197,12 @@ class Connection:
     def close(self) -> None:
         """Close; a writer first moves all of its log into the catalog, as far as readers let it."""
         try:
-            if self._write:
+            if self._write and not self._closed:
                 self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
+            self.abandon()
             raise translated(error, f"cannot finish {self.path}; its log keeps every commit") from error
-        finally:
-            self._driver.close()
+        self._let_go()
 
     def abandon(self) -> None:
         """Close a writer whose disk has failed, without writing anything more: the log keeps every commit.
@@ -210,9 +217,26 @@ class Connection:
         except sqlite3.Error:
             pass  # then the disk refuses reading too, and there is nothing to checkpoint with
         finally:
-            self._driver.close()
+            self._let_go()
             if witness is not None:
                 witness.close()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        self._driver.close()
+
+
+def application_of(path: str) -> int:
+    """The application id in the header of an SQLite file, read without leaving a trace: no lock, no log."""
+    files.require_regular(path)
+    try:
+        driver = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1", uri=True)
+        try:
+            return int(driver.execute("PRAGMA application_id").fetchone()[0])
+        finally:
+            driver.close()
+    except sqlite3.Error as error:
+        raise translated(error, f"cannot open {path}") from error
 
 
 def connect_reader(path: str) -> Connection:

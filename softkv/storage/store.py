@@ -166,7 +166,7 @@ class Store:
         with self._lock:
             if self._closed:
                 raise HandleClosed(f"{self.path} was closed; open it again")
-            self._catalog.connection.require_own_process()
+            self._catalog.connection.require_usable()
             newest = self._writer.newest() if self._writer else self._newest_read()
             if newest is not self._committed:
                 # Subtle: the old view is not closed. Another thread may be reading it, and it goes when they all have.
