@@ -83,7 +83,11 @@ class Arena:
     def create(cls, path: str, identity: Identity) -> "Arena":
         """Make the file with its header; nothing is durable yet."""
         arena = cls(path, identity.shape, files.create_file(path))
-        files.write_at(arena._descriptor, memoryview(identity.header()), 0, path)
+        try:
+            files.write_at(arena._descriptor, memoryview(identity.header()), 0, path)
+        except BaseException:
+            arena.close()
+            raise
         return arena
 
     @classmethod
@@ -115,9 +119,10 @@ class Arena:
     def rows(self, count: int) -> Array:
         """The first `count` rows as a read-only array of shape (count, width) over the file itself."""
         needed = HEADER + count * self.shape.row_bytes
-        if self._map is None or len(self._map) < needed:
-            self._map = self._mapped(needed)
-        cells = np.frombuffer(self._map, self.shape.dtype, count * self.shape.width, HEADER)
+        mapped = self._map  # once: another thread may put a map in its place that is long enough for its own rows only
+        if mapped is None or len(mapped) < needed:
+            self._map = mapped = self._mapped(needed)
+        cells = np.frombuffer(mapped, self.shape.dtype, count * self.shape.width, HEADER)
         return cells.reshape(count, self.shape.width)
 
     def _mapped(self, needed: int) -> mmap.mmap:
@@ -186,7 +191,7 @@ class VerifiedRows:
         row_bytes = self.arena.shape.row_bytes
         rows = self.arena.rows(self._bytes // row_bytes)
         if stop > start:
-            self._verify(rows, np.arange(start * row_bytes // WINDOW, (stop * row_bytes - 1) // WINDOW + 1))
+            self._verify(np.arange(start * row_bytes // WINDOW, (stop * row_bytes - 1) // WINDOW + 1))
         return rows[start:stop]
 
     def take(self, numbers: npt.NDArray[np.int64]) -> Array:
@@ -197,7 +202,7 @@ class VerifiedRows:
         if len(numbers):
             if row_bytes > WINDOW:
                 first, last = np.arange(first.min(), last.max() + 1), last
-            self._verify(rows, np.concatenate([first, last]))
+            self._verify(np.concatenate([first, last]))
         return np.take(rows, numbers, axis=0)
 
     def verify_end(self) -> None:
@@ -206,11 +211,12 @@ class VerifiedRows:
         rows = self._bytes // row_bytes
         self.block(max(0, rows - max(1, WINDOW // row_bytes)), rows)
 
-    def _verify(self, rows: Array, windows: npt.NDArray[np.int64]) -> None:
+    def _verify(self, windows: npt.NDArray[np.int64]) -> None:
         if self._verified[windows].all():
             return
-        data = flat(rows)
         with self._lock:
+            # Subtle: not the caller's rows. The prefix may have grown since, and its last window has a new checksum.
+            data = flat(self.arena.rows(self._bytes // self.arena.shape.row_bytes))
             for window in np.unique(windows[~self._verified[windows]]).tolist():
                 self._verify_window(data, window)
 
