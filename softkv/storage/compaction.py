@@ -47,23 +47,15 @@ def _rewrite(writer: Writer, standing: Standing) -> None:
     files.require_room(writer.directory, needed + needed // 8, f"compacting {writer.directory}")
     number = max(writer.catalog.generations()) + 1
     new = Generation.create(writer.committed.head.store, writer.directory, number, standing.layout, writer.catalog)
-    try:
-        with writer.commit(generation=number):
-            copied = _copy(writer, old, new, standing)
-            with writer.poisoning():
-                new.make_durable()
-            for shape, copy in zip(standing.layout.arenas, copied, strict=True):
-                writer.catalog.put_windows(number, shape.role, copy.finished)
-            tails = (copied[0].tail, copied[1].tail, copied[2].tail)
-            writer.catalog.put_standing(replace(standing, generation=number, rows=kept, tails=tails))
-            writer.catalog.put_standing(replace(standing, retired=1))
-    except BaseException:
-        # Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory.
-        if writer.failure is None and writer.catalog.head().generation != number:
-            files.remove_tree(new.directory)
-        raise
-    finally:
-        new.release()
+    with writer.newborn(new), writer.commit(generation=number):
+        copied = _copy(writer, old, new, standing)
+        with writer.poisoning():
+            new.make_durable()
+        for shape, copy in zip(standing.layout.arenas, copied, strict=True):
+            writer.catalog.put_windows(number, shape.role, copy.finished)
+        tails = (copied[0].tail, copied[1].tail, copied[2].tail)
+        writer.catalog.put_standing(replace(standing, generation=number, rows=kept, tails=tails))
+        writer.catalog.put_standing(replace(standing, retired=1))
 
 
 def _copy(writer: Writer, old: Generation, new: Generation, standing: Standing) -> list[_Copied]:

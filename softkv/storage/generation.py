@@ -8,7 +8,7 @@ Does not know which rows are live, nor when what it wrote is committed.
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from softkv.errors import StoreDamaged
 from softkv.storage import files, locks
 from softkv.storage.arena import WINDOW, Arena, Identity, VerifiedRows, extend_windows, flat
 from softkv.storage.catalog import Catalog, Standing
-from softkv.storage.layout import PIN, Layout, Matrix, generation_name
+from softkv.storage.layout import PIN, Layout, Matrix, RowShape, generation_name
 
 Array = npt.NDArray[Any]
 Finished = list[list[tuple[int, int]]]  # per arena, the windows that became complete
@@ -43,15 +43,14 @@ class Generation:
     ) -> "Generation":
         """Open a generation that the catalog names and `pin` keeps; from here on the pin belongs to it."""
         path = os.path.join(directory, generation_name(standing.generation))
-        arenas: list[Arena] = []
+
+        def opened(shape: RowShape) -> Arena:
+            identity = Identity(store, standing.generation, shape)
+            return _open_arena(os.path.join(path, shape.file), identity, write=write, derived=shape.role == "norms")
+
         try:
-            for shape in standing.layout.arenas:
-                identity = Identity(store, standing.generation, shape)
-                derived = shape.role == "norms"
-                arenas.append(_open_arena(os.path.join(path, shape.file), identity, write=write, derived=derived))
+            arenas = _all_or_none(opened, standing.layout)
         except BaseException:
-            for arena in arenas:
-                arena.close()
             pin.release()
             raise
         generation = cls(path, standing.generation, standing.layout, catalog, arenas)
@@ -65,10 +64,15 @@ class Generation:
         files.remove_tree(path)  # what a crash left under this name was never named by the catalog
         files.make_directory(path)
         os.close(files.create_file(os.path.join(path, PIN)))
-        arenas = [
-            Arena.create(os.path.join(path, shape.file), Identity(store, number, shape)) for shape in layout.arenas
-        ]
-        generation = cls(path, number, layout, catalog, arenas)
+
+        def created(shape: RowShape) -> Arena:
+            return Arena.create(os.path.join(path, shape.file), Identity(store, number, shape))
+
+        try:
+            generation = cls(path, number, layout, catalog, _all_or_none(created, layout))
+        except BaseException:
+            files.remove_tree(path)
+            raise
         generation._pin = locks.pin_shared(path)
         return generation
 
@@ -148,6 +152,19 @@ def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
 
 def _expectation(catalog: Catalog, number: int, role: str) -> Any:
     return lambda first, last: catalog.windows(number, role, first, last)
+
+
+def _all_or_none(make: Callable[[RowShape], Arena], layout: Layout) -> list[Arena]:
+    """The arenas of a layout; when one cannot be had, the others are closed."""
+    arenas: list[Arena] = []
+    try:
+        for shape in layout.arenas:
+            arenas.append(make(shape))
+    except BaseException:
+        for arena in arenas:
+            arena.close()
+        raise
+    return arenas
 
 
 def _open_arena(path: str, identity: Identity, *, write: bool, derived: bool) -> Arena:

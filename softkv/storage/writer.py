@@ -10,7 +10,6 @@ dropped the pages that it could not write, so trying again would report success 
 Does not check what callers give (batch.py) and answers no questions (snapshot.py).
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import CommitUncertain, DuplicateKey, HandlePoisoned, StorageFull, StoreError, WriterFenced
-from softkv.storage import locks
+from softkv.storage import files, locks
 from softkv.storage.arena import Arena, extend_windows, flat
-from softkv.storage.batch import Batch, shown
+from softkv.storage.batch import Batch, checked_json, shown
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
 from softkv.storage.generation import Generation, norms_of
@@ -82,11 +81,12 @@ class Writer:
         self._stale = True
         yield
         self._stale = False
-        if self.retired:
-            self._remove_retired()
+        self.remove_retired()
 
-    def _remove_retired(self) -> None:
+    def remove_retired(self) -> None:
         """Try to remove old generations. The work itself is done and acknowledged, so a failure waits for the next."""
+        if not self.retired:
+            return
         try:
             self.retired = not remove_retired(self.directory, self.catalog, self.committed.head)
         except CommitUncertain as error:
@@ -102,6 +102,19 @@ class Writer:
         except (StoreError, OSError) as error:
             self.failure = error if isinstance(error, StoreError) else StoreError(str(error))
             raise
+
+    @contextmanager
+    def newborn(self, generation: Generation) -> Iterator[None]:
+        """Around the work on a new generation: when it does not come into being, its files go again."""
+        try:
+            yield
+        except BaseException:
+            # Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory.
+            if self.failure is None and self.catalog.head().generation != generation.number:
+                files.remove_tree(generation.directory)
+            raise
+        finally:
+            generation.release()
 
     @contextmanager
     def commit(self, **changes: Any) -> Iterator[Head]:
@@ -174,10 +187,8 @@ class Writer:
         if standing is None:
             generation = Generation.create(head.store, self.directory, 1, batch.layout, self.catalog)
             standing = Standing(1, 0, batch.layout, (0, 0, 0), Tally.empty(), head.settings, 0)
-            try:
+            with self.newborn(generation):
                 self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
-            finally:
-                generation.release()
         else:
             assert self.committed.generation is not None
             self._write_into(self.committed.generation, standing, batch, doomed, ordinals, fresh=False)
@@ -313,7 +324,10 @@ class Writer:
             self.lock.release()
 
     def _sign_off(self) -> None:
-        """Leave nothing for the next writer to verify."""
+        """Leave nothing for the next writer to remove or to verify."""
+        self.remove_retired()
+        if self.failure is not None:
+            raise self.failure
         if self.committed.generation:
             self.committed.generation.arenas[2].sync()
         with self.catalog.connection.writing():
@@ -321,7 +335,7 @@ class Writer:
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings that the users of the store keep with it."""
-        text = json.dumps(dict(settings), ensure_ascii=False, allow_nan=False, sort_keys=True)
+        text = checked_json(settings, "settings")
         with self.work():
             standing = self.committed.standing
             if standing is None:
