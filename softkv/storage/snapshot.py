@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import HandleClosed, KeyMissing, ShapeError, StoreDamaged
+from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
 from softkv.storage.batch import checked_key, shown
 from softkv.storage.catalog import Catalog
 from softkv.storage.committed import Committed
@@ -110,6 +110,8 @@ class Snapshot:
 
     def find_many(self, keys: Sequence[str]) -> Rows:
         """The row of each key, -1 where there is none; any number of keys."""
+        if isinstance(keys, str):
+            raise KeyTextError(f"give a list of keys, or use find for the one key {shown(keys)}")
         for position, key in enumerate(keys):
             checked_key(key, f"key {position}")
         if self._roster is None:
@@ -153,6 +155,8 @@ class Snapshot:
 
     def norms(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The lengths of the key vectors of rows start .. stop - 1."""
+        if not 0 <= start <= stop <= self.rows:
+            raise ShapeError(f"norms of rows {start} to {stop - 1} were asked for, but the store has {self.rows}")
         return self._opened().norms(start, stop)
 
     def labels(self) -> list[str]:
@@ -201,7 +205,9 @@ class Snapshot:
         return cells[:, 0] if narrow else cells
 
     def _checked_rows(self, rows: Sequence[int] | Rows) -> Rows:
-        numbers = np.asarray(rows if len(rows) else np.empty(0, np.int64))
+        numbers = np.asarray(rows)
+        if numbers.shape == (0,):
+            return np.empty(0, np.int64)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ShapeError(f"rows must be a list of integers, not {numbers.dtype} of shape {numbers.shape}")
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.rows:
@@ -210,8 +216,9 @@ class Snapshot:
 
     def _find(self, key: str) -> Entry | None:
         self._require_open()
-        if key.startswith("#"):
+        if isinstance(key, str) and key.startswith("#"):
             number = int(key[1:]) if key[1:].isdecimal() and len(key) < 20 else -1
+            number = number if key == f"#{number}" else -1  # one name for one item: not #07, nor other digits
             found = self._roster.find_nameless(number, self.commit) if self._roster else None
         else:
             checked_key(key)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, ShapeError
+from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
 from softkv.storage import opening
 from softkv.storage.batch import checked, shown
 from softkv.storage.catalog import Catalog
@@ -47,13 +47,14 @@ class Store:
     """
 
     def __init__(self, directory: str, catalog: Catalog, writer: Writer | None) -> None:
+        self._closed = True  # until all is there
         self.path, self._catalog, self._writer = directory, catalog, writer
         self._lock = threading.RLock()
         self._labels = LabelBook(catalog)
-        self._closed = False
         self._version = catalog.connection.data_version()
         self._committed = writer.committed if writer else load(catalog, directory, None, write=False)
         self._view = Snapshot(catalog, self._committed, self._labels)
+        self._closed = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], mode: str = "r", *, force: bool = False) -> "Store":
@@ -63,7 +64,10 @@ class Store:
         """
         if mode not in MODES:
             raise InputError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
-        directory = os.path.abspath(os.fspath(path))
+        given = os.fsdecode(path)
+        if "\0" in given:
+            raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
+        directory = os.path.realpath(given)
         if mode == "r":
             catalog = opening.connect(directory)
             try:
@@ -230,7 +234,7 @@ class Store:
         if batch_rows < 1:
             raise ShapeError(f"a batch needs at least 1 item, not {batch_rows}")
         stored, seen, waiting = 0, 0, iter(entries)
-        while chunk := [Entry(*entry) for entry in itertools.islice(waiting, batch_rows)]:
+        while chunk := [_entry(entry) for entry in itertools.islice(waiting, batch_rows)]:
             try:
                 stored += self._append_entries(chunk, on_conflict)
             except InputError as error:
@@ -239,6 +243,7 @@ class Store:
                 )
                 raise
             seen += len(chunk)
+            chunk.clear()  # before the next is gathered, so that there is never more than one
         return stored
 
     def _append_entries(self, chunk: list[Entry], on_conflict: str) -> int:
@@ -256,7 +261,11 @@ class Store:
     def delete(self, keys: str | Sequence[str]) -> int:
         """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
         writer = self._require_writer()
-        names = list(dict.fromkeys([keys] if isinstance(keys, str) else keys))
+        names = [keys] if isinstance(keys, str) else list(keys)
+        for position, name in enumerate(names):
+            if not isinstance(name, str):
+                raise KeyTextError(f"key {position} is a {type(name).__name__}, not a text")
+        names = list(dict.fromkeys(names))
         with self._lock:
             view = self._current()
             named = [name for name in names if not name.startswith("#")]
@@ -280,7 +289,10 @@ class Store:
     def compact(self) -> None:
         """Leave the dead rows behind, in a new generation. Readers are not disturbed."""
         with self._lock:
-            compact(self._require_writer())
+            writer = self._require_writer()
+            compact(writer)
+            self._current()  # the view of the old generation goes, and with it what held the generation
+            writer.remove_retired()
 
     def _require_writer(self) -> Writer:
         with self._lock:
@@ -321,6 +333,13 @@ class Store:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.close()
+
+
+def _entry(given: Sequence[Any]) -> Entry:
+    try:
+        return Entry(*given)
+    except TypeError as error:
+        raise InputError(f"an entry is (key, vector, value) and perhaps more, see Entry: {error}") from error
 
 
 def _unless_absent(column: list[Any]) -> list[Any] | None:

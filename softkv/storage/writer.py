@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import CommitUncertain, DuplicateKey, HandlePoisoned, StorageFull, StoreError, WriterFenced
+from softkv.errors import (
+    CommitUncertain,
+    DuplicateKey,
+    HandlePoisoned,
+    InputError,
+    StorageFull,
+    StoreError,
+    WriterFenced,
+)
 from softkv.storage import files, locks
 from softkv.storage.arena import Arena, extend_windows, flat
 from softkv.storage.batch import Batch, checked_json, shown
@@ -335,7 +343,9 @@ class Writer:
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings that the users of the store keep with it."""
-        text = checked_json(settings, "settings")
+        if not isinstance(settings, Mapping):
+            raise InputError(f"settings are a {type(settings).__name__}; give a dict")
+        text = checked_json(dict(settings), "settings")
         with self.work():
             standing = self.committed.standing
             if standing is None:
