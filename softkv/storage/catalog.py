@@ -12,6 +12,7 @@ Rows are immutable apart from `died`. Every row carries a checksum of its conten
 Does not know the arenas, and decides nothing: store.py does.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -23,13 +24,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from softkv.errors import FormatTooNew, NotAStore, StoreDamaged, WriterFenced
+from softkv.errors import FormatTooNew, StoreDamaged, WriterFenced
 from softkv.storage.connection import Connection
 from softkv.storage.deaths import Bitmap, Deaths, bitmap_of
 from softkv.storage.layout import FORMAT, Layout, ValueKind
 from softkv.storage.tally import Tally
 
 APPLICATION = 0x736B7631  # "skv1", the application_id in the header of the SQLite file
+_ITEMS_NAME = re.compile(r"items_[0-9]+\Z")
 _DIALECT = sqlite.dialect()
 _METADATA = sa.MetaData()
 _int, _text, _blob = sa.Integer, sa.Text, sa.LargeBinary
@@ -133,6 +135,11 @@ def seal(*content: int | str | bytes | None) -> int:
     return crc32(b"\0".join(pieces))
 
 
+def _counts(fields: Iterable[object]) -> bool:
+    """Whether all of these can count something: a checksum does not keep out who computes one."""
+    return all(isinstance(field, int) and field >= 0 for field in fields)
+
+
 def item_seal(item: int, ordinal: int, born: int, key: bytes | None, content: int) -> int:
     """The part of an item's checksum that no deletion or compaction changes; its row number and `died` are added.
 
@@ -188,11 +195,8 @@ class Catalog:
             self._put_head(Head(store, 0, 0, 0, 1, 1, 0, "{}"))
 
     def identify(self) -> int:
-        """Refuse a file that is not a catalog of a format we know; returns its format."""
+        """Refuse a catalog of a format we do not know, or with tables that are not ours; returns its format."""
         path = self.connection.path
-        application = self.connection.value("PRAGMA application_id")
-        if application != APPLICATION:
-            raise NotAStore(f"{path} is an SQLite database of something else (application id {application})")
         found = int(self.connection.value("PRAGMA user_version"))
         if found > FORMAT:
             raise FormatTooNew(
@@ -203,14 +207,14 @@ class Catalog:
         return found
 
     def _refuse_foreign_objects(self) -> None:
-        rows = self.connection.rows("SELECT type, name, tbl_name FROM sqlite_master")
-        tables = {name for kind, name, _ in rows if kind == "table"}
+        rows = self.connection.rows("SELECT type, name, tbl_name, rootpage FROM sqlite_master")
+        tables = {name for kind, name, _, _ in rows if kind == "table"}
         ours = set(_METADATA.tables)
         strange = [
             f"{kind} {name}"
-            for kind, name, table in rows
-            if kind not in ("table", "index") or not (table in ours or table.removeprefix("items_").isdecimal())
-        ]
+            for kind, name, table, root in rows
+            if kind not in ("table", "index") or not root or not (table in ours or _ITEMS_NAME.match(table))
+        ]  # a virtual table has no root page: reading it would run the code of an extension
         if strange or not ours <= tables:
             raise StoreDamaged(
                 f"{self.connection.path} does not have the tables of a store: "
@@ -220,7 +224,7 @@ class Catalog:
     def head(self) -> Head:
         """The newest commit."""
         rows = self.connection.rows(_HEAD)
-        if len(rows) != 1 or seal(*rows[0][:-1]) != rows[0][-1]:
+        if len(rows) != 1 or seal(*rows[0][:-1]) != rows[0][-1] or not _counts(rows[0][1:7]):
             raise StoreDamaged(f"{self.connection.path}: the row of the newest commit is damaged. Run `softkv check`.")
         return Head(*rows[0][:-1])
 
@@ -248,11 +252,12 @@ class Catalog:
             if seal(*content) != found:
                 raise ValueError("checksum")
             number, count, key_width, kind, value_width, *tails, sums, settings, retired = content
-            layout = Layout(key_width, ValueKind(kind), value_width)
-            return Standing(
-                number, count, layout, (tails[0], tails[1], tails[2]), Tally.unpack(sums), settings, retired
-            )
-        except (IndexError, ValueError) as error:
+            layout, tally = Layout(key_width, ValueKind(kind), value_width), Tally.unpack(sums)
+            summed = 0 if layout.kind is ValueKind.LABEL else value_width
+            if not _counts((number, count, *tails, retired)) or len(tally.origin) != summed:
+                raise ValueError("counts")
+            return Standing(number, count, layout, (tails[0], tails[1], tails[2]), tally, settings, retired)
+        except (IndexError, TypeError, ValueError, OverflowError) as error:
             raise StoreDamaged(
                 f"{self.connection.path}: the record of generation {generation} is missing or damaged. "
                 "Run `softkv check`."

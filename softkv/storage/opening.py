@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from softkv.errors import NotAStore, StoreDamaged, StoreError, StoreExists, StoreNotFound
 from softkv.storage import files, locks
-from softkv.storage.catalog import Catalog
+from softkv.storage.catalog import APPLICATION, Catalog
 from softkv.storage.committed import Committed, load
-from softkv.storage.connection import Connection, connect_reader
+from softkv.storage.connection import Connection, application_of, connect_reader
 from softkv.storage.generation import Generation
 from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
 from softkv.storage.leftovers import remove_leftovers, remove_retired
@@ -140,6 +140,12 @@ def _require_store(directory: str) -> None:
     if CATALOG not in found:
         what = StoreDamaged if any(GENERATION_NAME.match(name) for name in found) else NotAStore
         raise what(f"{directory} has no {CATALOG}, so it is not a store or no longer one. Its files were left alone.")
+    # Before LOCK is touched, which may be somebody else's as well.
+    application = application_of(os.path.join(directory, CATALOG))
+    if application != APPLICATION:
+        raise NotAStore(
+            f"{directory}: {CATALOG} is an SQLite database of something else (application id {application})"
+        )
 
 
 def _writer(directory: str, lock: locks.FileLock) -> Writer:
