@@ -338,6 +338,15 @@ class Catalog:
                 raise StoreDamaged(f"{self.connection.path}: label {first + position} is damaged. Run `softkv check`.")
         return [(code, label, count) for code, label, count, _ in rows]
 
+    def sound_labels(self) -> dict[int, str]:
+        """The labels by code, as far as they check out, for those who go on after damage."""
+        sound = {}
+        for code, text, count, found in self.connection.rows(_LABEL_BYTES):
+            label = text.decode(errors="replace")
+            if seal(code, label, count) == found:
+                sound[code] = label
+        return sound
+
     def put_labels(self, labels: Iterable[tuple[int, str, int]]) -> None:
         """Write labels, new ones or with new counts."""
         rows = [(*label, seal(*label)) for label in labels]
@@ -358,4 +367,5 @@ _DEATHS = compiled(
         DEATHS.c.generation == sa.bindparam("generation"), DEATHS.c.changed > sa.bindparam("since")
     )
 )
+_LABEL_BYTES = compiled(sa.select(LABELS.c.code, sa.cast(LABELS.c.label, _blob), LABELS.c.count, LABELS.c.seal))
 _LABELS = compiled(sa.select(LABELS).where(LABELS.c.code >= sa.bindparam("first")).order_by(LABELS.c.code))

@@ -6,6 +6,8 @@ repair.py goes by.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +17,8 @@ import numpy.typing as npt
 from softkv.errors import NotAStore, SoftKVError, StoreDamaged, StoreNotFound
 from softkv.storage import files, opening
 from softkv.storage.arena import HEADER, WINDOW, Arena, Identity
-from softkv.storage.catalog import Catalog, Standing
-from softkv.storage.layout import GENERATION_NAME, Mask, ValueKind, generation_name
+from softkv.storage.catalog import Catalog, Head, Standing
+from softkv.storage.layout import GENERATION_NAME, PIN, Mask, ValueKind, generation_name
 from softkv.storage.roster import Roster
 from softkv.storage.tally import Tally
 
@@ -53,9 +55,11 @@ class Survey:
 
     report: Report
     catalog: Catalog | None = None
+    head: Head | None = None
     standing: Standing | None = None
     good: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
     arenas: list[Arena] = field(default_factory=list)
+    labels: dict[int, str] = field(default_factory=dict)
 
     def close(self) -> None:
         """Close what was opened."""
@@ -74,34 +78,59 @@ def check(path: str | os.PathLike[str]) -> Report:
 
 def survey(directory: str) -> Survey:
     """Look at all of a store, and go on after damage as far as anything can be read."""
-    found = Survey(Report(directory))
+    while True:
+        found = Survey(Report(directory))
+        with _going_on(found.report, but=(StoreNotFound, NotAStore)):  # nothing to check is not the same as damage
+            found.catalog = opening.connect(directory)
+            with found.catalog.connection.reading():
+                _survey(found, found.catalog, directory)
+        if found.report.ok or not _overtaken(found):
+            return found
+        found.close()
+
+
+@contextmanager
+def _going_on(report: Report, *, but: tuple[type[SoftKVError], ...] = ()) -> Iterator[None]:
+    """Take damage down as a finding, and go on after it."""
     try:
-        found.catalog = opening.connect(directory)
-        with found.catalog.connection.reading():
-            _survey(found, found.catalog, directory)
-    except (StoreNotFound, NotAStore):
-        raise  # there is nothing to check, which is not the same as damage
+        yield
+    except but:
+        raise
     except SoftKVError as error:
-        found.report.findings.append(str(error))
-    return found
+        report.findings.append(str(error))
+
+
+def _overtaken(found: Survey) -> bool:
+    """Whether a compaction came between, and files are missing because nobody needs them any more."""
+    try:
+        return bool(found.catalog and found.standing and found.catalog.head().generation != found.standing.generation)
+    except SoftKVError:
+        return False
 
 
 def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
     report = found.report
-    for (line,) in catalog.connection.rows("PRAGMA integrity_check(20)"):
-        if line != "ok":
-            report.findings.append(f"catalog.sqlite: {line}")
-    head = catalog.head()
+    with _going_on(report):
+        lines = catalog.connection.rows("PRAGMA integrity_check(20)")
+        report.findings += [f"catalog.sqlite: {line}" for (line,) in lines if line != "ok"]
+    head = found.head = catalog.head()
     report.commit = head.number
-    _look_for_leftovers(report, catalog, directory)
+    with _going_on(report):
+        _look_for_leftovers(report, catalog, directory)
     if not head.generation:
         return
     standing = found.standing = catalog.standing(head.generation)
+    with _going_on(report):
+        os.close(files.open_regular(os.path.join(directory, generation_name(head.generation), PIN)))
     found.good = np.ones(_believable_rows(report, directory, standing), np.bool_)
     for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
         _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), tail)
     _survey_items(found, catalog, standing)
-    _survey_values(found, catalog, standing)
+    if standing.layout.kind is ValueKind.LABEL:
+        _survey_labels(found, catalog)
+    report.items = int(found.good.sum())
+    if report.ok:  # the sums mean nothing where rows are missing
+        _survey_sums(found, catalog, standing)
 
 
 def _believable_rows(report: Report, directory: str, standing: Standing) -> int:
@@ -181,24 +210,30 @@ def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
             unsure = start + np.flatnonzero(sound & (alive != recorded[start:stop]))
             report.findings.append(f"{_rows(unsure)} live in one record and dead in the other")
         found.good[start:stop] &= sound & alive
-        report.items += int((sound & alive).sum())
 
 
-def _survey_values(found: Survey, catalog: Catalog, standing: Standing) -> None:
-    """Label codes and the sums over the live values; meaningful only where nothing else is wrong."""
+def _survey_labels(found: Survey, catalog: Catalog) -> None:
+    """The labels, and the rows that have one which can be believed."""
+    with _going_on(found.report):
+        catalog.labels()
+    with _going_on(found.report):
+        found.labels = catalog.sound_labels()
+    values = found.arenas[1]
+    codes = values.rows(min(len(found.good), values.stored_rows()))[:, 0]
+    known = np.isin(codes, np.fromiter(found.labels, np.int64, len(found.labels)))
+    lost = np.flatnonzero(found.good[: len(codes)] & ~known)
+    if len(lost):
+        found.report.findings.append(f"{_rows(lost)} the code of a label that is not there")
+        found.good[lost] = False
+
+
+def _survey_sums(found: Survey, catalog: Catalog, standing: Standing) -> None:
+    """The sums over the live values, and how many items carry each label."""
     report = found.report
-    if not report.ok:
-        return
     values = found.arenas[1].rows(standing.rows)
     if standing.layout.kind is ValueKind.LABEL:
         labels = catalog.labels()
-        codes = values[:, 0]
-        if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(labels):
-            report.findings.append(
-                f"label codes go from {codes.min()} to {codes.max()}, but there are {len(labels)} labels"
-            )
-            return
-        counts = np.bincount(codes[found.good], minlength=len(labels))
+        counts = np.bincount(values[found.good, 0], minlength=len(labels))
         if counts.tolist() != [count for _, _, count in labels]:
             report.findings.append("the counts of labels disagree with the live items")
         _compare(report, standing.tally, Tally.empty().changed_labels(np.zeros_like(counts), counts))

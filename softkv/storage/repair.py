@@ -36,12 +36,12 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str]) -> Repaire
         raise StoreExists(f"{target} is there already; repairing writes to a new place and overwrites nothing")
     found = survey(os.path.abspath(os.fspath(path)))
     try:
-        if found.catalog is None or found.standing is None:
+        if found.catalog is None or found.head is None or (found.head.generation and found.standing is None):
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
         with Store.open(target, "c") as store, found.catalog.connection.reading():
-            saved = _save(found, Roster(found.catalog, found.standing.generation), store)
-            store.configure(_settings(found))
-        return Repaired(found.report, saved, found.standing.tally.count - saved)
+            saved = _save(found, Roster(found.catalog, found.head.generation), store)
+            store.configure(json.loads(found.standing.settings if found.standing else found.head.settings))
+        return Repaired(found.report, saved, (found.standing.tally.count if found.standing else 0) - saved)
     finally:
         found.close()
 
@@ -60,14 +60,12 @@ def _save(found: Survey, roster: Roster, store: Store) -> int:
 
 
 def _save_batch(found: Survey, rows: Rows, entries: list[Entry], store: Store) -> None:
-    assert found.catalog is not None
     assert found.standing is not None
     kind = found.standing.layout.kind
     vectors, cells = (arena.rows(arena.stored_rows())[rows] for arena in found.arenas[:2])
     values: Any = cells[:, 0] if kind is ValueKind.NUMBER else cells
     if kind is ValueKind.LABEL:
-        labels = [label for _, label, _ in found.catalog.labels()]
-        values = [labels[code] for code in cells[:, 0].tolist()]
+        values = [found.labels[code] for code in cells[:, 0].tolist()]
     elif kind is ValueKind.TEXT:
         values = [entry.content[1] for entry in entries]
     store.append(
@@ -78,8 +76,3 @@ def _save_batch(found: Survey, rows: Rows, entries: list[Entry], store: Store) -
         payloads=[None if entry.content[2] is None else json.loads(entry.content[2]) for entry in entries],
         value_vectors=cells if kind is ValueKind.TEXT else None,
     )
-
-
-def _settings(found: Survey) -> dict[str, object]:
-    assert found.standing is not None
-    return dict(json.loads(found.standing.settings))

@@ -206,8 +206,16 @@ class Roster:
 
     def survey(self, start: int, stop: int) -> tuple[Mask, Mask, Mask]:
         """For each of the rows start .. stop - 1: is it there, is it sound, is it live."""
+        try:
+            listed = self._connection.rows(self._sql.between, (start, stop))
+        except StoreDamaged:  # one unreadable field or page fails them all, so look for it
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                first, second = self.survey(start, middle), self.survey(middle, stop)
+                return np.append(first[0], second[0]), np.append(first[1], second[1]), np.append(first[2], second[2])
+            return np.ones(1, np.bool_), np.zeros(1, np.bool_), np.zeros(1, np.bool_)
         present, sound, alive = np.zeros((3, stop - start), np.bool_)
-        for found in self._connection.rows(self._sql.between, (start, stop)):
+        for found in listed:
             place = found[0] - start
             present[place], alive[place] = True, found[5] is None
             try:
