@@ -128,15 +128,14 @@ class Roster:
         """The item with this key as of a commit."""
         with self._connection.reading():
             found = self._connection.rows(self._sql.live, (key,))
-            if not found or found[0][4] > commit:
+            if not found or not _visible(found[0], commit):
                 found = self._connection.rows(self._sql.dead, (key, commit, commit))
         return self._entry(found[0]) if found else None
 
     def find_nameless(self, item: int, commit: int) -> Entry | None:
         """The item without a key that has this number, as of a commit."""
         found = self._connection.rows(self._sql.nameless, (item,))
-        visible = found and found[0][4] <= commit and (found[0][5] is None or found[0][5] > commit)
-        return self._entry(found[0]) if visible else None
+        return self._entry(found[0]) if found and _visible(found[0], commit) else None
 
     def find_many(self, keys: Sequence[str], commit: int) -> Rows:
         """The row of each key as of a commit, or -1."""
@@ -230,9 +229,19 @@ class Roster:
         carried: Content = (content[0], content[1], content[2])
         try:
             encoded = None if key is None else key.encode()
-            expected = item_seal(item, ordinal, born, encoded, content_seal(carried)) + row + (died or 0)
-        except (TypeError, AttributeError):  # a field is not even of its type
-            expected = None
-        if expected != seal:
-            raise StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")
+            if seal != item_seal(item, ordinal, born, encoded, content_seal(carried)) + row + (died or 0):
+                raise ValueError("checksum")
+        except (TypeError, AttributeError, ValueError) as error:  # perhaps a field is not even of its type
+            raise StoreDamaged(
+                f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`."
+            ) from error
         return Entry(row, item, ordinal, key, carried)
+
+
+def _visible(found: tuple[Any, ...], commit: int) -> bool:
+    """Whether a row is there as of a commit. One whose commits are damaged is, so that it is looked at and reported."""
+    born, died = found[4:6]
+    try:
+        return bool(born <= commit and (died is None or died > commit))
+    except TypeError:
+        return True
