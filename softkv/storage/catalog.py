@@ -342,7 +342,7 @@ class Catalog:
         """The labels by code, as far as they check out, for those who go on after damage."""
         sound = {}
         for code, text, count, found in self.connection.rows(_LABEL_BYTES):
-            label = text.decode(errors="replace")
+            label = bytes(text or b"").decode(errors="replace")
             if seal(code, label, count) == found:
                 sound[code] = label
         return sound

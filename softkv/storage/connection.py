@@ -32,6 +32,8 @@ from softkv.storage import files
 _WRITER = {"journal_mode": "wal", "synchronous": 2, "cache_size": -32_000}
 _READER = {"query_only": 1, "cache_size": -8_000}
 _BOTH = {"busy_timeout": 5_000, "trusted_schema": 0, "cell_size_check": 1, "mmap_size": 0}
+# An integer beyond 64 bits, and a message of SQLite's own that quotes damaged bytes, leave the driver as these.
+_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeDecodeError)
 _DARWIN = {"fullfsync": 1, "checkpoint_fullfsync": 1}
 
 _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -117,7 +119,7 @@ class Connection:
         self.require_usable()
         try:
             return self._driver.execute(sql, arguments)
-        except (sqlite3.Error, OverflowError) as error:
+        except _DRIVER_ERRORS as error:
             raise translated(error, f"cannot use {self.path}") from error
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -125,7 +127,7 @@ class Connection:
         self.require_usable()
         try:
             return self._driver.execute(sql, arguments).fetchall()
-        except (sqlite3.Error, OverflowError) as error:
+        except _DRIVER_ERRORS as error:
             raise translated(error, f"cannot read {self.path}") from error
 
     def value(self, sql: str, arguments: Sequence[Any] = ()) -> Any:
@@ -137,7 +139,7 @@ class Connection:
         """Execute one statement many times; returns how many rows it changed."""
         try:
             return self._driver.executemany(sql, arguments).rowcount
-        except (sqlite3.Error, OverflowError) as error:
+        except _DRIVER_ERRORS as error:
             raise translated(error, f"cannot write {self.path}") from error
 
     @contextmanager
@@ -214,7 +216,7 @@ class Connection:
         try:
             witness = sqlite3.connect(f"file:{quote(os.path.abspath(self.path))}?mode=ro", uri=True)
             witness.execute("SELECT count(*) FROM sqlite_master").fetchall()
-        except sqlite3.Error:
+        except _DRIVER_ERRORS:
             pass  # then the disk refuses reading too, and there is nothing to checkpoint with
         finally:
             self._let_go()
@@ -235,7 +237,7 @@ def application_of(path: str) -> int:
             return int(driver.execute("PRAGMA application_id").fetchone()[0])
         finally:
             driver.close()
-    except sqlite3.Error as error:
+    except _DRIVER_ERRORS as error:
         raise translated(error, f"cannot open {path}") from error
 
 
