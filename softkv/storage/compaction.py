@@ -67,11 +67,13 @@ def _copy(writer: Writer, old: Generation, new: Generation, standing: Standing) 
             pool.submit(_copy_rows, new.arenas[0], _blocks(sources[0], standing.layout.keys, live)),
             pool.submit(_copy_rows, new.arenas[1], _blocks(sources[1], standing.layout.values, live)),
         ]
-        roster = Roster(writer.catalog, old.number)
-        writer.catalog.create_items(new.number)
-        roster.copy_live(new.number)
-        writer.catalog.index_items(new.number)
-        norms = _copy_rows(new.arenas[2], _norms(old, live))
+        try:
+            writer.catalog.create_items(new.number)
+            Roster(writer.catalog, old.number).copy_live(new.number)
+            writer.catalog.index_items(new.number)
+            norms = _copy_rows(new.arenas[2], _norms(old, live))
+        finally:
+            files.outlast(jobs)
         return [*(job.result() for job in jobs), norms]
 
 

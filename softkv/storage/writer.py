@@ -255,7 +255,10 @@ class Writer:
             return
         with ThreadPoolExecutor(len(jobs)) as pool:
             running = [pool.submit(self._write_rows, arena, row, cells, sync=sync) for arena, cells in jobs]
-            yield
+            try:
+                yield
+            finally:
+                files.outlast(running)
         for job in running:
             job.result()
 
