@@ -1,14 +1,14 @@
 """Write the live rows into a new generation, and switch to it in one transaction.
 
-Readers keep the generation they pinned; the old files go when the last of them has let go. The catalog's part runs in
-one thread while another two copy keys and values: copying, checksums and syncs all leave the interpreter's lock alone.
+Readers keep the generation they pinned; the old files go when the last of them has let go. The catalog's part runs
+beside two threads that copy keys and values.
 
 Does not decide when to compact.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from softkv.storage.catalog import Standing
 from softkv.storage.generation import Generation
 from softkv.storage.layout import Mask, RowShape
 from softkv.storage.roster import Roster
+from softkv.storage.threads import beside
 from softkv.storage.writer import Writer
 
 _STRIDE = 4 << 20  # bytes copied at a time
@@ -62,19 +63,13 @@ def _copy(writer: Writer, old: Generation, new: Generation, standing: Standing) 
     """Copy rows and items side by side; returns the checksums of the new arenas."""
     live = writer.committed.deaths.live(standing.rows)
     sources = [_read_ahead(writer, old, standing, position) for position in (0, 1)]
-    with ThreadPoolExecutor(2) as pool:
-        jobs = [
-            pool.submit(_copy_rows, new.arenas[0], _blocks(sources[0], standing.layout.keys, live)),
-            pool.submit(_copy_rows, new.arenas[1], _blocks(sources[1], standing.layout.values, live)),
-        ]
-        try:
-            writer.catalog.create_items(new.number)
-            Roster(writer.catalog, old.number).copy_live(new.number)
-            writer.catalog.index_items(new.number)
-            norms = _copy_rows(new.arenas[2], _norms(old, live))
-        finally:
-            files.outlast(jobs)
-        return [*(job.result() for job in jobs), norms]
+    blocks = (_blocks(sources[0], standing.layout.keys, live), _blocks(sources[1], standing.layout.values, live))
+    with beside(*(partial(_copy_rows, new.arenas[i], blocks[i]) for i in (0, 1))) as copying:
+        writer.catalog.create_items(new.number)
+        Roster(writer.catalog, old.number).copy_live(new.number)
+        writer.catalog.index_items(new.number)
+        norms = _copy_rows(new.arenas[2], _norms(old, live))
+    return [*(copy.result() for copy in copying), norms]
 
 
 def _read_ahead(writer: Writer, old: Generation, standing: Standing, position: int) -> VerifiedRows:

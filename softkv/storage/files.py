@@ -8,9 +8,6 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
-from concurrent.futures import Future, wait
-from typing import Any
 
 from softkv.errors import AccessRefused, NotAStore, StorageFailed, StorageFull, StoreDamaged, StoreError
 
@@ -127,15 +124,6 @@ def create_file(path: str) -> int:
         return os.open(path, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:
         raise translated(error, f"cannot make {path}") from error
-
-
-def outlast(jobs: Sequence["Future[Any]"]) -> None:
-    """Wait until these jobs are over, also when interrupted while waiting: then the interrupt goes on afterwards."""
-    try:
-        wait(jobs)
-    except BaseException:
-        outlast(jobs)
-        raise
 
 
 def require_room(path: str, needed: int, doing: str) -> None:

@@ -11,9 +11,9 @@ Does not check what callers give (batch.py) and answers no questions (snapshot.p
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from softkv.storage.layout import Matrix, Rows, ValueKind
 from softkv.storage.leftovers import remove_retired
 from softkv.storage.roster import Roster
 from softkv.storage.tally import Tally
+from softkv.storage.threads import beside
 
 _WORTH_THREADS = 1 << 20  # bytes of a batch from which starting two threads pays
 
@@ -253,12 +254,8 @@ class Writer:
                 self._write_rows(arena, row, cells, sync=sync)
             yield
             return
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            running = [pool.submit(self._write_rows, arena, row, cells, sync=sync) for arena, cells in jobs]
-            try:
-                yield
-            finally:
-                files.outlast(running)
+        with beside(*(partial(self._write_rows, arena, row, cells, sync=sync) for arena, cells in jobs)) as running:
+            yield
         for job in running:
             job.result()
 
