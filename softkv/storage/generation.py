@@ -141,12 +141,15 @@ class Generation:
 
 
 def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
-    """‖k‖ of each row, as a column; summed in float64 where float32 squares would overflow or vanish."""
+    """‖k‖ of each row, as a column; summed in float64 where float32 squares would overflow or vanish.
+
+    A length that float32 cannot hold is infinite.
+    """
     with np.errstate(over="ignore", under="ignore"):
         squares = np.einsum("ij,ij->i", vectors, vectors)
-    norms: npt.NDArray[np.float32] = np.sqrt(squares)
-    for row in np.flatnonzero(~((squares > 1e-30) & (squares < 1e30))).tolist():
-        norms[row] = np.linalg.norm(vectors[row].astype(np.float64))
+        norms: npt.NDArray[np.float32] = np.sqrt(squares)
+        for row in np.flatnonzero(~((squares > 1e-30) & (squares < 1e30))).tolist():
+            norms[row] = np.linalg.norm(vectors[row].astype(np.float64))
     return norms.reshape(-1, 1)
 
 
