@@ -1,7 +1,8 @@
 """One writer, and readers that pin what they read: advisory locks on LOCK and PIN.
 
 A lock belongs to the open file, not to the process, so it is gone the moment its holder dies, and nothing has to be
-cleaned up. After a fork the child closes its copies: otherwise it would keep its dead parent's lock.
+cleaned up. After a fork the child closes its copies: otherwise it would keep its dead parent's lock. Only the process
+that took a lock gives it up; it does so aloud, since a copy of it may live on for a moment in a process being started.
 """
 
 import os
@@ -55,11 +56,14 @@ class FileLock:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
+        self._process = os.getpid()
         _held.add(self)
 
     def release(self) -> None:
-        """Close the file. Subtle: never LOCK_UN, which would take the lock from a parent process too."""
+        """Unlock and close the file. Subtle: a child only closes it; LOCK_UN would take the lock from its parent."""
         if self.descriptor >= 0:
+            if fcntl is not None and os.getpid() == self._process:
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)
             os.close(self.descriptor)
         self.descriptor = -1
 
