@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
+from softkv.errors import (
+    AccessRefused,
+    HandleClosed,
+    InputError,
+    KeyMissing,
+    KeyTextError,
+    ShapeError,
+    StoreExists,
+)
 from softkv.storage import opening
 from softkv.storage.batch import checked, shown
 from softkv.storage.catalog import Catalog
@@ -78,8 +86,14 @@ class Store:
         vacant = opening.is_vacant(directory)
         if mode == "n" and not vacant:
             opening.erase(directory, force=force)
-        make = mode == "n" or (mode == "c" and vacant)
-        writer = (opening.create_writer if make else opening.open_writer)(directory, force=force)
+        writer: Writer | None = None
+        if mode == "n" or (mode == "c" and vacant):
+            try:
+                writer = opening.create_writer(directory, force=force)
+            except StoreExists:
+                if mode == "n":
+                    raise  # in mode "c", whoever was faster has made what we were asked to make
+        writer = writer or opening.open_writer(directory, force=force)
         return cls(directory, writer.catalog, writer)
 
     # Reading
