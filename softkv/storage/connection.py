@@ -6,6 +6,7 @@ same statement takes 21 µs instead of 5, and a pool would have nothing to do, s
 Nothing but sqlite3 ever opens the catalog: closing any other descriptor on it would drop SQLite's locks.
 """
 
+import ctypes
 import os
 import sqlite3
 import sys
@@ -55,15 +56,48 @@ def translated(error: Exception, doing: str) -> StoreError:
 
 
 _open: "weakref.WeakSet[Connection]" = weakref.WeakSet()
-_inherited: list[object] = []  # never closed: a child that closed them would meddle with its parent's files
 
 
 def _inherit() -> None:
-    _inherited.extend(connection._driver for connection in list(_open))
+    """Let a child never close what its parent opened: it would checkpoint, and remove the log by its name.
+
+    Subtle: no variable keeps them, since the interpreter empties all of them before it ends.
+    """
+    for connection in list(_open):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection._driver))
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_inherit)
+
+
+class OwnLock:
+    """Keeps the threads of one process apart; refuses a child of it.
+
+    A child must not even wait: the thread that held the lock at the fork is not there to let it go.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._process, self._lock = path, os.getpid(), threading.RLock()
+
+    def is_inherited(self) -> bool:
+        """Whether this is a child of the process that made the lock."""
+        return os.getpid() != self._process
+
+    def require_own_process(self) -> None:
+        """Refuse to work in a child."""
+        if self.is_inherited():
+            raise HandleForked(
+                f"{self._path} was opened by process {self._process}, and this is its child {os.getpid()}. "
+                "A handle does not survive a fork: open the store again in this process."
+            )
+
+    def __enter__(self) -> None:
+        self.require_own_process()
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
 
 
 class Connection:
@@ -71,8 +105,8 @@ class Connection:
 
     def __init__(self, path: str, *, write: bool, create: bool = False, frozen: bool = False) -> None:
         self.path, self._write, self.frozen = path, write, frozen
-        self.lock = threading.RLock()
-        self._process, self._closed = os.getpid(), False
+        self.lock = OwnLock(path)
+        self._closed = False
         for name in (path, path + "-wal", path + "-shm"):
             files.require_regular(name)
         mode = "rwc" if create else "rw" if write else "ro&immutable=1" if frozen else "ro"
@@ -100,19 +134,11 @@ class Connection:
             if got != value and got is not None:  # None: this build of SQLite does not know the setting
                 raise StorageFailed(f"{self.path}: SQLite set {name} to {got!r} instead of {value!r}")
 
-    def is_inherited(self) -> bool:
-        """Whether this is a child of the process that opened the connection."""
-        return os.getpid() != self._process
-
     def require_usable(self) -> None:
         """Refuse to work once it is closed, or in a child of the process that opened it."""
+        self.lock.require_own_process()
         if self._closed:
             raise HandleClosed(f"{self.path} was closed with its store; open the store again")
-        if self.is_inherited():
-            raise HandleForked(
-                f"{self.path} was opened by process {self._process}, and this is its child {os.getpid()}. "
-                "A handle does not survive a fork: open the store again in this process."
-            )
 
     def run(self, sql: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Execute one statement."""

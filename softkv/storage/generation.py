@@ -35,7 +35,7 @@ class Generation:
         )
         self._pin: locks.FileLock | None = None
         self._users = 1
-        self._lock = threading.Lock()
+        self._process, self._lock = os.getpid(), threading.Lock()
 
     @classmethod
     def open(
@@ -130,6 +130,8 @@ class Generation:
 
     def release(self) -> None:
         """One user less; the last closes the files and gives up the pin."""
+        if os.getpid() != self._process:
+            return  # a child gave up the pin when it was born, and its end closes the files
         with self._lock:
             self._users -= 1
             if self._users:

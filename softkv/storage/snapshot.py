@@ -193,6 +193,7 @@ class Snapshot:
     def _require_open(self) -> None:
         if self._closed:
             raise HandleClosed("this snapshot is closed; take a new one")
+        self._catalog.connection.lock.require_own_process()
 
     def _opened(self) -> Generation:
         self._require_open()

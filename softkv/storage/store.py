@@ -6,7 +6,6 @@ the work of writer.py. This file joins the two, and is what the rest of softkv s
 
 import itertools
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from softkv.storage.catalog import Catalog
 from softkv.storage.checking import Report, check
 from softkv.storage.committed import Committed, load
 from softkv.storage.compaction import compact
+from softkv.storage.connection import OwnLock
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.snapshot import Block, Item, Snapshot
@@ -57,7 +57,7 @@ class Store:
     def __init__(self, directory: str, catalog: Catalog, writer: Writer | None) -> None:
         self._closed = True  # until all is there
         self.path, self._catalog, self._writer = directory, catalog, writer
-        self._lock = threading.RLock()
+        self._lock = OwnLock(directory)
         self._labels = LabelBook(catalog)
         self._version = catalog.connection.data_version()
         self._committed = writer.committed if writer else load(catalog, directory, None, write=False)
@@ -184,7 +184,6 @@ class Store:
         with self._lock:
             if self._closed:
                 raise HandleClosed(f"{self.path} was closed; open it again")
-            self._catalog.connection.require_usable()
             newest = self._writer.newest() if self._writer else self._newest_read()
             if newest is not self._committed:
                 # Subtle: the old view is not closed. Another thread may be reading it, and it goes when they all have.
@@ -324,13 +323,14 @@ class Store:
 
     def close(self) -> None:
         """Finish. What was acknowledged is on the disk already; this only tidies up."""
+        if self._lock.is_inherited():
+            self._closed = True  # the parent's files are the parent's to close
+            return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._view.close()
-            if self._catalog.connection.is_inherited():
-                return  # the parent's files are the parent's to close
             if self._writer:
                 self._writer.close()
             else:
