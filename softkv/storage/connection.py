@@ -10,7 +10,6 @@ import ctypes
 import os
 import sqlite3
 import sys
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from softkv.errors import (
     AccessRefused,
     CommitUncertain,
     HandleClosed,
-    HandleForked,
     StorageFailed,
     StorageFull,
     StoreDamaged,
@@ -29,6 +27,7 @@ from softkv.errors import (
     StoreLocked,
 )
 from softkv.storage import files
+from softkv.storage.threads import OwnLock
 
 _WRITER = {"journal_mode": "wal", "synchronous": 2, "cache_size": -32_000}
 _READER = {"query_only": 1, "cache_size": -8_000}
@@ -69,35 +68,6 @@ def _inherit() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_inherit)
-
-
-class OwnLock:
-    """Keeps the threads of one process apart; refuses a child of it.
-
-    A child must not even wait: the thread that held the lock at the fork is not there to let it go.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path, self._process, self._lock = path, os.getpid(), threading.RLock()
-
-    def is_inherited(self) -> bool:
-        """Whether this is a child of the process that made the lock."""
-        return os.getpid() != self._process
-
-    def require_own_process(self) -> None:
-        """Refuse to work in a child."""
-        if self.is_inherited():
-            raise HandleForked(
-                f"{self._path} was opened by process {self._process}, and this is its child {os.getpid()}. "
-                "A handle does not survive a fork: open the store again in this process."
-            )
-
-    def __enter__(self) -> None:
-        self.require_own_process()
-        self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
 
 
 class Connection:

@@ -27,10 +27,10 @@ from softkv.storage.catalog import Catalog
 from softkv.storage.checking import Report, check
 from softkv.storage.committed import Committed, load
 from softkv.storage.compaction import compact
-from softkv.storage.connection import OwnLock
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.snapshot import Block, Item, Snapshot
+from softkv.storage.threads import OwnLock
 from softkv.storage.writer import Added, Writer
 
 MODES = ("r", "w", "c", "n")
