@@ -55,7 +55,8 @@ class Deaths:
         """For each of the first `rows` rows, whether it is live."""
         alive: Mask = np.ones(-(-rows // BLOCK) * BLOCK, np.bool_)
         for block, bitmap in self.blocks.items():
-            alive[block * BLOCK : (block + 1) * BLOCK] = np.unpackbits(bitmap, bitorder="little") == 0
+            if block * BLOCK < rows:  # a check of damaged files asks for fewer rows than there should be
+                alive[block * BLOCK : (block + 1) * BLOCK] = np.unpackbits(bitmap, bitorder="little") == 0
         alive = alive[:rows]
         alive.flags.writeable = False
         return alive

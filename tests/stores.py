@@ -1,0 +1,153 @@
+"""Small stores for tests: what they hold, what lies in their directories, and ways to hurt them behind their backs."""
+
+import os
+import sqlite3
+import subprocess
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softkv.storage import Store
+from softkv.storage.catalog import seal
+
+FRUIT = {"apple": 0.5, "pear": 2.0, "quince": -1.25}
+CATALOG = "catalog.sqlite"
+GENERATION = "generation-000001"
+
+
+def vectors(count: int, width: int = 4, seed: int = 0) -> np.ndarray:
+    """Random key vectors, the same ones every time."""
+    return np.random.default_rng(seed).standard_normal((count, width), dtype=np.float32)
+
+
+def fruit(path: Path) -> Store:
+    """A new store of three numbers under three keys, each with a payload, open for writing."""
+    store = Store.open(path, "c")
+    store.append(vectors(3), list(FRUIT.values()), keys=list(FRUIT), payloads=[{"name": key} for key in FRUIT])
+    return store
+
+
+def closed_fruit(path: Path) -> Path:
+    """The same, closed."""
+    fruit(path).close()
+    return path
+
+
+def wide(path: Path, rows: int = 24, width: int = 1 << 17, kind: str = "number") -> Store:
+    """A new store whose keys fill several windows: 524,288 bytes a row, two rows to a window."""
+    store = Store.open(path, "c")
+    values = vectors(rows, width, 1) if kind == "vector" else [float(i) for i in range(rows)]
+    store.append(vectors(rows, width), values, keys=[f"key {i}" for i in range(rows)])
+    return store
+
+
+def contents(store: Any) -> dict[str, tuple[Any, ...]]:
+    """Everything that a store or a snapshot says of its live items, by name, in its order."""
+    found = {}
+    for name in store.keys():  # noqa: SIM118 - a store is not a mapping
+        item = store.get(name)
+        value = item.value.tobytes() if isinstance(item.value, np.ndarray) else item.value
+        found[name] = (item.number, item.key, item.vector.tobytes(), value, item.payload, item.text)
+    return found
+
+
+def footprint(directory: Path) -> dict[str, object]:
+    """What lies in a directory: bytes, or for the files of SQLite, which others must not open, size and time."""
+    found: dict[str, object] = {}
+    for path in sorted(Path(directory).rglob("*")):
+        name = str(path.relative_to(directory))
+        if name.endswith("-shm"):
+            continue
+        status = path.lstat()
+        if path.is_file() and not name.startswith(CATALOG):
+            found[name] = path.read_bytes()
+        else:
+            found[name] = (status.st_size, status.st_mtime_ns) if path.is_file() else "directory"
+    return found
+
+
+def bytes_of(directory: Path) -> dict[str, bytes]:
+    """The bytes of every file under a directory that nobody has open."""
+    files = (path for path in Path(directory).rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def flip(path: Path, offset: int, bit: int = 0) -> None:
+    """Turn one bit of a file around."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def sql(directory: Path, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
+    """Run SQL on the catalog of a closed store, as somebody would who knows nothing of checksums."""
+    connection = sqlite3.connect(directory / CATALOG)
+    try:
+        rows = connection.execute(statement, arguments).fetchall()
+        connection.commit()
+        return rows
+    finally:
+        connection.close()
+
+
+def forge(directory: Path, table: str, **changes: object) -> None:
+    """Alter the only row of `state` or `generations`, with a checksum that is right."""
+    connection = sqlite3.connect(directory / CATALOG)
+    connection.row_factory = sqlite3.Row
+    row = {**dict(connection.execute(f"SELECT * FROM {table}").fetchone()), **changes}
+    content = [value for name, value in row.items() if name not in ("id", "seal")]
+    row["seal"] = seal(*content)
+    connection.execute(f"DELETE FROM {table}")
+    connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+    connection.commit()
+    connection.close()
+
+
+def copied(source: Path, target: Path) -> Path:
+    """A copy of a store as it lies on the disk, even one that is being written; made by another process."""
+    subprocess.run(["cp", "-R", source, target], check=True)
+    return target
+
+
+def in_child(work: Callable[[], None], *, unprivileged: bool = False) -> None:
+    """Do this in a forked child, for one without the rights of root; what it raises fails the test."""
+    receive, send = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of BLAS; the child uses none
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if unprivileged and os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            work()
+            status = 0
+        except BaseException:
+            os.write(send, traceback.format_exc().encode())
+        finally:
+            os._exit(status)
+    os.close(send)
+    with os.fdopen(receive, "rb") as pipe:
+        told = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, told
+
+
+@contextmanager
+def mode_of(path: Path, mode: int) -> Iterator[None]:
+    """A directory with these permissions for a while."""
+    before = path.stat().st_mode
+    path.chmod(mode)
+    try:
+        yield
+    finally:
+        path.chmod(before)

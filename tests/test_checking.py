@@ -1,0 +1,230 @@
+"""A check finds every kind of damage, names it, and changes nothing."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softkv.errors import NotAStore, StoreDamaged, StoreNotFound
+from softkv.storage import Report, Store, check
+from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, flip, forge, sql, vectors, wide
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A closed store of labels with a dead row, a payload, and items with and without keys."""
+    path = tmp_path / "s.softkv"
+    with Store.open(path, "c") as made:
+        made.append(vectors(6), list("xyxyzz"), keys=["a", "b", None, "d", "e", None], payloads=[{"n": 1}] + [None] * 5)
+        made.delete("d")
+    return path
+
+
+def lasting(path: Path) -> dict[str, bytes]:
+    """The bytes of a store, but for what SQLite keeps only while it is open: an empty log and its index."""
+    return {name: content for name, content in bytes_of(path).items() if not name.endswith(("-wal", "-shm"))}
+
+
+def found(path: Path) -> Report:
+    """A report that is not ok, got without changing a byte."""
+    before = lasting(path)
+    report = check(path)
+    assert lasting(path) == before
+    assert not report.ok
+    return report
+
+
+def test_a_sound_store_is_ok(store: Path) -> None:
+    """Nothing is found, and the report says how much was looked at."""
+    report = check(store)
+    assert report.ok
+    assert (report.commit, report.items, report.windows, report.notes) == (2, 5, 3, [])
+    assert str(report).startswith(f"{store}: ok, commit 2, 5 items")
+
+
+def test_an_empty_store_is_ok(tmp_path: Path) -> None:
+    """A store without any generation has nothing that could disagree."""
+    Store.open(tmp_path / "s.softkv", "c").close()
+    assert check(tmp_path / "s.softkv").ok
+
+
+def test_what_is_not_there_cannot_be_checked(tmp_path: Path) -> None:
+    """A path without a store, and one with something else, are errors and not findings."""
+    with pytest.raises(StoreNotFound):
+        check(tmp_path / "none.softkv")
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(NotAStore):
+        check(tmp_path / "file")
+
+
+@pytest.mark.parametrize("file", ["keys.f32", "values.label"])
+def test_every_byte_of_the_arenas_counts(store: Path, file: str) -> None:
+    """A flipped bit anywhere in header or rows is found, whichever it is."""
+    path = store / GENERATION / file
+    for offset in range(0, path.stat().st_size, 7 if file == "keys.f32" else 5):
+        if 300 < offset < 4000:
+            continue  # blanks of the header: sampled below
+        flip(path, offset, offset % 8)
+        assert not check(store).ok, offset
+        flip(path, offset, offset % 8)
+    flip(path, 2000)
+    assert "damaged" in str(found(store))
+    flip(path, 2000)
+    assert check(store).ok
+
+
+def test_a_damaged_window_is_named_by_file_and_bytes(tmp_path: Path) -> None:
+    """Of many windows the finding names the one."""
+    path = tmp_path / "s.softkv"
+    wide(path).close()
+    flip(path / GENERATION / "keys.f32", 4096 + 3 * (1 << 20) + 5)
+    report = found(path)
+    (finding,) = report.findings
+    assert f"keys.f32: bytes {4096 + 3 * (1 << 20)} to {4096 + 4 * (1 << 20)} do not match" in finding
+    assert report.items == 22  # two rows lie in that window
+
+
+def test_swapped_windows_are_found(tmp_path: Path) -> None:
+    """Right bytes in the wrong place are damage too."""
+    path = tmp_path / "s.softkv"
+    wide(path).close()
+    arena = path / GENERATION / "keys.f32"
+    content = bytearray(arena.read_bytes())
+    first, second = slice(4096, 4096 + (1 << 20)), slice(4096 + (1 << 20), 4096 + (2 << 20))
+    content[first], content[second] = content[second], content[first]
+    arena.write_bytes(content)
+    assert len(found(path).findings) == 2
+
+
+@pytest.mark.parametrize("file", ["keys.f32", "values.label"])
+@pytest.mark.parametrize("size", [0, 100, 4096, 4097, 4100])
+def test_a_file_that_was_cut_off_is_found(store: Path, file: str, size: int) -> None:
+    """Whatever is left of it."""
+    with open(store / GENERATION / file, "r+b") as arena:
+        arena.truncate(size)
+    assert file in str(found(store))
+
+
+@pytest.mark.parametrize("name", ["keys.f32", "values.label", "PIN"])
+def test_a_missing_file_is_found(store: Path, name: str) -> None:
+    """Each file that a store needs is named when it is gone."""
+    (store / GENERATION / name).unlink()
+    assert name in str(found(store))
+
+
+def test_a_missing_generation_is_found(store: Path) -> None:
+    """All of its files are missed."""
+    shutil.rmtree(store / GENERATION)
+    assert "keys.f32" in str(found(store))
+
+
+def test_damaged_norms_are_a_note(store: Path) -> None:
+    """They can be worked out again, so the store is ok, and its answers are right."""
+    flip(store / GENERATION / "norms.f32", 4096 + 2)
+    report = check(store)
+    assert report.ok
+    assert "worked out again" in str(report)
+    with Store.open(store) as reader:
+        lengths = np.linalg.norm(vectors(6).astype(np.float64), axis=1)
+        np.testing.assert_allclose(reader.snapshot().norms(0, 6), lengths, rtol=1e-6)
+
+
+def test_leftovers_of_a_crash_are_a_note(store: Path) -> None:
+    """A generation that the catalog does not name does no harm, and the next writer removes it."""
+    (store / "generation-000009").mkdir()
+    report = check(store)
+    assert report.ok
+    assert "generation-000009 is left over" in str(report)
+    Store.open(store, "w").close()
+    assert not check(store).notes
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE items_1 SET key = 'z' WHERE key = 'a'", "row 0 (1): damaged in the catalog"),
+        ("UPDATE items_1 SET item = 77 WHERE row = 1", "damaged in the catalog"),
+        ("UPDATE items_1 SET ordinal = ordinal + 1 WHERE row = 1", "damaged in the catalog"),
+        ("UPDATE items_1 SET born = 2 WHERE row = 1", "damaged in the catalog"),
+        ("UPDATE items_1 SET died = NULL WHERE row = 3", "damaged in the catalog"),
+        ("UPDATE items_1 SET row = 60 WHERE row = 4", "missing from the catalog"),
+        ("UPDATE items_1 SET born = 'x' WHERE row = 1", "damaged in the catalog"),
+        ("DELETE FROM items_1 WHERE row = 2", "missing from the catalog"),
+        ("UPDATE contents SET payload = '{\"n\":2}'", "damaged in the catalog"),
+        ("DELETE FROM contents", "damaged in the catalog"),
+        ("UPDATE labels SET label = 'w' WHERE code = 0", "label"),
+        ("UPDATE labels SET count = 9 WHERE code = 0", "label"),
+        ("DELETE FROM labels WHERE code = 2", "label"),
+        ("DELETE FROM deaths", "dead in the other"),
+        ("UPDATE deaths SET bitmap = zeroblob(8192)", "dead rows"),
+        ("UPDATE deaths SET bitmap = zeroblob(3)", "dead rows"),
+        ("UPDATE generations SET rows = 5", "generation 1 is missing or damaged"),
+        ("UPDATE generations SET settings = '{\"a\":1}'", "generation 1 is missing or damaged"),
+        ("DELETE FROM generations", "generation 1 is missing or damaged"),
+        ("UPDATE state SET number = 1", "newest commit is damaged"),
+        ("DELETE FROM state", "newest commit is damaged"),
+    ],
+)
+def test_altered_rows_of_the_catalog_are_found(store: Path, statement: str, words: str) -> None:
+    """What was changed behind the store's back does not match its checksum, or its neighbours."""
+    sql(store, statement)
+    assert words in str(found(store))
+
+
+def test_altered_checksums_of_windows_are_found(tmp_path: Path) -> None:
+    """A checksum that is missing or wrong counts as damage of what it covers."""
+    path = tmp_path / "s.softkv"
+    wide(path).close()
+    sql(path, "UPDATE windows SET checksum = checksum + 1 WHERE window = 2 AND role = 'keys'")
+    sql(path, "DELETE FROM windows WHERE window = 4 AND role = 'keys'")
+    assert len(found(path).findings) == 2
+
+
+def test_sums_that_disagree_with_the_values_are_found(tmp_path: Path) -> None:
+    """The value scale rests on sums that are kept, so they are compared with the values."""
+    path = closed_fruit(tmp_path / "s.softkv")
+    sums = np.frombuffer(sql(path, "SELECT sums FROM generations")[0][0], "<f8").copy()
+    sums[1] *= 1.01
+    forge(path, "generations", sums=sums.tobytes())
+    assert "value scale" in str(found(path))
+
+
+def test_a_row_count_that_no_file_bears_out_is_found(tmp_path: Path) -> None:
+    """A lie with a valid checksum sizes nothing."""
+    path = closed_fruit(tmp_path / "s.softkv")
+    forge(path, "generations", rows=2**53)
+    assert "no file holds more than 3" in str(found(path))
+
+
+def test_damaged_pages_of_the_catalog_are_found(store: Path) -> None:
+    """Garbage in the middle of the SQLite file does not go unnoticed, nor does it end in anything but a report."""
+    path = store / CATALOG
+    content = bytearray(path.read_bytes())
+    missed = []
+    for page in range(1, len(content) // 4096):
+        damaged = content.copy()
+        damaged[page * 4096 : page * 4096 + 64] = b"\xa5" * 64
+        path.write_bytes(damaged)
+        if check(store).ok:
+            missed.append(page)
+    assert missed == []
+
+
+def test_a_check_looks_at_one_commit_while_a_writer_works(tmp_path: Path) -> None:
+    """Open for writing, with commits that are only in the log of the catalog yet, a store is checked all the same."""
+    with Store.open(tmp_path / "s.softkv", "c") as store:
+        for i in range(5):
+            store.append(vectors(1), [float(i)], keys=[str(i)])
+            report = check(store.path)
+            assert report.ok
+            assert (report.commit, report.items) == (i + 1, i + 1)
+
+
+def test_a_reader_refuses_what_a_check_would_find(store: Path) -> None:
+    """The damage that a check names is an error to who touches it, never another answer."""
+    sql(store, "UPDATE items_1 SET key = 'z' WHERE key = 'a'")
+    with Store.open(store) as reader:
+        with pytest.raises(StoreDamaged, match="softkv check"):
+            reader.get("z")
+        assert reader.get("b").value == "y"

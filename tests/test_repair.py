@@ -1,0 +1,163 @@
+"""Repair saves every row that can be believed, and never touches the old store."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softkv.errors import StoreDamaged, StoreExists, StoreNotFound
+from softkv.storage import Store, repair
+from tests.stores import GENERATION, closed_fruit, contents, flip, sql, vectors, wide
+from tests.test_checking import lasting
+
+
+def make(path: Path, kind: str) -> dict[str, tuple[object, ...]]:
+    """A closed store of one kind, with replaced, deleted and nameless items; returns what it holds, numbers aside."""
+    values = {
+        "number": [1.5, -2.0, 3.25, 0.0, 9.0],
+        "vector": vectors(5, 2, 4),
+        "label": ["x", "y", "x", "z", "y"],
+        "text": ["one", "two", "three", "four", "five"],
+    }[kind]
+    with Store.open(path, "c") as store:
+        store.append(
+            vectors(5),
+            values,
+            keys=["a", "b", None, "d", "e"],
+            payloads=[{"i": [1, None]}, None, "p", None, 3],
+            texts=[None, "t", None, None, None],
+            value_vectors=vectors(5, 3, 6) if kind == "text" else None,
+        )
+        one = vectors(1, 3, 8) if kind == "text" else None
+        store.append(vectors(1, seed=2), values[4:], keys=["a"], value_vectors=one, on_conflict="replace")
+        store.delete("b")
+        store.configure({"kind": kind})
+        return without_numbers(contents(store))
+
+
+def without_numbers(found: dict[str, tuple[object, ...]]) -> dict[str, tuple[object, ...]]:
+    """Contents by key, or by place where there is none: repaired items are numbered anew."""
+    return {f"place {i}" if one[1] is None else name: one[1:] for i, (name, one) in enumerate(found.items())}
+
+
+@pytest.mark.parametrize("kind", ["number", "vector", "label", "text"])
+def test_a_sound_store_is_saved_whole(tmp_path: Path, kind: str) -> None:
+    """Items, order, payloads, texts and settings come over; the dead do not."""
+    held = make(tmp_path / "old.softkv", kind)
+    before = lasting(tmp_path / "old.softkv")
+    done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
+    assert (done.saved, done.lost, done.report.ok) == (4, 0, True)
+    assert lasting(tmp_path / "old.softkv") == before
+    with Store.open(tmp_path / "new.softkv") as store:
+        assert without_numbers(contents(store)) == held
+        assert store.settings == {"kind": kind}
+        assert store.check().ok
+
+
+def test_only_rows_in_a_damaged_window_are_lost(tmp_path: Path) -> None:
+    """Two rows to a window: one bad byte costs two rows and no more."""
+    wide(tmp_path / "old.softkv").close()
+    flip(tmp_path / "old.softkv" / GENERATION / "keys.f32", 4096 + 3 * (1 << 20) + 5)
+    done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
+    assert (done.saved, done.lost) == (22, 2)
+    with Store.open(tmp_path / "new.softkv") as store:
+        kept = [i for i in range(24) if i not in (6, 7)]
+        assert list(store.keys()) == [f"key {i}" for i in kept]
+        assert np.array_equal(store.vectors(range(22)), vectors(24, 1 << 17)[kept])
+        assert store.check().ok
+
+
+def test_a_row_that_straddles_a_damaged_window_is_lost(tmp_path: Path) -> None:
+    """A row with one doubtful byte is doubtful, also when most of it lies in a good window."""
+    path = tmp_path / "old.softkv"
+    with Store.open(path, "c") as store:
+        store.append(vectors(6, 100_000), np.arange(6.0), keys=[str(i) for i in range(6)])  # 400,000 bytes a row
+    flip(path / GENERATION / "keys.f32", 4096 + (1 << 20) + 5)  # window 1: rows 2 (its end), 3, 4 and 5 (its start)
+    done = repair(path, tmp_path / "new.softkv")
+    with Store.open(tmp_path / "new.softkv") as store:
+        assert list(store.keys()) == ["0", "1"]
+        assert done.lost == 4
+        assert store.check().ok
+
+
+def test_the_rows_before_a_cut_are_saved(tmp_path: Path) -> None:
+    """Of an arena that was cut off, the whole windows that are left."""
+    wide(tmp_path / "old.softkv").close()
+    with open(tmp_path / "old.softkv" / GENERATION / "keys.f32", "r+b") as arena:
+        arena.truncate(4096 + 10 * (1 << 20) + 77)
+    assert repair(tmp_path / "old.softkv", tmp_path / "new.softkv").saved == 20
+
+
+def test_a_damaged_header_does_not_cost_the_rows(tmp_path: Path) -> None:
+    """The catalog knows what the header said, and the checksums vouch for the rows."""
+    held = make(tmp_path / "old.softkv", "vector")
+    flip(tmp_path / "old.softkv" / GENERATION / "keys.f32", 30)
+    assert repair(tmp_path / "old.softkv", tmp_path / "new.softkv").saved == 4
+    with Store.open(tmp_path / "new.softkv") as store:
+        assert without_numbers(contents(store)) == held
+
+
+@pytest.mark.parametrize(
+    ("statement", "lost"),
+    [
+        ("UPDATE items_1 SET key = 'z' WHERE key = 'd'", "d"),
+        ("UPDATE contents SET payload = '4' WHERE payload = '3'", "e"),
+        ("DELETE FROM items_1 WHERE key = 'd'", "d"),
+    ],
+)
+def test_rows_that_are_damaged_in_the_catalog_are_lost_alone(tmp_path: Path, statement: str, lost: str) -> None:
+    """One bad row of the catalog costs one item."""
+    held = make(tmp_path / "old.softkv", "label")
+    sql(tmp_path / "old.softkv", statement)
+    assert repair(tmp_path / "old.softkv", tmp_path / "new.softkv").lost == 1
+    with Store.open(tmp_path / "new.softkv") as store:
+        assert set(held) - set(without_numbers(contents(store))) == {lost}
+        assert store.check().ok
+
+
+def test_a_damaged_label_costs_the_items_that_carry_it(tmp_path: Path) -> None:
+    """A label that cannot be believed is not guessed."""
+    make(tmp_path / "old.softkv", "label")
+    sql(tmp_path / "old.softkv", "UPDATE labels SET label = 'w' WHERE label = 'z'")
+    done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
+    with Store.open(tmp_path / "new.softkv") as store:
+        assert done.lost == 1
+        assert "d" not in store
+        assert {store.get(name).value for name in store.keys()} == {"x", "y"}  # noqa: SIM118 - not a mapping
+
+
+def test_an_empty_store_is_repaired_to_an_empty_one(tmp_path: Path) -> None:
+    """There is nothing to save, and that is no failure."""
+    Store.open(tmp_path / "old.softkv", "c").close()
+    assert repair(tmp_path / "old.softkv", tmp_path / "new.softkv").saved == 0
+    with Store.open(tmp_path / "new.softkv") as store:
+        assert len(store) == 0
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """A target that is there, the store itself included, is refused and left alone."""
+    path = closed_fruit(tmp_path / "old.softkv")
+    before = lasting(path)
+    with pytest.raises(StoreExists):
+        repair(path, path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreExists):
+        repair(path, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert lasting(path) == before
+
+
+def test_a_store_whose_state_is_gone_cannot_be_repaired(tmp_path: Path) -> None:
+    """Without the row of the newest commit nobody knows what was committed: an error, and no new store."""
+    path = closed_fruit(tmp_path / "old.softkv")
+    sql(path, "DELETE FROM state")
+    with pytest.raises(StoreDamaged, match="nothing can be saved"):
+        repair(path, tmp_path / "new.softkv")
+    assert not (tmp_path / "new.softkv").exists()
+
+
+def test_a_store_that_is_not_there_cannot_be_repaired(tmp_path: Path) -> None:
+    """No empty new store is made for it."""
+    with pytest.raises(StoreNotFound):
+        repair(tmp_path / "none.softkv", tmp_path / "new.softkv")
+    assert list(tmp_path.iterdir()) == []
