@@ -209,6 +209,7 @@ def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
         if recorded is not None and (alive != recorded[start:stop])[sound].any():
             unsure = start + np.flatnonzero(sound & (alive != recorded[start:stop]))
             report.findings.append(f"{_rows(unsure)} live in one record and dead in the other")
+            sound &= alive == recorded[start:stop]
         found.good[start:stop] &= sound & alive
 
 

@@ -216,12 +216,13 @@ class Roster:
         present, sound, alive = np.zeros((3, stop - start), np.bool_)
         for found in listed:
             place = found[0] - start
+            once = not present[place]  # a damaged page may hold two of the same number
             present[place], alive[place] = True, found[5] is None
             try:
                 self._entry(found)
-                sound[place] = True
+                sound[place] = once
             except StoreDamaged:
-                pass  # the caller counts it
+                sound[place] = False
         return present, sound, alive
 
     def _entry(self, found: tuple[Any, ...]) -> Entry:
