@@ -1,0 +1,73 @@
+"""Codes and counts of labels, against a Counter."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softkv.errors import StoreDamaged
+from softkv.storage import Store
+from softkv.storage.labels import LabelCounts
+from softkv.storage.tally import Tally
+from tests.stores import sql, vectors
+
+
+def test_counts_follow_a_counter() -> None:
+    """Batches come in and random items die; the changed rows are those that changed, with the counts they have."""
+    random, living, codes_of = np.random.default_rng(0), [], {}
+    counts, tally = LabelCounts([]), Tally.empty()
+    for _ in range(30):
+        born = random.choice(list("abcdefgh"), random.integers(0, 9)).tolist()
+        died = random.permutation(len(living))[: random.integers(0, 1 + len(living) // 2)]
+        gone = [living[i] for i in died]
+        codes, rows, tally = counts.changes(born, np.array([codes_of[one] for one in gone], np.int32), tally)
+        counts.apply(rows)
+        codes_of.update(zip(born, codes.tolist(), strict=True))
+        living = [one for i, one in enumerate(living) if i not in set(died.tolist())] + born
+        expected = Counter(living)
+        assert {label: count for _, label, count in rows} == {one: expected[one] for one in {*born, *gone}}
+        assert all(codes_of[label] == code for code, label, _ in rows)
+        assert (tally.count, tally.squares) == (len(living), sum(count**2 for count in expected.values()))
+    assert sorted(codes_of.values()) == list(range(len(codes_of)))
+
+
+def test_a_label_keeps_its_code_when_nobody_carries_it_any_more() -> None:
+    """Rows of old snapshots still have it."""
+    counts = LabelCounts([(0, "red", 1), (1, "blue", 0)])
+    codes, rows, _ = counts.changes(["blue"], np.array([0], np.int32), Tally.empty())
+    assert codes.tolist() == [1]
+    assert rows == [(0, "red", 0), (1, "blue", 1)]
+
+
+def test_labels_come_back_as_they_were_given(tmp_path: Path) -> None:
+    """Also the empty one, long ones, and those that only differ in how Unicode composes them."""
+    labels = ["", "\u00e9t\u00e9", "e\u0301te\u0301", "a" * 65_536, "line\nbreak", "🜚"]
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(6), labels, keys=list("abcdef"))
+        assert [store.get(key).value for key in "abcdef"] == labels
+        assert store.snapshot().labels() == labels
+        assert store.values(range(6)).tolist() == [0, 1, 2, 3, 4, 5]
+        assert store.check().ok
+
+
+def test_a_reader_learns_labels_that_are_added_later(tmp_path: Path) -> None:
+    """Its book is read again when a code is new to it."""
+    with Store.open(tmp_path / "s", "c") as store, Store.open(tmp_path / "s") as reader:
+        store.append(vectors(1), ["red"], keys=["a"])
+        assert reader.get("a").value == "red"
+        store.append(vectors(1), ["blue"], keys=["b"])
+        assert reader.get("b").value == "blue"
+        assert store.check().ok
+
+
+def test_a_code_that_no_label_has_is_damage(tmp_path: Path) -> None:
+    """The row is named by the check, and its label is never guessed."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(2), ["red", "blue"], keys=["a", "b"])
+    sql(tmp_path / "s", "DELETE FROM labels WHERE code = 1")
+    with Store.open(tmp_path / "s") as store:
+        assert store.get("a").value == "red"
+        with pytest.raises(StoreDamaged, match="label code 1"):
+            store.get("b")
+        assert any("row 1" in finding for finding in store.check().findings)
