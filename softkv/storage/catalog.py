@@ -213,7 +213,7 @@ class Catalog:
         strange = [
             f"{kind} {name}"
             for kind, name, table, root in rows
-            if kind not in ("table", "index") or not root or not (table in ours or _ITEMS_NAME.match(table))
+            if kind not in ("table", "index") or not root or not (table in ours or _ITEMS_NAME.match(str(table)))
         ]  # a virtual table has no root page: reading it would run the code of an extension
         if strange or not ours <= tables:
             raise StoreDamaged(
