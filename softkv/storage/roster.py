@@ -148,7 +148,7 @@ class Roster:
                 found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
         if found:
             positions, rows = zip(*found, strict=True)
-            places[list(positions)] = rows
+            places[list(positions)] = self._numbers(rows)
         return places
 
     def entries(self, rows: Rows) -> list[Entry]:
@@ -163,7 +163,13 @@ class Roster:
     def in_order(self, commit: int) -> Rows:
         """The rows that are live as of a commit, in the order in which their items were first added."""
         found = self._connection.rows(self._sql.placed, (commit, commit))
-        return np.fromiter((row for row, _ in found), np.int64, len(found))
+        return self._numbers([row for row, _ in found])
+
+    def _numbers(self, rows: Sequence[Any]) -> Rows:
+        try:
+            return np.fromiter(rows, np.int64, len(rows))
+        except (TypeError, ValueError) as error:
+            raise StoreDamaged(f"{self._connection.path}: the number of a row is none. Run `softkv check`.") from error
 
     @staticmethod
     def enrolment(
