@@ -1,0 +1,114 @@
+"""Who lies in which row, as of a commit, against a history kept in a dict."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softkv.errors import StoreDamaged
+from softkv.storage import Store
+from softkv.storage.roster import NO_CONTENT, content_seal
+from tests.stores import contents, sql, vectors
+
+
+def test_every_commit_keeps_its_own_answer(tmp_path: Path) -> None:
+    """Adding, replacing and deleting at random: each snapshot goes on saying what was true when it was taken."""
+    random, truth, moments = np.random.default_rng(0), {}, []
+    with Store.open(tmp_path / "s", "c") as store:
+        for number in range(40):
+            keys = [f"key {i}" for i in random.choice(12, random.integers(1, 5), replace=False)]
+            if number % 3 == 2 and truth:
+                doomed = list(truth)[: random.integers(1, len(truth) + 1)]
+                store.delete(doomed)
+                truth = {key: value for key, value in truth.items() if key not in doomed}
+            else:
+                values = [float(number)] * len(keys)
+                store.append(vectors(len(keys)), values, keys=keys, on_conflict="replace")
+                truth = {**truth, **dict(zip(keys, values, strict=True))}
+            moments.append((store.snapshot(), dict(truth)))
+        for snapshot, then in moments:
+            assert {key: snapshot.get(key).value for key in snapshot.keys()} == then  # noqa: SIM118
+            assert list(snapshot.keys()) == list(then)
+            asked = [f"key {i}" for i in range(12)]
+            assert [row >= 0 for row in snapshot.find_many(asked).tolist()] == [key in then for key in asked]
+            assert [key in snapshot for key in asked] == [key in then for key in asked]
+            assert snapshot.live.sum() == len(then) == len(snapshot)
+            np.testing.assert_array_equal(np.sort(snapshot.in_order()), np.flatnonzero(snapshot.live))
+            snapshot.close()
+        assert store.check().ok
+
+
+def test_a_hundred_thousand_keys_at_once(tmp_path: Path) -> None:
+    """Added, found, fetched and deleted in one call each, in one statement each."""
+    keys = [f"key {i}" for i in range(100_000)]
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(np.ones((100_000, 1)), np.arange(100_000.0), keys=keys)
+        shuffled = np.random.default_rng(0).permutation(100_000)
+        asked = [keys[i] for i in shuffled] + ["none"] * 1_000
+        np.testing.assert_array_equal(store.find_many(asked), [*shuffled, *[-1] * 1_000])
+        names = [item.key for item in store.items(shuffled[:50_000])]
+        assert names == asked[:50_000]
+        assert store.delete(keys[::2] + keys[1:60_000:2]) == 80_000
+        assert list(store.keys()) == keys[60_001::2]
+        assert store.check().ok
+
+
+def test_items_without_a_key_are_found_by_their_number(tmp_path: Path) -> None:
+    """As #1, #2 and so on, and by no other way of writing the number."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(3), [1.0, 2.0, 3.0], keys=[None, "named", None])
+        assert list(store.keys()) == ["#1", "named", "#3"]
+        assert (store.get("#1").name, store.get("#3").value) == ("#1", 3.0)
+        odd = ["#2", "#4", "#01", "# 1", "#", "#-1", "#1.0", "#\u0661", "#" + "9" * 30, "##1"]
+        assert [name for name in odd if name in store] == []
+        store.delete(["#1", "#1"])
+        assert list(store.keys()) == ["named", "#3"]
+        assert store.check().ok
+
+
+def test_numbers_of_items_are_never_given_twice(tmp_path: Path) -> None:
+    """Neither after a deletion, nor after a compaction, nor after reopening."""
+    with Store.open(tmp_path / "s", "c") as store:
+        assert store.append(vectors(2), [1.0, 2.0]).first_number == 1
+        store.delete(["#1", "#2"])
+        store.compact()
+    with Store.open(tmp_path / "s", "w") as store:
+        assert store.append(vectors(1), [1.0]).first_number == 3
+        assert list(store.keys()) == ["#3"]
+        assert store.check().ok
+
+
+def test_a_row_may_be_asked_for_twice(tmp_path: Path) -> None:
+    """Items come in the order of the question, as often as they stand in it."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(3), [1.0, 2.0, 3.0], keys=["a", "b", "c"])
+        assert [item.key for item in store.items([2, 0, 2])] == ["c", "a", "c"]
+        assert store.check().ok
+
+
+def test_items_that_are_missing_are_counted(tmp_path: Path) -> None:
+    """A row without an item is damage, not a shorter list."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(3), [1.0, 2.0, 3.0])
+    sql(tmp_path / "s", "DELETE FROM items_1 WHERE row = 1")
+    with Store.open(tmp_path / "s") as store, pytest.raises(StoreDamaged, match="1 items are missing"):
+        store.items([0, 1, 2])
+
+
+def test_what_is_carried_along_is_protected(tmp_path: Path) -> None:
+    """A payload altered by SQL is an error where it is read, and only there."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(2), [1.0, 2.0], keys=["a", "b"], payloads=[{"sum": 100}, {"sum": 200}])
+        before = contents(store)
+    sql(tmp_path / "s", "UPDATE contents SET payload = '{\"sum\":900}' WHERE item = 1")
+    with Store.open(tmp_path / "s") as store:
+        with pytest.raises(StoreDamaged, match="row 0 is damaged"):
+            store.get("a")
+        assert store.get("b").payload == before["b"][4]
+
+
+def test_a_checksum_tells_what_is_carried_along_apart() -> None:
+    """Texts in other places, empty ones and none at all."""
+    variants = [("a", "b", None), ("b", "a", None), ("a", None, "b"), ("ab", None, None), ("", "", ""), ("", None, "")]
+    assert len({content_seal(variant) for variant in variants}) == len(variants)
+    assert content_seal(NO_CONTENT) == 0
