@@ -457,7 +457,7 @@ def test_an_interrupt_at_any_step_leaves_the_store_before_or_after(
             assert report.ok, report
         if report.notes:  # a directory that was made in the very moment
             Store.open(path, "w").close()
-        assert len([one for one in os.listdir(path) if one.startswith("generation")]) == 1
+        assert len([one for one in os.listdir(path) if one.startswith("generation")]) == 1, at
         shutil.rmtree(path)
         if wire.left > 0:
             break

@@ -29,10 +29,12 @@ def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
         pin = locks.pin_exclusive(path) if os.path.isdir(path) else None
         if pin is None and os.path.isdir(path):
             return False  # a reader: contents of items are shared, so younger generations wait as well
-        with catalog.connection.writing():
-            catalog.advance(head)  # nothing changes for anybody, but a fenced writer must not get here
-            catalog.drop_generation(number)
-        files.remove_tree(path)
-        if pin is not None:
-            pin.release()
+        try:
+            with catalog.connection.writing():
+                catalog.advance(head)  # nothing changes for anybody, but a fenced writer must not get here
+                catalog.drop_generation(number)
+            files.remove_tree(path)
+        finally:
+            if pin is not None:
+                pin.release()
     return True
