@@ -2,9 +2,9 @@
 
 Reading order: layout.py (what lies where), files.py (durable primitives), arena.py (rows), batch.py (what may enter),
 tally.py, deaths.py and labels.py (what every commit keeps up to date), connection.py, catalog.py and roster.py (which
-rows exist), locks.py (one writer, pinned readers), generation.py (the files of one layout), committed.py and
-snapshot.py (reading one commit), writer.py (the commit protocol), opening.py, compaction.py, checking.py, store.py
-(all of it joined) and repair.py.
+rows exist), locks.py (one writer, pinned readers), threads.py, generation.py (the files of one layout), committed.py
+and snapshot.py (reading one commit), writer.py (the commit protocol), opening.py, leftovers.py, compaction.py,
+checking.py, store.py (all of it joined) and repair.py.
 
 Does not know about queries, scores or weights.
 

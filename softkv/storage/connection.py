@@ -199,7 +199,8 @@ class Connection:
                 self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             self.abandon()
-            raise translated(error, f"cannot finish {self.path}; its log keeps every commit") from error
+            kind = type(translated(error, ""))
+            raise kind(f"cannot finish {self.path}: {error}. Nothing is lost: its log keeps every commit.") from error
         self._let_go()
 
     def abandon(self) -> None:

@@ -6,7 +6,7 @@ Copying, checksums and syncs leave the interpreter's lock alone, so threads real
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -16,21 +16,38 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def beside(*jobs: Callable[[], Result]) -> "Iterator[list[Future[Result]]]":
-    """Run jobs in threads beside the block. However it ends, they have ended by then, and can be asked for results."""
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        running = [pool.submit(job) for job in jobs]
-        try:
-            yield running
-        finally:
+def beside(*jobs: Callable[[], Result]) -> Iterator[list["Future[Result]"]]:
+    """Run jobs in threads beside the block. However it ends, they have ended by then, and can be asked for results.
+
+    Not a ThreadPoolExecutor: an interrupt while its threads start, or while their end is waited for, leaves them at
+    work, and a row that is written late may cover a row of the next batch. Here nothing begins before all threads are
+    there.
+    """
+    running: list[Future[Result]] = [Future() for _ in jobs]
+    gate, manned = threading.Event(), False
+
+    def work(job: Callable[[], Result], future: "Future[Result]") -> None:
+        gate.wait()
+        if manned:
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+
+    try:
+        for job, future in zip(jobs, running, strict=True):
+            threading.Thread(target=work, args=(job, future)).start()
+        manned = True
+        gate.set()
+        yield running
+    finally:
+        gate.set()
+        if manned:
             _outlast(running)
 
 
 def _outlast(running: "Sequence[Future[Result]]") -> None:
-    """Wait for all. Subtle: an interrupt usually arrives during this wait, and must wait as well.
-
-    A write that went on behind the caller's back could cover rows of the next batch.
-    """
+    """Wait for all, also when interrupted while waiting: then the interrupt goes on afterwards."""
     try:
         wait(running)
     except BaseException:

@@ -77,7 +77,7 @@ class Writer:
         if self._stale:
             self._labels = None
             self.committed = load(self.catalog, self.directory, self.committed, write=True)
-            self._stale = False
+            self._stale, self.retired = False, True  # perhaps it was a compaction, so look for its old generation
         return self.committed
 
     @contextmanager
