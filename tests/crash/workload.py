@@ -1,0 +1,126 @@
+"""A mixed workload that two processes can draw alike: the child performs it, the parent knows what it must leave.
+
+Both draw from the same seed and the same expectation, so that the pipe between them need carry no more than numbers.
+"""
+
+import copy
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from softkv.storage import Snapshot, Store
+from tests.crash.rows import Proof, append
+
+_MANY = 400  # items above which deleting becomes likely
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call that must happen wholly or not at all."""
+
+    what: str  # add | replace | ignore | delete | compact | reopen | configure
+    keys: list[str | None] = field(default_factory=list)
+    proofs: list[Proof] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.what} of {len(self.keys) + len(self.names)}"
+
+
+@dataclass
+class Expectation:
+    """What the store must hold: items by name, in the order of the store."""
+
+    kind: str
+    items: dict[str, Proof] = field(default_factory=dict)
+    next_number: int = 1
+    versions: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def after(self, operation: Operation) -> "Expectation":
+        """The expectation once this operation has happened."""
+        new = copy.copy(self)
+        new.items = dict(self.items)
+        new.versions += len(operation.proofs)
+        for key, proof in zip(operation.keys, operation.proofs, strict=True):
+            if operation.what != "ignore" or key is None or key not in self.items:
+                new.items[f"#{new.next_number}" if key is None else key] = proof
+                new.next_number += 1
+        for name in operation.names:
+            del new.items[name]
+        new.settings = operation.settings or self.settings
+        return new
+
+    def draw(self, random: Random) -> Operation:
+        """The next operation."""
+        what = random.choices(
+            ["add", "batch", "replace", "ignore", "delete", "purge", "compact", "reopen", "configure"],
+            [5, 3, 3, 1, 4, 1 + len(self.items) // _MANY * 20, 5, 2, 1],
+        )[0]
+        names = list(self.items)
+        if what in ("add", "batch", "replace", "ignore"):
+            return self._drawn_rows(what, random, names)
+        if what in ("delete", "purge") and names:
+            share = len(names) // 2 if what == "purge" else min(len(names), random.choice([1, 1, 3, 20]))
+            return Operation("delete", names=random.sample(names, share)) if share else Operation("compact")
+        if what == "configure":
+            return Operation(what, settings={"number": random.randrange(1000)})
+        return Operation(what if what == "reopen" else "compact")
+
+    def _drawn_rows(self, what: str, random: Random, names: list[str]) -> Operation:
+        count = 1 if what == "add" else random.choice([2, 7, 40, 150])
+        keys: list[str | None] = [None if random.random() < 0.3 else f"key {self.versions + i}" for i in range(count)]
+        known = [name for name in names if not name.startswith("#")]
+        if what in ("replace", "ignore"):
+            share = min(len(known), count // 2)
+            keys[:share] = random.sample(known, share)
+        proofs = [Proof(key or "nameless", self.versions + i) for i, key in enumerate(keys)]
+        return Operation("add" if what == "batch" else what, keys=keys, proofs=proofs)
+
+
+def perform(store: Store, operation: Operation, kind: str) -> Store:
+    """Do it; returns the handle to go on with."""
+    if operation.what in ("add", "replace", "ignore"):
+        conflict = "error" if operation.what == "add" else operation.what
+        append(store, kind, operation.keys, operation.proofs, conflict)
+    elif operation.what == "delete":
+        store.delete(operation.names)
+    elif operation.what == "compact":
+        store.compact()
+    elif operation.what == "configure":
+        store.configure(operation.settings)
+    elif operation.what == "reopen":
+        store.close()
+        return Store.open(store.path, "w")
+    return store
+
+
+def differences(snapshot: Snapshot, expected: Expectation) -> list[str]:
+    """What a snapshot says otherwise than expected; nothing when all is well."""
+    names = list(snapshot.keys())
+    if names != list(expected.items):
+        return [_difference_of_names(names, list(expected.items))]
+    found = []
+    if len(snapshot) != len(names) or int(snapshot.live.sum()) != len(names):
+        found.append(f"{len(names)} names, but {len(snapshot)} items and {int(snapshot.live.sum())} live rows")
+    if snapshot.settings != expected.settings:
+        found.append(f"settings are {snapshot.settings} instead of {expected.settings}")
+    for item, (name, proof) in zip(snapshot.items(snapshot.in_order()), expected.items.items(), strict=True):
+        if item.name != name or not proof.holds(item, expected.kind):
+            found.append(f"{name} is {item} instead of {proof}")
+    named = [name for name in names if not name.startswith("#")]
+    if (snapshot.find_many(named) < 0).any():
+        found.append("some keys are listed but not found")
+    if snapshot.rows:
+        lengths = np.concatenate([np.linalg.norm(block.vectors, axis=1) for block in snapshot.blocks()])
+        if not np.allclose(snapshot.norms(0, snapshot.rows), lengths, rtol=1e-5):
+            found.append("norms are not the lengths of the key vectors")
+    return found
+
+
+def _difference_of_names(found: list[str], wanted: list[str]) -> str:
+    lost, extra = [name for name in wanted if name not in found], [name for name in found if name not in wanted]
+    return f"lost {lost[:5]} ({len(lost)}), back or too many {extra[:5]} ({len(extra)}), else out of order"
