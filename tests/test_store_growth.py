@@ -1,0 +1,62 @@
+"""What must not grow: memory with the length of a stream, the catalog with the number of commits."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from softkv.storage import Store, connection
+
+pytestmark = pytest.mark.slow
+
+_STREAMING = """
+import resource, sys
+import numpy as np
+from softkv.storage import Entry, Store
+path, rows = sys.argv[1], int(sys.argv[2])
+vectors = np.random.default_rng(1).random((1000, 8), np.float32)
+peaks = []
+def stream():
+    for number in range(rows):
+        if not number:
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        yield Entry(f"key {number}", vectors[number % 1000], float(number))
+with Store.open(path, "c") as store:
+    assert store.extend(stream()) == rows == len(store)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+scale = 1024 if sys.platform == "linux" else 1
+print(*(peak * scale for peak in peaks))
+"""
+
+
+def test_streaming_takes_the_memory_of_a_batch(tmp_path: Path, thorough: bool) -> None:
+    """However long the stream, memory grows by one batch and by what SQLite may keep of the catalog."""
+    rows = 1_000_000 if thorough else 300_000
+    command = [sys.executable, "-c", _STREAMING, str(tmp_path / "stream.softkv"), str(rows)]
+    start, end = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    batch = 10_000 * 1_000  # bytes: an entry with its key, array, number and tuple takes less
+    cache = -connection._WRITER["cache_size"] * 1024 * 5 // 4  # with what SQLite adds to each page
+    assert end - start < 2 * batch + cache, f"{start / 1e6:.0f} MB at the start, {end / 1e6:.0f} MB at the end"
+
+
+def test_single_adds_leave_a_catalog_in_proportion_to_the_items(tmp_path: Path, thorough: bool) -> None:
+    """An item takes the same place in the catalog whether it came alone or in a batch."""
+    items = 100_000 if thorough else 2_000
+    single, batch = tmp_path / "single.softkv", tmp_path / "batch.softkv"
+    vector = np.ones((1, 8), np.float32)
+    with Store.open(single, "c") as store:
+        for number in range(items):
+            store.append(vector, [float(number)], keys=[f"key {number}"])
+    with Store.open(batch, "c") as store:
+        keys = [f"key {number}" for number in range(items)]
+        store.append(np.ones((items, 8), np.float32), np.arange(items), keys=keys)
+    # SQLite's pages split in the middle when rows come one at a time, hence the half.
+    assert _catalog_bytes(single) < 1.5 * _catalog_bytes(batch)
+    assert _catalog_bytes(single) / items < 150
+
+
+def _catalog_bytes(path: Path) -> int:
+    return sum(os.path.getsize(path / name) for name in os.listdir(path) if name.startswith("catalog.sqlite"))
