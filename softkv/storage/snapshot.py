@@ -78,8 +78,10 @@ class Snapshot:
     @property
     def settings(self) -> dict[str, Any]:
         """What the users of the store keep with it: the store itself gives it no meaning."""
-        text = self._standing.settings if self._standing else self._head.settings
-        return dict(json.loads(text))
+        found = _loaded(self._standing.settings if self._standing else self._head.settings, "the settings")
+        if not isinstance(found, dict):
+            raise StoreDamaged(f"the settings are a {type(found).__name__}, not a dict. Run `softkv check`.")
+        return found
 
     @property
     def rows(self) -> int:
@@ -241,7 +243,7 @@ class Snapshot:
     def _item(self, entry: Entry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
         text, value_text, payload = entry.content
         value = self._value(values[position], value_text)
-        loaded = None if payload is None else json.loads(payload)
+        loaded = None if payload is None else _loaded(payload, f"the payload of the item in row {entry.row}")
         return Item(entry.row, entry.item, entry.key, vectors[position], value, loaded, text)
 
     def _value(self, cells: npt.NDArray[Any], text: str | None) -> Value:
@@ -251,3 +253,11 @@ class Snapshot:
         if kind is ValueKind.LABEL:
             return self._labels.label(int(cells[0]))
         return cells if text is None else text
+
+
+def _loaded(text: str, name: str) -> Any:
+    """JSON of the catalog. A checksum does not keep out who computes one, so it need not be JSON at all."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreDamaged(f"{name} cannot be read ({error}). Run `softkv check`.") from error
