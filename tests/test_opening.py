@@ -1,0 +1,1007 @@
+"""What happens at the door of a store: what is let in, what is refused, and that refusing changes nothing."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softkv.errors import (
+    AccessRefused,
+    FormatTooNew,
+    NotAStore,
+    StorageFailed,
+    StorageFull,
+    StoreDamaged,
+    StoreError,
+    StoreNotFound,
+    WritingUnsupported,
+)
+from softkv.storage import Store, catalog, files, layout, locks, opening
+from softkv.storage.connection import Connection
+from softkv.storage.roster import content_seal
+from tests.stores import (
+    CATALOG,
+    FRUIT,
+    GENERATION,
+    bytes_of,
+    closed_fruit,
+    contents,
+    copied,
+    flip,
+    footprint,
+    forge,
+    fruit,
+    in_child,
+    mode_of,
+    sql,
+    vectors,
+)
+
+MODES = ["r", "w", "c", "n"]
+
+# Somebody else who writes: waits for a line, opens the store, adds an item, says so, and closes when asked.
+WRITER = """
+import sys
+from softkv.storage import Store
+for line in sys.stdin:
+    if line == "open\\n":
+        store = Store.open(sys.argv[1], "w")
+    elif line == "add\\n":
+        store.append([[0.0] * 4], [7.0])
+    else:
+        store.close()
+    print("done", flush=True)
+"""
+
+
+@contextmanager
+def promptly(seconds: int = 10) -> Iterator[None]:
+    """Turn waiting for ever into a failure."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def shared_directory() -> Iterator[Path]:
+    """A directory in which everybody may look, unlike pytest's own."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def another_writer(path: Path) -> Iterator[Callable[[str], None]]:
+    """Another process that does what it is told and answers when it has."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def told(order: str) -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(order + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+
+        yield told
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+def crashed_fruit(path: Path, work: Callable[[Store], object] = len) -> Path:
+    """A store of fruit as a killed writer leaves it: never closed, its last commits in the log."""
+    with fruit(path.with_name("alive")) as store:
+        work(store)
+        return copied(path.with_name("alive"), path)
+
+
+def kept(path: Path) -> dict[str, object]:
+    """What lies in a store, but for what any attempt to open it leaves: the note in LOCK, an empty log, its index."""
+    found = footprint(path)
+    log = found.pop(f"{CATALOG}-wal", (0, 0))
+    assert isinstance(log, tuple)
+    return {name: content for name, content in found.items() if name != "LOCK"} | ({"log": log} if log[0] else {})
+
+
+# What is not a store
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_file_is_refused(tmp_path: Path, mode: str) -> None:
+    """A file in the place of a store is named, and left as it is, in every mode."""
+    path = tmp_path / "s"
+    path.write_bytes(b"mine")
+    with pytest.raises(NotAStore, match="is a file; a store is a directory"):
+        Store.open(path, mode)
+    assert (path.read_bytes(), [one.name for one in tmp_path.iterdir()]) == (b"mine", ["s"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_foreign_database_is_refused(tmp_path: Path, mode: str, journal: str) -> None:
+    """A directory with an SQLite database of something else stays identical to the byte, in every mode."""
+    path = tmp_path / "s"
+    path.mkdir()
+    connection = sqlite3.connect(path / CATALOG)
+    connection.execute(f"PRAGMA journal_mode={journal}")
+    connection.execute("CREATE TABLE state (x)")
+    connection.commit()
+    connection.close()
+    before = bytes_of(tmp_path)
+    with pytest.raises(NotAStore, match="SQLite database of something else"):
+        Store.open(path, mode)
+    assert bytes_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("content", [b"", b"hello", b"x" * 10_000, b"SQLite format 3\0" + b"\xff" * 5_000])
+def test_a_catalog_that_is_no_database_is_refused(tmp_path: Path, mode: str, content: bytes) -> None:
+    """Any other bytes under the catalog's name are an error of ours, and stay as they are."""
+    path = tmp_path / "s"
+    path.mkdir()
+    (path / CATALOG).write_bytes(content)
+    with pytest.raises((NotAStore, StoreDamaged)):
+        Store.open(path, mode)
+    assert bytes_of(path) == {CATALOG: content}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_directory_of_something_else_is_refused(tmp_path: Path, mode: str) -> None:
+    """A directory with other files in it is not taken for a store, nor for a place to make one."""
+    path = tmp_path / "s"
+    path.mkdir()
+    (path / "thesis.txt").write_bytes(b"mine")
+    with pytest.raises(NotAStore, match="Its files were left alone"):
+        Store.open(path, mode)
+    assert bytes_of(tmp_path) == {"s/thesis.txt": b"mine"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_store_without_its_catalog_is_damaged(tmp_path: Path, mode: str) -> None:
+    """Where only the rows are left, nobody makes a new store over them."""
+    path = closed_fruit(tmp_path / "s")
+    (path / CATALOG).unlink()
+    before = bytes_of(tmp_path)
+    with pytest.raises(StoreDamaged, match="no longer one"):
+        Store.open(path, mode)
+    assert bytes_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_an_empty_directory_is_no_store(tmp_path: Path, mode: str) -> None:
+    """Reading an empty directory is an error, and leaves it empty."""
+    with pytest.raises(StoreNotFound, match="is an empty directory"):
+        Store.open(tmp_path, mode)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_missing_parent_is_refused(tmp_path: Path, mode: str) -> None:
+    """Directories above a store are never made along with it."""
+    with pytest.raises(StoreNotFound):
+        Store.open(tmp_path / "no" / "s", mode)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """A file where a directory should be is an error of ours in every mode."""
+    (tmp_path / "file").write_bytes(b"mine")
+    for mode in MODES:
+        with pytest.raises(StoreError):
+            Store.open(tmp_path / "file" / "s", mode)
+    assert bytes_of(tmp_path) == {"file": b"mine"}
+
+
+def test_a_link_to_a_store_is_followed(tmp_path: Path) -> None:
+    """The path may lead through links: the store is the directory they end at."""
+    closed_fruit(tmp_path / "s")
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    with Store.open(tmp_path / "link", "w") as store:
+        assert store.path == str(tmp_path / "s")
+        assert list(store.keys()) == list(FRUIT)
+        assert store.check().ok
+
+
+# Permissions
+
+
+def test_a_directory_without_permission_is_refused() -> None:
+    """A user who may not even look into a store is told so in every mode."""
+
+    def look() -> None:
+        for mode in MODES:
+            with pytest.raises(AccessRefused, match="Permission denied"):
+                Store.open(directory / "s", mode)
+
+    with shared_directory() as directory:
+        closed_fruit(directory / "s")
+        before = bytes_of(directory)
+        with mode_of(directory / "s", 0o000):
+            in_child(look, unprivileged=True)
+        assert bytes_of(directory) == before
+
+
+def test_a_parent_without_permission_is_refused() -> None:
+    """A user who may not make a directory is told so, whether he may look into the parent or not."""
+
+    def make() -> None:
+        for mode in ("c", "n"):
+            with pytest.raises(AccessRefused, match="Permission denied"):
+                Store.open(directory / "s", mode)
+
+    with shared_directory() as directory:
+        for permissions in (0o555, 0o000):
+            with mode_of(directory, permissions):
+                in_child(make, unprivileged=True)
+        assert not list(directory.iterdir())
+
+
+def test_a_catalog_without_permission_is_refused() -> None:
+    """A user who may not read the catalog is told so."""
+
+    def look() -> None:
+        with pytest.raises(AccessRefused, match="permission"):
+            Store.open(directory / "s")
+
+    with shared_directory() as directory:
+        closed_fruit(directory / "s")
+        with mode_of(directory / "s" / CATALOG, 0o000):
+            in_child(look, unprivileged=True)
+
+
+def test_a_reader_of_a_read_only_directory_does_not_write() -> None:
+    """Whoever may only read a store is refused the writing modes, and the store is as before."""
+
+    def write() -> None:
+        for mode in ("w", "c", "n"):
+            with pytest.raises(AccessRefused, match="Permission denied"):
+                Store.open(directory / "s", mode)
+
+    with shared_directory() as directory:
+        closed_fruit(directory / "s")
+        (directory / "s" / "LOCK").chmod(0o444)
+        before = bytes_of(directory)
+        with mode_of(directory / "s", 0o555):
+            in_child(write, unprivileged=True)
+        assert bytes_of(directory) == before
+
+
+def test_a_closed_store_is_read_without_write_permission() -> None:
+    """A store that nobody writes needs no permission but to read, and no file comes or goes."""
+
+    def read() -> None:
+        with Store.open(directory / "s") as store:
+            assert contents(store) == expected
+            assert store.check().ok
+
+    with shared_directory() as directory:
+        with fruit(directory / "s") as store:
+            expected = contents(store)
+        before = bytes_of(directory)
+        with mode_of(directory / "s", 0o555):
+            in_child(read, unprivileged=True)
+        assert bytes_of(directory) == before
+
+
+def test_a_store_being_written_is_read_without_write_permission() -> None:
+    """A reader without write permission sees each commit of a writer at work."""
+
+    def read() -> None:
+        told("open")
+        with Store.open(directory / "s") as store:
+            assert len(store) == 3
+            told("add")
+            assert store.get("#4").value == 7.0
+            assert store.check().ok
+        told("close")
+
+    with shared_directory() as directory:
+        closed_fruit(directory / "s")
+        with another_writer(directory / "s") as told:
+            in_child(read, unprivileged=True)
+
+
+def test_what_a_killed_writer_left_is_read_without_write_permission() -> None:
+    """Commits in the log of a writer that died are seen by a reader who may not write, while its index is there."""
+
+    def read() -> None:
+        with Store.open(path) as store:
+            assert list(store.keys()) == [*FRUIT, "#4"]
+            assert store.check().ok
+
+    with shared_directory() as directory:
+        path = crashed_fruit(directory / "s", lambda store: store.append(vectors(1), [7.0]))
+        assert (path / f"{CATALOG}-wal").stat().st_size
+        assert (path / f"{CATALOG}-shm").exists()
+        before = bytes_of(path)
+        with mode_of(path, 0o555):
+            in_child(read, unprivileged=True)
+        assert bytes_of(path) == before
+
+
+def test_a_log_that_cannot_be_read_without_writing_is_named() -> None:
+    """Commits in a log without its index need a writer, and the reader is told whom to ask."""
+
+    def read() -> None:
+        with pytest.raises(AccessRefused, match="Have the store's owner open and close it once"):
+            Store.open(path)
+
+    with shared_directory() as directory:
+        path = crashed_fruit(directory / "s")
+        (path / f"{CATALOG}-shm").unlink()
+        before = bytes_of(path)
+        with mode_of(path, 0o555):
+            in_child(read, unprivileged=True)
+        assert bytes_of(path) == before
+        with Store.open(path, "w") as store:  # the advice helps
+            assert store.check().ok
+        with mode_of(path, 0o555):
+            in_child(lambda: Store.open(path).close(), unprivileged=True)
+
+
+def test_a_frozen_reader_notices_a_writer() -> None:
+    """A reader that opened without a log looks again when somebody begins to write, and again when he stops."""
+
+    def read() -> None:
+        with Store.open(directory / "s") as store:
+            assert store._catalog.connection.frozen
+            assert (len(store), "#4" in store) == (3, False)
+            os.chmod(directory / "s", 0o755) if os.getuid() == owner else None
+            told("open")
+            told("add")
+            assert (len(store), store.get("#4").value) == (4, 7.0)
+            told("add")
+            assert len(store) == 5
+            told("close")
+            assert (len(store), store.check().ok) == (5, True)
+
+    with shared_directory() as directory:
+        closed_fruit(directory / "s")
+        owner = (directory / "s").stat().st_uid
+        with another_writer(directory / "s") as told, mode_of(directory / "s", 0o555):
+            in_child(read, unprivileged=True)
+
+
+def test_a_frozen_reader_notices_what_happened_between_its_calls() -> None:
+    """A writer that came and went between two calls of a frozen reader has left its commits."""
+
+    def read() -> None:
+        with Store.open(directory / "s") as store:
+            assert store._catalog.connection.frozen
+            assert len(store) == 3
+            os.chmod(directory / "s", 0o755) if os.getuid() == owner else None
+            for order in ("open", "add", "close"):
+                told(order)
+            assert (len(store), store.get("#4").value) == (4, 7.0)
+            assert store.check().ok
+
+    with shared_directory() as directory:
+        closed_fruit(directory / "s")
+        owner = (directory / "s").stat().st_uid
+        with another_writer(directory / "s") as told, mode_of(directory / "s", 0o555):
+            in_child(read, unprivileged=True)
+
+
+# Formats
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_newer_format_is_refused_with_its_number(tmp_path: Path, mode: str) -> None:
+    """A store of a newer softkv is named and left alone, in every mode."""
+    path = closed_fruit(tmp_path / "s")
+    sql(path, "PRAGMA user_version=7")
+    before = kept(tmp_path / "s")
+    with pytest.raises(FormatTooNew, match=r"has format 7; this softkv reads up to 1.*pip install -U softkv"):
+        Store.open(path, mode)
+    assert kept(tmp_path / "s") == before
+    assert [one.name for one in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.fixture
+def next_format(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[[Connection], None]]]:
+    """A softkv of the next format, whose migrations are still to be written."""
+    migrations: dict[int, Callable[[Connection], None]] = {}
+    for module in (layout, catalog, opening):
+        monkeypatch.setattr(module, "FORMAT", 2)
+    monkeypatch.setattr(opening, "MIGRATIONS", migrations)
+    return migrations
+
+
+def configured(connection: Connection) -> None:
+    """A migration of which something can be seen."""
+    tables = catalog.Catalog(connection)
+    head = tables.head()
+    standing = tables.standing(head.generation)
+    tables.put_standing(replace(standing, settings='{"migrated":true}'))
+
+
+def test_an_older_format_is_migrated(tmp_path: Path, next_format: dict[int, Callable[[Connection], None]]) -> None:
+    """The first writer of a newer softkv brings a store to its format, with all that is in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (layout, catalog, opening):
+            patch.setattr(module, "FORMAT", 1)
+        with fruit(tmp_path / "s") as store:
+            expected = contents(store)
+    next_format[1] = configured
+    with Store.open(tmp_path / "s", "w") as store:
+        assert (contents(store), store.settings) == (expected, {"migrated": True})
+        assert store.check().ok
+    assert sql(tmp_path / "s", "PRAGMA user_version") == [(2,)]
+
+
+def test_a_reader_does_not_migrate(tmp_path: Path, next_format: dict[int, Callable[[Connection], None]]) -> None:
+    """A reader of an older format is told to open the store for writing, and changes nothing."""
+    path = closed_fruit(tmp_path / "s")
+    sql(path, "PRAGMA user_version=1")
+    next_format[1] = configured
+    before = kept(path)
+    with pytest.raises(StoreError, match="has format 1; open it once with mode 'w'"):
+        Store.open(path)
+    assert kept(path) == before
+
+
+def test_a_migration_that_fails_changes_nothing(
+    tmp_path: Path, next_format: dict[int, Callable[[Connection], None]]
+) -> None:
+    """A migration is one transaction: after an error in the middle the store has its old format and content."""
+
+    def failing(connection: Connection) -> None:
+        configured(connection)
+        raise ZeroDivisionError
+
+    path = closed_fruit(tmp_path / "s")
+    sql(path, "PRAGMA user_version=1")
+    before = sql(path, "SELECT * FROM generations")
+    next_format[1] = failing
+    with pytest.raises(ZeroDivisionError):
+        Store.open(path, "w")
+    assert (sql(path, "PRAGMA user_version"), sql(path, "SELECT * FROM generations")) == ([(1,)], before)
+    next_format[1] = configured
+    with Store.open(path, "w") as store:
+        assert store.check().ok
+
+
+def test_a_format_that_never_was_is_damage(tmp_path: Path) -> None:
+    """A format number from which no migration leads is refused, and nothing is changed."""
+    path = closed_fruit(tmp_path / "s")
+    sql(path, "PRAGMA user_version=-3")
+    with pytest.raises(StoreDamaged, match="format -3, which no softkv ever wrote"):
+        Store.open(path, "w")
+    assert sql(path, "PRAGMA user_version") == [(-3,)]
+
+
+# Things in the place of files
+
+PLACES = [
+    CATALOG,
+    f"{CATALOG}-wal",
+    f"{CATALOG}-shm",
+    "LOCK",
+    f"{GENERATION}/PIN",
+    f"{GENERATION}/keys.f32",
+    f"{GENERATION}/values.number",
+    f"{GENERATION}/norms.f32",
+]
+
+
+def put(what: str, place: Path, elsewhere: Path) -> None:
+    """Put something that is no regular file in the place of one, which goes elsewhere."""
+    if place.exists():
+        place.rename(elsewhere)
+    else:
+        elsewhere.write_bytes(b"")
+    if what == "link":
+        place.symlink_to(elsewhere)
+    elif what == "pipe":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize("what", ["link", "pipe", "directory"])
+@pytest.mark.parametrize("name", PLACES)
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str, what: str, mode: str) -> None:
+    """A link, a pipe or a directory in the place of a file is refused at once, and nothing is followed."""
+    path = closed_fruit(tmp_path / "s")
+    elsewhere = tmp_path / "elsewhere"
+    put(what, path / name, elsewhere)
+    before = elsewhere.read_bytes()
+    if name == "LOCK" and mode == "r":  # readers do without it
+        with Store.open(path) as store:
+            assert list(store.keys()) == list(FRUIT)
+        return
+    with promptly(), pytest.raises(NotAStore, match="is not a regular file, so it is not opened"):
+        Store.open(path, mode)
+    assert elsewhere.read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["elsewhere", "s"]
+
+
+# Making a store
+
+
+class Failing:
+    """A function that does its work until its turn to fail comes."""
+
+    def __init__(self, real: Callable[..., Any], turn: int, error: BaseException) -> None:
+        self.real, self.turn, self.error, self.calls = real, turn, error, 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Work, or fail when it is the turn."""
+        self.calls += 1
+        if self.calls == self.turn:
+            raise self.error
+        return self.real(*arguments, **options)
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3])
+@pytest.mark.parametrize("error", [StorageFailed("the disk failed"), KeyboardInterrupt()])
+@pytest.mark.parametrize("vacant", [False, True])
+def test_a_store_is_made_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int, error: BaseException, vacant: bool
+) -> None:
+    """Whichever directory fails to become durable, there is a whole store afterwards, or what was there before."""
+    if vacant:
+        (tmp_path / "s").mkdir()
+    failing = Failing(files.sync_directory, turn, error)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", failing)
+        with pytest.raises(type(error)):
+            Store.open(tmp_path / "s", "c")
+    assert failing.calls == turn
+    if turn < 3:  # before the store gets its name
+        assert [one.name for one in tmp_path.iterdir()] == (["s"] if vacant else [])
+        assert not list(tmp_path.glob("s/*"))
+    assert {one.name for one in tmp_path.iterdir()} <= {"s"}
+    with Store.open(tmp_path / "s", "c") as store:
+        assert (len(store), store.check().ok) == (0, True)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_a_store_that_cannot_get_its_name_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """When the last rename fails the error is one of ours, and no temporary directory stays."""
+    expected = {errno.EIO: StorageFailed, errno.ENOSPC: StorageFull, errno.EACCES: AccessRefused}[number]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", Failing(os.rename, 1, OSError(number, os.strerror(number))))
+        with pytest.raises(expected, match="cannot make"):
+            Store.open(tmp_path / "s", "c")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog and the directory are synced, then renamed, then the parent is synced."""
+    steps: list[str] = []
+    sync, rename = files.sync_directory, os.rename
+
+    def watched_sync(path: str) -> None:
+        steps.append(f"sync {os.path.basename(path).split('.new-')[0]}")
+        sync(path)
+
+    def watched_rename(old: str, new: str) -> None:
+        assert not Path(old, f"{CATALOG}-wal").exists(), "the catalog was closed, so nothing of it waits in a log"
+        steps.append("rename")
+        rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", watched_sync)
+        patch.setattr(os, "rename", watched_rename)
+        store = Store.open(tmp_path / "s", "c")
+    assert steps[:4] == ["sync index", "sync .s", "rename", f"sync {tmp_path.name}"]
+    assert store.check().ok
+    store.close()
+
+
+def test_what_comes_into_being_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two who make the same store end with one store: the slower opens what the faster made."""
+    rename = os.rename
+
+    def overtaken(old: str, new: str) -> None:
+        patch.undo()
+        closed_fruit(tmp_path / "s")
+        rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", overtaken)
+        store = Store.open(tmp_path / "s", "c")
+    assert list(store.keys()) == list(FRUIT)
+    assert store.check().ok
+    store.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["s"]
+
+
+# Mode n
+
+
+def test_mode_n_leaves_readers_what_they_have(tmp_path: Path) -> None:
+    """Who reads a store while it is started anew keeps the one that was."""
+    closed_fruit(tmp_path / "s")
+    with Store.open(tmp_path / "s") as reader:
+        expected = contents(reader)
+        with Store.open(tmp_path / "s", "n") as store:
+            assert (len(store), contents(reader)) == (0, expected)
+            assert store.check().ok
+
+
+def test_mode_n_refuses_a_damaged_store(tmp_path: Path) -> None:
+    """A store whose catalog cannot be believed is not removed either: perhaps something can be saved of it."""
+    path = closed_fruit(tmp_path / "s")
+    sql(path, "UPDATE state SET number = 99")
+    before = kept(path)
+    with pytest.raises(StoreDamaged):
+        Store.open(path, "n")
+    assert kept(path) == before
+
+
+def test_mode_n_that_cannot_move_the_old_store_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the old store cannot be moved out of the way it stays, and can be opened again."""
+    path = closed_fruit(tmp_path / "s")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", Failing(os.rename, 1, OSError(errno.EBUSY, "busy")))
+        with pytest.raises(StorageFailed, match="cannot move"):
+            Store.open(path, "n")
+    with Store.open(path, "w") as store:
+        assert list(store.keys()) == list(FRUIT)
+        assert store.check().ok
+
+
+# After a crash
+
+
+def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
+    """Generations that the catalog does not name go with the next writer, and with none but him."""
+    path = closed_fruit(tmp_path / "s")
+    for name in ("generation-000002", "generation-1234567"):
+        (path / name).mkdir()
+        (path / name / "keys.f32").write_bytes(b"half")
+    with Store.open(path) as store:
+        assert (path / "generation-000002" / "keys.f32").exists()
+        assert store.check().ok
+        assert len(store.check().notes) == 2
+    with Store.open(path, "w") as store:
+        assert sorted(one.name for one in path.glob("generation-*")) == [GENERATION]
+        assert list(store.keys()) == list(FRUIT)
+        assert (store.check().ok, store.check().notes) == (True, [])
+
+
+def test_only_names_of_ours_are_removed(tmp_path: Path) -> None:
+    """Whatever else lies in the directory of a store is left alone: other names, files, links."""
+    path = closed_fruit(tmp_path / "s")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_bytes(b"mine")
+    for name in ("generation-2", "generation-000002.bak", "generation-00000x", "Generation-000002", "backup"):
+        (path / name).mkdir()
+        (path / name / "file").write_bytes(b"mine")
+    for name in ("generation-000003", "notes.txt", ".hidden", "index/notes"):
+        (path / name).write_bytes(b"mine")
+    (path / "generation-000004").symlink_to(tmp_path / "elsewhere")
+    before = {name for name in bytes_of(path) if not name.startswith(CATALOG)}
+    with Store.open(path, "w") as store:
+        store.append(vectors(1), [7.0])
+        assert store.check().ok
+    assert {name for name in bytes_of(path) if not name.startswith(CATALOG)} == before
+    assert (path / "generation-000004").is_symlink()
+    assert (tmp_path / "elsewhere" / "file").read_bytes() == b"mine"
+
+
+def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
+    """What was acknowledged before the crash is there for readers and for the next writer."""
+    path = crashed_fruit(tmp_path / "s", lambda store: store.delete("pear"))
+    for mode in ("r", "w", "r"):
+        with Store.open(path, mode) as store:
+            assert list(store.keys()) == ["apple", "quince"]
+            assert store.check().ok
+
+
+def test_an_unclean_open_verifies_the_end(tmp_path: Path) -> None:
+    """After a crash the last windows are compared before anything is added; damage refuses, and changes nothing."""
+    path = crashed_fruit(tmp_path / "s")
+    flip(path / GENERATION / "keys.f32", 4096 + 40)
+    before = kept(path)
+    with pytest.raises(StoreDamaged, match=r"keys\.f32: bytes 4096 to 4144 do not match their checksum.*softkv check"):
+        Store.open(path, "w")
+    assert kept(path) == before
+    with Store.open(path) as store:
+        assert not store.check().ok
+
+
+def test_a_clean_open_reads_no_rows(tmp_path: Path) -> None:
+    """After a close nothing needs to be verified: damage is noticed by whoever touches it."""
+    path = closed_fruit(tmp_path / "s")
+    flip(path / GENERATION / "keys.f32", 4096 + 40)
+    with Store.open(path, "w") as store:
+        with pytest.raises(StoreDamaged, match="do not match their checksum"):
+            store.get("apple")
+        assert not store.check().ok
+
+
+@pytest.mark.parametrize("work", ["cut", "empty", "missing", "zeros", "header"])
+def test_an_unclean_open_mends_the_norms(tmp_path: Path, work: str) -> None:
+    """Norms are derived and not synced: whatever a crash made of them, the next writer works them out again."""
+    path = crashed_fruit(tmp_path / "s", lambda store: store.append(vectors(5, seed=8), np.zeros(5)))
+    norms = path / GENERATION / "norms.f32"
+    if work == "missing":
+        norms.unlink()
+    else:
+        content = norms.read_bytes()
+        norms.write_bytes(
+            {
+                "cut": content[:-10],
+                "empty": b"",
+                "zeros": content[:4096] + bytes(len(content) - 4096),
+                "header": b"x" + content[1:],
+            }[work]
+        )
+    with Store.open(path, "w") as store, store.snapshot() as snapshot:
+        lengths = np.linalg.norm(store.vectors(range(8)).astype(np.float64), axis=1)
+        np.testing.assert_allclose(snapshot.norms(0, 8), lengths, rtol=1e-6)
+        stored = np.frombuffer(norms.read_bytes()[4096 : 4096 + 32], "<f4")
+        np.testing.assert_allclose(stored, lengths, rtol=1e-6)
+        assert (store.check().ok, store.check().notes) == (True, [])
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize("name", ["keys.f32", "values.number"])
+@pytest.mark.parametrize("length", [100, 4096, -1])
+def test_rows_that_were_cut_off_are_refused(tmp_path: Path, name: str, length: int, mode: str, crashed: bool) -> None:
+    """A file that is too short for what the catalog counts on is damage in every mode, and nothing is changed."""
+    path = crashed_fruit(tmp_path / "s") if crashed else closed_fruit(tmp_path / "s")
+    file = path / GENERATION / name
+    file.write_bytes(file.read_bytes()[:length])
+    before = kept(path)
+    with pytest.raises(StoreDamaged, match="softkv check"):
+        Store.open(path, mode)
+    assert kept(path) == before
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize("name", ["keys.f32", "values.number", "PIN"])
+def test_a_missing_file_is_refused(tmp_path: Path, name: str, mode: str) -> None:
+    """A generation that is not whole is damage; nothing is made anew in its place."""
+    path = closed_fruit(tmp_path / "s")
+    (path / GENERATION / name).unlink()
+    before = kept(path)
+    with promptly(), pytest.raises(StoreDamaged):
+        Store.open(path, mode)
+    assert kept(path) == before
+
+
+def test_the_rows_of_another_store_are_refused(tmp_path: Path) -> None:
+    """Files of rows know whose they are: those of another store are not taken for one's own."""
+    path, other = closed_fruit(tmp_path / "s"), closed_fruit(tmp_path / "other")
+    shutil.copy(other / GENERATION / "keys.f32", path / GENERATION / "keys.f32")
+    for mode in ("r", "w"):
+        with pytest.raises(StoreDamaged, match="the header says"):
+            Store.open(path, mode)
+
+
+# Catalogs that lie
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"rows": 1 << 53},
+        {"rows": (1 << 63) - 1},
+        {"rows": -1},
+        {"rows": "3"},
+        {"key_width": 1 << 40},
+        {"key_width": (1 << 63) - 1},
+        {"key_width": 1 << 20},
+        {"key_width": 0},
+        {"key_width": -4},
+        {"key_width": 2.5},
+        {"key_width": "4"},
+        {"value_width": 1 << 62},
+        {"kind": "vector", "value_width": 1 << 19},
+        {"kind": "pickle"},
+        {"keys_tail": -1},
+        {"keys_tail": "x"},
+        {"sums": b""},
+        {"sums": b"\xff" * 40},
+        {"sums": np.array([np.inf, 0, 0, 0, 0]).tobytes()},
+        {"sums": bytes(40 + (1 << 16))},
+        {"generation": 7},
+    ],
+    ids=str,
+)
+def test_a_lie_about_a_generation_is_damage(tmp_path: Path, lie: dict[str, Any], mode: str) -> None:
+    """Counts and widths that the files do not bear out are refused before any memory is asked for."""
+    path = closed_fruit(tmp_path / "s")
+    forge(path, "generations", **lie)
+    tracemalloc.start()
+    try:
+        with promptly(), pytest.raises(StoreDamaged):
+            Store.open(path, mode)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"number": -1},
+        {"number": "x"},
+        {"generation": (1 << 63) - 1},
+        {"generation": -1},
+        {"generation": 2.5},
+        {"epoch": b"x"},
+        {"next_item": -5},
+        {"store": "another"},
+    ],
+    ids=str,
+)
+def test_a_lie_about_the_newest_commit_is_damage(tmp_path: Path, lie: dict[str, Any], mode: str) -> None:
+    """Numbers that cannot be are refused, and so is a store that its own files do not know."""
+    path = closed_fruit(tmp_path / "s")
+    forge(path, "state", **lie)
+    with promptly(), pytest.raises(StoreDamaged):
+        Store.open(path, mode)
+
+
+@pytest.mark.parametrize("field", ["number", "epoch", "next_item", "next_ordinal"])
+def test_numbers_at_their_end_are_an_error(tmp_path: Path, field: str) -> None:
+    """A counter that can count no further is an error of ours at the first write, not one of the driver."""
+    path = closed_fruit(tmp_path / "s")
+    forge(path, "state", **{field: (1 << 63) - 1})
+
+    def write() -> None:
+        with Store.open(path, "w") as store:
+            store.append(vectors(2), [1.0, 2.0])
+
+    with pytest.raises(StoreError):
+        write()
+    with Store.open(path) as store:
+        assert list(store.keys()) == list(FRUIT)
+
+
+@pytest.mark.parametrize("settings", ["nonsense", "[1]", "7", '"text"', "", "[" * 100_000])
+def test_settings_that_are_not_settings_are_damage(tmp_path: Path, settings: str) -> None:
+    """Settings that are no JSON object, under a checksum that is right, are an error of ours."""
+    path = closed_fruit(tmp_path / "s")
+    forge(path, "generations", settings=settings)
+    with Store.open(path) as store, pytest.raises(StoreDamaged, match="settings"):
+        print(store.settings)
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "", "nan"])
+def test_a_payload_that_is_no_json_is_damage(tmp_path: Path, text: str) -> None:
+    """A payload that cannot be read, under a checksum that is right, is an error of ours, and of that item alone."""
+    path = closed_fruit(tmp_path / "s")
+    row, item, ordinal, born = sql(path, "SELECT row, item, ordinal, born FROM items_1 WHERE key = 'apple'")[0]
+    seal = catalog.item_seal(item, ordinal, born, b"apple", content_seal((None, None, text))) + row
+    sql(path, "UPDATE items_1 SET seal = ? WHERE row = ?", seal, row)
+    sql(path, "UPDATE contents SET payload = ? WHERE item = ?", text, item)
+    with Store.open(path) as store:
+        with pytest.raises(StoreDamaged, match="payload of the item in row 0 cannot be read"):
+            store.get("apple")
+        assert store.get("pear").payload == {"name": "pear"}
+
+
+@pytest.mark.parametrize("field", ["number", "settings", "seal"])
+def test_a_damaged_newest_commit_is_named(tmp_path: Path, field: str) -> None:
+    """The row of the newest commit is not believed when one field of it has changed."""
+    path = closed_fruit(tmp_path / "s")
+    sql(path, f"UPDATE state SET {field} = {field} || '1'")
+    for mode in MODES:
+        with pytest.raises(StoreDamaged, match="the row of the newest commit is damaged"):
+            Store.open(path, mode)
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER spy AFTER INSERT ON state BEGIN DELETE FROM items_1; END",
+        "CREATE VIEW extra AS SELECT * FROM state",
+        "CREATE TABLE extra (x)",
+        "CREATE VIRTUAL TABLE items_9 USING fts5(x)",
+        "CREATE TRIGGER items_1 AFTER INSERT ON items_1 BEGIN SELECT 1; END",
+        "DROP TABLE labels",
+    ],
+)
+def test_tables_that_are_not_ours_are_refused(tmp_path: Path, statement: str, mode: str) -> None:
+    """A catalog with anything that runs by itself, or with tables missing or added, is not used."""
+    path = closed_fruit(tmp_path / "s")
+    sql(path, statement)
+    before = kept(path)
+    with pytest.raises(StoreDamaged, match="does not have the tables of a store"):
+        Store.open(path, mode)
+    assert kept(path) == before
+
+
+def test_a_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
+    """A table of ours that has become a view is not read."""
+    path = closed_fruit(tmp_path / "s")
+    sql(path, "ALTER TABLE state RENAME TO items_9")
+    sql(path, "CREATE VIEW state AS SELECT * FROM items_9")
+    for mode in MODES:
+        with pytest.raises(StoreDamaged, match="view state"):
+            Store.open(path, mode)
+
+
+# Network file systems
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw
+40 22 0:40 / {point} rw,relatime shared:2 - {kind} server:/share rw
+"""
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "9p", "ceph", "fuse.sshfs"])
+def test_a_network_file_system_is_refused_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Where locks and syncs may not hold, stores are read, and written only when that is forced."""
+    path = closed_fruit(tmp_path / "s")
+    point = str(tmp_path).replace(" ", "\\040")
+    monkeypatch.setattr(locks, "_mounts", lambda: MOUNTS.format(point=point, kind=kind))
+    before = bytes_of(tmp_path)
+    for mode, name in (("w", "s"), ("c", "s"), ("n", "s"), ("c", "new"), ("n", "new")):
+        with pytest.raises(WritingUnsupported, match=f"network file system \\({kind}\\).*force=True"):
+            Store.open(tmp_path / name, mode)
+    assert bytes_of(tmp_path) == before
+    with Store.open(path) as store:
+        assert list(store.keys()) == list(FRUIT)
+    with Store.open(path, "w", force=True) as store:
+        store.append(vectors(1), [7.0])
+        assert store.check().ok
+
+
+@pytest.mark.parametrize(
+    ("path", "point", "kind"),
+    [
+        ("/mnt/share/s", "/mnt/share", "nfs"),
+        ("/mnt/shared/s", "/mnt/share", "ext4"),
+        ("/mnt/my share/s", "/mnt/my\\040share", "nfs"),
+        ("/mnt/share", "/mnt/share", "nfs"),
+        ("/mnt", "/mnt/share", "ext4"),
+    ],
+)
+def test_the_file_system_is_that_of_the_nearest_mount(path: str, point: str, kind: str) -> None:
+    """The longest mount point above a path counts, whole names only, with blanks as the system writes them."""
+    assert locks.filesystem_kind(path, MOUNTS.format(point=point, kind="nfs")) == kind
+
+
+def test_a_platform_without_locks_only_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on Linux and macOS reading works, and writing is refused with a reason."""
+    path = closed_fruit(tmp_path / "s")
+    with monkeypatch.context() as patch:
+        patch.setattr(locks, "fcntl", None)
+        for mode in ("w", "c", "n"):
+            with pytest.raises(WritingUnsupported, match="writes on Linux and macOS only"):
+                Store.open(path, mode)
+        with Store.open(path) as store:
+            assert json.dumps(store.get("apple").payload) == '{"name": "apple"}'
+            assert store.check().ok
