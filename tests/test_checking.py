@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from softkv.errors import NotAStore, StoreDamaged, StoreNotFound
-from softkv.storage import Report, Store, check
-from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, flip, forge, sql, vectors, wide
+from softkv.storage import Report, Store, check, checking
+from softkv.storage.catalog import seal
+from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, flip, forge, fruit, sql, vectors, wide
 
 
 @pytest.fixture
@@ -228,3 +229,44 @@ def test_a_reader_refuses_what_a_check_would_find(store: Path) -> None:
         with pytest.raises(StoreDamaged, match="softkv check"):
             reader.get("z")
         assert reader.get("b").value == "y"
+
+
+def test_counts_of_labels_that_disagree_are_found(store: Path) -> None:
+    """The labels are good, their numbers are not."""
+    sql(store, "UPDATE labels SET count = 9, seal = ? WHERE code = 0", seal(0, "x", 9))
+    assert check(store).findings == ["the counts of labels disagree with the live items"]
+
+
+def test_a_compaction_during_a_check_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files it was about to open are gone because nobody needs them; it looks again."""
+    look = checking._look_for_leftovers
+
+    with fruit(tmp_path / "s") as store:
+        store.delete("apple")
+
+        def meanwhile(*arguments: object) -> None:
+            look(*arguments)  # type: ignore[arg-type]
+            store.compact()
+
+        monkeypatch.setattr(checking, "_look_for_leftovers", meanwhile)
+        report = check(tmp_path / "s")
+        assert report.ok, report
+        assert report.commit == store.commit
+
+
+def test_a_check_of_many_rows_goes_through_all_of_them(tmp_path: Path) -> None:
+    """Beyond the stride in which the catalog is read: the last of 25,000 items is altered, and found."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(25_000, 1), [0.0] * 25_000)
+        assert store.check().items == 25_000
+    sql(tmp_path / "s", "UPDATE items_1 SET ordinal = 7 WHERE row = 24999")
+    report = check(tmp_path / "s")
+    assert report.findings == ["row 24999 (1): damaged in the catalog"]
+    assert report.items == 24_999
+
+
+def test_long_lists_of_rows_are_cut_short(tmp_path: Path) -> None:
+    """A report is for people."""
+    wide(tmp_path / "s", 20, 16).close()
+    sql(tmp_path / "s", "UPDATE items_1 SET born = born + 1")
+    assert check(tmp_path / "s").findings == ["rows 0, 1, 2, 3, 4 ... (20): damaged in the catalog"]

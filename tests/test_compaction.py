@@ -7,10 +7,17 @@ import pytest
 
 from softkv.errors import StorageFull, StoreDamaged
 from softkv.storage import Store, files
+from softkv.storage.arena import HEADER, WINDOW
 from softkv.storage.compaction import _Copied
-from tests.stores import GENERATION, bytes_of, contents, flip, vectors, wide
+from softkv.storage.roster import Roster
+from tests.stores import GENERATION, bytes_of, contents, flip, fruit, sql, vectors, wide
 
 KINDS = ("number", "vector", "label", "text")
+
+
+def generations(path: Path) -> list[str]:
+    """The directories of generations that lie in a store."""
+    return sorted(one.name for one in path.glob("generation-*"))
 
 
 def mixed(path: Path, kind: str) -> Store:
@@ -137,7 +144,7 @@ def test_older_generations_wait_for_their_readers_in_turn(tmp_path: Path) -> Non
         assert set(of_first) - set(of_second) == {"key 3"}
         first.close()
         store.delete(["key 8"])
-        assert [one.name for one in path.glob("generation-*")] == ["generation-000003"]
+        assert generations(path) == ["generation-000003"]
         assert store.check().ok
 
 
@@ -151,7 +158,7 @@ def test_damage_is_not_carried_into_a_new_generation(tmp_path: Path) -> None:
     with Store.open(path, "w") as store:
         with pytest.raises(StoreDamaged, match="checksum"):
             store.compact()
-        assert [one.name for one in path.glob("generation-*")] == [GENERATION]
+        assert generations(path) == [GENERATION]
         assert len(store) == 23
         assert store.get("key 20").value == 20.0
     assert bytes_of(path / GENERATION) == before
@@ -183,7 +190,7 @@ def test_a_compaction_that_does_not_fit_is_refused_before_it_starts(
         with pytest.raises(StorageFull, match=r"needs .* MB and the disk has"):
             store.compact()
         monkeypatch.undo()
-        assert [one.name for one in store_generations(store)] == [GENERATION]
+        assert generations(Path(store.path)) == [GENERATION]
         assert contents(store) == before
         store.compact()
         assert contents(store) == before
@@ -204,7 +211,7 @@ def test_a_compaction_that_fails_in_the_middle_leaves_the_store_as_it_was(
         with pytest.raises(StorageFull):
             store.compact()
         monkeypatch.undo()
-        assert [one.name for one in store_generations(store)] == [GENERATION]
+        assert generations(Path(store.path)) == [GENERATION]
         assert contents(store) == before
         store.compact()
         assert contents(store) == before
@@ -223,6 +230,90 @@ def test_many_windows_are_copied_row_by_row_right(tmp_path: Path) -> None:
         assert store.check().ok
 
 
-def store_generations(store: Store) -> list[Path]:
-    """The directories of generations that lie in a store."""
-    return sorted(Path(store.path).glob("generation-*"))
+def test_the_disk_is_free_when_it_returns(tmp_path: Path) -> None:
+    """Nobody reads the old generation, so it is gone, and nothing of it is left in the catalog."""
+    with wide(tmp_path / "s", 8) as store:
+        store.delete([f"key {i}" for i in range(6)])
+        store.compact()
+        assert generations(tmp_path / "s") == ["generation-000002"]
+        assert store.check().ok
+    assert (tmp_path / "s" / "generation-000002" / "keys.f32").stat().st_size == HEADER + WINDOW
+    assert sql(tmp_path / "s", "SELECT DISTINCT generation FROM windows") == [(2,)]
+    assert sql(tmp_path / "s", "SELECT count(*) FROM deaths") == [(0,)]
+    assert sql(tmp_path / "s", "SELECT count(*) FROM sqlite_master WHERE tbl_name = 'items_1'") == [(0,)]
+
+
+def test_what_the_dead_carried_goes_with_them(tmp_path: Path) -> None:
+    """Payloads of deleted items do not stay in the catalog for ever."""
+    with fruit(tmp_path / "s") as store:
+        store.append(vectors(1), [9.0], keys=["pear"], payloads=["new"], on_conflict="replace")
+        store.delete("apple")
+        store.compact()
+        assert [store.get(key).payload for key in ("pear", "quince")] == ["new", {"name": "quince"}]
+        assert store.check().ok
+    assert sql(tmp_path / "s", "SELECT item, payload FROM contents ORDER BY item") == [
+        (3, '{"name":"quince"}'),
+        (4, '"new"'),
+    ]
+
+
+def test_a_new_writer_removes_what_a_reader_kept(tmp_path: Path) -> None:
+    """The generation was retired while somebody read it, and the writer that retired it is gone."""
+    path = tmp_path / "s"
+    with Store.open(path, "c") as store:
+        store.append(vectors(2), [1.0, 2.0], keys=["a", "b"])
+        with Store.open(path) as reader:
+            store.delete("a")
+            store.compact()
+            store.close()
+            assert list(reader.keys()) == ["b"]
+            snapshot = reader.snapshot()
+            snapshot.close()
+    Store.open(path, "w").close()
+    with Store.open(path) as reader:
+        assert generations(path) == ["generation-000002"]
+        assert reader.check().ok
+
+
+def test_what_was_verified_before_is_verified_again(tmp_path: Path) -> None:
+    """A bit that fell over after it was read must not get a new checksum."""
+    with wide(tmp_path / "s", 8) as store:
+        list(store.blocks())
+        store.delete("key 7")
+        flip(tmp_path / "s" / GENERATION / "values.number", HEADER + 5)
+        with pytest.raises(StoreDamaged, match=r"values\.number"):
+            store.compact()
+
+
+def test_readers_read_while_a_compaction_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of it a reader opens, asks, takes a snapshot and sees the state before."""
+    seen: list[object] = []
+    copy = Roster.copy_live
+
+    def meanwhile(roster: Roster, generation: int) -> None:
+        copy(roster, generation)
+        with Store.open(tmp_path / "s") as reader, reader.snapshot() as snapshot:
+            seen.append((contents(reader), contents(snapshot), reader.commit, reader.check().ok))
+
+    with fruit(tmp_path / "s") as store:
+        store.delete("apple")
+        expected = (contents(store), contents(store), store.commit, True)
+        monkeypatch.setattr(Roster, "copy_live", meanwhile)
+        store.compact()
+        assert seen == [expected]
+        assert store.check().ok
+
+
+def test_windows_of_the_new_generation_have_their_checksums(tmp_path: Path) -> None:
+    """Rows of an odd width, so that they cross windows, and a part of them dead."""
+    width = 70_001
+    with Store.open(tmp_path / "s", "c") as store:
+        for start in range(0, 20, 4):
+            store.append(vectors(4, width, start), vectors(4, width, start), keys=[str(start + i) for i in range(4)])
+        store.delete([str(i) for i in range(0, 20, 3)])
+        expected = {name: item[2] for name, item in contents(store).items()}
+        store.compact()
+        report = store.check()
+        assert report.ok
+        assert report.windows == 2 * -(-13 * width * 4 // WINDOW) + 1
+        assert {name: item[2] for name, item in contents(store).items()} == expected

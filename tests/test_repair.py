@@ -7,7 +7,7 @@ import pytest
 
 from softkv.errors import StoreDamaged, StoreExists, StoreNotFound
 from softkv.storage import Store, repair
-from tests.stores import GENERATION, closed_fruit, contents, flip, sql, vectors, wide
+from tests.stores import GENERATION, closed_fruit, contents, flip, forge, sql, vectors, wide
 from tests.test_checking import lasting
 
 
@@ -161,3 +161,43 @@ def test_a_store_that_is_not_there_cannot_be_repaired(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFound):
         repair(tmp_path / "none.softkv", tmp_path / "new.softkv")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_catalog_that_counts_too_many_rows_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """The files say how many there can be; what they hold is saved."""
+    path = closed_fruit(tmp_path / "old")
+    forge(path, "generations", rows=2**53)
+    assert repair(path, tmp_path / "new").saved <= 3
+
+
+def test_a_store_that_is_being_written_can_be_saved(tmp_path: Path) -> None:
+    """As of the newest commit."""
+    make(tmp_path / "old", "number")
+    with Store.open(tmp_path / "old", "w") as store:
+        store.append(vectors(1), [1.0], keys=["late"])
+        assert repair(tmp_path / "old", tmp_path / "new").saved == 5
+        assert store.check().ok
+    with Store.open(tmp_path / "new") as saved:
+        assert saved.get("late").value == 1.0
+
+
+def test_many_items_are_saved_in_their_order(tmp_path: Path) -> None:
+    """Beyond the batch in which they are written; order survives replacement and compaction."""
+    count = 12_000
+    with Store.open(tmp_path / "old", "c") as store:
+        store.append(vectors(count, 2), np.arange(float(count)), keys=[str(i) for i in range(count)])
+        store.append(
+            vectors(count // 2, 2),
+            np.zeros(count // 2),
+            keys=[str(i) for i in range(0, count, 2)],
+            on_conflict="replace",
+        )
+        store.delete("7")
+        store.compact()
+        names = list(store.keys())
+    sql(tmp_path / "old", "UPDATE items_2 SET born = 0 WHERE key = '11'")
+    repaired = repair(tmp_path / "old", tmp_path / "new")
+    assert (repaired.saved, repaired.lost) == (count - 2, 1)
+    with Store.open(tmp_path / "new") as store:
+        assert list(store.keys()) == [name for name in names if name != "11"]
+        assert store.check().ok
