@@ -5,6 +5,12 @@ SoftKVError
 │   ├── ShapeError                    widths or counts disagree
 │   ├── KindError                     values of the wrong kind, dtype or mixture
 │   ├── NotFinite                     NaN or infinity
+│   ├── ZeroVector                    a vector without a direction, where directions are compared
+│   ├── TemperatureError              a temperature that is not above 0
+│   ├── NothingToBlend                there is no row to average
+│   │   ├── EmptyStore                there are no rows at all
+│   │   └── AllMasked                 a query may see none of them
+│   ├── NotExpressible                a compatibility or heads that this lookup cannot express
 │   ├── KeyTextError                  a key that cannot be a key
 │   ├── DuplicateKey                  a key that is already there, or twice in one batch
 │   └── PayloadError                  a payload that is not JSON, too deep or too large
@@ -54,6 +60,30 @@ class KindError(InputError):
 
 class NotFinite(InputError):
     """NaN or infinity where a number is needed."""
+
+
+class ZeroVector(InputError):
+    """A vector without a direction, where directions are compared."""
+
+
+class TemperatureError(InputError):
+    """A temperature that is not a finite number above 0."""
+
+
+class NothingToBlend(InputError):
+    """There is no row to average."""
+
+
+class EmptyStore(NothingToBlend):
+    """There are no rows at all."""
+
+
+class AllMasked(NothingToBlend):
+    """A query may see no row: masks, or biases of -inf, leave none."""
+
+
+class NotExpressible(InputError):
+    """A compatibility or heads that cannot be what was asked for."""
 
 
 class KeyTextError(InputError):

@@ -1,0 +1,246 @@
+"""What is the average? Weights times values, one block of rows at a time.
+
+A Blend is an average that has not been divided yet, so blends of disjoint rows merge exactly. That is all that full
+scans, top-k, shards and GPUs have in common, and all they need.
+
+Sums are held in float64. Rounding a float64 mean once, to the float32 of the values, cannot carry it past the outermost
+value, so answers stay in the convex hull of the values without being clipped to it. (Means of float64 values are good
+to a few units in the last place, and no more is promised of them.)
+
+Does not choose rows or compute their weights.
+
+Shapes: b queries, n rows of the block, p value width; "..." is any leading axes, such as heads.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from softkv.maths.arrays import Array, DType, Library, library_of
+from softkv.maths.weighting import NEVER, Weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blend:
+    """The sums over some rows, relative to the highest logit among them. The blend of no rows is (-inf, 0, 0, 0)."""
+
+    peak: Array  # (..., b), the highest logit
+    mass: Array  # (..., b), the sum of e = exp(logit - peak)
+    total: Array  # (..., b, p), the sum of e x value
+    excess: Array  # (..., b), the sum of e x (logit - peak)
+    square: Array | None = None  # (..., b, p), the sum of e x (value - mean)², for numbers
+
+    @property
+    def value(self) -> Array:
+        """The weighted mean of the values."""
+        return self.total / _divisor(self.mass)[..., None]
+
+    @property
+    def log_mass(self) -> Array:
+        """The logarithm of the sum of exp(logit) over all rows."""
+        return self.peak + library_of(self.mass).log(self.mass)
+
+    @property
+    def effective(self) -> Array:
+        """How many rows really contributed: exp of the entropy of the weights."""
+        library = library_of(self.mass)
+        return library.exp(library.log(self.mass) - self.excess / self.mass)
+
+    @property
+    def spread(self) -> Array | None:
+        """The weighted standard deviation of numbers."""
+        return None if self.square is None else (self.square / self.mass[..., None]) ** 0.5
+
+
+def merge(left: Blend, right: Blend) -> Blend:
+    """Combine blends of two disjoint sets of rows into the blend of them all."""
+    peak = library_of(left.peak).maximum(left.peak, right.peak)
+    left, right = _rebased(left, peak), _rebased(right, peak)
+    return Blend(
+        peak=peak,
+        mass=left.mass + right.mass,
+        total=left.total + right.total,
+        excess=left.excess + right.excess,
+        square=_joined_square(left, right),
+    )
+
+
+def _rebased(blend: Blend, peak: Array) -> Blend:
+    """The same sums, relative to another peak."""
+    library = library_of(peak)
+    peak = library.where(peak > NEVER, peak, 0.0)
+    # Subtle: a blend of no rows has the peak -inf, and 0 x exp(-inf - -inf) would be NaN. Its sums are 0 at any peak.
+    shift = library.where(blend.mass > 0, blend.peak, peak) - peak
+    factor = library.exp(shift)
+    return Blend(
+        peak=peak,
+        mass=blend.mass * factor,
+        total=blend.total * factor[..., None],
+        excess=(blend.excess + blend.mass * shift) * factor,
+        square=None if blend.square is None else blend.square * factor[..., None],
+    )
+
+
+def _joined_square(left: Blend, right: Blend) -> Array | None:
+    """The squares about the joint mean: those about each mean, and that of the means.
+
+    The sum of e x value² would merge by addition, but its difference from the squared mean cancels: for times in
+    seconds since 1970 nothing would be left of the spread.
+    """
+    if left.square is None or right.square is None:
+        return None
+    between = left.mass * right.mass / _divisor(left.mass + right.mass)
+    return left.square + right.square + (left.value - right.value) ** 2 * between[..., None]
+
+
+def _divisor(mass: Array) -> Array:
+    """The mass, or 1 where there is none: the mean of no rows is of no consequence, but must be a number."""
+    return library_of(mass).where(mass > 0, mass, 1.0)
+
+
+class Values(Protocol):
+    """What is blended, in the form its sums are taken."""
+
+    @property
+    def array(self) -> Array:
+        """The values themselves."""
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the mean; None for the type of the weights."""
+
+    def part(self, rows: slice) -> "Values":
+        """The values of a run of rows."""
+
+    def gather(self, rows: Array) -> "Values":
+        """The values of each query's own rows: (..., b, k) gives values with b as a leading axis."""
+
+    def blend(self, weights: Weights) -> Blend:
+        """The blend of these values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vectors:
+    """Values that are vectors: (..., n, p)."""
+
+    array: Array
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the mean."""
+        return library_of(self.array).shared_float(self.array)
+
+    def part(self, rows: slice) -> "Vectors":
+        """The values of a run of rows."""
+        return Vectors(library_of(self.array).cast(self.array[..., rows, :], self.dtype))
+
+    def gather(self, rows: Array) -> "Vectors":
+        """The values of each query's own rows."""
+        return Vectors(library_of(self.array).cast(gather_rows(self.array, rows), self.dtype))
+
+    def blend(self, weights: Weights) -> Blend:
+        """The blend of these values."""
+        library = library_of(weights.weights)
+        if not (library.is_double(self.array) or library.is_double(weights.weights)):
+            total = library.double(weights.weights @ self.array)
+            if self._has_witness(library, weights.weights, total / _divisor(weights.mass)[..., None]):
+                return Blend(weights.peak, weights.mass, total, weights.excess)
+        double = library.double(weights.weights)
+        return Blend(weights.peak, double.sum(-1), double @ library.double(self.array), weights.excess)
+
+    def _has_witness(self, library: Library, weights: Array, mean: Array) -> bool:
+        """Whether a few rows already enclose the mean, which then lies in the hull of all, whatever the rounding.
+
+        Sums in float32 read the values once and are three times as fast; but where nothing encloses the mean (a column
+        that is nearly constant, or one row that outweighs all) they may carry it past the outermost value.
+        """
+        some = slice(None, None, max(1, self.array.shape[-2] // 32))
+        low, high = library.bounds(library.constant(self.array[..., some, :]))
+        inside = (low[..., None, :] <= mean) & (mean <= high[..., None, :])
+        return bool(inside.all() and (weights[..., some] > 0).all())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """Values that are single numbers, with their spread: (..., n, 1)."""
+
+    array: Array
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the mean."""
+        return library_of(self.array).shared_float(self.array)
+
+    def part(self, rows: slice) -> "Numbers":
+        """The values of a run of rows."""
+        return Numbers(self.array[..., rows, :])
+
+    def gather(self, rows: Array) -> "Numbers":
+        """The values of each query's own rows."""
+        return Numbers(gather_rows(self.array, rows))
+
+    def blend(self, weights: Weights) -> Blend:
+        """The blend of these values."""
+        library = library_of(weights.weights)
+        double, numbers = library.double(weights.weights), library.double(self.array)
+        # Squares are taken from the middle of the block: constants then have no spread at all, and times since 1970 do.
+        low, high = library.bounds(library.constant(numbers))
+        middle = (low / 2 + high / 2)[..., None, :]
+        apart = numbers - middle
+        mass, first, second = double.sum(-1), double @ apart, double @ (apart * apart)
+        # The difference is a sum of squares: only its rounding can be negative, and then it is nothing.
+        square = library.maximum(second - first * first / _divisor(mass)[..., None], 0.0)
+        return Blend(weights.peak, mass, double @ numbers, weights.excess, square)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Values that are one of `count` labels, by code: (..., n) integers. They blend into a distribution."""
+
+    array: Array
+    count: int
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the mean."""
+        return None
+
+    def part(self, rows: slice) -> "Labels":
+        """The values of a run of rows."""
+        return Labels(self.array[..., rows], self.count)
+
+    def gather(self, rows: Array) -> "Labels":
+        """The values of each query's own rows."""
+        return Labels(gather_rows(self.array[..., None], rows)[..., 0], self.count)
+
+    def blend(self, weights: Weights) -> Blend:
+        """The blend of these values."""
+        # Summed by code: a one-hot matrix would hold `count` numbers for every row.
+        total = library_of(weights.weights).sums_by_code(self.array, weights.weights, self.count)
+        return Blend(weights.peak, total.sum(-1), total, weights.excess)
+
+
+def gather_rows(x: Array, rows: Array) -> Array:
+    """Rows of x by number, -1 for none (any row will do): (..., n, p) at (..., b, k) -> (..., b, k, p)."""
+    library = library_of(x)
+    rows = library.maximum(rows, 0)
+    if x.ndim == 2:
+        return x[rows]
+    index, source = rows[..., None], x[..., None, :, :]
+    shape = (*index.shape[:-1], x.shape[-1])
+    leading = (*index.shape[:-2], *source.shape[-2:])
+    return library.take_along(library.spread_out(source, leading), library.spread_out(index, shape), -2)
+
+
+def too_light(blend: Blend, weights: Weights, *, share: float) -> bool:
+    """Whether, for every query, a block holds less than this share of the mass blended so far."""
+    library = library_of(blend.mass)
+    known = blend.mass > 0
+    shift = library.where(known, weights.peak, 0.0) - library.where(known, blend.peak, 0.0)
+    lighter = weights.mass * library.exp(library.minimum(shift, 0.0)) < blend.mass * share
+    return bool(lighter.all())
+
+
+def stand_in(blend: Blend, weights: Weights) -> Blend:
+    """The blend of a block whose values are not worth reading: its own mass, at the mean that is known already."""
+    square = None if blend.square is None else blend.square * 0.0
+    return Blend(weights.peak, weights.mass, blend.value * weights.mass[..., None], weights.excess, square)

@@ -1,0 +1,273 @@
+"""How alike are a query and a key? Scores, divided by a temperature into logits.
+
+A Compatibility is asked with queries once and then answers with the logits of one block of keys after the other, so
+what depends on the queries alone is computed once:
+
+    scorer = COMPATIBILITIES["cosine"].ask(queries, 1 / temperature)
+    logits = scorer(keys[start:stop], start)
+
+Where the score is a dot product with a rewritten query (`dot`, `scaled_dot`, `bilinear`), the temperature is folded
+into that query: the logits then cost one matrix product and nothing else.
+
+Does not turn logits into weights (weighting.py), and does not choose the blocks (lookup.py).
+
+Shapes: b queries, n rows of a block, d key width; "..." is any leading axes, such as heads.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from softkv.errors import NotExpressible, ShapeError, ZeroVector
+from softkv.maths.arrays import Array, Library, check_widths, columns_where, inner, library_of
+
+# A block of keys and the number of its first row (for messages) -> logits that the caller may overwrite.
+Scorer: TypeAlias = Callable[[Array, int], Array]  # (..., n, d) -> (..., b, n)
+Sharpness: TypeAlias = Any  # 1 / temperature: a float, or an array (..., b, 1)
+
+PAIRED = 1 << 20  # numbers held at once where every query meets every key in full width
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """A way to compare queries with keys.
+
+    `rewrite` is there when the score is rewrite(query)·key; only then can learned heads be folded into the query.
+    `copies` says that scoring makes a copy of the block of keys, which should then be small enough for the cache.
+    """
+
+    name: str
+    ask: Callable[[Array, Sharpness], Scorer]
+    rewrite: Callable[[Array], Array] | None = None
+    copies: bool = False
+
+
+def linear(name: str, rewrite: Callable[[Array], Array]) -> Compatibility:
+    """A compatibility whose score is a dot product with the rewritten query."""
+
+    def ask(queries: Array, sharpness: Sharpness) -> Scorer:
+        return scorer_of(rewrite(queries) * sharpness)
+
+    return Compatibility(name, ask, rewrite)
+
+
+def scorer_of(rewritten: Array) -> Scorer:
+    """Logits as plain dot products with queries that carry everything else already."""
+    return lambda keys, _first: inner(rewritten, keys)
+
+
+def bilinear(matrix: Array) -> Compatibility:
+    """The score qᵀWk: a dot product with Wᵀq, so that queries and keys may differ in width. W is (query width, d)."""
+
+    def rewrite(queries: Array) -> Array:
+        library = library_of(queries)
+        weights = library.cast(library.array(matrix, like=queries), queries.dtype)
+        if weights.ndim != 2 or weights.shape[0] != queries.shape[-1]:
+            raise ShapeError(
+                f"expected a matrix of shape (query width, key width) for queries of width {queries.shape[-1]}, "
+                f"got {tuple(weights.shape)}. Transpose it if it is the other way round."
+            )
+        return queries @ weights
+
+    return linear("bilinear", rewrite)
+
+
+def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compatibility:
+    """The score vᵀtanh(W_q q + W_k k) of the first encoder-decoders. W_q is (a, query width), W_k (a, d), v (a,).
+
+    The tanh stands between query and key, so nothing can be folded: every pair costs a row of width a.
+    """
+
+    def ask(queries: Array, sharpness: Sharpness) -> Scorer:
+        library = library_of(queries)
+        given = (query_matrix, key_matrix, direction)
+        w_q, w_k, v = (library.cast(library.array(x, like=queries), queries.dtype) for x in given)
+        _check_additive(w_q, w_k, v, width=queries.shape[-1])
+        asked = queries @ w_q.swapaxes(-1, -2)  # (..., b, d) x (d, a) -> (..., b, a)
+
+        def pairs(some: Array) -> Array:  # (..., b, m, a) x (a,) -> (..., b, m)
+            return library.tanh(asked[..., :, None, :] + some[..., None, :, :]) @ v
+
+        def score(keys: Array, _first: int) -> Array:
+            check_widths(w_k, keys)
+            stored = keys @ w_k.swapaxes(-1, -2)
+            return library.spend_times(_in_parts(pairs, asked, stored), sharpness)
+
+        return score
+
+    return Compatibility("additive", ask, copies=True)
+
+
+def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
+    """Any f(queries, keys) -> scores of the user's own, called with one block of keys at a time."""
+
+    def ask(queries: Array, sharpness: Sharpness) -> Scorer:
+        library = library_of(queries)
+
+        def score(keys: Array, _first: int) -> Array:
+            scores = library.array(function(queries, keys), like=queries)
+            if tuple(scores.shape[-2:]) != (queries.shape[-2], keys.shape[-2]):
+                raise ShapeError(
+                    f"expected scores of shape {(queries.shape[-2], keys.shape[-2])} from the compatibility function, "
+                    f"got {tuple(scores.shape)}. It is given (queries, keys) and must return one score per pair."
+                )
+            return library.cast(scores, queries.dtype) * sharpness  # a fresh array: the function may keep its own
+
+        return score
+
+    return Compatibility(getattr(function, "__name__", "callable"), ask)
+
+
+def _cosine(queries: Array, sharpness: Sharpness) -> Scorer:
+    library = library_of(queries)
+    directions = queries / _norms(library, queries, "queries", 0)[..., None] * sharpness
+
+    def score(keys: Array, first: int) -> Array:
+        # Scaling the logits of a block is cheaper than scaling its keys, which would be a copy.
+        lengths = _norms(library, keys, "keys", first)
+        return library.spend_times(inner(directions, keys), 1.0 / lengths[..., None, :])
+
+    return score
+
+
+def _gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
+    library = library_of(queries)
+
+    def score(keys: Array, _first: int) -> Array:
+        check_widths(queries, keys)
+        # q·k - ½‖k‖² - ½‖q‖² cancels far from the origin, so both are moved to the mean of the block first. That
+        # changes no distance, and what is left to cancel is no larger than the distances themselves.
+        centre = library.constant(keys.mean(-2)[..., None, :])
+        asked, stored = queries - centre, keys - centre
+        half_asked = library.multiply_total(asked, asked)[..., :, None] * 0.5
+        half_stored = library.multiply_total(stored, stored)[..., None, :] * 0.5
+        logits = library.spend_minus(inner(asked, stored), half_stored)
+        logits = library.spend_times(library.spend_minus(logits, half_asked), sharpness)
+        cancelled = (half_asked + _row_largest(library, half_stored)) * sharpness
+        return _by_difference(logits, queries, keys, cancelled, sharpness)
+
+    return score
+
+
+def _row_largest(library: Library, x: Array) -> Array:
+    return library.largest(library.constant(x))[..., None]
+
+
+def _by_difference(logits: Array, queries: Array, keys: Array, size: Array, sharpness: Sharpness) -> Array:
+    """Score the rows near the peak once more as -½‖q-k‖², where the sharpness makes the cancellation visible.
+
+    `size` is what was cancelled, per query (..., b, 1), so `doubt` is how wrong a logit can be. Rows forty logits below
+    the peak, beyond doubt, weigh nothing even in float64, and keep the score they have.
+    """
+    library = library_of(logits)
+    epsilon = library.epsilon(logits.dtype)
+    doubt = library.constant(size) * (4 * epsilon)
+    if not (doubt > epsilon**0.5).any():
+        return logits
+    plain = library.constant(logits)
+    near = plain >= _row_largest(library, plain) - 2 * doubt - 40.0
+    columns = columns_where(near)
+
+    def pairs(some: Array) -> Array:
+        apart = queries[..., :, None, :] - some[..., None, :, :]
+        return library.multiply_total(apart, apart) * -0.5
+
+    # The differences are those of the raw vectors: moved ones are rounded already.
+    fresh = _in_parts(pairs, queries, keys[..., columns, :])
+    return library.put_columns(logits, columns, library.spend_times(fresh, sharpness))
+
+
+def _laplace(queries: Array, sharpness: Sharpness) -> Scorer:
+    library = library_of(queries)
+
+    def pairs(some: Array) -> Array:
+        return -abs(queries[..., :, None, :] - some[..., None, :, :]).sum(-1)
+
+    def score(keys: Array, _first: int) -> Array:
+        check_widths(queries, keys)
+        return library.spend_times(_in_parts(pairs, queries, keys), sharpness)
+
+    return score
+
+
+def _uniform(queries: Array, _sharpness: Sharpness) -> Scorer:
+    library = library_of(queries)
+
+    def score(keys: Array, _first: int) -> Array:
+        leading = np.broadcast_shapes(tuple(queries.shape[:-2]), tuple(keys.shape[:-2]))
+        return library.full((*leading, queries.shape[-2], keys.shape[-2]), 0.0, like=queries)
+
+    return score
+
+
+def _in_parts(pairs: Callable[[Array], Array], asked: Array, rows: Array) -> Array:
+    """Scores that need every pair in full width, a few rows at a time: (..., b, a) x (..., n, a) -> (..., b, n)."""
+    leading = math.prod(np.broadcast_shapes(tuple(asked.shape[:-2]), tuple(rows.shape[:-2])))
+    step = max(1, PAIRED // max(1, leading * asked.shape[-2] * asked.shape[-1]))
+    count = rows.shape[-2]
+    parts = [pairs(rows[..., start : start + step, :]) for start in range(0, max(count, 1), step)]
+    return parts[0] if len(parts) == 1 else library_of(asked).join(parts, -1)
+
+
+def _norms(library: Library, vectors: Array, what: str, first: int) -> Array:
+    """The lengths of vectors, without overflow or underflow on the way; zero vectors are refused."""
+    squares = library.multiply_total(vectors, vectors)
+    plain = library.constant(squares)
+    if ((plain < 1e-24) | (plain > 1e24)).any():
+        scale = library.largest(abs(library.constant(vectors)))
+        zero = library.true_indices((scale == 0).reshape(-1))
+        if len(zero):
+            raise ZeroVector(
+                f"{what}[{first + int(zero[0]) % vectors.shape[-2]}] is a zero vector, which has no direction; cosine "
+                f"cannot compare it. Remove it, or use compatibility='dot' or 'gaussian'."
+            )
+        scaled = vectors / scale[..., None]
+        return library.multiply_total(scaled, scaled) ** 0.5 * scale
+    return squares**0.5
+
+
+def _check_additive(w_q: Array, w_k: Array, v: Array, *, width: int) -> None:
+    if w_q.ndim != 2 or w_k.ndim != 2 or v.ndim != 1 or not (w_q.shape[0] == w_k.shape[0] == v.shape[0]):
+        raise ShapeError(
+            f"additive takes matrices of shape (a, query width) and (a, key width) and a vector of width a, "
+            f"got {tuple(w_q.shape)}, {tuple(w_k.shape)} and {tuple(v.shape)}. Make their first axes equal."
+        )
+    if w_q.shape[1] != width:
+        raise ShapeError(
+            f"the queries have width {width}, but the query matrix takes width {w_q.shape[1]}. "
+            f"Pass queries of that width, or another matrix."
+        )
+
+
+COMPATIBILITIES = {
+    one.name: one
+    for one in (
+        linear("dot", lambda queries: queries),
+        linear("scaled_dot", lambda queries: queries * (1.0 / math.sqrt(queries.shape[-1]))),
+        Compatibility("cosine", _cosine),
+        Compatibility("gaussian", _gaussian, copies=True),
+        Compatibility("laplace", _laplace, copies=True),
+        Compatibility("uniform", _uniform),
+    )
+}
+
+
+def compatibility_of(given: str | Compatibility | Callable[[Any, Any], Any]) -> Compatibility:
+    """The compatibility of that name, or the one given, or a function of the user's own."""
+    if isinstance(given, Compatibility):
+        return given
+    if callable(given):
+        return custom(given)
+    if given in COMPATIBILITIES:
+        return COMPATIBILITIES[given]
+    if given in ("bilinear", "additive"):
+        raise NotExpressible(
+            f"{given!r} needs its matrices. Pass compatibility={given}(...), imported from softkv.maths.compatibility."
+        )
+    raise NotExpressible(
+        f"expected one of {', '.join(COMPATIBILITIES)}, bilinear(W), additive(W_q, W_k, v) or a function, "
+        f"got {given!r}. Check the spelling."
+    )

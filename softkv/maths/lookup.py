@@ -1,0 +1,287 @@
+"""Soft lookup over all rows: score a block, weigh it, blend it, and merge it into what was blended before.
+
+There is one lookup. Full, top-k, masked, causal, self- and cross-attention differ only in which rows may count; several
+heads are more queries over the same rows. A matrix of all queries by all rows is never held: the logits of a block fit
+the cache, and all that a query keeps is its Blend.
+
+Does not know where arrays come from, what the rows are called, or what a label means (softkv/plain.py).
+
+Shapes: b queries, n rows, q query width, d key width, p value width, h heads, s rows shown; "..." is any leading axes.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from softkv.maths.arrays import Array
+from softkv.maths.blending import Blend, Labels, Values, Vectors, gather_rows, merge, stand_in, too_light
+from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
+from softkv.maths.heads import Heads
+from softkv.maths.inputs import Inputs, checked, refuse_all_masked, refuse_scores, refuse_values
+from softkv.maths.ranking import Ranking, no_ranking
+from softkv.maths.weighting import NEVER, Mask, cut, weigh
+
+QUERIES = 1024  # queries asked at once, counting each head as one
+LOGITS = 1 << 20  # logits of one block: 4 MB of float32, which stay in the cache through max, exp and the sums
+LARGE_LOGITS = 1 << 25  # the same on a GPU, which wants large blocks
+ROWS = 1 << 17  # the most rows in a block, enough for one query to spend no time on Python
+COPIED = 1 << 21  # the most numbers of keys in a block that has to be copied
+GATHERED = 1 << 24  # the most numbers of values gathered at once for top-k
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a lookup finds, for each query. Masses and shares are float64; with heads they are per head, (..., b, h)."""
+
+    value: Array  # (..., b, p), or (..., b, labels), or with heads (..., b, o)
+    spread: Array | None  # (..., b, 1), for numbers
+    log_mass: Array  # (..., b), of all rows
+    effective: Array  # (..., b), of the rows in the value
+    mass: Array  # (..., b), the share of the full mass that the rows in the value hold
+    scored: Array  # (..., b), how many rows are in the value
+    rows: Array  # (..., b, s), the heaviest first; -1 where there are fewer
+    weights: Array  # (..., b, s), shares of the full mass; the mean over the heads
+    scores: Array  # (..., b, s), compatibilities, without bias; the mean over the heads
+    head_weights: Array | None  # (..., b, h, s)
+
+
+def lookup(
+    queries: Any,
+    keys: Any,
+    values: Values,
+    *,
+    compatibility: str | Compatibility | Callable[[Any, Any], Any] = "scaled_dot",
+    temperature: Any = 1.0,
+    k: int | None = None,
+    mask: Any = None,
+    causal: bool = False,
+    bias: Any = None,
+    heads: Heads | None = None,
+    show: int = 10,
+) -> Found:
+    """Look up (..., b, q) queries among (..., n, d) keys with softmax weights, and blend their values.
+
+    `k` blends only the k heaviest rows. `mask` is True where a query may see a row; `causal` lets query i see the rows
+    up to i. `bias` is added to the scores before they are divided by the temperature: T x log(w) weighs a row by w.
+    `show` is how many of the heaviest rows are named.
+    """
+    compared = compatibility_of(compatibility)
+    inputs = checked(queries, keys, values, temperature=temperature, k=k, mask=mask, bias=bias, heads=heads, show=show)
+    step = _queries_at_once(inputs)
+    slices = [slice(start, min(start + step, inputs.count)) for start in range(0, max(inputs.count, 1), step)]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is found and named
+        found = [_Asking(inputs, compared, some, causal=causal).find() for some in slices]
+    return found[0] if len(found) == 1 else _joined(inputs, found)
+
+
+class _Asking:
+    """Some of the queries, on their way through all blocks of rows."""
+
+    def __init__(self, inputs: Inputs, compatibility: Compatibility, queries: slice, *, causal: bool) -> None:
+        self.inputs, self.library, self.queries = inputs, inputs.library, queries
+        self.sharpness = inputs.sharpness(queries)
+        self.mask = Mask(inputs.mask, causal)
+        self.may_mask = inputs.mask is not None or causal or inputs.bias is not None
+        self.rows = min(inputs.rows, queries.stop) if causal else inputs.rows  # none of these queries sees a later row
+        self.step = _rows_at_once(inputs, queries, copies=compatibility.copies)
+        self.keys = inputs.over_heads(inputs.keys)
+        asked = inputs.queries[..., queries, :]
+        if inputs.heads is None:
+            self.asked, self.constant = asked, asked[..., :0].sum(-1)
+            self.scorer = compatibility.ask(asked, self.sharpness)
+        else:
+            self.asked, self.constant = inputs.heads.rewrite(asked, compatibility)
+            self.scorer = scorer_of(self.asked * self.sharpness)
+
+    def find(self) -> Found:
+        """Everything there is to say about these queries."""
+        inputs = self.inputs
+        shown = inputs.show if inputs.heads is None else 0
+        if inputs.k is None:
+            full = self.fold(inputs.values, shown)
+            used, seen = full.blend, full.seen
+        else:
+            full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k, shown))
+            used, seen = self.heaviest(full.ranking, inputs.k), self.library.minimum(full.seen, inputs.k)
+        refuse_all_masked(full.seen, self.queries.start)
+        refuse_values(inputs.values, used)
+        return self.found(full, used, seen) if inputs.heads is None else self.found_by_heads(full, used, seen)
+
+    def fold(self, values: Values, shown: int) -> "_Folded":
+        """All rows, a block at a time."""
+        folded: _Folded | None = None
+        negligible = self.library.epsilon(self.inputs.dtype) / (4 * math.ceil(self.rows / self.step))
+        for rows, logits in self.blocks():
+            peak = self.library.largest(self.library.constant(logits))
+            ranking = (no_ranking(logits, shown) if folded is None else folded.ranking).offer(logits, peak, rows.start)
+            seen = self._seen(logits)
+            weights = weigh(logits, peak, masked=self.may_mask)
+            if folded is None:
+                folded = _Folded(values.part(rows).blend(weights), ranking, seen)
+                continue
+            # The values of blocks that all together stay below rounding are not even read.
+            light = too_light(folded.blend, weights, share=negligible)
+            part = stand_in(folded.blend, weights) if light else values.part(rows).blend(weights)
+            folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
+        assert folded is not None
+        return folded
+
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        """The logits of one block of rows after the other, -inf where masked, for the caller to overwrite."""
+        for start in range(0, self.rows, self.step):
+            rows = slice(start, min(start + self.step, self.rows))
+            keys = self.library.cast(self.keys[..., rows, :], self.inputs.dtype)
+            logits = self.scorer(keys, start)
+            refuse_scores(self.inputs, logits, start)
+            yield rows, self._masked(self._biased(logits, rows), rows)
+
+    def _biased(self, logits: Array, rows: slice) -> Array:
+        if self.inputs.bias is None:
+            return logits
+        bias = self.inputs.over_heads(cut(self.inputs.bias, self.queries, rows))
+        return self.library.spend_plus(logits, bias * self.sharpness)
+
+    def _masked(self, logits: Array, rows: slice) -> Array:
+        allowed = self.mask.block(self.queries, rows, like=logits)
+        return logits if allowed is None else self.library.where(self.inputs.over_heads(allowed), logits, NEVER)
+
+    def _seen(self, logits: Array) -> Array:
+        """How many rows of the block each query sees, whatever the head."""
+        if self.inputs.heads is not None:
+            logits = logits[..., 0, :, :]
+        if not self.may_mask:
+            return self.library.full(logits.shape[:-1], logits.shape[-1], like=self.library.indices(0, 1, like=logits))
+        return (logits > NEVER).sum(-1)
+
+    def heaviest(self, ranking: Ranking, k: int) -> Blend:
+        """The blend of the k heaviest rows, which are other rows for every query."""
+        library = self.library
+        logits = library.copy(ranking.logits[..., None, :k])  # (..., b, 1, k): every query has rows of its own
+        weights = weigh(logits, library.largest(library.constant(logits)), masked=True)
+        blend = self.inputs.values.gather(ranking.rows[..., :k]).blend(weights)
+        square = None if blend.square is None else blend.square[..., 0, :]
+        return Blend(blend.peak[..., 0], blend.mass[..., 0], blend.total[..., 0, :], blend.excess[..., 0], square)
+
+    def found(self, full: "_Folded", used: Blend, seen: Array) -> Found:
+        """The findings without heads."""
+        library, show = self.library, self.inputs.show
+        log_mass = full.blend.log_mass
+        logits, rows = full.ranking.logits[..., :show], full.ranking.rows[..., :show]
+        dtype = self.inputs.values.dtype
+        return Found(
+            value=library.cast(used.value, self.inputs.dtype if dtype is None else dtype),
+            spread=used.spread,
+            log_mass=log_mass,
+            effective=used.effective,
+            mass=self._share(used, full.blend),
+            scored=seen,
+            rows=rows,
+            weights=library.exp(library.double(logits) - log_mass[..., None]),
+            scores=self._scores(logits, rows),
+            head_weights=None,
+        )
+
+    def found_by_heads(self, full: "_Folded", used: Blend, seen: Array) -> Found:
+        """The findings with heads: the projections of values act now, on the means."""
+        inputs, library = self.inputs, self.library
+        assert inputs.heads is not None
+        rows = self.rank_heads(full.blend.log_mass)
+        chosen = library.cast(gather_rows(inputs.keys, rows), inputs.dtype)
+        scores = library.einsum("...hbd,...bsd->...hbs", self.asked, chosen)
+        logits = (scores + inputs.over_heads(self._bias_of(rows))) * self.sharpness
+        shares = library.exp(library.double(logits) - full.blend.log_mass[..., None])
+        shares = library.where(inputs.over_heads(rows) >= 0, shares, 0.0)
+        return Found(
+            value=inputs.heads.project(library.cast(used.value, inputs.dtype)),
+            spread=None,
+            log_mass=(full.blend.log_mass + library.double(self._in_logits(self.constant))).swapaxes(-1, -2),
+            effective=used.effective.swapaxes(-1, -2),
+            mass=self._share(used, full.blend).swapaxes(-1, -2),
+            scored=seen,
+            rows=rows,
+            weights=shares.mean(-3),
+            scores=library.where(rows >= 0, (scores + self.constant[..., None]).mean(-3), NEVER),
+            head_weights=shares.swapaxes(-3, -2),
+        )
+
+    def rank_heads(self, log_mass: Array) -> Array:
+        """The rows of the largest mean weight over the heads.
+
+        A second pass: a head's weights are known once its mass is, and the heaviest row on average need not be among
+        the heaviest of any head.
+        """
+        ranking: Ranking | None = None
+        library, show = self.library, self.inputs.show
+        for rows, logits in self.blocks() if show else ():
+            shares = library.exp(
+                library.constant(logits) - library.cast(library.constant(log_mass), logits.dtype)[..., None]
+            )
+            mean = library.where(logits[..., 0, :, :] > NEVER, shares.mean(-3), NEVER)  # (..., h, b, n) -> (..., b, n)
+            ranking = (no_ranking(mean, show) if ranking is None else ranking).offer(
+                mean, library.largest(mean), rows.start
+            )
+        return no_ranking(log_mass[..., 0, :, None], 0).rows if ranking is None else ranking.rows
+
+    def _share(self, used: Blend, full: Blend) -> Array:
+        """The share of the full mass that the rows in the value hold."""
+        if used is full:
+            return full.mass / full.mass
+        # Both masses are rounded, so the share of nearly all could come out a rounding above all.
+        return self.library.minimum(self.library.exp(used.log_mass - full.log_mass), 1.0)
+
+    def _bias_of(self, rows: Array) -> Array:
+        """The bias of each query's own rows, (..., b, s)."""
+        if self.inputs.bias is None:
+            return self.library.cast(rows * 0, self.inputs.dtype)
+        bias = cut(self.inputs.bias, self.queries, slice(None))
+        spread = self.library.spread_out(bias, (*rows.shape[:-1], bias.shape[-1]))
+        return self.library.take_along(spread, self.library.maximum(rows, 0), -1)
+
+    def _scores(self, logits: Array, rows: Array) -> Array:
+        """The scores behind the logits of each query's own rows, -inf where there is none."""
+        # Subtle: -inf must not meet the temperature, or its gradient would be NaN.
+        there = self.library.where(rows >= 0, logits, 0.0)
+        return self.library.where(rows >= 0, there / self.sharpness - self._bias_of(rows), NEVER)
+
+    def _in_logits(self, scores: Array) -> Array:
+        """Scores (..., b) divided by the temperature."""
+        return scores * (self.sharpness if getattr(self.sharpness, "ndim", 0) == 0 else self.sharpness[..., 0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Folded:
+    """All rows: their blend, the heaviest of them, and how many each query saw."""
+
+    blend: Blend
+    ranking: Ranking
+    seen: Array
+
+
+def _queries_at_once(inputs: Inputs) -> int:
+    width = 1 if isinstance(inputs.values, Labels) else int(inputs.values.array.shape[-1])
+    gathered = (inputs.k or 0) * width
+    most = min(QUERIES, GATHERED // max(1, gathered))
+    return max(1, most // max(1, inputs.asked_per_query))
+
+
+def _rows_at_once(inputs: Inputs, queries: slice, *, copies: bool) -> int:
+    asked = max(1, inputs.asked_per_query * int(queries.stop - queries.start))
+    if inputs.library.is_large_device(inputs.queries):
+        return max(1, LARGE_LOGITS // asked)
+    rows = min(ROWS, LOGITS // asked)
+    if copies or inputs.keys.dtype != inputs.dtype:
+        rows = min(rows, COPIED // int(inputs.keys.shape[-1]))
+    return max(1, rows)
+
+
+def _joined(inputs: Inputs, found: list[Found]) -> Found:
+    axis = len(inputs.leading)
+
+    def join(name: str) -> Array:
+        parts = [getattr(one, name) for one in found]
+        return None if parts[0] is None else inputs.library.join(parts, axis)
+
+    return Found(**{field.name: join(field.name) for field in fields(Found)})

@@ -1,0 +1,64 @@
+"""Which rows count most: a running top-k, against sorting everything."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softkv.maths.arrays import library_of
+from softkv.maths.ranking import Ranking, no_ranking
+
+from .backends import Backend, every_backend, exact
+
+
+def ranked(logits: object, k: int, step: int) -> Ranking:
+    """The ranking after all blocks of `step` rows."""
+    library = library_of(logits)
+    ranking = no_ranking(logits, k)
+    for start in range(0, logits.shape[-1], step):  # type: ignore[attr-defined]
+        block = logits[..., start : start + step]  # type: ignore[index]
+        ranking = ranking.offer(block, library.largest(block), start)
+    return ranking
+
+
+def expected(logits: list[float], k: int) -> list[int]:
+    """The first k rows by logit, the first of equals first, -1 where there is none."""
+    order = [row for row in sorted(range(len(logits)), key=lambda row: -logits[row]) if logits[row] > -math.inf]
+    return (order + [-1] * k)[:k]
+
+
+@every_backend
+@pytest.mark.parametrize(("k", "step"), [(1, 7), (3, 1), (5, 50), (60, 7)])
+def test_the_ranking_is_that_of_a_sort(backend: Backend, k: int, step: int) -> None:
+    """However the rows are cut into blocks, the k highest come out in order, with their rows."""
+    logits = backend.array(np.random.default_rng(5).standard_normal((2, 4, 50)))
+    ranking = ranked(logits, k, step)
+    plain = exact(logits)
+    for lead in range(2):
+        for query in range(4):
+            rows = expected(plain[lead, query].tolist(), k)
+            assert exact(ranking.rows)[lead, query].tolist() == rows
+            held = [plain[lead, query, row] if row >= 0 else -math.inf for row in rows]
+            assert exact(ranking.logits)[lead, query].tolist() == held
+
+
+@given(
+    st.lists(st.sampled_from([-math.inf, 0.0, 1.0, 2.0]), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 9)
+)
+def test_equal_logits_keep_the_order_of_their_rows(logits: list[float], k: int, step: int) -> None:
+    """Ties go to the earlier row, and masked rows are never ranked."""
+    assert ranked(np.array([logits]), k, step).rows[0].tolist() == expected(logits, k)
+
+
+def test_a_wide_block_is_ranked_without_sorting_it_all() -> None:
+    """Blocks much wider than k give the same rows as a sort, ties included."""
+    logits = np.random.default_rng(6).integers(0, 50, (3, 4000)).astype(np.float32)
+    ranking = ranked(logits, 8, 4000)
+    assert [rows.tolist() for rows in ranking.rows] == [expected(one.tolist(), 8) for one in logits]
+
+
+def test_nothing_is_ranked_when_nothing_is_asked_for() -> None:
+    """A ranking of no rows stays empty."""
+    assert ranked(np.zeros((2, 3)), 0, 2).rows.shape == (2, 0)
