@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from softkv import errors as errors
+    from softkv.answer import Answer as Answer
+    from softkv.maths.heads import Heads as Heads
+    from softkv.plain import soft_lookup as soft_lookup
 
 __version__ = "0.1.0"
 
-_HOMES = {"errors": ("softkv.errors", None)}
-__all__ = ["__version__", "errors"]
+_HOMES = {
+    "Answer": ("softkv.answer", "Answer"),
+    "Heads": ("softkv.maths.heads", "Heads"),
+    "errors": ("softkv.errors", None),
+    "soft_lookup": ("softkv.plain", "soft_lookup"),
+}
+__all__ = ["Answer", "Heads", "__version__", "errors", "soft_lookup"]
 
 
 def __getattr__(name: str) -> object:

@@ -19,6 +19,7 @@ ALLOWED = {
     "embedders": {"maths", "errors"},
     "learning": {"maths", "errors"},
     "answer": {"maths", "errors"},
+    "plain": {"answer", "maths", "errors"},
     "database": {"answer", "storage", "index", "embedders", "learning", "maths", "errors"},
     "doors": {"database", "answer", "maths", "errors"},
 }
