@@ -136,7 +136,7 @@ def test_heads_answer_in_their_own_width() -> None:
     answer = single([1.0, 0.0], KEYS, NUMBERS, heads=heads)
     assert (answer.value.shape, answer.log_mass.shape, answer.spread) == ((5,), (2,), None)
     assert answer.head_weights is not None
-    assert answer.head_weights.shape == (2, 10)
+    assert answer.head_weights.shape == (2, 3)
     assert many([[1.0, 0.0]], KEYS, NUMBERS, heads=heads)[0].value == pytest.approx(answer.value)
 
 

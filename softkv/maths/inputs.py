@@ -101,7 +101,7 @@ def checked(
         mask=None if mask is None else _mask(library, mask, queries, shape),
         bias=None if bias is None else _bias(library, bias, queries, shape),
         heads=None if heads is None else heads.like(queries, queries.dtype),
-        show=_count("show", show, least=0),
+        show=min(_count("show", show, least=0), int(keys.shape[-2])),
     )
     _check_numbers("queries", library, queries, 0)
     if inputs.heads is not None:

@@ -66,7 +66,7 @@ def lookup(
 
     `k` blends only the k heaviest rows. `mask` is True where a query may see a row; `causal` lets query i see the rows
     up to i. `bias` is added to the scores before they are divided by the temperature: T x log(w) weighs a row by w.
-    `show` is how many of the heaviest rows are named.
+    `show` is how many of the heaviest rows are named, if there are that many.
     """
     compared = compatibility_of(compatibility)
     inputs = checked(queries, keys, values, temperature=temperature, k=k, mask=mask, bias=bias, heads=heads, show=show)
