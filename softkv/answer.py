@@ -89,7 +89,7 @@ class Answers:
             effective=_single(self.effective[index]),
             mass=_single(self.mass[index]),
             scored=int(self.scored[index]),
-            temperature=_single(self.temperature[index]) if getattr(self.temperature, "ndim", 0) else self.temperature,
+            temperature=_single(self.temperature[index] if getattr(self.temperature, "ndim", 0) else self.temperature),
             contributors=self._contributors(index),
             head_weights=None if self.head_weights is None else self.head_weights[index],
             labels=self.labels,
@@ -97,8 +97,10 @@ class Answers:
 
     @property
     def label(self) -> tuple[object, ...] | None:
-        """The most probable label of each query, or None when the values are not labels."""
-        return None if self.labels is None else tuple(answer.label for answer in self)
+        """The most probable label of each query, in order, or None when the values are not labels."""
+        if self.labels is None:
+            return None
+        return tuple(self.labels[code] for code in self.value.argmax(-1).reshape(-1).tolist())
 
     def _contributors(self, index: int) -> tuple[Contributor, ...]:
         columns = (self.rows[index].tolist(), self.weights[index].tolist(), self.scores[index].tolist())
@@ -107,4 +109,6 @@ class Answers:
 
 def _single(x: Any) -> Any:
     """A number as a float; what has axes, or a gradient to carry, as it is."""
-    return x if x.ndim or hasattr(x, "requires_grad") else x.item()
+    if not hasattr(x, "ndim") or x.ndim or hasattr(x, "requires_grad"):
+        return x
+    return x.item()

@@ -54,7 +54,7 @@ def soft_lookup(
             softkv.maths.compatibility; or a function of (queries, keys) that returns scores.
         temperature: What scores are divided by; one for all, or one per query. Towards 0 the best row takes all.
         k: Blend only the k heaviest rows; `mass` then says what share of all they hold.
-        mask: Boolean (rows,) or (queries, rows), True where a query may see a row.
+        mask: Boolean (rows,) or (queries, rows), True where a query may see a row. What is masked must be finite too.
         causal: Query i sees the rows up to i.
         bias: (rows,) or (queries, rows), added to the scores; temperature x log(w) weighs a row by w.
         heads: Learned projections, several lookups at once.

@@ -4,6 +4,11 @@ import os
 import random
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run, and no clock: another process on the machine must not fail a test.
+settings.register_profile("softkv", derandomize=True, deadline=None)
+settings.load_profile("softkv")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -125,7 +125,9 @@ def test_contributors_are_the_heaviest_rows_with_their_shares() -> None:
 
 def test_temperatures_are_given_back() -> None:
     """One for all as it was given, one per query with its answer."""
-    assert single([1.0, 0.0], KEYS, NUMBERS, temperature=0.5).temperature == 0.5
+    for given in (0.5, np.float32(0.5), np.array(0.5)):
+        answer = single([1.0, 0.0], KEYS, NUMBERS, temperature=given)
+        assert (answer.temperature, type(answer.temperature)) == (0.5, float)
     batch = many([[1.0, 0.0], [0.0, 1.0]], KEYS, NUMBERS, temperature=[0.5, 2.0])
     assert [answer.temperature for answer in batch] == [0.5, 2.0]
 

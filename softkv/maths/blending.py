@@ -201,7 +201,7 @@ class Labels:
 
     @property
     def dtype(self) -> DType:
-        """The type of the mean."""
+        """None: shares have the type of the weights."""
         return None
 
     def part(self, rows: slice) -> "Labels":
