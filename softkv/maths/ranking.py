@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from softkv.maths.arrays import Array, Library, columns_where, library_of
 from softkv.maths.weighting import NEVER
 
+STRIP = 64  # rows of which only the highest is looked at first
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
@@ -47,14 +49,31 @@ def no_ranking(logits: Array, k: int) -> Ranking:
 
 
 def _top(library: Library, best: Array, rows: Array, block: Array, first: int) -> tuple[Array, Array]:
-    k = best.shape[-1]
-    plain = library.constant(block)
-    columns = columns_where(plain > library.constant(best)[:, -1:])
-    if len(columns) > 4 * k:
-        # A sort is worth avoiding: the k-th highest of each query is found without one, and drops the other columns.
-        least = library.kth_largest(plain[:, columns], k)
-        columns = columns[columns_where(plain[:, columns] >= least[:, None])]
+    """The k best of those known and those of a block, highest first, and their rows."""
+    columns = _promising(library, library.constant(best)[:, -1:], library.constant(block), best.shape[-1])
     candidates = library.join([best, block[:, columns]], -1)
     numbers = library.join([rows, library.spread_out(columns + first, (best.shape[0], len(columns)))], -1)
-    order = library.descending(library.constant(candidates))[:, :k]
+    order = _highest(library, library.constant(candidates), best.shape[-1])
     return library.take_along(candidates, order, -1), library.take_along(numbers, order, -1)
+
+
+def _promising(library: Library, worst: Array, block: Array, k: int) -> Array:
+    """The columns that hold one of the best k of any query, and few others."""
+    better = block > worst
+    if block.shape[-1] >= STRIP * k:
+        # The k highest peaks of strips are k rows, so whatever is below the last of them is not among the best k.
+        strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], -1, STRIP)
+        better &= block >= library.kth_largest(library.largest(strips), k)[:, None]
+    return columns_where(better)
+
+
+def _highest(library: Library, candidates: Array, k: int) -> Array:
+    """The places of the k highest in each row, highest first; of equals the first, first."""
+    if candidates.shape[-1] <= 4 * k:
+        return library.descending(candidates)[:, :k]
+    # Where exactly k reach the k-th highest, as they do without ties, only those k have to be sorted.
+    reach = candidates >= library.kth_largest(candidates, k)[:, None]
+    if (reach.sum(-1) > k).any():
+        return library.descending(candidates)[:, :k]
+    places = library.true_indices(reach.reshape(-1)).reshape(-1, k) % candidates.shape[-1]
+    return library.take_along(places, library.descending(library.take_along(candidates, places, -1)), -1)
