@@ -9,7 +9,7 @@ Shapes: b queries, n rows of the block, k rows kept; "..." is any leading axes, 
 
 from dataclasses import dataclass
 
-from softkv.maths.arrays import Array, Library, columns_where, library_of
+from softkv.maths.arrays import Array, Library, library_of
 from softkv.maths.weighting import NEVER
 
 STRIP = 64  # rows of which only the highest is looked at first
@@ -25,18 +25,21 @@ class Ranking:
     def offer(self, logits: Array, peak: Array, first: int) -> "Ranking":
         """The ranking after one more block, (..., b, n) with its maxima (..., b), whose first row has this number."""
         k = self.rows.shape[-1]
-        if k == 0:
-            return self
-        library = library_of(logits)
-        block, best, rows = logits.reshape(-1, logits.shape[-1]), self.logits.reshape(-1, k), self.rows.reshape(-1, k)
-        # Most blocks hold nothing for most queries: looking at the peaks first spares a sort of every block.
-        rising = library.true_indices(peak.reshape(-1) > library.constant(best)[:, -1])
-        if not len(rising):
-            return self
-        better, better_rows = _top(library, best[rising], rows[rising], block[rising], first)
+        if k == 0 or not (peak > library_of(logits).constant(self.logits)[..., -1]).any():
+            return self  # most blocks hold nothing new, and their peaks say so
+        return self._with(logits.reshape(-1, logits.shape[-1]), first)
+
+    def _with(self, block: Array, first: int) -> "Ranking":
+        library, k = library_of(block), self.rows.shape[-1]
+        best, rows = self.logits.reshape(-1, k), self.rows.reshape(-1, k)
+        columns, there = _places(_promising(library, library.constant(best), library.constant(block)))
+        fresh = library.where(there, library.take_along(block, columns, -1), NEVER)
+        candidates = library.join([best, fresh], -1)
+        numbers = library.join([rows, library.where(there, columns + first, -1)], -1)
+        order = library.descending(library.constant(candidates))[:, :k]
         return Ranking(
-            library.put_rows(best, rising, better).reshape(self.logits.shape),
-            library.put_rows(rows, rising, better_rows).reshape(self.rows.shape),
+            library.take_along(candidates, order, -1).reshape(self.logits.shape),
+            library.take_along(numbers, order, -1).reshape(self.rows.shape),
         )
 
 
@@ -44,36 +47,30 @@ def no_ranking(logits: Array, k: int) -> Ranking:
     """The ranking before any block, for logits of this shape."""
     library = library_of(logits)
     shape = (*logits.shape[:-1], k)
-    rows = library.indices(0, 1, like=logits) - 1
-    return Ranking(library.full(shape, NEVER, like=logits), library.copy(library.spread_out(rows, shape)))
+    rows = library.full(shape, -1, like=library.indices(0, 1, like=logits))
+    return Ranking(library.full(shape, NEVER, like=logits), rows)
 
 
-def _top(library: Library, best: Array, rows: Array, block: Array, first: int) -> tuple[Array, Array]:
-    """The k best of those known and those of a block, highest first, and their rows."""
-    columns = _promising(library, library.constant(best)[:, -1:], library.constant(block), best.shape[-1])
-    candidates = library.join([best, block[:, columns]], -1)
-    numbers = library.join([rows, library.spread_out(columns + first, (best.shape[0], len(columns)))], -1)
-    order = _highest(library, library.constant(candidates), best.shape[-1])
-    return library.take_along(candidates, order, -1), library.take_along(numbers, order, -1)
+def _promising(library: Library, best: Array, block: Array) -> Array:
+    """Where a block may hold one of the best k, and at few other places: (b, k), (b, n) -> (b, n)."""
+    k, worst = best.shape[-1], best[:, -1:]
+    if block.shape[-1] < STRIP * k or (worst > NEVER).all():
+        return block > worst
+    # The k highest peaks of strips are k rows, so whatever is below the last of them is not among the best k, and of
+    # what equals it the first k are enough.
+    strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], -1, STRIP)
+    least = library.kth_largest(library.largest(strips), k)[:, None]
+    level = block == least
+    return (block > worst) & ((block > least) | (level & (level.cumsum(-1) <= k)))
 
 
-def _promising(library: Library, worst: Array, block: Array, k: int) -> Array:
-    """The columns that hold one of the best k of any query, and few others."""
-    better = block > worst
-    if block.shape[-1] >= STRIP * k:
-        # The k highest peaks of strips are k rows, so whatever is below the last of them is not among the best k.
-        strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], -1, STRIP)
-        better &= block >= library.kth_largest(library.largest(strips), k)[:, None]
-    return columns_where(better)
-
-
-def _highest(library: Library, candidates: Array, k: int) -> Array:
-    """The places of the k highest in each row, highest first; of equals the first, first."""
-    if candidates.shape[-1] <= 4 * k:
-        return library.descending(candidates)[:, :k]
-    # Where exactly k reach the k-th highest, as they do without ties, only those k have to be sorted.
-    reach = candidates >= library.kth_largest(candidates, k)[:, None]
-    if (reach.sum(-1) > k).any():
-        return library.descending(candidates)[:, :k]
-    places = library.true_indices(reach.reshape(-1)).reshape(-1, k) % candidates.shape[-1]
-    return library.take_along(places, library.descending(library.take_along(candidates, places, -1)), -1)
+def _places(marked: Array) -> tuple[Array, Array]:
+    """The marked columns of each row, in order, side by side, and where there is one: (b, n) -> (b, c), (b, c)."""
+    library, width = library_of(marked), marked.shape[-1]
+    counts = marked.sum(-1)
+    widest = int(counts.max())
+    flat = library.true_indices(marked.reshape(-1))
+    row, numbers = flat // width, library.indices(0, max(widest, len(flat)), like=marked)
+    within = numbers[: len(flat)] - (counts.cumsum(0) - counts)[row]
+    columns = library.put(numbers[:1].repeat(len(marked) * widest), row * widest + within, flat % width)
+    return columns.reshape(-1, widest), numbers[:widest] < counts[:, None]

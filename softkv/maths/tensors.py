@@ -121,8 +121,8 @@ class Torch:
     def put_columns(self, spent: Array, columns: Array, fresh: Array) -> Array:
         return spent.index_copy(-1, columns, fresh)
 
-    def put_rows(self, spent: Array, rows: Array, fresh: Array) -> Array:
-        return spent.index_copy(0, rows, fresh)
+    def put(self, spent: Array, places: Array, fresh: Array) -> Array:
+        return spent.index_copy(0, places, fresh)
 
     def copy(self, x: Array) -> Array:
         return x.clone()
