@@ -5,6 +5,7 @@ printed and wrong.
 """
 
 import doctest
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,11 @@ def test_a_page_that_is_wrong_is_seen_failing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(softkv, "soft_lookup", checked([0]), raising=False)
     monkeypatch.setattr(reference, "gaussian", lambda query, key: 2 * reference.laplace(query, key))
     assert failures(text, "incomes")[0] > 0
+
+
+@pytest.mark.parametrize("name", ["softkv.plain", "softkv.answer", "softkv.maths.heads"])
+def test_public_entry_points_carry_an_example_that_runs(name: str) -> None:
+    """The examples in the docstrings of what the root exports print what they say."""
+    result = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
+    assert result.attempted > 0
+    assert result.failed == 0
