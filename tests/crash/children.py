@@ -51,9 +51,9 @@ class Child:
             raise ChildFailed(f"child {self.pid}:\n{message[1]}")
         return message
 
-    def all(self) -> Iterator[list[Any]]:
+    def all(self, patience: float = PATIENCE) -> Iterator[list[Any]]:
         """The messages until the child ends."""
-        while (message := self.hear()) is not None:
+        while (message := self.hear(patience)) is not None:
             yield message
 
     def kill(self) -> None:
