@@ -12,6 +12,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 from zlib import crc32
@@ -111,6 +112,13 @@ class Arena:
     def write(self, row: int, rows: Array) -> None:
         """Write rows from number `row` on."""
         files.write_at(self._descriptor, flat(rows), HEADER + row * self.shape.row_bytes, self.path)
+
+    def give_back(self, count: int) -> None:
+        """Free the space behind the first `count` rows, as far as the system lets us; only the writer knows them."""
+        end = HEADER + count * self.shape.row_bytes
+        with suppress(OSError):
+            if os.fstat(self._descriptor).st_size > end:
+                os.ftruncate(self._descriptor, end)
 
     def sync(self) -> None:
         """Make all that was written durable."""

@@ -200,7 +200,19 @@ class Writer:
                 self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
         else:
             assert self.committed.generation is not None
-            self._write_into(self.committed.generation, standing, batch, doomed, ordinals, fresh=False)
+            with self._giving_back(self.committed.generation, standing.rows):
+                self._write_into(self.committed.generation, standing, batch, doomed, ordinals, fresh=False)
+
+    @contextmanager
+    def _giving_back(self, generation: Generation, rows: int) -> Iterator[None]:
+        """Around a batch: one too large for the disk must not keep it full, or nothing could be deleted or closed."""
+        try:
+            yield
+        except StorageFull:
+            if self._still_at(self.committed.head):  # and so no other writer's rows lie there
+                for arena in generation.arenas:
+                    arena.give_back(rows)
+            raise
 
     def _write_into(
         self,
