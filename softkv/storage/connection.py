@@ -10,6 +10,7 @@ import ctypes
 import os
 import sqlite3
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,11 +72,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Connection:
-    """The one writing connection of a store, or one of its readers. `lock` keeps threads out of open transactions."""
+    """The one writing connection of a store, or one of its readers. `lock` keeps threads out of open transactions.
+
+    Threads also take turns with single statements. SQLite would do without, but the driver keeps one prepared statement
+    for equal texts: between binding and stepping it, another thread may bind its own parameters.
+    """
 
     def __init__(self, path: str, *, write: bool, create: bool = False, frozen: bool = False) -> None:
         self.path, self._write, self.frozen = path, write, frozen
-        self.lock = OwnLock(path)
+        self.lock, self._turn = OwnLock(path), threading.RLock()
         self._closed = False
         for name in (path, path + "-wal", path + "-shm"):
             files.require_regular(name)
@@ -99,7 +104,7 @@ class Connection:
 
     def _settle(self, settings: dict[str, Any]) -> None:
         for name, value in settings.items():
-            self.run(f"PRAGMA {name}={value}").fetchall()
+            self.rows(f"PRAGMA {name}={value}")
             got = self.value(f"PRAGMA {name}")
             if got != value and got is not None:  # None: this build of SQLite does not know the setting
                 raise StorageFailed(f"{self.path}: SQLite set {name} to {got!r} instead of {value!r}")
@@ -110,11 +115,12 @@ class Connection:
         if self._closed:
             raise HandleClosed(f"{self.path} was closed with its store; open the store again")
 
-    def run(self, sql: str, arguments: Sequence[Any] = ()) -> sqlite3.Cursor:
+    def run(self, sql: str, arguments: Sequence[Any] = ()) -> None:
         """Execute one statement."""
         self.require_usable()
         try:
-            return self._driver.execute(sql, arguments)
+            with self._turn:
+                self._driver.execute(sql, arguments)
         except _DRIVER_ERRORS as error:
             raise translated(error, f"cannot use {self.path}") from error
 
@@ -122,7 +128,8 @@ class Connection:
         """All rows that a statement gives."""
         self.require_usable()
         try:
-            return self._driver.execute(sql, arguments).fetchall()
+            with self._turn:
+                return self._driver.execute(sql, arguments).fetchall()
         except _DRIVER_ERRORS as error:
             raise translated(error, f"cannot read {self.path}") from error
 
@@ -134,7 +141,8 @@ class Connection:
     def run_many(self, sql: str, arguments: Iterable[Sequence[Any]]) -> int:
         """Execute one statement many times; returns how many rows it changed."""
         try:
-            return self._driver.executemany(sql, arguments).rowcount
+            with self._turn:
+                return self._driver.executemany(sql, arguments).rowcount
         except _DRIVER_ERRORS as error:
             raise translated(error, f"cannot write {self.path}") from error
 
@@ -170,7 +178,8 @@ class Connection:
 
     def _commit(self) -> None:
         try:
-            self._driver.execute("COMMIT")
+            with self._turn:
+                self._driver.execute("COMMIT")
         except sqlite3.Error as error:
             raise CommitUncertain(
                 f"{self.path}: SQLite reported {error} at the commit, so it may or may not have happened. "
@@ -180,7 +189,8 @@ class Connection:
     def _roll_back(self) -> None:
         if self._driver.in_transaction:
             try:
-                self._driver.execute("ROLLBACK")
+                with self._turn:
+                    self._driver.execute("ROLLBACK")
             except sqlite3.Error as error:
                 raise translated(error, f"cannot roll back in {self.path}") from error
 
@@ -222,7 +232,8 @@ class Connection:
 
     def _let_go(self) -> None:
         self._closed = True
-        self._driver.close()
+        with self._turn:
+            self._driver.close()
 
 
 def application_of(path: str) -> int:
