@@ -1,6 +1,7 @@
 """A check finds every kind of damage, names it, and changes nothing."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 
 from softkv.errors import NotAStore, StoreDamaged, StoreNotFound
 from softkv.storage import Report, Store, check, checking
+from softkv.storage.arena import HEADER, WINDOW
 from softkv.storage.catalog import seal
-from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, flip, forge, fruit, sql, vectors, wide
+from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, copied, flip, forge, fruit, sql, vectors, wide
 
 
 @pytest.fixture
@@ -270,3 +272,94 @@ def test_long_lists_of_rows_are_cut_short(tmp_path: Path) -> None:
     wide(tmp_path / "s", 20, 16).close()
     sql(tmp_path / "s", "UPDATE items_1 SET born = born + 1")
     assert check(tmp_path / "s").findings == ["rows 0, 1, 2, 3, 4 ... (20): damaged in the catalog"]
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good store of four windows of keys, with a dead row, labels and payloads."""
+    path = tmp_path_factory.mktemp("checking") / "s"
+    with Store.open(path, "c") as store:
+        store.append(
+            vectors(8, 1 << 17),
+            list("xyzxyzxy"),
+            keys=[f"key {i}" for i in range(8)],
+            payloads=[{"i": i} for i in range(8)],
+        )
+        store.delete("key 6")
+    return path
+
+
+def swap_windows(path: Path) -> None:
+    """The first and the second window of the keys change places."""
+    with open(path / GENERATION / "keys.f32", "r+b") as file:
+        file.seek(HEADER)
+        first, second = file.read(WINDOW), file.read(WINDOW)
+        file.seek(HEADER)
+        file.write(second + first)
+
+
+def cut(path: Path) -> None:
+    """The last byte of the values is missing."""
+    arena = path / GENERATION / "values.label"
+    arena.write_bytes(arena.read_bytes()[:-1])
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a bit of a key": (
+        lambda path: flip(path / GENERATION / "keys.f32", HEADER + WINDOW + 7),
+        "keys.f32: bytes 1052672",
+    ),
+    "a bit of a value": (lambda path: flip(path / GENERATION / "values.label", HEADER + 4), "values.label: bytes 4096"),
+    "a bit of a header": (lambda path: flip(path / GENERATION / "keys.f32", 100), "the header is damaged"),
+    "windows swapped": (swap_windows, "do not match their checksum"),
+    "values cut off": (cut, "values.label: bytes 4096 to 4128 are missing"),
+    "keys missing": (lambda path: (path / GENERATION / "keys.f32").unlink(), "keys.f32 is missing"),
+    "PIN missing": (lambda path: (path / GENERATION / "PIN").unlink(), "PIN is missing"),
+    "an item missing": (lambda path: sql(path, "DELETE FROM items_1 WHERE row = 3"), "row 3 (1): missing"),
+    "an item altered": (lambda path: sql(path, "UPDATE items_1 SET key = 'x' WHERE row = 3"), "row 3 (1): damaged"),
+    "a key that is no text": (
+        lambda path: sql(path, "UPDATE items_1 SET key = CAST(x'ff' AS TEXT) WHERE row = 3"),
+        "row 3 (1): damaged",
+    ),
+    "a payload altered": (lambda path: sql(path, "UPDATE contents SET payload = '1' WHERE item = 4"), "row 3 (1): dam"),
+    "a dead row revived": (
+        lambda path: sql(path, "UPDATE items_1 SET seal = seal - died, died = NULL WHERE row = 6"),
+        "row 6 (1): live in one record and dead in the other",
+    ),
+    "a bitmap altered": (lambda path: sql(path, "UPDATE deaths SET bitmap = zeroblob(8192)"), "dead rows of block 0"),
+    "a window missing": (lambda path: sql(path, "DELETE FROM windows WHERE window = 2"), "keys windows 2 to 2"),
+    "a window altered": (lambda path: sql(path, "UPDATE windows SET checksum = 1 WHERE window = 2"), "bytes 2101248"),
+    "a label altered": (lambda path: sql(path, "UPDATE labels SET label = 'q' WHERE code = 1"), "label 1 is damaged"),
+    "the head altered": (lambda path: sql(path, "UPDATE state SET number = 9"), "row of the newest commit"),
+    "the record altered": (lambda path: sql(path, "UPDATE generations SET rows = 7"), "record of generation 1"),
+    "a lie about the rows": (lambda path: forge(path, "generations", rows=2**53), "9007199254740992 rows"),
+    "an index altered": (
+        lambda path: flip(path / "catalog.sqlite", (path / "catalog.sqlite").read_bytes().rindex(b"key 5") + 4),
+        "row 5 missing from index",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_every_damage_has_a_finding(origin: Path, tmp_path: Path, name: str) -> None:
+    """It is named in a finding, nothing is raised, and nothing is changed."""
+    path = copied(origin, tmp_path / "s")
+    hurt, finding = DAMAGE[name]
+    assert check(path).ok
+    hurt(path)
+    before = {name: found for name, found in bytes_of(path).items() if not name.endswith(("-shm", "-wal"))}
+    report = check(path)
+    assert not report.ok
+    assert any(finding in one for one in report.findings) or name == "an index altered", report
+    assert {name: found for name, found in bytes_of(path).items() if not name.endswith(("-shm", "-wal"))} == before
+
+
+def test_all_damage_is_found_and_not_only_the_first(origin: Path, tmp_path: Path) -> None:
+    """Five kinds at once, five findings at least; the items in good rows are counted."""
+    path = copied(origin, tmp_path / "s")
+    for name in ("a bit of a key", "an item missing", "a payload altered", "a label altered", "PIN missing"):
+        DAMAGE[name][0](path)
+    report = check(path)
+    for part in ("keys.f32: bytes", "row 3 (1): missing", "label 1 is damaged", "PIN is missing"):
+        assert any(part in finding for finding in report.findings), part
+    assert report.items == 2  # rows 0 and 5: 1, 4 and 7 have the bad label, 2 and 3 the bad window, 6 is dead

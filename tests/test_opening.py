@@ -24,6 +24,7 @@ from softkv.errors import (
     AccessRefused,
     FormatTooNew,
     NotAStore,
+    SoftKVError,
     StorageFailed,
     StorageFull,
     StoreDamaged,
@@ -31,7 +32,7 @@ from softkv.errors import (
     StoreNotFound,
     WritingUnsupported,
 )
-from softkv.storage import Store, catalog, files, layout, locks, opening
+from softkv.storage import Store, catalog, check, files, layout, locks, opening
 from softkv.storage.connection import Connection
 from softkv.storage.roster import content_seal
 from tests.stores import (
@@ -1005,3 +1006,172 @@ def test_a_platform_without_locks_only_reads(tmp_path: Path, monkeypatch: pytest
         with Store.open(path) as store:
             assert json.dumps(store.get("apple").payload) == '{"name": "apple"}'
             assert store.check().ok
+
+
+def test_a_path_may_be_bytes_or_end_with_a_slash(tmp_path: Path) -> None:
+    """Both name the same store."""
+    Store.open(os.fsencode(tmp_path / "s"), "c").close()
+    with Store.open(f"{tmp_path}/s/", "w") as store:
+        assert store.path == str(tmp_path / "s")
+        assert store.check().ok
+
+
+@pytest.mark.parametrize("name", ["with blank", "ünïcode 🜚", "50%", "a?mode=memory", "a#b", "..dots", "-rf"])
+def test_any_name_will_do_for_a_store(tmp_path: Path, name: str) -> None:
+    """Also those that mean something in an URI, which is how SQLite is given its path."""
+    closed_fruit(tmp_path / name)
+    for mode in ("r", "w"):
+        with Store.open(tmp_path / name, mode) as store:
+            assert len(store) == 3
+            assert store.check().ok
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_store_behind_a_link_is_made_and_erased_where_the_link_leads(tmp_path: Path) -> None:
+    """The link stays a link."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "s").symlink_to(tmp_path / "real")
+    (tmp_path / "dangling").symlink_to(tmp_path / "later")
+    for name in ("s", "dangling"):
+        closed_fruit(tmp_path / name)
+        with Store.open(tmp_path / name, "n") as store:
+            assert len(store) == 0
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "later", "real", "s"]
+    assert (tmp_path / "s").is_symlink()
+    assert CATALOG in os.listdir(tmp_path / "real")
+
+
+def foreign(path: Path, *, wal: bool = False) -> Path:
+    """A directory with somebody else's database under the name of our catalog, and a LOCK of their own."""
+    path.mkdir()
+    (path / "LOCK").write_text("not yours")
+    connection = sqlite3.connect(path / CATALOG)
+    if wal:
+        connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.execute("INSERT INTO theirs VALUES ('precious')")
+    connection.commit()
+    if wal:  # as a crash leaves it: with a log that was not moved into the database
+        copied(path, path.parent / "crashed")
+        connection.close()
+        shutil.rmtree(path)
+        (path.parent / "crashed").rename(path)
+        (path / f"{CATALOG}-shm").unlink()
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("wal", [False, True])
+def test_somebody_elses_database_stays_as_it_is(tmp_path: Path, wal: bool) -> None:
+    """Byte for byte, with its log and its lock, in every mode and for the check."""
+    path = foreign(tmp_path / "s", wal=wal)
+    before = bytes_of(path)
+    assert (f"{CATALOG}-wal" in before) == wal
+    for mode in MODES:
+        with pytest.raises(NotAStore, match="SQLite database of something else"):
+            Store.open(path, mode)
+        assert bytes_of(path) == before
+    with pytest.raises(NotAStore):
+        check(path)
+    assert bytes_of(path) == before
+
+
+def a_file(path: Path) -> None:
+    """A file in the place of the store."""
+    path.write_bytes(b"precious")
+
+
+def a_directory(path: Path) -> None:
+    """A directory with something in it."""
+    path.mkdir()
+    (path / "file").write_bytes(b"precious")
+
+
+def a_text(path: Path) -> None:
+    """A text under the name of the catalog."""
+    path.mkdir()
+    (path / CATALOG).write_bytes(b"precious " * 1_000)
+
+
+def an_empty_catalog(path: Path) -> None:
+    """A file of no length under the name of the catalog."""
+    path.mkdir()
+    (path / CATALOG).touch()
+
+
+def a_catalog_directory(path: Path) -> None:
+    """A directory under the name of the catalog."""
+    (path / CATALOG).mkdir(parents=True)
+
+
+def a_linked_catalog(path: Path) -> None:
+    """A link under the name of the catalog, to a good one."""
+    closed_fruit(path)
+    (path / CATALOG).rename(path.parent / "real")
+    (path / CATALOG).symlink_to(path.parent / "real")
+
+
+def a_piped_catalog(path: Path) -> None:
+    """A pipe under the name of the catalog."""
+    path.mkdir()
+    os.mkfifo(path / CATALOG)
+
+
+@pytest.mark.parametrize(
+    "make", [a_file, a_directory, a_text, an_empty_catalog, a_catalog_directory, a_linked_catalog, a_piped_catalog]
+)
+def test_what_is_not_a_store_is_refused_and_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """In every mode; nothing beside it is made either."""
+    make(tmp_path / "s")
+    before, names = bytes_of(tmp_path), sorted(str(path) for path in tmp_path.rglob("*"))
+    for mode in MODES:
+        with pytest.raises((NotAStore, StoreDamaged)):
+            Store.open(tmp_path / "s", mode)
+    assert (bytes_of(tmp_path), sorted(str(path) for path in tmp_path.rglob("*"))) == (before, names)
+
+
+def test_a_store_without_its_catalog_is_damaged_and_not_empty(tmp_path: Path) -> None:
+    """It is not taken for a place to make a new one."""
+    path = closed_fruit(tmp_path / "s")
+    (path / CATALOG).unlink()
+    before = bytes_of(path)
+    for mode in MODES:
+        with pytest.raises(StoreDamaged, match="no longer one"):
+            Store.open(path, mode)
+    assert bytes_of(path) == before
+
+
+def test_a_store_can_be_copied_and_moved(tmp_path: Path) -> None:
+    """No path is stored in it."""
+    path = closed_fruit(tmp_path / "s")
+    copied(path, tmp_path / "copy")
+    path.rename(tmp_path / "moved")
+    for name in ("copy", "moved"):
+        with Store.open(tmp_path / name, "w") as store:
+            store.append(vectors(1), [1.0])
+            assert store.check().ok
+    assert not any(str(tmp_path).encode() in found for found in bytes_of(tmp_path / "moved").values())
+
+
+def test_errors_of_opening_are_all_ours(tmp_path: Path) -> None:
+    """A single flipped bit anywhere in the first pages of the catalog: the truth, or an error of ours."""
+    path = closed_fruit(tmp_path / "s")
+    good = (path / CATALOG).read_bytes()
+    with Store.open(path) as store:
+        expected = contents(store)
+    for name in (f"{CATALOG}-wal", f"{CATALOG}-shm"):
+        (path / name).unlink(missing_ok=True)
+    wrong = 0
+    for offset in range(0, len(good), max(1, len(good) // 150)):
+        (path / CATALOG).write_bytes(good)
+        flip(path / CATALOG, offset, offset % 8)
+        report = check(path)
+        try:
+            with Store.open(path) as store:
+                found = contents(store)
+                assert found == expected or not report.ok, offset
+                assert all(expected.get(name) == item for name, item in found.items()), offset
+        except SoftKVError:
+            wrong += 1
+            assert not report.ok, offset
+    assert wrong > 0

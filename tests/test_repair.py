@@ -7,6 +7,7 @@ import pytest
 
 from softkv.errors import StoreDamaged, StoreExists, StoreNotFound
 from softkv.storage import Store, repair
+from softkv.storage.arena import HEADER, WINDOW
 from tests.stores import GENERATION, closed_fruit, contents, flip, forge, sql, vectors, wide
 from tests.test_checking import lasting
 
@@ -201,3 +202,95 @@ def test_many_items_are_saved_in_their_order(tmp_path: Path) -> None:
     with Store.open(tmp_path / "new") as store:
         assert list(store.keys()) == [name for name in names if name != "11"]
         assert store.check().ok
+
+
+VALUES = {
+    "number": [float(i) for i in range(8)],
+    "vector": vectors(8, 3, 1),
+    "label": list("xyzxyzxy"),
+    "text": [f"text {i}" for i in range(8)],
+}
+
+
+def made(path: Path, kind: str) -> Path:
+    """Eight items, two rows to a window; one without a key, one dead, one replaced."""
+    with Store.open(path, "c") as store:
+        store.configure({"colour": "red"})
+        store.append(
+            vectors(8, 1 << 17),
+            VALUES[kind],
+            keys=[f"key {i}" if i != 2 else None for i in range(8)],
+            payloads=[{"i": i} if i % 2 else None for i in range(8)],
+            texts=[f"embedded {i}" if i == 4 else None for i in range(8)],
+            value_vectors=vectors(8, 3, 2) if kind == "text" else None,
+        )
+        store.delete("key 6")
+        store.append(
+            vectors(1, 1 << 17, 9),
+            VALUES[kind][:1],
+            keys=["key 1"],
+            value_vectors=vectors(1, 3, 2) if kind == "text" else None,
+            on_conflict="replace",
+        )
+    return path
+
+
+def good(path: Path) -> dict[str, tuple[object, ...]]:
+    """What the items say of themselves, apart from their numbers and without those that have no key."""
+    with Store.open(path) as store:
+        assert store.check().ok
+        return {name: item[1:] for name, item in contents(store).items() if not name.startswith("#")}
+
+
+@pytest.mark.parametrize(
+    ("statement", "lost"),
+    [
+        ("UPDATE items_1 SET key = 'nobody' WHERE row = 3", "key 3"),
+        ("UPDATE items_1 SET key = CAST(x'ff' AS TEXT) WHERE row = 3", "key 3"),
+        ("DELETE FROM items_1 WHERE row = 3", "key 3"),
+        ("UPDATE items_1 SET ordinal = 'x' WHERE row = 3", "key 3"),
+        ("UPDATE contents SET payload = '9' WHERE item = 4", "key 3"),
+        ("UPDATE contents SET payload = CAST(x'ff' AS TEXT) WHERE item = 4", "key 3"),
+        ("UPDATE items_1 SET seal = seal - died, died = NULL WHERE row = 6", None),
+        ("UPDATE labels SET label = 'q' WHERE code = 2", "key 5"),
+        ("UPDATE labels SET label = CAST(x'ff' AS TEXT) WHERE code = 2", "key 5"),
+        ("DELETE FROM labels WHERE code = 2", "key 5"),
+        ("UPDATE labels SET count = 0", "all"),
+        ("DELETE FROM deaths", None),
+        ("UPDATE state SET writing = 1", "nothing"),
+        ("UPDATE generations SET rows = 1", "nothing"),
+    ],
+)
+def test_one_bad_row_of_the_catalog_does_not_cost_the_others(tmp_path: Path, statement: str, lost: str | None) -> None:
+    """What was altered by SQL behind the back is left behind, no less and no more; the dead stay dead."""
+    path = made(tmp_path / "old", "label")
+    expected = good(path)
+    sql(path, statement)
+    if lost == "nothing":
+        with pytest.raises(StoreDamaged, match="nothing can be saved"):
+            repair(path, tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+        return
+    repaired = repair(path, tmp_path / "new")
+    assert not repaired.report.ok
+    if lost == "all":
+        expected = {}
+    assert good(tmp_path / "new") == {name: item for name, item in expected.items() if name != lost}
+
+
+@pytest.mark.parametrize("file", ["values.label", "keys.f32"])
+def test_what_was_cut_off_is_lost_and_the_rest_saved(tmp_path: Path, file: str) -> None:
+    """An arena that ends in the middle of a window, and one whose header is gone."""
+    path = made(tmp_path / "old", "label")
+    expected = good(path)
+    arena = path / GENERATION / file
+    if file == "keys.f32":
+        with open(arena, "r+b") as opened:
+            opened.truncate(HEADER + 3 * WINDOW + 99)
+            opened.write(bytes(100))  # over the header
+    else:
+        arena.unlink()
+    repaired = repair(path, tmp_path / "new")
+    kept = {"key 0", "key 3", "key 4", "key 5"} if file == "keys.f32" else set()
+    assert good(tmp_path / "new") == {name: item for name, item in expected.items() if name in kept}
+    assert repaired.saved == len(kept) + (file == "keys.f32")  # and the one without a key

@@ -1,6 +1,9 @@
 """The store as its users see it: modes, what is refused, what comes back, and what every handle sees."""
 
+import gc
 import json
+import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +24,12 @@ from softkv.errors import (
     PayloadError,
     ShapeError,
     SoftKVError,
+    StoreDamaged,
     StoreLocked,
     StoreNotFound,
 )
 from softkv.storage import Added, Entry, Store, ValueKind
-from tests.stores import FRUIT, closed_fruit, contents, footprint, fruit, vectors
+from tests.stores import FRUIT, GENERATION, closed_fruit, contents, footprint, forge, fruit, vectors
 
 MANY = 100_000
 
@@ -1203,3 +1207,112 @@ def test_reading_changes_nothing(tmp_path: Path, call: str) -> None:
         READING[call](store)
         assert footprint(tmp_path / "s") == before
         assert store.check().ok
+
+
+def test_a_stream_of_texts_brings_their_embeddings(tmp_path: Path) -> None:
+    """One vector to compare, one to blend."""
+    with Store.open(tmp_path / "s", "c") as store:
+        entries = [Entry(f"key {i}", vectors(3)[i], f"text {i}", value_vector=vectors(3, 2)[i]) for i in range(3)]
+        assert store.extend(entries) == 3
+        assert store.get("key 2").value == "text 2"
+        np.testing.assert_array_equal(store.values([0, 1, 2]), vectors(3, 2))
+        assert store.check().ok
+
+
+def test_a_stream_needs_memory_for_one_batch(tmp_path: Path) -> None:
+    """Of 500 vectors there are never more alive than 50 and the one that is being made."""
+    alive: list[weakref.ref[np.ndarray]] = []
+    most = 0
+
+    def stream() -> Iterator[tuple[str, np.ndarray, float]]:
+        nonlocal most
+        for number in range(500):
+            vector = np.full(1_000, number, np.float32)
+            alive[:] = [one for one in alive if one() is not None]
+            alive.append(weakref.ref(vector))
+            most = max(most, len(alive))
+            yield f"key {number}", vector, float(number)
+
+    with Store.open(tmp_path / "s", "c") as store:
+        assert store.extend(stream(), batch_rows=50) == 500
+        assert most <= 51
+        assert store.check().ok
+
+
+def test_a_stream_asks_for_more_only_when_a_batch_is_on_the_disk(tmp_path: Path) -> None:
+    """What the generator has seen stored is there for a reader."""
+    with Store.open(tmp_path / "s", "c") as store, Store.open(tmp_path / "s") as reader:
+
+        def stream() -> Iterator[tuple[str, np.ndarray, float]]:
+            for number in range(30):
+                assert len(reader) == number // 10 * 10
+                yield f"key {number}", vectors(1)[0], 1.0
+
+        assert store.extend(stream(), batch_rows=10) == 30
+        assert store.check().ok
+
+
+@pytest.mark.parametrize("entry", [("key",), (), ("key", [1.0] * 4, 1.0, None, None, None, "more"), 7, None])
+def test_an_entry_of_the_wrong_length_is_refused(tmp_path: Path, entry: Any) -> None:
+    """With an error of ours that says what an entry is."""
+    with Store.open(tmp_path / "s", "c") as store, pytest.raises(InputError, match="an entry is"):
+        store.extend([entry])
+
+
+def test_a_stream_of_mixed_values_is_refused(tmp_path: Path) -> None:
+    """Within a batch, and against the batches before."""
+    with Store.open(tmp_path / "s", "c") as store:
+        for entries in ([(None, [1.0], 1.0), (None, [1.0], "red")], [(None, [1.0], 1.0), (None, [1.0], None)]):
+            with pytest.raises(KindError):
+                store.extend(entries)
+        with pytest.raises(KindError, match="items 1 to 1"):
+            store.extend([(None, [1.0], 1.0), (None, [1.0], "red")], batch_rows=1)
+        assert len(store) == 1
+        assert store.check().ok
+
+
+def test_settings_belong_to_a_commit(tmp_path: Path) -> None:
+    """A snapshot keeps its own."""
+    with fruit(tmp_path / "s") as store:
+        snapshot = store.snapshot()
+        store.configure({"new": 1})
+        assert (snapshot.settings, store.settings) == ({}, {"new": 1})
+        snapshot.close()
+        assert store.check().ok
+
+
+def test_a_handle_that_could_not_be_opened_complains_once(tmp_path: Path) -> None:
+    """Its destructor has nothing to add; no file and no lock stays behind."""
+    path = closed_fruit(tmp_path / "s")
+    forge(path, "generations", rows=9)
+    for mode in ("r", "w"):
+        with pytest.raises(StoreDamaged):
+            Store.open(path, mode)
+        gc.collect()
+    forge(path, "generations", rows=3)
+    with Store.open(path, "w") as store:
+        assert store.check().ok
+
+
+def test_open_files_do_not_grow(tmp_path: Path) -> None:
+    """Opening, reading, compacting, failing and closing, ten times over."""
+    closed_fruit(tmp_path / "s")
+    counts = []
+    for _ in range(10):
+        with Store.open(tmp_path / "s", "w") as store, Store.open(tmp_path / "s") as reader:
+            store.append(vectors(1), [1.0], keys=["plum"])
+            contents(reader)
+            store.delete("plum")
+            store.compact()
+            contents(reader)
+            with pytest.raises(ShapeError):
+                store.append(vectors(1, 9), [1.0])
+        (tmp_path / "s" / "LOCK").rename(tmp_path / "LOCK")
+        (tmp_path / "s" / "LOCK").mkdir()
+        with pytest.raises(Exception, match="not a regular file"):
+            Store.open(tmp_path / "s", "w")
+        (tmp_path / "s" / "LOCK").rmdir()
+        gc.collect()
+        counts.append(len(os.listdir("/dev/fd")))
+    assert len(set(counts)) == 1
+    assert not (tmp_path / "s" / GENERATION).exists()

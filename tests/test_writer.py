@@ -945,3 +945,37 @@ def test_damage_stops_a_replacement_that_has_to_read_it(tmp_path: Path) -> None:
             assert reader.commit == commit
         store.append(vectors(1), [1.0])
     assert not check(tmp_path / "s").ok
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_threads_get_the_rows_that_they_asked_for(tmp_path: Path, mode: str) -> None:
+    """Six threads ask the same question with different rows, as close together as threads can be."""
+    count, problems = 500, []
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(
+            np.repeat(np.arange(count), 4).reshape(-1, 4), np.arange(count), keys=[str(i) for i in range(count)]
+        )
+
+    def ask(store: Store, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            for _ in range(150):
+                rows = random.integers(0, count, 3)
+                found = [(item.key, item.value, item.vector[0]) for item in store.items(rows)]
+                assert found == [(str(row), row, row) for row in rows.tolist()]
+        except BaseException as error:
+            problems.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with Store.open(tmp_path / "s", mode) as store:
+            threads = [threading.Thread(target=ask, args=(store, seed)) for seed in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert problems == []
+            assert store.check().ok
+    finally:
+        sys.setswitchinterval(interval)
