@@ -36,6 +36,7 @@ SoftKVError
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 
 class SoftKVError(Exception):
@@ -110,7 +111,12 @@ class MissingExtra(SoftKVError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, needed: str, *, package: str, extra: str) -> None:
+        self._given = (needed, package, extra)
         super().__init__(f"{needed} needs {package}, which is not installed: pip install 'softkv[{extra}]'")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        needed, package, extra = self._given
+        return partial(type(self), package=package, extra=extra), (needed,)
 
 
 class StoreError(SoftKVError):

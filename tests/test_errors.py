@@ -1,6 +1,7 @@
 """The exception tree."""
 
 import inspect
+import pickle
 import re
 
 import pytest
@@ -58,3 +59,15 @@ def test_a_missing_extra_says_what_to_type() -> None:
     """The message ends with the exact pip line."""
     message = str(errors.MissingExtra("text", package="sentence-transformers", extra="text"))
     assert message.endswith("pip install 'softkv[text]'")
+
+
+def test_errors_survive_pickling() -> None:
+    """A pool of processes hands errors on with their messages and what they carry."""
+    for error in (
+        errors.MissingExtra("this", package="faiss-cpu", extra="cpu"),
+        errors.DuplicateKey("twice", ["a"]),
+        errors.StoreLocked("locked", 7),
+        errors.KeyMissing("no such key"),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

@@ -1175,3 +1175,15 @@ def test_errors_of_opening_are_all_ours(tmp_path: Path) -> None:
             wrong += 1
             assert not report.ok, offset
     assert wrong > 0
+
+
+def test_what_a_crash_left_beside_a_store_is_removed(tmp_path: Path) -> None:
+    """Half-made and half-erased stores of this name go when it is made again; others, and those at work, stay."""
+    names = [".s.new-0123abcd", ".s.old-0123abcd", ".other.new-0123abcd", ".s.new-zzzz", ".s.new-deadbeef"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "LOCK").touch()
+    living = locks.lock_writer(str(tmp_path / ".s.new-deadbeef"))
+    Store.open(tmp_path / "s", "c").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["s", *names[2:]])
+    living.release()

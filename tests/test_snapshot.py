@@ -352,3 +352,12 @@ def test_a_row_that_is_live_here_and_dead_there_is_damage(tmp_path: Path) -> Non
         with pytest.raises(StoreDamaged, match="live in one place and dead in another"):
             store.get("pear")
         assert any("row 1" in finding for finding in store.check().findings)
+
+
+def test_what_cannot_be_a_key_is_in_no_store(tmp_path: Path) -> None:
+    """`in` answers as a dict does, where asking for the item names the mistake."""
+    with fruit(tmp_path / "s") as store:
+        assert "apple" in store
+        assert "apple\0" not in store
+        assert "x" * 70_000 not in store
+        assert 7 not in store

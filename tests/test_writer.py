@@ -481,7 +481,7 @@ def test_an_error_at_the_commit_is_uncertain(tmp_path: Path) -> None:
             log = (tmp_path / "s" / f"{CATALOG}-wal").stat().st_size
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (log + 100, hard))
-            with pytest.raises(CommitUncertain, match="Open the store again and look at its commit number"):
+            with pytest.raises(CommitUncertain, match="Open the store again for writing and look at its commit number"):
                 store.delete("pear")
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
             with pytest.raises(HandlePoisoned):

@@ -251,5 +251,5 @@ def _difference(found: bytes, identity: Identity) -> str:
         return f"the header has {len(found)} of {HEADER} bytes"
     if not found.startswith(_MAGIC) or found[-_SEAL:] != b"crc32 %08x\n" % crc32(found[:-_SEAL]):
         return "the header is damaged, or the file is not an arena"
-    fields = json.loads(found[len(_MAGIC) : -_SEAL])
+    fields = found[len(_MAGIC) : -_SEAL].decode(errors="replace").strip()
     return f"the header says {fields}, but the catalog expects {identity}"

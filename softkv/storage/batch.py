@@ -54,6 +54,15 @@ class Batch:
             None if self.contents is None else [self.contents[i] for i in positions],
         )
 
+    def folded(self, *, last: bool) -> "Batch":
+        """The batch as if its items came one at a time: of a key that stands twice, the last or the first counts."""
+        chosen: dict[object, int] = {}
+        for position, key in enumerate(self.keys):
+            name = position if key is None else key
+            if last or name not in chosen:
+                chosen[name] = position
+        return self if len(chosen) == len(self) else self.take(list(chosen.values()))
+
 
 def checked(
     vectors: Any,

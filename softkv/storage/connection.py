@@ -183,7 +183,7 @@ class Connection:
         except sqlite3.Error as error:
             raise CommitUncertain(
                 f"{self.path}: SQLite reported {error} at the commit, so it may or may not have happened. "
-                "Open the store again and look at its commit number."
+                "Open the store again for writing and look at its commit number."
             ) from error
 
     def _roll_back(self) -> None:

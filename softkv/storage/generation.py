@@ -93,6 +93,11 @@ class Generation:
         for arena in self.arenas[:2]:
             arena.require_rows(rows)
 
+    def give_back(self, rows: int) -> None:
+        """Free the space behind the committed rows."""
+        for arena in self.arenas:
+            arena.give_back(rows)
+
     def norms(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """‖key‖ of rows start .. stop - 1; worked out again where the file is short or damaged."""
         try:

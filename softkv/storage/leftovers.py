@@ -4,11 +4,13 @@ Removes only what the catalog says is retired and nobody reads, and directories 
 """
 
 import os
+import re
 import stat
 
+from softkv.errors import SoftKVError
 from softkv.storage import files, locks
 from softkv.storage.catalog import Catalog, Head
-from softkv.storage.layout import GENERATION_NAME, generation_name
+from softkv.storage.layout import GENERATION_NAME, LOCK, generation_name
 
 
 def remove_leftovers(directory: str, catalog: Catalog) -> None:
@@ -38,3 +40,18 @@ def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
             if pin is not None:
                 pin.release()
     return True
+
+
+def remove_unborn(parent: str, name: str) -> None:
+    """Remove what a crash left of making or erasing the store `name`, unless somebody is at work there."""
+    ours = re.compile(rf"\.{re.escape(name)}\.(new|old)-[0-9a-f]{{8}}\Z")
+    for found in filter(ours.match, files.list_directory(parent)):
+        path = os.path.join(parent, found)
+        if not os.path.isfile(os.path.join(path, LOCK)):  # just begun, perhaps, and not locked yet
+            continue
+        try:
+            lock = locks.lock_writer(path)
+        except SoftKVError:
+            continue
+        files.remove_tree(path)
+        lock.release()

@@ -17,7 +17,7 @@ from softkv.storage.committed import Committed, load
 from softkv.storage.connection import Connection, application_of, connect_reader
 from softkv.storage.generation import Generation
 from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
-from softkv.storage.leftovers import remove_leftovers, remove_retired
+from softkv.storage.leftovers import remove_leftovers, remove_retired, remove_unborn
 from softkv.storage.writer import Writer
 
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {}  # from a format to the next one, inside one transaction
@@ -58,6 +58,7 @@ def create_writer(directory: str, *, force: bool) -> Writer:
     if not os.path.isdir(parent):
         raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
     locks.require_writable_platform(parent, force=force)
+    remove_unborn(parent, os.path.basename(directory))
     building = os.path.join(parent, f".{os.path.basename(directory)}.new-{secrets.token_hex(4)}")
     files.make_directory(building)
     try:

@@ -3,7 +3,6 @@
 Never touches the old store, and never guesses: a row with one doubtful byte stays behind and is counted.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from softkv.storage import opening
 from softkv.storage.checking import Report, Survey, survey
 from softkv.storage.layout import Rows, ValueKind
 from softkv.storage.roster import Entry, Roster
+from softkv.storage.snapshot import loaded
 from softkv.storage.store import Store
 
 _BATCH = 10_000
@@ -40,7 +40,7 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str]) -> Repaire
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
         with Store.open(target, "c") as store, found.catalog.connection.reading():
             saved = _save(found, Roster(found.catalog, found.head.generation), store)
-            store.configure(json.loads(found.standing.settings if found.standing else found.head.settings))
+            store.configure(loaded(found.standing.settings if found.standing else found.head.settings, "the settings"))
         return Repaired(found.report, saved, (found.standing.tally.count if found.standing else 0) - saved)
     finally:
         found.close()
@@ -73,6 +73,6 @@ def _save_batch(found: Survey, rows: Rows, entries: list[Entry], store: Store) -
         values,
         keys=[entry.key for entry in entries],
         texts=[entry.content[0] for entry in entries],
-        payloads=[None if entry.content[2] is None else json.loads(entry.content[2]) for entry in entries],
+        payloads=[None if entry.content[2] is None else loaded(entry.content[2], "a payload") for entry in entries],
         value_vectors=cells if kind is ValueKind.TEXT else None,
     )

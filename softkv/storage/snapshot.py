@@ -78,7 +78,7 @@ class Snapshot:
     @property
     def settings(self) -> dict[str, Any]:
         """What the users of the store keep with it: the store itself gives it no meaning."""
-        found = _loaded(self._standing.settings if self._standing else self._head.settings, "the settings")
+        found = loaded(self._standing.settings if self._standing else self._head.settings, "the settings")
         if not isinstance(found, dict):
             raise StoreDamaged(f"the settings are a {type(found).__name__}, not a dict. Run `softkv check`.")
         return found
@@ -104,7 +104,10 @@ class Snapshot:
         return self.rows - self._deaths.count
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._find(key) is not None
+        try:
+            return isinstance(key, str) and self._find(key) is not None
+        except KeyTextError:  # what cannot be a key is in no store
+            return False
 
     def find(self, key: str) -> int:
         """The row of the item with this key or `#<number>`."""
@@ -243,8 +246,8 @@ class Snapshot:
     def _item(self, entry: Entry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
         text, value_text, payload = entry.content
         value = self._value(values[position], value_text)
-        loaded = None if payload is None else _loaded(payload, f"the payload of the item in row {entry.row}")
-        return Item(entry.row, entry.item, entry.key, vectors[position], value, loaded, text)
+        carried = None if payload is None else loaded(payload, f"the payload of the item in row {entry.row}")
+        return Item(entry.row, entry.item, entry.key, vectors[position], value, carried, text)
 
     def _value(self, cells: npt.NDArray[Any], text: str | None) -> Value:
         kind = self.layout.kind if self.layout else None
@@ -255,7 +258,7 @@ class Snapshot:
         return cells if text is None else text
 
 
-def _loaded(text: str, name: str) -> Any:
+def loaded(text: str, name: str) -> Any:
     """JSON of the catalog. A checksum does not keep out who computes one, so it need not be JSON at all."""
     try:
         return json.loads(text)

@@ -11,7 +11,7 @@ Does not check what callers give (batch.py) and answers no questions (snapshot.p
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -167,7 +167,7 @@ class Writer:
     def _resolved(self, batch: Batch, on_conflict: str) -> tuple[Batch, Rows, list[int]]:
         """The items to write, the rows they replace, and the place of each in the order of the store."""
         if on_conflict != "error":
-            batch = _folded(batch, last=on_conflict == "replace")
+            batch = batch.folded(last=on_conflict == "replace")
         named = [position for position, key in enumerate(batch.keys) if key is not None]
         keys = [key for key in batch.keys if key is not None]
         found = self._existing(keys)
@@ -210,8 +210,7 @@ class Writer:
             yield
         except StorageFull:
             if self._still_at(self.committed.head):  # and so no other writer's rows lie there
-                for arena in generation.arenas:
-                    arena.give_back(rows)
+                generation.give_back(rows)
             raise
 
     def _write_into(
@@ -350,7 +349,7 @@ class Writer:
             raise self.failure
         if self.committed.generation:
             self.committed.generation.arenas[2].sync()
-        with self.catalog.connection.writing():
+        with suppress(StorageFull), self.catalog.connection.writing():  # without it the next writer verifies a little
             self.catalog.advance(self.committed.head, writing=0)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -378,16 +377,6 @@ def _checksums(
         finished.append(complete)
         tails.append(tail)
     return finished, (tails[0], tails[1], tails[2])
-
-
-def _folded(batch: Batch, *, last: bool) -> Batch:
-    """A batch as if its items came one at a time: of a key that stands twice, the last or the first counts."""
-    chosen: dict[object, int] = {}
-    for position, key in enumerate(batch.keys):
-        name = position if key is None else key
-        if last or name not in chosen:
-            chosen[name] = position
-    return batch if len(chosen) == len(batch) else batch.take(list(chosen.values()))
 
 
 def _refuse_duplicates(keys: list[str], found: Rows) -> None:
