@@ -36,7 +36,7 @@ def test_the_errors_that_the_documents_list_exist() -> None:
     assert [name for name in names if not hasattr(errors, name)] == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/storage.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/storage.md", "docs/measurements.md"])
 def test_the_files_that_the_documents_name_exist(document: str) -> None:
     """No document points to a file that is not there."""
     text = (ROOT / document).read_text(encoding="utf-8")
