@@ -19,7 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The marker of our own."""
-    config.addinivalue_line("markers", "slow: starts processes, crashes them, or builds packages")
+    config.addinivalue_line(
+        "markers", "slow: starts processes, crashes them, builds packages, or tries thousands of sequences"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -31,6 +31,8 @@ from softkv.errors import DuplicateKey, InputError, KeyMissing
 from softkv.storage import Entry, Snapshot, Store
 from tests.tiny import shrink
 
+pytestmark = pytest.mark.slow
+
 KEY_WIDTH, VALUE_WIDTH = 3, 2
 NOBODY = ["nobody has this", "#999999", "#0", "#01", "#١", "#x", "#"]
 KINDS = ("number", "vector", "label", "text")
