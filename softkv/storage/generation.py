@@ -21,7 +21,6 @@ from softkv.storage.catalog import Catalog, Standing
 from softkv.storage.layout import PIN, Layout, Matrix, RowShape, generation_name
 
 Array = npt.NDArray[Any]
-Finished = list[list[tuple[int, int]]]  # per arena, the windows that became complete
 
 
 class Generation:

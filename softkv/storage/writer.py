@@ -382,8 +382,8 @@ def _checksums(
 def _refuse_duplicates(keys: list[str], found: Rows) -> None:
     """Name the keys that are there already, or stand twice in the batch."""
     if len(set(keys)) < len(keys):
-        seen: set[str] = set()
-        twice = [key for key in keys if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+        first = {key: position for position, key in reversed(list(enumerate(keys)))}
+        twice = [key for position, key in enumerate(keys) if first[key] != position]
         raise DuplicateKey(f"{_listed(twice)} stands more than once in the batch. Nothing was written.", twice)
     if (found >= 0).any():
         there = [keys[i] for i in np.flatnonzero(found >= 0)]
