@@ -13,7 +13,14 @@ SoftKVError
 │   ├── NotExpressible                a compatibility or heads that this lookup cannot express
 │   ├── KeyTextError                  a key that cannot be a key
 │   ├── DuplicateKey                  a key that is already there, or twice in one batch
-│   └── PayloadError                  a payload that is not JSON, too deep or too large
+│   ├── PayloadError                  a payload that is not JSON, too deep or too large
+│   ├── FilterError                   a where= that cannot be understood
+│   ├── UnknownText                   a text of which the embedder knows nothing
+│   ├── EmbedderNeeded                a text where this store can only compare vectors
+│   └── BadRecord                     a file, or a line of one, that cannot be read as items
+├── EmbedderError                     the model that turns texts into vectors
+│   ├── EmbedderNotFound              there is none of this name
+│   └── EmbedderMismatch              it behaves differently from the one this store was made with
 ├── KeyMissing (KeyError)             no item has this key
 ├── MissingExtra (ImportError)        an optional dependency is not installed
 └── StoreError                        the store on disk, or the handle on it
@@ -26,6 +33,7 @@ SoftKVError
     │   └── WritingUnsupported        a platform or file system on which writing is not safe
     ├── StoreLocked                   another process is the writer
     ├── WriterFenced                  another writer has taken over since
+    ├── Unfinished                    a rebuild has begun; finish or abandon it first
     ├── StorageFull (OSError)         no space left; nothing of the batch was kept
     ├── StorageFailed (OSError)       the operating system reported an error
     │   └── CommitUncertain           the commit may or may not have happened; reopen to see
@@ -103,6 +111,34 @@ class PayloadError(InputError):
     """A payload that is not JSON, too deep or too large."""
 
 
+class FilterError(InputError):
+    """A where= that cannot be understood: an unknown operator, or an operand that no payload could hold."""
+
+
+class UnknownText(InputError):
+    """A text of which the embedder knows nothing; a zero vector in its place would be like everything and nothing."""
+
+
+class EmbedderNeeded(InputError):
+    """A text was given where this store can only compare vectors."""
+
+
+class BadRecord(InputError):
+    """A file, or a line of one, that cannot be read as items."""
+
+
+class EmbedderError(SoftKVError):
+    """The model that turns texts into vectors."""
+
+
+class EmbedderNotFound(EmbedderError):
+    """There is no embedder of this name."""
+
+
+class EmbedderMismatch(EmbedderError):
+    """The embedder behaves differently from the one that this store was made with."""
+
+
 class KeyMissing(SoftKVError, KeyError):
     """No item has this key."""
 
@@ -161,6 +197,10 @@ class StoreLocked(StoreError):
 
 class WriterFenced(StoreError):
     """Another writer has taken over since this handle was opened."""
+
+
+class Unfinished(StoreError):
+    """A rebuild of the store has begun. Finish or abandon it before anything else is changed."""
 
 
 class StorageFull(StoreError, OSError):

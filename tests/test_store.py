@@ -1320,3 +1320,18 @@ def test_open_files_do_not_grow(tmp_path: Path) -> None:
         counts.append(len(os.listdir("/dev/fd")))
     assert len(set(counts)) == 1
     assert not (tmp_path / "s" / GENERATION).exists()
+
+
+def test_settings_change_in_the_commit_of_a_batch(tmp_path: Path) -> None:
+    """A batch may bring settings along: both are there after one commit, for the first batch and for later ones."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(2), [1.0, 2.0], settings={"kept": 1})
+        assert (store.commit, store.settings) == (1, {"kept": 1})
+        store.append(vectors(1), [3.0])
+        assert store.settings == {"kept": 1}
+        store.append(vectors(1), [4.0], settings={"kept": 2})
+        assert (store.commit, store.settings) == (3, {"kept": 2})
+        with pytest.raises(ShapeError):
+            store.append(vectors(1, 5), [4.0], settings={"kept": 3})
+        assert store.settings == {"kept": 2}
+        assert store.check().ok

@@ -242,6 +242,13 @@ def _contents(
     return list(zip(embedded, carried, encoded, strict=True))
 
 
+def checked_settings(settings: Mapping[str, Any]) -> str:
+    """The settings of a store as JSON."""
+    if not isinstance(settings, Mapping):
+        raise InputError(f"settings are a {type(settings).__name__}; give a dict")
+    return checked_json(dict(settings), "settings")
+
+
 def checked_json(payload: Any, name: str) -> str:
     """A payload, or what else is kept as JSON, in the form that gives the same back."""
     waiting, seen = [(payload, 1)], 0

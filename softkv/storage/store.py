@@ -217,11 +217,13 @@ class Store:
         texts: Sequence[str | None] | None = None,
         value_vectors: Any = None,
         on_conflict: str = "error",
+        settings: Mapping[str, Any] | None = None,
     ) -> Added:
         """Add one batch, wholly or not at all; when this returns, it is on the disk.
 
         Texts as values are labels, or texts when `value_vectors` gives their embeddings. A key that is there already
-        is an error that names it, or is replaced, or left as it is ("ignore").
+        is an error that names it, or is replaced, or left as it is ("ignore"). `settings` replaces the settings of the
+        store in the same commit, if there is one.
         """
         writer = self._require_writer()
         if on_conflict not in CONFLICTS:
@@ -237,7 +239,7 @@ class Store:
                 value_vectors=value_vectors,
                 layout=writer.committed.standing.layout if writer.committed.standing else None,
             )
-            return writer.append(batch, on_conflict)
+            return writer.append(batch, on_conflict, settings)
 
     def extend(self, entries: Iterable[Sequence[Any]], *, batch_rows: int = 10_000, on_conflict: str = "error") -> int:
         """Add items from an iterator, `Entry` or tuples like it, batch by batch; returns how many were stored.

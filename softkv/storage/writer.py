@@ -23,14 +23,13 @@ from softkv.errors import (
     CommitUncertain,
     DuplicateKey,
     HandlePoisoned,
-    InputError,
     StorageFull,
     StoreError,
     WriterFenced,
 )
 from softkv.storage import files, locks
 from softkv.storage.arena import Arena, extend_windows, flat
-from softkv.storage.batch import Batch, checked_json, shown
+from softkv.storage.batch import Batch, checked_settings, shown
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
 from softkv.storage.generation import Generation, norms_of
@@ -152,8 +151,9 @@ class Writer:
         except StoreError:
             return False
 
-    def append(self, batch: Batch, on_conflict: str) -> Added:
-        """Write a checked batch, wholly or not at all."""
+    def append(self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None) -> Added:
+        """Write a checked batch, and new settings if there are any, wholly or not at all."""
+        kept = None if settings is None else checked_settings(settings)
         with self.work():
             ignored = len(batch)
             batch, doomed, ordinals = self._resolved(batch, on_conflict)
@@ -161,7 +161,7 @@ class Writer:
             head = self.committed.head
             added = Added(self.committed.rows, head.next_item, len(batch), len(doomed), ignored)
             if len(batch):
-                self._write(batch, doomed, ordinals)
+                self._write(batch, doomed, ordinals, kept)
             return added
 
     def _resolved(self, batch: Batch, on_conflict: str) -> tuple[Batch, Rows, list[int]]:
@@ -191,15 +191,16 @@ class Writer:
     def _roster(self) -> Roster:
         return Roster(self.catalog, self.committed.head.generation)
 
-    def _write(self, batch: Batch, doomed: Rows, ordinals: Sequence[int]) -> None:
+    def _write(self, batch: Batch, doomed: Rows, ordinals: Sequence[int], settings: str | None) -> None:
         head, standing = self.committed.head, self.committed.standing
         if standing is None:
             generation = Generation.create(head.store, self.directory, 1, batch.layout, self.catalog)
-            standing = Standing(1, 0, batch.layout, (0, 0, 0), Tally.empty(), head.settings, 0)
+            standing = Standing(1, 0, batch.layout, (0, 0, 0), Tally.empty(), settings or head.settings, 0)
             with self.newborn(generation):
                 self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
         else:
             assert self.committed.generation is not None
+            standing = replace(standing, settings=settings or standing.settings)
             with self._giving_back(self.committed.generation, standing.rows):
                 self._write_into(self.committed.generation, standing, batch, doomed, ordinals, fresh=False)
 
@@ -354,9 +355,7 @@ class Writer:
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings that the users of the store keep with it."""
-        if not isinstance(settings, Mapping):
-            raise InputError(f"settings are a {type(settings).__name__}; give a dict")
-        text = checked_json(dict(settings), "settings")
+        text = checked_settings(settings)
         with self.work():
             standing = self.committed.standing
             if standing is None:
