@@ -1,0 +1,23 @@
+"""Texts become key vectors: by the bundled model, by sentence-transformers, or by what the user brings.
+
+Reading order: embedder.py (the promise that all of them keep), vectors.py (what goes in and comes out, checked),
+static.py (the bundled model), transformer.py (sentence-transformers), brought.py (the user's own), registry.py (names),
+identity.py (what a store remembers of one) and distillation.py (how a static model is made).
+
+Does not know about stores, queries or scores. tokenizers, torch and sentence_transformers are imported where they are
+used.
+
+>>> static = find("static")
+>>> keys = static.documents(["a boy looking for treasure", "the price of coffee"])
+>>> keys.shape
+(2, 256)
+>>> scores = keys @ static.queries(["how much is a cup?"])[0]
+>>> bool(scores[1] > scores[0])
+True
+"""
+
+from softkv.embedders.embedder import Embedder, Progress
+from softkv.embedders.identity import Identity
+from softkv.embedders.registry import DEFAULT, Listed, find, names, register
+
+__all__ = ["DEFAULT", "Embedder", "Identity", "Listed", "Progress", "find", "names", "register"]

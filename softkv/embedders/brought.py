@@ -1,0 +1,132 @@
+"""Embedders that the user brings: a function from texts to a matrix, or an object that keeps the promise.
+
+They are wrapped, so that what they give back is checked: one row for each text, one width, finite, no zero vectors.
+
+Does not catch what they raise while they work: that is the user's own code, and the traceback leads there.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from softkv.embedders.embedder import Embedder, Progress, Vectors
+from softkv.embedders.vectors import PROBES, checked_texts, checked_vectors, nonzero, of_length_one, refuse_unknown
+from softkv.errors import EmbedderError, KindError, SoftKVError
+
+Function: TypeAlias = Callable[[Sequence[str]], Any]  # texts -> a matrix with one row for each
+
+_TEXTS = 1024  # given to a function at once, so that progress can be told
+_ATTRIBUTES = ("name", "width", "normalised", "query_prompt", "document_prompt")
+
+
+@final
+class FunctionEmbedder:
+    """A function of the user's. Its width, and whether its vectors have length 1, are seen from a few fixed texts."""
+
+    def __init__(self, function: Function, name: str | None = None) -> None:
+        self.name = name_of(function) if name is None else name
+        self.query_prompt: str | None = None
+        self.document_prompt: str | None = None
+        self._function = function
+        probes = checked_vectors(self._tried(), PROBES, name=self.name, width=None)
+        if probes.shape[1] == 0:
+            raise EmbedderError(f"the embedder {self.name!r} gives vectors of width 0, expected 1 or more numbers.")
+        self.width = int(probes.shape[1])
+        self.normalised = of_length_one(probes)
+
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """What the function gives, checked."""
+        texts = checked_texts(texts)
+        vectors = np.empty((len(texts), self.width), dtype=np.float32)
+        for first in range(0, len(texts), _TEXTS):
+            block = texts[first : first + _TEXTS]
+            found = checked_vectors(self._function(block), block, name=self.name, width=self.width, first=first)
+            refuse_unknown(block, nonzero(found), self.name, first=first)
+            vectors[first : first + len(block)] = found
+            if progress is not None:
+                progress(first + len(block), len(texts))
+        return vectors
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """The same as documents: a function makes no difference."""
+        return self.documents(texts)
+
+    def _tried(self) -> Any:
+        try:
+            return self._function(list(PROBES))
+        except SoftKVError:
+            raise
+        except Exception as error:
+            raise EmbedderError(
+                f"the embedder {self.name!r} failed on {list(PROBES)}, which are there to find its width: "
+                f"{type(error).__name__}: {error}. It has to take any text; for one of which it knows nothing it may "
+                f"return a row of zeros."
+            ) from error
+
+
+@final
+class ObjectEmbedder:
+    """An object of the user's that keeps the promise, under the name it is found by."""
+
+    def __init__(self, embedder: Embedder, name: str | None = None) -> None:
+        _check_attributes(embedder)
+        self.name = embedder.name if name is None else name
+        self.width = int(embedder.width)
+        self.normalised = bool(embedder.normalised)
+        self.query_prompt = embedder.query_prompt
+        self.document_prompt = embedder.document_prompt
+        self._embedder = embedder
+
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """What the object gives for documents, checked."""
+        texts = checked_texts(texts)
+        return self._checked(self._embedder.documents(texts, progress=progress), texts)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """What the object gives for queries, checked."""
+        texts = checked_texts(texts)
+        return self._checked(self._embedder.queries(texts), texts)
+
+    def _checked(self, given: Any, texts: Sequence[str]) -> Vectors:
+        vectors = checked_vectors(given, texts, name=self.name, width=self.width)
+        refuse_unknown(texts, nonzero(vectors), self.name)
+        return vectors
+
+
+def brought(given: Any, name: str | None = None) -> Embedder:
+    """Something of the user's as an embedder, under a name of its own if none is given."""
+    if isinstance(given, (FunctionEmbedder, ObjectEmbedder)) and name in (None, given.name):
+        return given
+    if not isinstance(given, type) and hasattr(given, "documents") and hasattr(given, "queries"):
+        return ObjectEmbedder(given, name)
+    if callable(given) and not isinstance(given, type):
+        return FunctionEmbedder(given, name)
+    what = f"the class {given.__name__}; pass an instance" if isinstance(given, type) else type(given).__name__
+    raise KindError(
+        f"expected an embedder: a name, a folder, a function from texts to a matrix, or an object with documents() and "
+        f"queries(), got {what}."
+    )
+
+
+def name_of(function: Function) -> str:
+    """The module and the name of a function; a lambda is told from others by its line."""
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{named.__module__}:{named.__qualname__}"
+    return f"{name} (line {function.__code__.co_firstlineno})" if name.endswith("<lambda>") else name
+
+
+def _check_attributes(embedder: Embedder) -> None:
+    missing = [name for name in _ATTRIBUTES if not hasattr(embedder, name)]
+    if missing:
+        raise KindError(
+            f"an embedder of type {type(embedder).__name__} has no {', '.join(missing)}; expected all of "
+            f"{', '.join(_ATTRIBUTES)}. Add them, or pass a function from texts to a matrix."
+        )
+    if isinstance(embedder.width, bool) or not isinstance(embedder.width, int) or embedder.width < 1:
+        raise KindError(
+            f"the embedder {embedder.name!r} has width {embedder.width!r}, expected a whole number above 0."
+        )

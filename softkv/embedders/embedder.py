@@ -1,0 +1,32 @@
+"""The promise that every embedder keeps.
+
+Does not say how: a table, a network, a service, all the same.
+
+Shapes: n texts, w width.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+Progress: TypeAlias = Callable[[int, int], None]  # called with how many texts are done, and of how many
+Vectors: TypeAlias = npt.NDArray[np.float32]  # (n, w)
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into vectors of one width; the same text always into (nearly) the same vector."""
+
+    name: str  # what a store remembers and `find` understands
+    width: int
+    normalised: bool  # whether vectors have length 1
+    query_prompt: str | None  # put before queries; None for none
+    document_prompt: str | None  # put before documents; None for none
+
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """The vectors of texts that are looked up: the keys."""
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of texts that look up."""

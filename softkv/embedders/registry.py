@@ -1,0 +1,150 @@
+"""Which embedder a name means.
+
+A name is looked for among those that were registered, the bundled model, the entry points of installed packages
+(group "softkv.embedders"), folders, and the models of sentence-transformers, in this order. What was found once is
+kept.
+
+Does not import a function by its name: the name may come out of somebody else's store, and nothing that a store says is
+ever run.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from softkv.embedders import transformer
+from softkv.embedders.brought import FunctionEmbedder, ObjectEmbedder, brought
+from softkv.embedders.embedder import Embedder
+from softkv.embedders.static import BUNDLED, CARD, Static
+from softkv.errors import EmbedderError, EmbedderNotFound, KindError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+DEFAULT = "static"
+GROUP = "softkv.embedders"
+EXTRA = "text"
+
+_registered: dict[str, Embedder] = {}
+_found: dict[str, Embedder] = {}
+_turn = threading.RLock()  # a model is loaded once, not once per thread; an entry point may call find
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An embedder as a list of them shows it."""
+
+    name: str
+    origin: str  # "bundled", "registered", "entry point ...", "packaged"
+    width: int | None  # None: known only once it is loaded
+    extra: str | None  # the extra of softkv that it needs and that is not installed
+
+    @property
+    def available(self) -> bool:
+        """Whether it can be used without installing anything."""
+        return self.extra is None
+
+
+def find(given: str | Callable[[Sequence[str]], Any] | Embedder) -> Embedder:
+    """The embedder of a name or in a folder; or a function, or an object, made into one.
+
+    >>> find("static").width
+    256
+    >>> letters = find(lambda texts: [[text.count("a"), text.count("e")] for text in texts])
+    >>> letters.documents(["a tale", "needle"])
+    array([[2., 1.],
+           [0., 3.]], dtype=float32)
+    """
+    if isinstance(given, (Static, transformer.Transformer, FunctionEmbedder, ObjectEmbedder)):
+        return given
+    if not isinstance(given, str):
+        return brought(given)
+    with _turn:
+        if given in _registered:
+            return _registered[given]
+        kept = os.path.realpath(given) if os.path.isdir(given) and given != DEFAULT else given
+        if kept not in _found:
+            _found[kept] = _load(given)
+        return _found[kept]
+
+
+def register(name: str, embedder: Callable[[Sequence[str]], Any] | Embedder) -> None:
+    """Give a function or an object a name, for this process; the name is what stores remember.
+
+    >>> register("vowels", lambda texts: [[sum(text.count(vowel) for vowel in "aeiou")] for text in texts])
+    >>> find("vowels").queries(["treasure"])
+    array([[4.]], dtype=float32)
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise KindError(f"expected a name for the embedder, got {name!r}. Pass a text that is not empty.")
+    if name == DEFAULT:
+        raise EmbedderError(f"{name!r} is the name of the bundled embedder. Register yours under another one.")
+    ready = brought(embedder, name)
+    with _turn:
+        _registered[name] = ready
+
+
+def names() -> list[Listed]:
+    """The embedders that can be named here; any other name is that of a folder or of a sentence-transformers model."""
+    with _turn:
+        registered = [Listed(name, "registered", one.width, None) for name, one in _registered.items()]
+    bundled = Listed(DEFAULT, "bundled", Static.load(BUNDLED, DEFAULT).width, None)
+    plugins = [Listed(name, f"entry point {one.value}", None, None) for name, one in _entry_points().items()]
+    extra = None if find_spec("sentence_transformers") is not None else EXTRA
+    packaged = [
+        Listed(name, "packaged", None, extra)
+        for name in transformer.PACKAGED
+        if "/" not in name and transformer.packaged(name) is not None
+    ]
+    return [bundled, *registered, *plugins, *packaged]
+
+
+def _load(name: str) -> Embedder:
+    if name == DEFAULT:
+        return Static.load(BUNDLED, DEFAULT)
+    plugins = _entry_points()
+    if name in plugins:
+        return _plugged(name, plugins[name])
+    if os.path.isdir(name):
+        return _opened(name)
+    if os.path.exists(name):
+        raise EmbedderNotFound(f"{name} is a file, expected the folder of an embedder. Pass the folder.")
+    if ":" in name:
+        raise EmbedderNotFound(
+            f"there is no embedder {name!r}. This is the name of a function, and functions are not imported by name: "
+            f"pass the function itself, or register it first: softkv.embedders.register({name!r}, function)."
+        )
+    return transformer.load(name, [DEFAULT, *_registered, *plugins])
+
+
+def _opened(folder: str) -> Embedder:
+    if (Path(folder) / CARD).is_file() and not (Path(folder) / transformer.MODULES).exists():
+        return Static.load(Path(folder), folder)
+    if any((Path(folder) / file).is_file() for file in (transformer.MODULES, "config.json")):
+        return transformer.load(folder)
+    raise EmbedderNotFound(
+        f"the folder {folder} holds no embedder: expected {CARD} of a static one, or {transformer.MODULES} of a model "
+        f"of sentence-transformers. Pass such a folder."
+    )
+
+
+def _plugged(name: str, plugin: "EntryPoint") -> Embedder:
+    try:
+        loaded = plugin.load()
+        given = loaded() if isinstance(loaded, type) else loaded
+    except Exception as error:
+        raise EmbedderError(
+            f"the embedder {name!r} of the entry point {plugin.value} cannot be loaded ({type(error).__name__}: "
+            f"{error}). Repair or remove the package that brings it."
+        ) from error
+    return brought(given, name)
+
+
+def _entry_points() -> dict[str, "EntryPoint"]:
+    from importlib.metadata import entry_points  # as slow to import as the tokenizer
+
+    return {one.name: one for one in entry_points(group=GROUP)}

@@ -1,0 +1,117 @@
+"""What goes into an embedder and what comes out of it, checked.
+
+A text of which nothing is known is refused here: a zero vector in its place would be like everything and nothing.
+
+Does not embed anything.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.embedders.embedder import Vectors
+from softkv.errors import KindError, NotFinite, ShapeError, UnknownText
+
+# Embedded whenever it must be seen how an embedder behaves: of several lengths, in words that any model has met.
+# Never change them: stores remember what came of them.
+PROBES = ("treasure", "How much does a cup of coffee cost?", "The train to the city leaves at 7:45.", "42 red cars")
+
+
+def checked_texts(texts: Sequence[str]) -> list[str]:
+    """The texts as a list, or an error that names the first that is none."""
+    if isinstance(texts, str):
+        raise KindError(f"expected a list of texts, got one text, {shown(texts)}. Pass [text].")
+    found = list(texts)
+    for position, text in enumerate(found):
+        if not isinstance(text, str):
+            raise KindError(f"expected texts, got {type(text).__name__} at position {position}. Pass strings only.")
+        if not _encodable(text):
+            raise KindError(
+                f"the text at position {position}, {shown(text)}, holds half of a surrogate pair and cannot be written "
+                f"as UTF-8. Decode it anew from its source."
+            )
+    return found
+
+
+def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str, *, first: int = 0) -> None:
+    """Raise if an embedder knows nothing of some text; the first of them stands at position `first`."""
+    if known.all():
+        return
+    position = int(np.argmin(known))
+    text = texts[position]
+    what = "it holds no word that the model knows" if text.strip() else "it is empty"
+    raise UnknownText(
+        f"the embedder {name!r} can make nothing of the text at position {first + position}, {shown(text)}: {what}. "
+        f"Leave it out, reword it, or use another embedder."
+    )
+
+
+def checked_vectors(given: Any, texts: Sequence[str], *, name: str, width: int | None, first: int = 0) -> Vectors:
+    """What somebody's embedder gave back for these texts, as float32; zero rows are let through."""
+    matrix = _matrix(given, name)
+    if (
+        matrix.ndim != 2
+        or len(matrix) != len(texts)
+        or matrix.shape[1] != (matrix.shape[1] if width is None else width)
+    ):
+        wide = "width" if width is None else width
+        raise ShapeError(
+            f"the embedder {name!r} gave shape {matrix.shape} for {len(texts)} texts, expected ({len(texts)}, {wide}). "
+            f"It has to return a matrix with one row for each text."
+        )
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(matrix, dtype=np.float32)
+    bad = ~np.isfinite(vectors).all(axis=1)
+    if bad.any():
+        position = int(np.argmax(bad))
+        raise NotFinite(
+            f"the embedder {name!r} gave NaN, infinity or a number beyond float32 for the text at position "
+            f"{first + position}, {shown(texts[position])}; expected finite numbers. Repair the embedder."
+        )
+    return vectors
+
+
+def of_length_one(vectors: Vectors) -> bool:
+    """Whether all vectors that are not zero have length 1, up to rounding."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    known = lengths[lengths > 0]
+    return bool(known.size) and bool((np.abs(known - 1.0) < 1e-3).all())
+
+
+def nonzero(vectors: Vectors) -> npt.NDArray[np.bool_]:
+    """Which vectors are more than zeros."""
+    known: npt.NDArray[np.bool_] = (vectors != 0).any(axis=1)
+    return known
+
+
+def shown(text: str, longest: int = 60) -> str:
+    """A text as an error may quote it."""
+    return repr(text if len(text) <= longest else text[: longest - 3] + "...")
+
+
+def _matrix(given: Any, name: str) -> npt.NDArray[Any]:
+    if hasattr(given, "toarray"):  # a sparse matrix, as the vectorizers of scikit-learn give it
+        given = given.toarray()
+    try:
+        matrix = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(
+            f"the embedder {name!r} gave {type(given).__name__}, which NumPy cannot read as a matrix: {error}. "
+            f"It has to return a matrix with one row for each text."
+        ) from error
+    if matrix.size and matrix.dtype.kind not in "fiu":
+        raise KindError(
+            f"the embedder {name!r} gave {type(given).__name__} of dtype {matrix.dtype}, expected real numbers. "
+            f"It has to return a matrix with one row for each text."
+        )
+    return matrix
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
