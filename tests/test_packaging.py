@@ -72,6 +72,13 @@ def test_the_wheel_holds_every_module(wheel: Path) -> None:
                 assert f"{package}/{path.relative_to(ROOT / folder)}" in names
 
 
+def test_the_bundled_embedder_is_small(wheel: Path) -> None:
+    """The static embedder takes at most 8 MB of the wheel, and comes with its licence and attribution."""
+    files = [one for one in zipfile.ZipFile(wheel).infolist() if one.filename.startswith("softkv/embedders/bundled/")]
+    assert sum(one.compress_size for one in files) <= 8_000_000
+    assert {Path(one.filename).name for one in files} >= {"vectors.npy", "tokenizer.json", "LICENSE", "NOTICE"}
+
+
 def test_the_command_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     """`softkv --version` and `--help` run outside the checkout, with no extra installed."""
     assert run(installed / "softkv", "--version", folder=tmp_path).strip() == "softkv, version 0.1.0"
@@ -83,6 +90,12 @@ def test_the_examples_run_from_the_wheel(installed: Path, tmp_path: Path) -> Non
     said = run(installed / "python", "-m", "softkv_examples", folder=tmp_path)
     assert "reopened: radiator grill -> 0.5" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_are_embedded_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """The bundled embedder is found where the wheel put it."""
+    script = "from softkv.embedders import find; print(find('static').documents(['a boy looking for treasure']).shape)"
+    assert run(installed / "python", "-c", script, folder=tmp_path).strip() == "(1, 256)"
 
 
 def test_the_installed_types_are_seen(installed: Path) -> None:

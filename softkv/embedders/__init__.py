@@ -1,8 +1,8 @@
 """Texts become key vectors: by the bundled model, by sentence-transformers, or by what the user brings.
 
 Reading order: embedder.py (the promise that all of them keep), vectors.py (what goes in and comes out, checked),
-static.py (the bundled model), transformer.py (sentence-transformers), brought.py (the user's own), registry.py (names),
-identity.py (what a store remembers of one) and distillation.py (how a static model is made).
+static.py (the bundled model), transformer.py and fetching.py (sentence-transformers), brought.py (the user's own),
+registry.py (names), identity.py (what a store remembers of one) and distillation.py (how a static model is made).
 
 Does not know about stores, queries or scores. tokenizers, torch and sentence_transformers are imported where they are
 used.

@@ -32,7 +32,10 @@ class FunctionEmbedder:
         self._function = function
         probes = checked_vectors(self._tried(), PROBES, name=self.name, width=None)
         if probes.shape[1] == 0:
-            raise EmbedderError(f"the embedder {self.name!r} gives vectors of width 0, expected 1 or more numbers.")
+            raise EmbedderError(
+                f"the embedder {self.name!r} gives vectors of width 0, expected 1 or more. It has to return a matrix "
+                f"with one row for each text."
+            )
         self.width = int(probes.shape[1])
         self.normalised = of_length_one(probes)
 
@@ -128,5 +131,6 @@ def _check_attributes(embedder: Embedder) -> None:
         )
     if isinstance(embedder.width, bool) or not isinstance(embedder.width, int) or embedder.width < 1:
         raise KindError(
-            f"the embedder {embedder.name!r} has width {embedder.width!r}, expected a whole number above 0."
+            f"the embedder {embedder.name!r} has width {embedder.width!r}, expected a whole number of 1 or more. Give "
+            f"it the number of columns that it returns."
         )

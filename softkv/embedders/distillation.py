@@ -3,8 +3,8 @@
 Every token of the model's vocabulary goes through the model alone, between the marks that begin and end a text; what
 comes out in its own place is its vector. Then the leading directions of all of them (principal components) are kept,
 and common tokens are made shorter: frequencies are guessed by Zipf's law from the rank of a token in the vocabulary,
-which is how vocabularies are ordered. The recipe is that of model2vec (MIT, https://github.com/MinishLab/model2vec) but for
-one thing: it averages over the marks as well, which made lookups of intents 1.3 percentage points worse.
+which is how vocabularies are ordered. The recipe is that of model2vec (MIT, https://github.com/MinishLab/model2vec)
+but for one thing: it averages over the marks as well, which made lookups of intents 1.3 percentage points worse.
 
 Does not train: the model is asked once for each token, and no text is needed.
 
@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.embedders.embedder import Progress, Vectors
+from softkv.embedders.fetching import fetch, library_for
 from softkv.embedders.static import CARD, FORMAT, SCALES, TOKENIZER, VECTORS, Static
-from softkv.embedders.transformer import library_for, library_model
 from softkv.errors import EmbedderError, KindError
 
 _ZIPF = 1e-4  # a token of this frequency keeps half of its length
@@ -41,7 +41,7 @@ def distil(
     target = Path(folder)
     _check_target(target)
     library_for("distilling a model")
-    model = library_model(source)
+    model = fetch(source)
     tokenizer = _plain_tokenizer(model, source)
     tokens = _spoken(model, tokenizer)
     marks = _marks(model)

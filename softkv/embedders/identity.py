@@ -1,8 +1,9 @@
 """What a store remembers of its embedder, so that another one is refused.
 
 Names prove nothing: a model of the same name may have changed, and the same model may go by another name. So
-behaviour is compared. A fingerprint is what became of a few fixed texts, as documents and as queries. Each vector is shortened to 32
-numbers by random signs, which keeps distances well enough and makes a fingerprint two kilobytes, whatever the width.
+behaviour is compared. A fingerprint is what became of a few fixed texts, as documents and as queries. Each vector is
+shortened to 32 numbers by random signs, which keeps distances well enough and makes a fingerprint two kilobytes,
+whatever the width.
 
 Does not say which vectors are better.
 """

@@ -16,10 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softkv.embedders import transformer
 from softkv.embedders.brought import FunctionEmbedder, ObjectEmbedder, brought
 from softkv.embedders.embedder import Embedder
+from softkv.embedders.fetching import CONFIG, MODULES, PACKAGED, fetch, packaged
 from softkv.embedders.static import BUNDLED, CARD, Static
+from softkv.embedders.transformer import Transformer
 from softkv.errors import EmbedderError, EmbedderNotFound, KindError
 
 if TYPE_CHECKING:
@@ -59,17 +60,18 @@ def find(given: str | Callable[[Sequence[str]], Any] | Embedder) -> Embedder:
     array([[2., 1.],
            [0., 3.]], dtype=float32)
     """
-    if isinstance(given, (Static, transformer.Transformer, FunctionEmbedder, ObjectEmbedder)):
+    if isinstance(given, (Static, Transformer, FunctionEmbedder, ObjectEmbedder)):
         return given
     if not isinstance(given, str):
         return brought(given)
-    with _turn:
-        if given in _registered:
-            return _registered[given]
-        kept = os.path.realpath(given) if os.path.isdir(given) and given != DEFAULT else given
-        if kept not in _found:
-            _found[kept] = _load(given)
-        return _found[kept]
+    if given in _registered:
+        return _registered[given]
+    kept = os.path.realpath(given) if os.path.isdir(given) and given != DEFAULT else given
+    if kept not in _found:
+        with _turn:
+            if kept not in _found:
+                _found[kept] = _load(given)
+    return _found[kept]
 
 
 def register(name: str, embedder: Callable[[Sequence[str]], Any] | Embedder) -> None:
@@ -83,24 +85,19 @@ def register(name: str, embedder: Callable[[Sequence[str]], Any] | Embedder) -> 
         raise KindError(f"expected a name for the embedder, got {name!r}. Pass a text that is not empty.")
     if name == DEFAULT:
         raise EmbedderError(f"{name!r} is the name of the bundled embedder. Register yours under another one.")
-    ready = brought(embedder, name)
-    with _turn:
-        _registered[name] = ready
+    _registered[name] = brought(embedder, name)
 
 
 def names() -> list[Listed]:
     """The embedders that can be named here; any other name is that of a folder or of a sentence-transformers model."""
-    with _turn:
-        registered = [Listed(name, "registered", one.width, None) for name, one in _registered.items()]
+    registered = [Listed(name, "registered", one.width, None) for name, one in list(_registered.items())]
     bundled = Listed(DEFAULT, "bundled", Static.load(BUNDLED, DEFAULT).width, None)
     plugins = [Listed(name, f"entry point {one.value}", None, None) for name, one in _entry_points().items()]
     extra = None if find_spec("sentence_transformers") is not None else EXTRA
-    packaged = [
-        Listed(name, "packaged", None, extra)
-        for name in transformer.PACKAGED
-        if "/" not in name and transformer.packaged(name) is not None
+    shipped = [
+        Listed(name, "packaged", None, extra) for name in PACKAGED if "/" not in name and packaged(name) is not None
     ]
-    return [bundled, *registered, *plugins, *packaged]
+    return [bundled, *registered, *plugins, *shipped]
 
 
 def _load(name: str) -> Embedder:
@@ -118,16 +115,16 @@ def _load(name: str) -> Embedder:
             f"there is no embedder {name!r}. This is the name of a function, and functions are not imported by name: "
             f"pass the function itself, or register it first: softkv.embedders.register({name!r}, function)."
         )
-    return transformer.load(name, [DEFAULT, *_registered, *plugins])
+    return Transformer(name, fetch(name, [DEFAULT, *_registered, *plugins]))
 
 
 def _opened(folder: str) -> Embedder:
-    if (Path(folder) / CARD).is_file() and not (Path(folder) / transformer.MODULES).exists():
+    if (Path(folder) / CARD).is_file() and not (Path(folder) / MODULES).exists():
         return Static.load(Path(folder), folder)
-    if any((Path(folder) / file).is_file() for file in (transformer.MODULES, "config.json")):
-        return transformer.load(folder)
+    if any((Path(folder) / file).is_file() for file in (MODULES, CONFIG)):
+        return Transformer(folder, fetch(folder))
     raise EmbedderNotFound(
-        f"the folder {folder} holds no embedder: expected {CARD} of a static one, or {transformer.MODULES} of a model "
+        f"the folder {folder} holds no embedder: expected {CARD} of a static one, or {MODULES} of a model "
         f"of sentence-transformers. Pass such a folder."
     )
 

@@ -1,0 +1,127 @@
+"""How fast are embedders, and how good? `SOFTKV_DATA=folder python tests/benchmarks/embedders.py`.
+
+For each: seconds from the start of Python's imports to a loaded model, and resident memory, both in fresh processes;
+texts a second on the 15,000 training questions of CLINC150 in one call, and one text at a time; and how many of its
+4,500 test questions (and of the 3,080 of Banking77) have the intent of their nearest neighbour.
+
+Does not judge: timings depend on the machine and its other users. The accuracy of the bundled one is held by a test.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from softkv.embedders import Embedder, find
+
+Part = tuple[list[str], list[str]]  # texts and their labels
+
+LOAD = """
+import time
+start = time.perf_counter()
+from softkv.embedders import find
+find({name!r})
+seconds = time.perf_counter() - start
+resident = next((line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")), "nan")
+print(seconds, float(resident) / 1e3)
+"""
+
+
+def main() -> None:
+    """Measure each embedder, and print a table."""
+    chosen = _options()
+    print(f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}")
+    header = ("embedder", "width", "load s", "MB", "texts/s", "one ms", "clinc150", "banking77")
+    print(("{:24}" + "{:>10}" * 7).format(*header))
+    clinc, banking = (_clinc(chosen.data), _banking(chosen.data))
+    for name in chosen.embedders:
+        seconds, megabytes = loading(name, repeats=chosen.repeats)
+        embedder = find(name)
+        many, one = speed(embedder, clinc[0][0], repeats=chosen.repeats)
+        row = f"{name:24}{embedder.width:10}{seconds:10.2f}{megabytes:10.0f}{many:10,.0f}{one * 1e3:10.2f}"
+        print(f"{row}{accuracy(embedder, *clinc):10.1%}{accuracy(embedder, *banking):10.1%}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Time embedders and count their nearest neighbours.")
+    parser.add_argument("embedders", nargs="*", default=["static"], help="names or folders")
+    parser.add_argument("--data", default=os.environ.get("SOFTKV_DATA"), help="the folder of clinc150 and banking77")
+    parser.add_argument("--repeats", type=int, default=5)
+    chosen = parser.parse_args()
+    if not chosen.data:
+        parser.error("give --data or set SOFTKV_DATA: the folder with clinc150 and banking77")
+    return chosen
+
+
+def loading(name: str, *, repeats: int) -> tuple[float, float]:
+    """Seconds (median) and resident megabytes of a new process that has loaded an embedder."""
+    command = [sys.executable, "-c", LOAD.format(name=name)]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(repeats)]
+    seconds, megabytes = zip(*(map(float, run.stdout.split()) for run in runs), strict=True)
+    return statistics.median(seconds), statistics.median(megabytes)
+
+
+def speed(embedder: Embedder, texts: list[str], *, repeats: int) -> tuple[float, float]:
+    """Texts a second in one call, and seconds for a single text; medians."""
+    # A transformer takes a minute for all of them; its speed shows in fewer.
+    embedder.documents(texts[:100])
+    start = time.perf_counter()
+    embedder.documents(texts[:500])
+    part = texts if time.perf_counter() - start < 0.2 else texts[:1000]
+    many = statistics.median(_seconds(embedder, part) for _ in range(repeats))
+    one = statistics.median(_seconds(embedder, [text]) for text in texts[:200])
+    return len(part) / many, one
+
+
+def accuracy(embedder: Embedder, train: Part, test: Part) -> float:
+    """The share of test texts whose nearest training text, by cosine, has the same label."""
+    keys, queries = embedder.documents(train[0]), embedder.queries(test[0])
+    for vectors in (keys, queries):
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    nearest = (queries @ keys.T).argmax(axis=1)
+    return statistics.fmean(train[1][at] == label for at, label in zip(nearest, test[1], strict=True))
+
+
+def _seconds(embedder: Embedder, texts: list[str]) -> float:
+    start = time.perf_counter()
+    embedder.documents(texts)
+    return time.perf_counter() - start
+
+
+def _clinc(folder: str) -> tuple[Part, Part]:
+    parts = json.loads((Path(folder) / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
+    train, test = (
+        ([text for text, _ in parts[part]], [label for _, label in parts[part]]) for part in ("train", "test")
+    )
+    return train, test
+
+
+def _banking(folder: str) -> tuple[Part, Part]:
+    train, test = (_columns(Path(folder) / "banking77" / f"{part}.csv") for part in ("train", "test"))
+    return train, test
+
+
+def _columns(path: Path) -> Part:
+    with open(path, encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return [row["text"] for row in rows], [row["category"] for row in rows]
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()
