@@ -15,6 +15,7 @@ ALLOWED = {
     "errors": set(),
     "maths": {"errors"},
     "storage": {"errors"},
+    "transfer": {"storage", "errors"},
     "index": {"maths", "errors"},
     "embedders": {"maths", "errors"},
     "learning": {"maths", "errors"},
@@ -23,7 +24,7 @@ ALLOWED = {
     "database": {"answer", "storage", "index", "embedders", "learning", "maths", "errors"},
     "doors": {"database", "answer", "maths", "errors"},
 }
-HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich")
+HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")
 
 
 def room_of(path: Path, package: Path = PACKAGE) -> str:

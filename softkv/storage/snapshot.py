@@ -7,6 +7,7 @@ Writes nothing.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,11 @@ class Snapshot:
         self._roster = Roster(catalog, self._generation.number) if self._generation else None
         self._live: Mask | None = None
         self._closed = False
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return os.path.dirname(self._catalog.connection.path)
 
     @property
     def commit(self) -> int:

@@ -1,0 +1,115 @@
+"""One item a line: JSON objects, read with a bound on what one line can cost.
+
+Does not know which fields a format writes; it is told.
+"""
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import BadRecord
+from softkv.storage.batch import LONGEST_PAYLOAD
+from softkv.storage.layout import WIDEST
+from softkv.transfer import notation
+from softkv.transfer.portions import Place
+
+Record = dict[str, Any]
+
+LONGEST_LINE = 1 << 28  # bytes; the longest item a store can hold fits, were every character of it escaped
+_SUSPECT = 1 << 22  # bytes from which on a line is looked at before it is read
+_MOST_PARTS = 2 * WIDEST + LONGEST_PAYLOAD + 100  # numbers, names and texts in one line
+_NUMBERS = frozenset((int, float))
+_LISTED = b",[{"
+
+
+def read(file: BinaryIO, path: str, place: Place, count: int) -> Iterator[tuple[Record, int]]:
+    """The records of the next `count` lines, and how many bytes each takes; then the file must be over."""
+    for number in range(count):
+        line = file.readline(LONGEST_LINE + 1)
+        if not line:
+            raise BadRecord(
+                f"{path}: the file ends before {place(number)}, but its header says {count} items. "
+                "It was cut off; take a whole copy."
+            )
+        yield _record(line, f"{path}, {place(number)}"), len(line)
+
+
+def require_end(file: BinaryIO, path: str, place: Place, count: int) -> None:
+    """Refuse what follows the last item, apart from blank lines."""
+    while rest := file.read(1 << 16):
+        if rest.strip():
+            raise BadRecord(f"{path}: something follows {place(count - 1)}, but the header says {count} items")
+
+
+def carried(record: Record, expected: frozenset[str], place: str) -> tuple[str | None, str | None, Any]:
+    """Key, embedded text and payload of a record, in which no other fields may be than those expected."""
+    if not record.keys() <= expected:
+        raise BadRecord(f"{place}: unknown field {min(record.keys() - expected)!r}; expected {sorted(expected)}")
+    for name in ("key", "text"):
+        if not isinstance(record.get(name), (str, type(None))):
+            raise BadRecord(f"{place}: {name} is {notation.kind_of(record[name])}; expected a text or null")
+    return record.get("key"), record.get("text"), record.get("payload")
+
+
+def required_text(record: Record, name: str, place: str) -> str:
+    """The text in this field."""
+    value = record.get(name)
+    if not isinstance(value, str):
+        raise BadRecord(f"{place}: {name} is {_found(record, name)}; expected a text")
+    return value
+
+
+def required_number(record: Record, name: str, place: str) -> int | float:
+    """The number in this field."""
+    value = record.get(name)
+    if type(value) not in _NUMBERS:
+        raise BadRecord(f"{place}: {name} is {_found(record, name)}; expected a number")
+    return value  # type: ignore[return-value]
+
+
+def fill(row: npt.NDArray[np.float32], record: Record, name: str, place: str) -> None:
+    """Write the list of numbers in this field to `row`, which says how many there should be."""
+    value = record.get(name)
+    if type(value) is not list:
+        raise BadRecord(f"{place}: {name} is {_found(record, name)}; expected a list of {len(row)} numbers")
+    if len(value) != len(row):
+        raise BadRecord(f"{place}: {name} has {len(value)} numbers; expected {len(row)}")
+    if not _NUMBERS.issuperset(map(type, value)):
+        odd = next(one for one in value if type(one) not in _NUMBERS)
+        raise BadRecord(f"{place}: {name} holds {notation.kind_of(odd)}; expected {len(row)} numbers")
+    try:
+        with np.errstate(over="ignore"):  # what becomes infinite is refused with all that is not finite
+            row[:] = value
+    except OverflowError as error:
+        raise BadRecord(f"{place}: {name} holds a whole number beyond float32's range") from error
+
+
+def _found(record: Record, name: str) -> str:
+    return notation.kind_of(record[name]) if name in record else "missing"
+
+
+def _record(line: bytes, place: str) -> Record:
+    if len(line) > LONGEST_LINE:
+        raise BadRecord(f"{place}: the line is longer than {LONGEST_LINE:,} bytes, which no item is")
+    if len(line) > _SUSPECT and _parts(line) > _MOST_PARTS:
+        raise BadRecord(f"{place}: the line holds more than {_MOST_PARTS:,} values, which no item does")
+    try:
+        found = notation.read(line.decode())
+    except ValueError as error:
+        whole = "" if line.endswith(b"\n") else " The file may have been cut off here."
+        raise BadRecord(f"{place}: this is not JSON ({error}); expected one object per line.{whole}") from error
+    if not isinstance(found, dict):
+        raise BadRecord(f"{place}: this is {notation.kind_of(found)}; expected one object per line")
+    return found
+
+
+def _parts(line: bytes) -> int:
+    """About how many values a line holds: a few bytes each in the file, but tens or hundreds in memory."""
+    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    quotes = bare.count(b'"')
+    if quotes > 2 * _MOST_PARTS:
+        return quotes
+    outside = b"".join(bare.split(b'"')[::2])
+    return sum(outside.count(byte) for byte in _LISTED)
