@@ -49,4 +49,5 @@ def _decimals(matrix: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.b
         same = (tried.astype(np.float32) == matrix) & (power <= _EXACT)
         decimals, found = np.where(same, tried, decimals), found | same
     # Subtle: "%.9g" writes -0.0 as -0, an integer in JSON, which has no sign; and large whole numbers have more digits.
+    found |= exact == 0
     return decimals, found & (np.abs(exact) < 1e9) & ~((exact == 0) & np.signbit(exact))

@@ -66,11 +66,14 @@ def require_free(path: str, *, store: str, force: bool) -> None:
 
 def _lies_in(folder: str, store: str) -> bool:
     """Whether a folder is the store's or below it, whatever either is called."""
-    while not os.path.samefile(folder, store):
-        above = os.path.dirname(folder)
-        if above == folder:
-            return False
-        folder = above
+    try:
+        while not os.path.samefile(folder, store):
+            above = os.path.dirname(folder)
+            if above == folder:
+                return False
+            folder = above
+    except OSError as error:
+        raise files.translated(error, f"cannot look at {store}") from error
     return True
 
 

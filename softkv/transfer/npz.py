@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from softkv.errors import BadRecord, SoftKVError
 from softkv.storage import Layout, Snapshot, ValueKind
-from softkv.storage.layout import Rows, RowShape
+from softkv.storage.layout import RowShape
 from softkv.transfer import lines, notation
 from softkv.transfer.header import LONGEST_HEADER, Header
-from softkv.transfer.portions import MOST_BYTES, MOST_TEXTS, Portion, Progress, row_portions, rows_at_once
+from softkv.transfer.portions import MOST_BYTES, Portion, Progress, of_snapshot, row_portions, rows_at_once
 
 HEADER, VECTORS, VALUES, ITEMS, LABELS = "header.json", "vectors.npy", "values.npy", "items.jsonl", "labels.jsonl"
 _LARGEST_READ = 1 << 25  # bytes at once
@@ -54,9 +54,9 @@ def write(file: BinaryIO, snapshot: Snapshot, progress: Progress) -> None:
                 member.write(_bytes_of(labels.codes(values) if layout.kind is ValueKind.LABEL else values))
                 told.add(len(rows))
         with _member(archive, ITEMS) as member:
-            for rows in row_portions(snapshot, MOST_TEXTS):
-                member.write(_lines(snapshot, rows, layout.kind))
-                told.add(len(rows))
+            for portion in of_snapshot(snapshot):
+                member.write(_lines(portion))
+                told.add(len(portion))
         if layout.kind is ValueKind.LABEL:
             names = snapshot.labels()
             with _member(archive, LABELS) as member:
@@ -104,12 +104,15 @@ def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).data.cast("B")
 
 
-def _lines(snapshot: Snapshot, rows: Rows, kind: ValueKind) -> bytes:
+def _lines(portion: Portion) -> bytes:
+    columns: dict[str, Any] = {"key": portion.keys, "text": portion.texts}
+    if portion.value_vectors is not None:
+        columns["value"] = portion.values
+    columns["payload"] = portion.payloads
     written = []
-    for item in snapshot.items(rows):
-        value = item.value if kind is ValueKind.TEXT else None
-        fields = {"key": item.key, "text": item.text, "value": value, "payload": item.payload}
-        written.append(notation.written({name: field for name, field in fields.items() if field is not None}))
+    for fields in zip(*columns.values(), strict=True):
+        named = zip(columns, fields, strict=True)
+        written.append(notation.written({name: field for name, field in named if field is not None}))
     return "".join(line + "\n" for line in written).encode()
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import BadRecord, MissingExtra, SoftKVError
+from softkv.errors import BadRecord, MissingExtra, SoftKVError, StorageFailed
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.transfer import notation
 from softkv.transfer.header import Header
@@ -47,7 +47,7 @@ def write(file: BinaryIO, snapshot: Snapshot, progress: Progress) -> None:
     schema = _schema(arrow, snapshot.layout).with_metadata({_METADATA: header.text().encode()})
     plain = ["value"] if snapshot.layout and snapshot.layout.kind is ValueKind.LABEL else False
     options = {"use_dictionary": plain, "write_statistics": False, "write_page_checksum": True}
-    with arrow.parquet.ParquetWriter(file, schema, **options) as writer:
+    with _failing(arrow), arrow.parquet.ParquetWriter(file, schema, **options) as writer:
         waiting: list[Any] = []
         for portion in of_snapshot(snapshot):
             waiting.append(_batch(arrow, schema, portion))
@@ -59,13 +59,23 @@ def write(file: BinaryIO, snapshot: Snapshot, progress: Progress) -> None:
             writer.write_table(arrow.Table.from_batches(waiting))
 
 
+@contextmanager
+def _failing(arrow: Any) -> Iterator[None]:
+    """Around everything that pyarrow writes: its errors leave as ours."""
+    try:
+        yield
+    except arrow.ArrowException as error:
+        raise StorageFailed(f"pyarrow cannot write this store ({error}); use another format") from error
+
+
 def _is_full(waiting: list[Any]) -> bool:
     rows, size = (sum(getattr(batch, count) for batch in waiting) for count in ("num_rows", "nbytes"))
     return bool(rows >= MOST_ITEMS or size >= MOST_BYTES)
 
 
 def _schema(arrow: Any, layout: Layout | None) -> Any:
-    fields = [(name, arrow.string()) for name in _WORDS]
+    # Large: a column of long texts may hold more than 2 GB at once. In the file there is no difference.
+    fields = [(name, arrow.large_string()) for name in _WORDS]
     if layout is not None:
         fields.insert(2, ("value", _value_type(arrow, layout)))
         fields.insert(3, ("vector", arrow.list_(arrow.float32(), layout.key_width)))
@@ -77,7 +87,7 @@ def _schema(arrow: Any, layout: Layout | None) -> Any:
 def _value_type(arrow: Any, layout: Layout) -> Any:
     if layout.kind is ValueKind.NUMBER:
         return arrow.float64()
-    return arrow.list_(arrow.float32(), layout.value_width) if layout.kind is ValueKind.VECTOR else arrow.string()
+    return arrow.list_(arrow.float32(), layout.value_width) if layout.kind is ValueKind.VECTOR else arrow.large_string()
 
 
 def _batch(arrow: Any, schema: Any, portion: Portion) -> Any:
@@ -145,9 +155,10 @@ def _require_schema(arrow: Any, found: Any, layout: Layout | None, path: str) ->
     if sorted(found.names) != sorted(expected.names):
         raise BadRecord(f"{path} has the columns {found.names}; expected {expected.names}")
     for field in expected:
-        kind = found.field(field.name).type
-        if not (_is_text(arrow, kind) if field.type == arrow.string() else _fits(arrow, kind, field.type)):
-            raise BadRecord(f"{path}: column {field.name} is of type {kind}; expected {field.type}")
+        kind, worded = found.field(field.name).type, field.type == arrow.large_string()
+        if not (_is_text(arrow, kind) if worded else _fits(arrow, kind, field.type)):
+            wanted = "string" if worded else field.type
+            raise BadRecord(f"{path}: column {field.name} is of type {kind}; expected {wanted}")
 
 
 def _is_text(arrow: Any, kind: Any) -> bool:

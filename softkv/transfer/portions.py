@@ -9,10 +9,11 @@ from typing import Any
 
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import Matrix, Rows
+from softkv.transfer import notation
 
 MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24
-MOST_TEXTS = 1_000  # items read at once from a store: how long their texts are is known only afterwards
+MOST_TEXTS, FIRST_TEXTS = 1_000, 100  # items read at once from a store: how long their texts are is known only then
 
 Progress = Callable[[int, int], None]  # items done, items in all
 Place = Callable[[int], str]  # where the item with this number, from 0, stands in its file
@@ -52,27 +53,42 @@ def rows_at_once(layout: Layout, most: int = MOST_ITEMS) -> int:
     return max(1, min(most, MOST_BYTES // (layout.keys.row_bytes + layout.values.row_bytes)))
 
 
-def row_portions(snapshot: Snapshot, most: int = MOST_ITEMS) -> Iterator[Rows]:
+def row_portions(snapshot: Snapshot) -> Iterator[Rows]:
     """The rows of the live items in insertion order, a bounded number at a time."""
     if snapshot.layout is not None:
-        rows, step = snapshot.in_order(), rows_at_once(snapshot.layout, most)
+        rows, step = snapshot.in_order(), rows_at_once(snapshot.layout)
         for start in range(0, len(rows), step):
             yield rows[start : start + step]
 
 
 def of_snapshot(snapshot: Snapshot) -> Iterator[Portion]:
     """Everything of the live items, in insertion order."""
-    start, kind = 0, snapshot.layout.kind if snapshot.layout else None
-    for rows in row_portions(snapshot, MOST_TEXTS):
-        items, cells = snapshot.items(rows), snapshot.values(rows)
-        worded = kind in (ValueKind.LABEL, ValueKind.TEXT)
-        yield Portion(
-            start,
-            [item.key for item in items],
-            [item.text for item in items],
-            [item.payload for item in items],
-            snapshot.vectors(rows),
-            [item.value for item in items] if worded else cells,
-            cells if kind is ValueKind.TEXT else None,
-        )
-        start += len(rows)
+    if snapshot.layout is None:
+        return
+    rows, most, start = snapshot.in_order(), rows_at_once(snapshot.layout, MOST_TEXTS), 0
+    step = min(most, FIRST_TEXTS)
+    while start < len(rows):
+        portion = _portion(snapshot, snapshot.layout.kind, rows[start : start + step], start)
+        yield portion
+        start += step
+        step = max(1, min(most, 2 * step, step * MOST_BYTES // max(1, _carried(portion))))
+
+
+def _portion(snapshot: Snapshot, kind: ValueKind, rows: Rows, start: int) -> Portion:
+    items, cells = snapshot.items(rows), snapshot.values(rows)
+    return Portion(
+        start,
+        [item.key for item in items],
+        [item.text for item in items],
+        [item.payload for item in items],
+        snapshot.vectors(rows),
+        [item.value for item in items] if kind in (ValueKind.LABEL, ValueKind.TEXT) else cells,
+        cells if kind is ValueKind.TEXT else None,
+    )
+
+
+def _carried(portion: Portion) -> int:
+    """How long the texts and payloads of a portion are."""
+    values = portion.values if portion.value_vectors is not None else []
+    words = sum(len(text) for text in [*portion.texts, *values] if text is not None)
+    return words + sum(len(notation.written(payload)) for payload in portion.payloads if payload is not None)
