@@ -3,8 +3,8 @@
 Reading order: layout.py (what lies where), files.py (durable primitives), arena.py (rows), batch.py (what may enter),
 tally.py, deaths.py and labels.py (what every commit keeps up to date), connection.py, catalog.py and roster.py (which
 rows exist), locks.py (one writer, pinned readers), threads.py, generation.py (the files of one layout), committed.py
-and snapshot.py (reading one commit), writer.py (the commit protocol), opening.py, leftovers.py, compaction.py,
-checking.py, store.py (all of it joined) and repair.py.
+and snapshot.py (reading one commit), progress.py, writer.py (the commit protocol), opening.py, leftovers.py,
+compaction.py, rebuilding.py, checking.py, store.py (all of it joined) and repair.py.
 
 Does not know about queries, scores or weights.
 
@@ -19,6 +19,8 @@ Does not know about queries, scores or weights.
 
 from softkv.storage.checking import Report, check
 from softkv.storage.layout import Layout, ValueKind
+from softkv.storage.progress import Progress
+from softkv.storage.rebuilding import Rebuild
 from softkv.storage.repair import Repaired, repair
 from softkv.storage.snapshot import Block, Item, Snapshot
 from softkv.storage.store import Entry, Store
@@ -30,6 +32,8 @@ __all__ = [
     "Entry",
     "Item",
     "Layout",
+    "Progress",
+    "Rebuild",
     "Repaired",
     "Report",
     "Snapshot",

@@ -163,6 +163,14 @@ def _matrix(given: Any, what: str, width: int | None) -> Matrix:
     return matrix
 
 
+def checked_vectors(given: Any, what: str, width: int, count: int) -> Matrix:
+    """New vectors of this width for items that are there already, one per item."""
+    matrix = _matrix(given, what, None)
+    if matrix.shape != (count, width):
+        raise ShapeError(f"{what}s have shape {matrix.shape}; give {count} of them, one per item, of width {width}")
+    return matrix
+
+
 def _numbers(given: Any) -> npt.NDArray[np.float64]:
     array = _real(given, "value")
     if array.ndim != 1:

@@ -275,6 +275,10 @@ class Catalog:
         """All generations that the catalog names, oldest first."""
         return [row[0] for row in self.connection.rows("SELECT generation FROM generations ORDER BY generation")]
 
+    def unfinished(self, head: Head) -> int | None:
+        """The generation that a rebuild is writing: younger than the current one, which none else is."""
+        return next((number for number in self.generations() if number > head.generation), None)
+
     def create_items(self, generation: int) -> None:
         """Make the table of a generation's items."""
         self.connection.run(compiled(CreateTable(items_table(generation))))
@@ -290,6 +294,10 @@ class Catalog:
         gone = sa.select(items.c.item).where(items.c.died.is_not(None))
         self.connection.run(compiled(sa.delete(CONTENTS).where(CONTENTS.c.item.in_(gone))))
         self.connection.run(f"DROP TABLE {items.name}")
+        self.drop_unfinished(generation)
+
+    def drop_unfinished(self, generation: int) -> None:
+        """Forget a generation that has no items yet, or not any more."""
         for table in (WINDOWS, DEATHS, GENERATIONS):
             self.connection.run(f"DELETE FROM {table.name} WHERE generation = ?", (generation,))
 

@@ -57,6 +57,7 @@ class Survey:
     catalog: Catalog | None = None
     head: Head | None = None
     standing: Standing | None = None
+    unfinished: int | None = None  # the generation of a rebuild
     good: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
     arenas: list[Arena] = field(default_factory=list)
     labels: dict[int, str] = field(default_factory=dict)
@@ -101,9 +102,13 @@ def _going_on(report: Report, *, but: tuple[type[SoftKVError], ...] = ()) -> Ite
 
 
 def _overtaken(found: Survey) -> bool:
-    """Whether a compaction came between, and files are missing because nobody needs them any more."""
+    """Whether a switch or an end of a rebuild came between, and files are missing because nobody needs them."""
+    if found.catalog is None or found.standing is None:
+        return False
     try:
-        return bool(found.catalog and found.standing and found.catalog.head().generation != found.standing.generation)
+        head = found.catalog.head()
+        switched = head.generation != found.standing.generation
+        return switched or found.catalog.unfinished(head) != found.unfinished
     except SoftKVError:
         return False
 
@@ -115,6 +120,8 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
         report.findings += [f"catalog.sqlite: {line}" for (line,) in lines if line != "ok"]
     head = found.head = catalog.head()
     report.commit = head.number
+    with _going_on(report):
+        found.unfinished = catalog.unfinished(head)
     with _going_on(report):
         _look_for_leftovers(report, catalog, directory)
     if not head.generation:
@@ -131,6 +138,22 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
     report.items = int(found.good.sum())
     if report.ok:  # the sums mean nothing where rows are missing
         _survey_sums(found, catalog, standing)
+    if found.unfinished is not None:
+        with _going_on(report):
+            _survey_unfinished(report, catalog, directory, head, found.unfinished)
+
+
+def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: Head, number: int) -> None:
+    """The rows that a rebuild has written so far, surveyed apart from the others: their damage costs no item."""
+    standing = catalog.standing(number)
+    report.notes.append(f"{generation_name(number)} is an unfinished rebuild; {standing.rows} items are written")
+    begun = Survey(report, standing=standing)
+    begun.good = np.ones(_believable_rows(report, directory, standing), np.bool_)
+    try:
+        for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
+            _survey_arena(begun, catalog, directory, Identity(head.store, number, shape), tail)
+    finally:
+        begun.close()
 
 
 def _believable_rows(report: Report, directory: str, standing: Standing) -> int:

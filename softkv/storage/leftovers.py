@@ -1,6 +1,7 @@
-"""Remove what nobody needs any more: generations that a compaction replaced, and what a crash left of one.
+"""Remove what nobody needs any more: generations that another replaced, and what a crash left of one.
 
-Removes only what the catalog says is retired and nobody reads, and directories of our own names that it does not name.
+Removes only what the catalog says is retired and nobody reads, and directories of our own names that it does not name:
+the generation of an unfinished rebuild is named and not retired, so it stays.
 """
 
 import os
@@ -14,7 +15,7 @@ from softkv.storage.layout import GENERATION_NAME, LOCK, generation_name
 
 
 def remove_leftovers(directory: str, catalog: Catalog) -> None:
-    """Remove generations that the catalog does not name: what a crash left of a compaction. Only names of our own."""
+    """Remove generations that the catalog does not name: what a crash left of a new one. Only names of our own."""
     named = {generation_name(number) for number in catalog.generations()}
     for name in files.list_directory(directory):
         path = os.path.join(directory, name)
@@ -25,8 +26,8 @@ def remove_leftovers(directory: str, catalog: Catalog) -> None:
 def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
     """Remove old generations, oldest first, as far as nobody reads them; returns whether all are gone."""
     for number in catalog.generations():
-        if not catalog.standing(number).retired:
-            continue
+        if number >= head.generation or not catalog.standing(number).retired:
+            continue  # a younger one belongs to a rebuild
         path = os.path.join(directory, generation_name(number))
         pin = locks.pin_exclusive(path) if os.path.isdir(path) else None
         if pin is None and os.path.isdir(path):

@@ -29,6 +29,8 @@ from softkv.storage.committed import Committed, load
 from softkv.storage.compaction import compact
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
+from softkv.storage.progress import Progress, progress
+from softkv.storage.rebuilding import Rebuild, abandon, begin
 from softkv.storage.snapshot import Block, Item, Snapshot
 from softkv.storage.threads import OwnLock
 from softkv.storage.writer import Added, Writer
@@ -137,6 +139,13 @@ class Store:
     def value_scale(self) -> float:
         """√(mean ‖v − v̄‖²) over the live items."""
         return self._current().value_scale
+
+    @property
+    def unfinished(self) -> Progress | None:
+        """How far the rebuild is that was begun and is not finished; None when there is none."""
+        with self._lock:
+            self._current()
+            return progress(self._catalog)
 
     def __len__(self) -> int:
         return len(self._current())
@@ -306,8 +315,28 @@ class Store:
         with self._lock:
             writer = self._require_writer()
             compact(writer)
-            self._current()  # the view of the old generation goes, and with it what held the generation
-            writer.remove_retired()
+            self._switched()
+
+    def rebuild(self, *, key_width: int, value_width: int | None = None, settings: Mapping[str, Any]) -> Rebuild:
+        """Begin to give all items other key vectors, of this width, or go on with what was begun; see `Rebuild`.
+
+        Texts as values get other value vectors too, of `value_width`. Until it is finished or abandoned, reading goes
+        on with what is there, and every other change is refused. `settings` become those of the store at the end.
+        """
+        with self._lock:
+            writer = self._require_writer()
+            begun = begin(writer, key_width=key_width, value_width=value_width, settings=settings)
+            return Rebuild(writer, self._lock, self._switched, begun, settings)
+
+    def abandon(self) -> None:
+        """Drop the unfinished rebuild, if there is one; the store stays as it is."""
+        with self._lock:
+            abandon(self._require_writer())
+
+    def _switched(self) -> None:
+        """After a switch to a new generation: the view of the old one goes, and with it what held its files."""
+        writer = self._require_writer()
+        writer.remove_retired()
 
     def _require_writer(self) -> Writer:
         with self._lock:

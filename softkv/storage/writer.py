@@ -37,6 +37,7 @@ from softkv.storage.labels import LabelCounts
 from softkv.storage.labels import Row as LabelRow
 from softkv.storage.layout import Matrix, Rows, ValueKind
 from softkv.storage.leftovers import remove_retired
+from softkv.storage.progress import require_finished
 from softkv.storage.roster import Roster
 from softkv.storage.tally import Tally
 from softkv.storage.threads import beside
@@ -80,12 +81,14 @@ class Writer:
         return self.committed
 
     @contextmanager
-    def work(self) -> Iterator[None]:
+    def work(self, *, rebuilding: bool = False) -> Iterator[None]:
         """Around everything that writes: refuse when it is not safe, and believe nothing after a failure."""
         committed = self.newest()
         locks.require_held(self.lock)
         if self.catalog.head() != committed.head:
             raise WriterFenced(f"{self.directory}: another writer has changed the store. Open it again.")
+        if not rebuilding:
+            require_finished(self.catalog, committed.head, self.directory)
         self._stale = True
         yield
         self._stale = False
@@ -118,7 +121,7 @@ class Writer:
             yield
         except BaseException:
             # Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory.
-            if self.failure is None and self.catalog.head().generation != generation.number:
+            if self.failure is None and generation.number not in self.catalog.generations():
                 files.remove_tree(generation.directory)
             raise
         finally:
@@ -201,11 +204,11 @@ class Writer:
         else:
             assert self.committed.generation is not None
             standing = replace(standing, settings=settings or standing.settings)
-            with self._giving_back(self.committed.generation, standing.rows):
+            with self.giving_back(self.committed.generation, standing.rows):
                 self._write_into(self.committed.generation, standing, batch, doomed, ordinals, fresh=False)
 
     @contextmanager
-    def _giving_back(self, generation: Generation, rows: int) -> Iterator[None]:
+    def giving_back(self, generation: Generation, rows: int) -> Iterator[None]:
         """Around a batch: one too large for the disk must not keep it full, or nothing could be deleted or closed."""
         try:
             yield
@@ -226,10 +229,10 @@ class Writer:
     ) -> None:
         head, rows = self.committed.head, standing.rows
         values, labels, tally = self._changed(batch, generation, standing, doomed)
-        with self._writing_rows(generation, rows, batch.vectors, values, sync=not fresh):
+        with self.writing_rows(generation, rows, batch.vectors, values, sync=not fresh):
             norms = norms_of(batch.vectors)
             generation.arenas[2].write(rows, norms)
-            finished, tails = _checksums(generation, standing, (batch.vectors, values, norms))
+            finished, tails = checksums(generation, standing, (batch.vectors, values, norms))
             enrolment = Roster.enrolment(
                 rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
             )
@@ -253,7 +256,7 @@ class Writer:
             self.catalog.put_standing(after)
 
     @contextmanager
-    def _writing_rows(
+    def writing_rows(
         self, generation: Generation, row: int, vectors: Matrix, values: npt.NDArray[Any], *, sync: bool
     ) -> Iterator[None]:
         """Write and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
@@ -366,7 +369,7 @@ class Writer:
                     self.catalog.put_standing(replace(standing, settings=text))
 
 
-def _checksums(
+def checksums(
     generation: Generation, standing: Standing, cells: Sequence[npt.NDArray[Any]]
 ) -> tuple[list[list[tuple[int, int]]], tuple[int, int, int]]:
     """Per arena the windows that these rows complete, and the checksum of the unfinished one."""
