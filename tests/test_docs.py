@@ -19,7 +19,7 @@ from softkv.maths.compatibility import Compatibility
 from . import reference
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "docs" / "lookup.md", *ROOT.glob("data/*/README.md")])
+PAGES = sorted([ROOT / "docs" / "lookup.md", ROOT / "docs" / "filters.md", *ROOT.glob("data/*/README.md")])
 BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 

@@ -120,6 +120,25 @@ def compiled(statement: Any) -> str:
     return str(statement.compile(dialect=_DIALECT))
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A statement that carries values of its own; `arguments` puts them and those named in their places."""
+
+    sql: str
+    names: tuple[str, ...]
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, statement: Any) -> "Bound":
+        """A statement of SQLAlchemy Core with what was bound in it."""
+        found = statement.compile(dialect=_DIALECT)
+        return cls(str(found), tuple(found.positiontup), found.params)
+
+    def arguments(self, **named: Any) -> list[Any]:
+        """One value for every question mark."""
+        return [named.get(name, self.values[name]) for name in self.names]
+
+
 @lru_cache(maxsize=64)
 def insertion(table: sa.Table, *, replacing: bool = False) -> str:
     """INSERT of whole rows."""

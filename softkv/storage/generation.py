@@ -19,6 +19,8 @@ from softkv.storage import files, locks
 from softkv.storage.arena import WINDOW, Arena, Identity, VerifiedRows, extend_windows, flat
 from softkv.storage.catalog import Catalog, Standing
 from softkv.storage.layout import PIN, Layout, Matrix, RowShape, generation_name
+from softkv.storage.matches import Matches
+from softkv.storage.roster import Roster
 
 Array = npt.NDArray[Any]
 
@@ -32,6 +34,7 @@ class Generation:
         self.keys, self.values, self._norms = (
             VerifiedRows(arena, _expectation(catalog, number, arena.shape.role)) for arena in arenas
         )
+        self.matches = Matches(Roster(catalog, number))
         self._pin: locks.FileLock | None = None
         self._users = 1
         self._process, self._lock = os.getpid(), threading.Lock()

@@ -13,8 +13,7 @@ from softkv.errors import StoreDamaged, StoreExists
 from softkv.storage import opening
 from softkv.storage.checking import Report, Survey, survey
 from softkv.storage.layout import Rows, ValueKind
-from softkv.storage.roster import Entry, Roster
-from softkv.storage.snapshot import loaded
+from softkv.storage.roster import Entry, Roster, loaded
 from softkv.storage.store import Store
 
 _BATCH = 10_000

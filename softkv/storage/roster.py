@@ -1,7 +1,8 @@
 """The items of one generation: who lies in which row, found by key, by item number or by row, as of one commit.
 
 A row is visible at commit C when it was born by C and had not died by C. Keys of live rows and of dead ones are
-indexed apart: nearly every question is about the living, and the dead must not slow it down.
+indexed apart: nearly every question is about the living, and the dead must not slow it down. Filters are asked of all
+rows, dead or alive: their payloads never change, so the answer holds for every commit.
 
 Reads and writes the table items_N through a catalog. Holds no transaction of its own.
 """
@@ -18,11 +19,13 @@ import sqlalchemy as sa
 
 from softkv.errors import StoreDamaged
 from softkv.storage.batch import Content
-from softkv.storage.catalog import CONTENTS, Catalog, compiled, insertion, item_seal, items_table
+from softkv.storage.catalog import CONTENTS, Bound, Catalog, compiled, insertion, item_seal, items_table
+from softkv.storage.conditions import Condition, in_sql
 from softkv.storage.connection import Connection
 from softkv.storage.layout import Mask, Rows
 
 NO_CONTENT: Content = (None, None, None)
+_STRIDE = 1 << 15  # rows that one statement looks at for a filter, so that other threads have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,9 @@ def _statements(generation: int) -> _Statements:
             )
             .order_by(asked.c.key)
         ),
-        between=compiled(joined.where(items.c.row >= sa.bindparam("start"), items.c.row < sa.bindparam("stop"))),
+        between=compiled(
+            joined.where(items.c.row >= sa.bindparam("start"), items.c.row < sa.bindparam("stop")).order_by(items.c.row)
+        ),
         live_many=compiled(places.select_from(asked.join(items, named)).where(items.c.died.is_(None), born)),
         dead_many=compiled(
             places.select_from(asked.join(items, named)).where(items.c.died.is_not(None), born, died_later)
@@ -110,6 +115,21 @@ def _statements(generation: int) -> _Statements:
             .values(died=sa.bindparam("died_in"), seal=items.c.seal + sa.bindparam("died_in_again"))
         ),
         copy=_copy(items),
+    )
+
+
+def _search(generation: int, condition: Condition) -> Bound:
+    """The rows from `start` to `stop` that meet a condition, and the payloads of those where only Python can tell.
+
+    The condition stands there twice. A subquery in its place would have SQLite work out all of it for every row.
+    """
+    items, met = items_table(generation), in_sql(condition)
+    doubtful = sa.case((met, sa.null()), else_=sa.func.coalesce(CONTENTS.c.payload, "null"))
+    return Bound.of(
+        sa.select(items.c.row, doubtful)
+        .select_from(items.outerjoin(CONTENTS, CONTENTS.c.item == items.c.item))
+        .where(items.c.row >= sa.bindparam("start"), items.c.row < sa.bindparam("stop"))
+        .where(met.is_not(sa.literal_column("FALSE")))  # true or NULL
     )
 
 
@@ -164,6 +184,35 @@ class Roster:
         """The rows that are live as of a commit, in the order in which their items were first added."""
         found = self._connection.rows(self._sql.placed, (commit, commit))
         return self._numbers([row for row, _ in found])
+
+    def matching(self, condition: Condition, start: int, stop: int) -> Mask:
+        """For each of the rows start .. stop - 1, dead or alive, whether its payload meets a condition.
+
+        Checksums are not compared here: see `require_sound`.
+        """
+        search, mask = _search(self.generation, condition), np.zeros(stop - start, np.bool_)
+        for first in range(start, stop, _STRIDE):
+            arguments = search.arguments(start=first, stop=min(first + _STRIDE, stop))
+            for row, payload in self._connection.rows(search.sql, arguments):
+                mask[row - start] = payload is None or condition.holds(loaded(payload, f"the payload in row {row}"))
+        return mask
+
+    def require_sound(self, start: int, stop: int) -> None:
+        """Compare the rows start .. stop - 1 with their checksums."""
+        for first in range(start, stop, _STRIDE):
+            last = min(first + _STRIDE, stop)
+            if not self._are_sound(first, last):
+                present, sound, _ = self.survey(first, last)
+                damaged = np.flatnonzero(~(present & sound))
+                if len(damaged):
+                    raise self._damage(first + damaged[0])
+
+    def _are_sound(self, start: int, stop: int) -> bool:
+        try:
+            found = self._connection.rows(self._sql.between, (start, stop))
+        except StoreDamaged:
+            return False
+        return [one[0] for one in found] == list(range(start, stop)) and all(map(_is_sound, found))
 
     def _numbers(self, rows: Sequence[Any]) -> Rows:
         try:
@@ -224,25 +273,36 @@ class Roster:
             place = found[0] - start
             once = not present[place]  # a damaged page may hold two of the same number
             present[place], alive[place] = True, found[5] is None
-            try:
-                self._entry(found)
-                sound[place] = once
-            except StoreDamaged:
-                sound[place] = False
+            sound[place] = once and _is_sound(found)
         return present, sound, alive
 
     def _entry(self, found: tuple[Any, ...]) -> Entry:
-        row, item, ordinal, key, born, died, seal, *content = found
-        carried: Content = (content[0], content[1], content[2])
-        try:
-            encoded = None if key is None else key.encode()
-            if seal != item_seal(item, ordinal, born, encoded, content_seal(carried)) + row + (died or 0):
-                raise ValueError("checksum")
-        except (TypeError, AttributeError, ValueError) as error:  # perhaps a field is not even of its type
-            raise StoreDamaged(
-                f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`."
-            ) from error
-        return Entry(row, item, ordinal, key, carried)
+        if not _is_sound(found):
+            raise self._damage(found[0])
+        row, item, ordinal, key, _, _, _, *content = found
+        return Entry(row, item, ordinal, key, (content[0], content[1], content[2]))
+
+    def _damage(self, row: Any) -> StoreDamaged:
+        return StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")
+
+
+def _is_sound(found: tuple[Any, ...]) -> bool:
+    """Whether a row is what was written."""
+    row, item, ordinal, key, born, died, seal, text, value, payload = found
+    try:
+        encoded = None if key is None else key.encode()
+        content = content_seal((text, value, payload))
+        return bool(seal == item_seal(item, ordinal, born, encoded, content) + row + (died or 0))
+    except (TypeError, AttributeError, ValueError):  # perhaps a field is not even of its type
+        return False
+
+
+def loaded(text: str, name: str) -> Any:
+    """JSON of the catalog. A checksum does not keep out who computes one, so it need not be JSON at all."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreDamaged(f"{name} cannot be read ({error}). Run `softkv check`.") from error
 
 
 def _visible(found: tuple[Any, ...], commit: int) -> bool:

@@ -6,9 +6,8 @@ added, deleted or compacted meanwhile. It holds no transaction open, and makes n
 Writes nothing.
 """
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,11 @@ from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, St
 from softkv.storage.batch import checked_key, shown
 from softkv.storage.catalog import Catalog
 from softkv.storage.committed import Committed
+from softkv.storage.filters import condition_of
 from softkv.storage.generation import Generation
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
-from softkv.storage.roster import Entry, Roster
+from softkv.storage.roster import Entry, Roster, loaded
 
 Value = float | str | npt.NDArray[np.float32]
 
@@ -156,6 +156,17 @@ class Snapshot:
         self._require_open()
         return self._roster.in_order(self.commit) if self._roster else np.empty(0, np.int64)
 
+    def matching(self, where: Mapping[str, Any]) -> Mask:
+        """For each row, whether it is live and its payload meets a filter; filters.py says what they mean.
+
+        The first filter compares all rows with their checksums. Answers are remembered, also from commit to commit.
+        """
+        condition = condition_of(where)
+        self._require_open()
+        if self._generation is None or not where:
+            return self.live.copy()
+        return self._generation.matches.of(condition, self.rows) & self.live
+
     def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
         """The key vectors of these rows, in this order."""
         return self._opened().keys.take(self._checked_rows(rows))
@@ -262,11 +273,3 @@ class Snapshot:
         if kind is ValueKind.LABEL:
             return self._labels.label(int(cells[0]))
         return cells if text is None else text
-
-
-def loaded(text: str, name: str) -> Any:
-    """JSON of the catalog. A checksum does not keep out who computes one, so it need not be JSON at all."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise StoreDamaged(f"{name} cannot be read ({error}). Run `softkv check`.") from error

@@ -177,6 +177,10 @@ class Store:
         """The live rows in the order in which their items were first added."""
         return self._current().in_order()
 
+    def matching(self, where: Mapping[str, Any]) -> Mask:
+        """For each row, whether it is live and its payload meets a filter."""
+        return self._current().matching(where)
+
     def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
         """The key vectors of these rows, in this order."""
         return self._current().vectors(rows)
