@@ -19,7 +19,8 @@ from softkv.maths.compatibility import Compatibility
 from . import reference
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "docs" / "lookup.md", ROOT / "docs" / "filters.md", *ROOT.glob("data/*/README.md")])
+STORIES = ("embedders", "filters", "lookup")
+PAGES = sorted([*(ROOT / "docs" / f"{name}.md" for name in STORIES), *ROOT.glob("data/*/README.md")])
 BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
@@ -104,7 +105,9 @@ def test_a_page_that_is_wrong_is_seen_failing(monkeypatch: pytest.MonkeyPatch) -
     assert failures(text, "incomes")[0] > 0
 
 
-@pytest.mark.parametrize("name", ["softkv.plain", "softkv.answer", "softkv.maths.heads"])
+@pytest.mark.parametrize(
+    "name", ["softkv.plain", "softkv.answer", "softkv.maths.heads", "softkv.embedders", "softkv.embedders.registry"]
+)
 def test_public_entry_points_carry_an_example_that_runs(name: str) -> None:
     """The examples in the docstrings of what the root exports print what they say."""
     result = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
