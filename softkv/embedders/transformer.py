@@ -1,6 +1,6 @@
 """Models of the sentence-transformers library, by name or from a folder.
 
-They know more than the bundled model (word order, above all) and take a hundred times as long.
+They know more than the bundled model (word order, above all) and take more than a hundred times as long.
 
 A text that is longer than the model can read is cut off by the model, at its `max_seq_length` tokens. The same text may
 differ in its last bits from batch to batch, because shorter texts are padded to the length of their neighbours.
