@@ -8,28 +8,52 @@ import click
 from softkv import __version__
 from softkv.errors import SoftKVError
 
-from .upkeep import check
+from . import adding, asking, demonstration, dictionary, models, transfer, upkeep
+
+INTERRUPTED = 130
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: softkv check --db films.softkv",
+    epilog="Example: softkv demo",
 )
 @click.version_option(__version__, prog_name="softkv")
 def softkv() -> None:
     """A soft key-value store: look things up by likeness, and get an average with an error bar."""
 
 
-softkv.add_command(check)
+for command in (
+    adding.add,
+    asking.query,
+    asking.compare,
+    dictionary.get,
+    dictionary.delete,
+    dictionary.list_,
+    dictionary.info,
+    dictionary.path_,
+    upkeep.check,
+    upkeep.compact,
+    upkeep.reembed,
+    transfer.export,
+    transfer.import_,
+    models.models,
+    demonstration.demo,
+):
+    softkv.add_command(command)
 
 
 def main() -> None:
-    """Run the command; a softkv error becomes its message on stderr and exit code 1."""
+    """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted."""
     try:
-        softkv.main(standalone_mode=True)
+        sys.exit(softkv.main(standalone_mode=False) or 0)
     except SoftKVError as error:
         click.echo(f"softkv: {error}", err=True)
         sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Subtle: the interpreter flushes stdout once more at exit, and would complain about the same closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

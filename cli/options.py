@@ -1,6 +1,12 @@
-"""Options that every command shares."""
+"""Options that several commands share."""
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 database = click.option(
     "-d",
@@ -13,3 +19,56 @@ database = click.option(
     metavar="PATH",
     help="The store.",
 )
+model = click.option(
+    "-m",
+    "--model",
+    metavar="NAME",
+    help="What turns texts into vectors: a name of `softkv models`, or a folder.",
+)
+compatibility = click.option(
+    "--compatibility",
+    metavar="NAME",
+    help="How to compare: cosine, dot, scaled_dot, gaussian, laplace or uniform.",
+)
+temperature = click.option(
+    "-T",
+    "--temperature",
+    type=float,
+    help="What scores are divided by: low is sharp, high is smooth.",
+)
+progress_off = click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+
+
+def json_of(given: str) -> Any:
+    """A parameter that is JSON."""
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise click.BadParameter(f"{given!r} is not JSON: {error}") from None
+
+
+def numbers_of(given: str) -> list[float]:
+    """A vector on the command line: numbers between commas, in brackets or not."""
+    try:
+        return [float(cell) for cell in given.strip().strip("[]").split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{given!r} is not a vector; give numbers between commas, as in 0.5,1,-2") from None
+
+
+where = click.option(
+    "--where",
+    type=json_of,
+    metavar="JSON",
+    help="""Only items whose payload matches, as in '{"year": {"$gte": 2000}}'.""",
+)
+
+
+def form(command: Command) -> Command:
+    """--json, --csv and --plain; the command is given `form`, and without any of them None."""
+    for name, says in (
+        ("plain", "Bare values, one a line."),
+        ("csv", "CSV with a header."),
+        ("json", "JSON, one line each (the default when piped)."),
+    ):
+        command = click.option(f"--{name}", "form", flag_value=name, default=None, help=says)(command)
+    return command

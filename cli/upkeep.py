@@ -1,14 +1,14 @@
-"""Upkeep: `check`. Each command is the call of the same name in the library, and prints what it returns."""
+"""Upkeep: `check`, `compact`, `reembed`, each the call of the same name in the library."""
 
 import sys
 
 import click
 
-from .options import database
+from . import options, output
 
 
-@click.command(epilog="Example: softkv check --db films.softkv --repair-to saved.softkv")
-@database
+@click.command(epilog="Example: softkv check --db films.softkv")
+@options.database
 @click.option("--repair-to", "new", metavar="NEW", help="Write the good items to a new store at NEW.")
 def check(path: str, new: str | None) -> None:
     """Compare everything in a store with its checksums, and say what is damaged.
@@ -27,3 +27,40 @@ def check(path: str, new: str | None) -> None:
         click.echo(report)
         click.echo(f"{repaired.saved} items saved to {new}, {repaired.lost} lost")
     sys.exit(0 if report.ok else 1)
+
+
+@click.command(epilog="Example: softkv compact --db films.softkv")
+@options.database
+def compact(path: str) -> None:
+    """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
+    import softkv
+
+    with softkv.open(path, "w") as db:
+        before = db.info()
+        db.compact()
+        after = db.info()
+    freed = max(0, before.bytes_on_disk - after.bytes_on_disk)
+    output.say(f"left {before.dead_rows:,} dead rows behind; {freed:,} bytes freed")
+
+
+@click.command(epilog="Example: softkv reembed --model static --db films.softkv")
+@options.database
+@options.model
+@click.option("--abandon", is_flag=True, help="Drop a change that was begun; the store stays as it was.")
+@options.progress_off
+def reembed(path: str, model: str | None, abandon: bool, no_progress: bool) -> None:
+    """Embed all items again with another model. Interrupted, it goes on where it stopped.
+
+    Needs room for the vectors of both models. Until it is done, readers see the old ones and nothing can be added.
+    """
+    import softkv
+
+    with softkv.open(path, "w") as db:
+        if abandon:
+            db.abandon_reembedding()
+            output.say("the change was dropped")
+            return
+        with output.progress("embedding", quiet=no_progress) as moved:
+            count = db.reembed(model, progress=moved)
+        name = db.info().embedder
+    output.say(f"embedded {count:,} items with {name}")

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from softkv import errors as errors
     from softkv.answer import Answer as Answer
+    from softkv.answer import Answers as Answers
+    from softkv.answer import Comparison as Comparison
+    from softkv.database import SoftKV as SoftKV
+    from softkv.database import open as open
     from softkv.maths.heads import Heads as Heads
     from softkv.plain import soft_lookup as soft_lookup
 
@@ -16,11 +20,25 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Answer": ("softkv.answer", "Answer"),
+    "Answers": ("softkv.answer", "Answers"),
+    "Comparison": ("softkv.answer", "Comparison"),
     "Heads": ("softkv.maths.heads", "Heads"),
     "errors": ("softkv.errors", None),
+    "SoftKV": ("softkv.database", "SoftKV"),
+    "open": ("softkv.database", "open"),
     "soft_lookup": ("softkv.plain", "soft_lookup"),
 }
-__all__ = ["Answer", "Heads", "__version__", "errors", "soft_lookup"]
+__all__ = [
+    "Answer",
+    "Answers",
+    "Comparison",
+    "Heads",
+    "SoftKV",
+    "__version__",
+    "errors",
+    "open",
+    "soft_lookup",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,30 +1,57 @@
 """What a lookup returns: frozen dataclasses over arrays. `Answers` for many queries, `Answer` for one.
 
-Does not compute anything but the picking of one query out of many. Does not hold the rows themselves, only their
-numbers.
+Does not compute anything but the picking of one query out of many. Does not hold the items themselves, only their
+numbers; who a row is, and what it carries, is asked of `People` when one answer is looked at. How answers are printed
+is in portrait.py.
 
 Shapes: b queries, p value width, s rows shown, h heads. Arrays are NumPy or torch, whichever was asked with.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from softkv import portrait
 from softkv.errors import ShapeError
 
 Array: TypeAlias = Any
 
 
+class Described(NamedTuple):
+    """What a row is called and what it carries."""
+
+    key: str | None = None  # the key, or #<number> for an item without one
+    value: Any = None  # as it was given
+    payload: Any = None
+
+
+class Describing(Protocol):
+    """Whoever can say what rows are: a store at the commit that was asked."""
+
+    def describe(self, rows: Sequence[int]) -> list[Described]:
+        """The items in these rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contributor:
-    """One of the rows that an answer is made of."""
+    """One of the rows that an answer is made of. Rows of plain arrays have no key, value or payload."""
 
     row: int
     weight: float  # its share of the mass of all rows; with heads, the mean of its shares
     score: float  # how alike query and key are: the compatibility, before bias and temperature
+    key: str | None = None
+    value: Any = field(default=None, compare=False)  # perhaps an array, which is not simply equal or unequal
+    payload: Any = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class RankedText(NamedTuple):
+    """A stored text and the weight it has in an answer."""
+
+    text: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answer:
     """The answer to one query. Single numbers are floats, or tensors without axes when asked with tensors.
 
@@ -32,9 +59,14 @@ class Answer:
     >>> answer = softkv.soft_lookup([1.0, 0.0], [[2.0, 0.0], [0.0, 2.0]], [10.0, 20.0], compatibility="dot")
     >>> round(answer.value, 3), [round(one.weight, 3) for one in answer.contributors]
     (11.192, [0.881, 0.119])
+    >>> answer
+    11.19 ± 3.24
+      █████████████████▋     88.1%  row 0
+      ██▍                    11.9%  row 1
+    log mass 2.127, effective 1.441, temperature 1, exact over 2
     """
 
-    value: Any  # the mean number, the mean vector (p,), or the distribution over `labels`
+    value: Any  # the mean number, the mean vector (p,), the mean embedding of texts, or the distribution over `labels`
     spread: Any  # the weighted standard deviation of numbers, else None
     log_mass: Any  # log of the summed exp(logit) of all rows: how much is known here; with heads (h,)
     effective: Any  # how many rows really contributed; with heads (h,)
@@ -44,14 +76,45 @@ class Answer:
     contributors: tuple[Contributor, ...]  # the heaviest first
     head_weights: Array | None = None  # (h, s), the shares of the contributors in each head
     labels: tuple[object, ...] | None = None
+    kind: str | None = None  # number, vector, label or text; None for the values of plain arrays
+    error: float | None = None  # how far `value` may be from that of the exact full softmax
+    error_kind: str = "exact"
 
     @property
     def label(self) -> object:
         """The most probable label, or None when the values are not labels."""
         return None if self.labels is None else self.labels[int(self.value.argmax())]
 
+    @property
+    def texts(self) -> tuple[RankedText, ...] | None:
+        """The texts of the contributors, equal ones joined, the heaviest first; None when the values are not texts."""
+        if self.kind != "text":
+            return None
+        weights: dict[str, float] = {}
+        for one in self.contributors:
+            weights[one.value] = weights.get(one.value, 0.0) + one.weight
+        return tuple(RankedText(*pair) for pair in sorted(weights.items(), key=lambda pair: -pair[1]))
 
-@dataclass(frozen=True, slots=True, eq=False)
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python: dicts, lists, numbers, texts."""
+        return portrait.as_dict(self)
+
+    def to_json(self) -> str:
+        """The same as JSON, in one line."""
+        return portrait.as_json(self.to_dict())
+
+    def to_pandas(self) -> Any:
+        """The contributors as a DataFrame, if pandas is there."""
+        return portrait.as_frame([self])
+
+    def __repr__(self) -> str:
+        return portrait.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return portrait.as_html(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answers:
     """The answers to many queries: arrays first, an `Answer` for each on demand.
 
@@ -70,6 +133,10 @@ class Answers:
     scores: Array  # (b, s)
     head_weights: Array | None = None  # (b, h, s)
     labels: tuple[object, ...] | None = None
+    kind: str | None = None
+    error: Array | None = None  # (b,)
+    error_kind: str = "exact"
+    source: Describing | None = None
 
     def __len__(self) -> int:
         return int(self.scored.shape[0])
@@ -93,6 +160,9 @@ class Answers:
             contributors=self._contributors(index),
             head_weights=None if self.head_weights is None else self.head_weights[index],
             labels=self.labels,
+            kind=self.kind,
+            error=None if self.error is None else float(self.error[index]),
+            error_kind=self.error_kind,
         )
 
     @property
@@ -102,9 +172,67 @@ class Answers:
             return None
         return tuple(self.labels[code] for code in self.value.argmax(-1).reshape(-1).tolist())
 
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Each answer as plain Python."""
+        return [answer.to_dict() for answer in self]
+
+    def to_json(self) -> str:
+        """The same as JSON, in one line."""
+        return portrait.as_json(self.to_dict())
+
+    def to_pandas(self) -> Any:
+        """The contributors of all queries as a DataFrame, if pandas is there."""
+        return portrait.as_frame(list(self))
+
+    def __repr__(self) -> str:
+        return portrait.answers_as_text(self)
+
     def _contributors(self, index: int) -> tuple[Contributor, ...]:
         columns = (self.rows[index].tolist(), self.weights[index].tolist(), self.scores[index].tolist())
-        return tuple(Contributor(*one) for one in zip(*columns, strict=True) if one[0] >= 0)
+        found = [one for one in zip(*columns, strict=True) if one[0] >= 0]
+        if self.source is None:
+            return tuple(Contributor(*one) for one in found)
+        described = self.source.describe([row for row, _, _ in found])
+        return tuple(Contributor(*one, *who) for one, who in zip(found, described, strict=True))
+
+
+class Exact(NamedTuple):
+    """The item whose key equals the query."""
+
+    key: str
+    value: Any
+    payload: Any
+
+
+class Warmth(NamedTuple):
+    """The answer at one temperature, in short."""
+
+    temperature: float
+    effective: float
+    weight: float  # of the heaviest row
+    value: Any  # the number, the vector, the most probable label, or the heaviest text
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison:
+    """One query, looked up in every way: by equality, by the best key, by the k best, by all."""
+
+    exact: Exact | None  # None where a dict would raise KeyError
+    hard: Answer
+    top_k: Answer
+    soft: Answer
+    strip: tuple[Warmth, ...]  # the soft answer from cold, where it is the hard one, to warm, where it is the mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python."""
+        return portrait.comparison_as_dict(self)
+
+    def to_json(self) -> str:
+        """The same as JSON, in one line."""
+        return portrait.as_json(self.to_dict())
+
+    def __repr__(self) -> str:
+        return portrait.comparison_as_text(self)
 
 
 def _single(x: Any) -> Any:

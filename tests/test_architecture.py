@@ -19,9 +19,10 @@ ALLOWED = {
     "index": {"maths", "errors"},
     "embedders": {"maths", "errors"},
     "learning": {"maths", "errors"},
-    "answer": {"maths", "errors"},
+    "portrait": {"errors"},
+    "answer": {"portrait", "errors"},
     "plain": {"answer", "maths", "errors"},
-    "database": {"answer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "database": {"answer", "portrait", "transfer", "storage", "index", "embedders", "learning", "maths", "errors"},
     "doors": {"database", "answer", "maths", "errors"},
 }
 HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")

@@ -47,6 +47,19 @@ def test_scores_small_enough_for_paper() -> None:
 
 
 @every_backend
+def test_cosine_may_be_given_the_lengths_of_keys(backend: Backend) -> None:
+    """With 1 / ‖k‖ known the scores are those of the plain cosine, in every block of keys."""
+    wide = Backend(backend.library, "float64" if backend.dtype == "float64" else "float32")
+    queries, keys = backend.rounded(QUERIES), backend.rounded(KEYS)
+    known = wide.array([1 / math.hypot(*key) for key in keys])
+    scorer = compatibility.cosine(known).ask(wide.array(queries), 1 / 0.05)
+    for start in (0, 7, 39):
+        found = exact(scorer(wide.array(keys[start:]), start))
+        expected = [[reference.cosine(q, k) / 0.05 for k in keys[start:]] for q in queries]
+        assert found == pytest.approx(np.array(expected), abs=backend.tolerance(np.ravel(expected)))
+
+
+@every_backend
 def test_bilinear_takes_queries_of_another_width(backend: Backend) -> None:
     """qᵀWk with a W of shape (query width, key width)."""
     matrix, queries = GENERATOR.standard_normal((3, 5)), GENERATOR.standard_normal((4, 3))

@@ -101,6 +101,22 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
     return Compatibility("additive", ask, copies=True)
 
 
+def cosine(inverse_lengths: Array) -> Compatibility:
+    """The cosine with keys of which 1 / ‖k‖ is known, (n,): a dot product and nothing else is left to work out."""
+
+    def ask(queries: Array, sharpness: Sharpness) -> Scorer:
+        library = library_of(queries)
+        directions = _directions(library, queries) * sharpness
+
+        def score(keys: Array, first: int) -> Array:
+            known = inverse_lengths[first : first + keys.shape[-2]]
+            return library.spend_times(inner(directions, keys), known[None, :])
+
+        return score
+
+    return Compatibility("cosine", ask)
+
+
 def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
     """Any f(queries, keys) -> scores of the user's own, called with one block of keys at a time."""
 
@@ -123,7 +139,7 @@ def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
 
 def _cosine(queries: Array, sharpness: Sharpness) -> Scorer:
     library = library_of(queries)
-    directions = queries / _norms(library, queries, "queries", 0)[..., None] * sharpness
+    directions = _directions(library, queries) * sharpness
 
     def score(keys: Array, first: int) -> Array:
         # Scaling the logits of a block is cheaper than scaling its keys, which would be a copy.
@@ -131,6 +147,10 @@ def _cosine(queries: Array, sharpness: Sharpness) -> Scorer:
         return library.spend_times(inner(directions, keys), 1.0 / lengths[..., None, :])
 
     return score
+
+
+def _directions(library: Library, queries: Array) -> Array:
+    return queries / _norms(library, queries, "queries", 0)[..., None]
 
 
 def _gaussian(queries: Array, sharpness: Sharpness) -> Scorer:

@@ -10,7 +10,7 @@ from typing import Any
 from softkv.errors import StoreDamaged, Unfinished
 from softkv.storage.catalog import Catalog, Head
 from softkv.storage.layout import ValueKind
-from softkv.storage.snapshot import loaded
+from softkv.storage.roster import loaded
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from softkv.storage.generation import Generation, norms_of
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
 from softkv.storage.progress import ways_on
-from softkv.storage.roster import Roster
-from softkv.storage.snapshot import Item, Snapshot, loaded
+from softkv.storage.roster import Roster, loaded
+from softkv.storage.snapshot import Item, Snapshot
 from softkv.storage.tally import Tally
 from softkv.storage.threads import OwnLock
 from softkv.storage.writer import Writer, checksums

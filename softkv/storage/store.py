@@ -98,6 +98,11 @@ class Store:
         writer = writer or opening.open_writer(directory, force=force)
         return cls(directory, writer.catalog, writer)
 
+    @staticmethod
+    def erase(path: str | os.PathLike[str]) -> None:
+        """Remove a store that nobody writes to; readers keep what they have open."""
+        opening.erase(os.path.realpath(os.fsdecode(path)), force=False)
+
     # Reading
 
     def snapshot(self) -> Snapshot:
@@ -341,6 +346,10 @@ class Store:
         """After a switch to a new generation: the view of the old one goes, and with it what held its files."""
         writer = self._require_writer()
         writer.remove_retired()
+
+    def require_writable(self) -> None:
+        """Refuse a handle that may not change the store, before work is done for it."""
+        self._require_writer()
 
     def _require_writer(self) -> Writer:
         with self._lock:

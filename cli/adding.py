@@ -1,0 +1,201 @@
+"""Putting items in: `add`, one from the command line or many from a file."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from softkv.errors import BadRecord, InputError, SoftKVError
+
+from . import options, output
+from .reading import Columns, Record, batches, records
+
+BATCH = 10_000
+
+
+@click.command(
+    epilog='Example: softkv add "The Alchemist" "A shepherd travels in search of treasure." --db films.softkv'
+)
+@click.argument("key", required=False)
+@click.argument("value", required=False)
+@options.database
+@click.option(
+    "-i", "--input", "source", metavar="FILE", help="Many items: CSV, TSV, JSONL, JSON, Parquet, npy, npz, or -."
+)
+@click.option("--format", "format_", help="The format of FILE, when its name does not tell.")
+@click.option("--encoding", default="utf-8-sig", show_default=True, help="The encoding of FILE.")
+@click.option("--key", "key_column", metavar="COLUMN", help="The column of keys.")
+@click.option(
+    "--text", metavar="COLUMN", help="The column that is embedded in place of the key; for one item, the text."
+)
+@click.option("--value", "value_columns", metavar="COLUMN,...", help="The column of values, or several for vectors.")
+@click.option("--payload", metavar="COLUMN,...", help="Columns to carry along; for one item, JSON.")
+@click.option("--vector", metavar="COLUMN,...", help="The column or columns of key vectors; for one item, X,Y,...")
+@click.option("--kind", type=click.Choice(["number", "vector", "label", "text"]), help="What values are.")
+@click.option("--replace", "on_conflict", flag_value="replace", help="A key that is there already gets the new value.")
+@click.option("--ignore", "on_conflict", flag_value="ignore", help="A key that is there already stays as it is.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, help="Pass over the first so many records of FILE.")
+@click.option("--skip-bad", is_flag=True, help="Report records that cannot be read, and go on.")
+@options.model
+@options.compatibility
+@options.progress_off
+def add(
+    key: str | None,
+    value: str | None,
+    path: str,
+    source: str | None,
+    format_: str | None,
+    encoding: str,
+    key_column: str | None,
+    text: str | None,
+    value_columns: str | None,
+    payload: str | None,
+    vector: str | None,
+    kind: str | None,
+    on_conflict: str | None,
+    skip: int,
+    skip_bad: bool,
+    model: str | None,
+    compatibility: str | None,
+    no_progress: bool,
+) -> None:
+    """Add the item KEY with this VALUE (read from stdin when it is missing or `-`), or the items of a file.
+
+    The store is made if there is none. A file is added in batches, each wholly or not at all.
+    """
+    import softkv
+
+    if (source is None) == (key is None):
+        raise click.UsageError("give a KEY and a VALUE, or a file with -i; one of the two")
+    wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility}
+    conflict = on_conflict or "error"
+    if source is None:
+        given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value
+        with softkv.open(path, **wishes) as db:
+            added = db.add(
+                key,
+                _value(str(given), kind or db.info().value_kind),
+                vectors=None if vector is None else options.numbers_of(vector),
+                texts=text,
+                payloads=None if payload is None else options.json_of(payload),
+                on_conflict=conflict,
+            )
+        output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
+        return
+    columns = Columns(
+        key=key_column,
+        text=text,
+        value=_names(value_columns),
+        payload=None if payload is None else _names(payload),
+        vector=_names(vector),
+    )
+    adding = Adding(path, wishes, conflict)
+    found = records(
+        source,
+        format=format_,
+        columns=columns,
+        kind=kind or adding.kind(),
+        encoding=encoding,
+        on_bad=adding.pass_over if skip_bad else None,
+    )
+    with output.progress("adding", quiet=no_progress) as moved:
+        adding.run(found, skip, moved)
+
+
+class Adding:
+    """The items of a file on their way into a store, batch by batch."""
+
+    def __init__(self, path: str, wishes: dict[str, Any], on_conflict: str) -> None:
+        self.path, self.wishes, self.on_conflict = path, wishes, on_conflict
+        self.seen = self.fresh = self.replaced = self.ignored = self.bad = 0
+
+    def kind(self) -> str | None:
+        """The kind of values that the store holds, if it is there."""
+        import softkv
+        from softkv.errors import StoreNotFound
+
+        try:
+            with softkv.open(self.path, "r") as db:
+                return db.info().value_kind
+        except StoreNotFound:
+            return None
+
+    def pass_over(self, error: BadRecord) -> None:
+        """Report a record that cannot be read."""
+        self.bad += 1
+        output.say(f"skipped: {error}")
+
+    def run(self, found: Iterator[Record], skip: int, moved: output.Progress | None) -> None:
+        """Add all records; what was added stays whatever happens."""
+        import softkv
+
+        for _ in range(skip):
+            if next(found, None) is None:
+                break
+            self.seen += 1
+        try:
+            with softkv.open(self.path, **self.wishes) as db:
+                for batch in batches(found, BATCH):
+                    self._add(db, batch)
+                    if moved is not None:
+                        moved(self.seen, 0)
+        except KeyboardInterrupt:
+            output.say(f"interrupted. {self._stored()} Go on with the same command and --skip {self.seen}.")
+            raise
+        except SoftKVError:
+            if self.seen > skip:
+                output.say(f"{self._stored()} Mend what the next line says, and go on with --skip {self.seen}.")
+            raise
+        output.say(_told(self.fresh, self.replaced, self.ignored) + (f", skipped {self.bad:,}" if self.bad else ""))
+
+    def _stored(self) -> str:
+        return f"The first {self.seen:,} records are stored."
+
+    def _add(self, db: Any, batch: Sequence[Record]) -> None:
+        try:
+            added = db.add(
+                _column(batch, "key"),
+                [one.value for one in batch],
+                vectors=_column(batch, "vector"),
+                texts=_column(batch, "text"),
+                payloads=_column(batch, "payload"),
+                on_conflict=self.on_conflict,
+            )
+        except InputError as error:
+            error.args = (f"{error} (In the records of lines {batch[0].line} to {batch[-1].line}.)",)
+            raise
+        self.seen += len(batch)
+        self.fresh += added.count - added.replaced
+        self.replaced += added.replaced
+        self.ignored += added.ignored
+
+
+def _column(batch: Sequence[Record], name: str) -> list[Any] | None:
+    column = [getattr(one, name) for one in batch]
+    return None if all(entry is None for entry in column) else column
+
+
+def _names(given: str | None) -> tuple[str, ...]:
+    return () if given is None else tuple(name.strip() for name in given.split(","))
+
+
+def _value(given: str, kind: str | None) -> Any:
+    """A value on the command line: a number if it can be one, unless it is to be something else."""
+    if kind == "vector":
+        return options.numbers_of(given)
+    if kind in ("text", "label"):
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        if kind == "number":
+            raise InputError(f"expected a number as the value, as this store holds, got {given!r}.") from None
+        return given
+
+
+def _told(fresh: int, replaced: int, ignored: int) -> str:
+    told = [f"added {fresh:,}"]
+    told += [f"replaced {replaced:,}"] if replaced else []
+    told += [f"ignored {ignored:,} that were there"] if ignored else []
+    return ", ".join(told)

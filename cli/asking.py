@@ -1,0 +1,223 @@
+"""Looking up by likeness: `query` and `compare`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from softkv.errors import InputError
+from softkv.portrait import bar, facts_of, name_of, number, short, value_of
+
+from . import options, output
+
+CONTRIBUTOR_COLUMNS = ("query", "key", "weight", "score", "value", "payload")
+vector = click.option("--vector", type=options.numbers_of, metavar="X,Y,...", help="Ask with a vector, not a text.")
+blended = click.option("-k", type=click.IntRange(min=1), help="Blend only the k heaviest items.")
+shown = click.option(
+    "-n", "--show", type=click.IntRange(min=1), default=10, show_default=True, help="How many contributors to show."
+)
+
+
+@click.command(epilog='Example: softkv query "a boy looking for treasure" --db films.softkv -n 3 --explain')
+@click.argument("text", required=False)
+@options.database
+@blended
+@options.temperature
+@shown
+@options.compatibility
+@click.option(
+    "--tolerance", type=float, default=0.01, show_default=True, help="The error to allow, of the value scale."
+)
+@options.where
+@vector
+@click.option("--hard", is_flag=True, help="The best key takes all.")
+@click.option("--explain", is_flag=True, help="Show the arithmetic: score, ÷ T, exp, ÷ sum.")
+@options.model
+@options.form
+def query(
+    text: str | None,
+    path: str,
+    k: int | None,
+    temperature: float | None,
+    show: int,
+    compatibility: str | None,
+    tolerance: float,
+    where: Any,
+    vector: list[float] | None,
+    hard: bool,
+    explain: bool,
+    model: str | None,
+    form: str | None,
+) -> None:
+    """Look TEXT up softly: the average of all values, each weighted by how well its key compares.
+
+    `-` reads one query from each line of stdin.
+    """
+    import softkv
+
+    if hard and k is not None:
+        raise click.UsageError("--hard is -k 1; give one of them")
+    how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
+    with softkv.open(path, "r", embedder=model) as db:
+        for asked in _asked(text, vector):
+            soft: dict[str, Any] = {"k": k, "show": show, "tolerance": tolerance}
+            answer = db.nearest(asked, **how) if hard else db.lookup(asked, **soft, **how)
+            _print_answer(asked, answer, form, explain=explain)
+
+
+@click.command(epilog='Example: softkv compare "a boy looking for treasure" --db films.softkv -k 2')
+@click.argument("text", required=False)
+@options.database
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="How many items top-k blends.")
+@options.temperature
+@shown
+@options.compatibility
+@options.where
+@vector
+@options.model
+@options.form
+def compare(
+    text: str | None,
+    path: str,
+    k: int,
+    temperature: float | None,
+    show: int,
+    compatibility: str | None,
+    where: Any,
+    vector: list[float] | None,
+    model: str | None,
+    form: str | None,
+) -> None:
+    """Look TEXT up in every way, side by side: exact, hard, top-k and full soft; then at other temperatures."""
+    import softkv
+
+    with softkv.open(path, "r", embedder=model) as db:
+        for asked in _asked(text, vector):
+            found = db.compare(asked, k=k, temperature=temperature, compatibility=compatibility, where=where, show=show)
+            _print_comparison(asked, found, form)
+
+
+def _asked(text: str | None, vector: list[float] | None) -> Iterable[Any]:
+    if (text is None) == (vector is None):
+        raise click.UsageError("give a text to look up, or --vector; one of the two")
+    return [vector] if text is None else output.expanded([text])
+
+
+def _print_answer(asked: Any, answer: Any, form: str | None, *, explain: bool) -> None:
+    chosen = output.resolved(form)
+    if chosen == "json":
+        extra = {"arithmetic": _arithmetic(answer)} if explain else {}
+        output.print_json({"query": asked, **answer.to_dict(), **extra})
+    elif chosen == "csv":
+        records = [{"query": asked, **one} for one in answer.to_dict()["contributors"]]
+        output.print_csv(records, CONTRIBUTOR_COLUMNS)
+    elif chosen == "plain":
+        click.echo(output.plain_text(_bare(answer)))
+    else:
+        output.show(_title(value_of(answer)), _contributors(answer), facts_of(answer))
+        if explain:
+            output.show("", _explained(answer))
+
+
+def _bare(answer: Any) -> Any:
+    """The value of an answer with nothing around it."""
+    texts = answer.texts
+    return texts[0].text if texts else answer.label if answer.labels is not None else _listed(answer.value)
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _title(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text, style="bold")
+
+
+def _contributors(answer: Any) -> Any:
+    table = output.new_table("weight", "", "key", "value", "payload")
+    for one in answer.contributors:
+        cells = (
+            (one.value if one.value != one.key else None, one.payload)
+            if isinstance(one.value, str)
+            else (
+                one.value,
+                one.payload,
+            )
+        )
+        table.add_row(bar(one.weight), f"{one.weight:.1%}", name_of(one), *map(output.in_table, cells))
+    return table
+
+
+def _arithmetic(answer: Any) -> list[dict[str, Any]]:
+    """Each weight from its score, step by step. Exponentials are relative to the best, which has 1: none overflows."""
+    import math
+
+    if answer.head_weights is not None or not answer.contributors:
+        raise InputError("there are no scores to explain: nothing was shown, or several heads were asked")
+    best = answer.contributors[0].score / answer.temperature
+    total = math.exp(answer.log_mass - best)
+    steps = []
+    for one in answer.contributors:
+        logit = one.score / answer.temperature
+        step = {"key": name_of(one), "score": one.score, "score/T": logit, "exp": math.exp(logit - best)}
+        steps.append({**step, "sum": total, "weight": step["exp"] / total})
+    rest = max(0.0, total - sum(step["exp"] for step in steps))
+    if answer.scored > len(steps):
+        others = f"({answer.scored - len(steps):,} others)"
+        steps.append({"key": others, "score": None, "score/T": None, "exp": rest, "sum": total, "weight": rest / total})
+    return steps
+
+
+def _explained(answer: Any) -> Any:
+    steps = _arithmetic(answer)
+    table = output.new_table(
+        "key", "score", f"÷ T = {number(answer.temperature)}", "exp(… − best)", "÷ sum", "= weight"
+    )
+    for step in steps:
+        numbers = [step[name] for name in ("score", "score/T", "exp", "sum")]
+        table.add_row(step["key"], *("" if x is None else f"{x:.4f}" for x in numbers), f"{step['weight']:.4f}")
+    return table
+
+
+def _print_comparison(asked: Any, found: Any, form: str | None) -> None:
+    chosen = output.resolved(form)
+    if chosen == "json":
+        output.print_json({"query": asked, **found.to_dict()})
+    elif chosen == "table":
+        output.show(_ways(found), _strip(found))
+    else:
+        records = [{"way": way, "value": _way_value(found, way)} for way in ("exact", "hard", "top_k", "soft")]
+        output.print_records(records, ("way", "value"), chosen, plain="value")
+
+
+def _way_value(found: Any, way: str) -> Any:
+    if way == "exact":
+        return None if found.exact is None else _listed(found.exact.value)
+    return _bare(getattr(found, way))
+
+
+def _ways(found: Any) -> Any:
+    """The four ways as columns: the value, who it is made of, and how much of the mass that is."""
+    from rich.text import Text
+
+    ways = (found.hard, found.top_k, found.soft)
+    exact = "no such key" if found.exact is None else short(found.exact.value)
+    table = output.new_table("", "exact", "hard", f"top {found.top_k.scored}", "full soft")
+    table.add_row("value", Text(exact), *(Text(value_of(way)) for way in ways))
+    made_of = ("\n".join(f"{one.weight:6.1%} {name_of(one)}" for one in way.contributors[:5]) for way in ways)
+    table.add_row("weights", "", *map(Text, made_of))
+    table.add_row("effective", "", *(number(way.effective) for way in ways))
+    table.add_row("of the mass", "", *(f"{way.mass:.1%}" for way in ways))
+    return table
+
+
+def _strip(found: Any) -> Any:
+    """The same query from cold, where the best key takes all, to warm, where all count alike."""
+    table = output.new_table("temperature", "weight of the best", "", "effective", "value")
+    for one in found.strip:
+        usual = " (usual)" if one.temperature == found.soft.temperature else ""
+        figures = (number(one.temperature) + usual, bar(one.weight), f"{one.weight:.1%}", number(one.effective))
+        table.add_row(*figures, output.in_table(one.value))
+    return table

@@ -1,0 +1,85 @@
+"""The dictionary side: `get`, `delete`, `list`, `info`, `path`."""
+
+from typing import Any
+
+import click
+
+from . import options, output
+
+ON_A_TERMINAL = 50  # items that `list` shows where somebody has to read them
+COLUMNS = ("key", "value", "payload", "text")
+
+
+@click.command(epilog='Example: softkv get "The Alchemist" --db films.softkv')
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@options.database
+@options.form
+def get(keys: tuple[str, ...], path: str, form: str | None) -> None:
+    """Print the items with exactly these keys; `-` reads keys from stdin. A key that is not there is exit code 1."""
+    import softkv
+
+    with softkv.open(path, "r") as db:
+        found = [_record(db.item(key)) for key in output.expanded(keys)]
+    output.print_records(found, COLUMNS, form, plain="value")
+
+
+@click.command(epilog='Example: softkv delete "The Alchemist" --db films.softkv')
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@options.database
+def delete(keys: tuple[str, ...], path: str) -> None:
+    """Delete the items with these keys, all of them or none; `-` reads keys from stdin."""
+    import softkv
+
+    with softkv.open(path, "w") as db:
+        count = db.delete(list(output.expanded(keys)))
+    output.say(f"deleted {count:,}")
+
+
+@click.command("list", epilog="Example: softkv list --db films.softkv --limit 3")
+@options.database
+@click.option("-n", "--limit", type=click.IntRange(min=0), help=f"At most so many ({ON_A_TERMINAL} on a terminal).")
+@click.option("--skip", type=click.IntRange(min=0), default=0, help="Pass over the first so many.")
+@options.where
+@options.form
+def list_(path: str, limit: int | None, skip: int, where: Any, form: str | None) -> None:
+    """List the items in the order in which they were first added."""
+    import softkv
+
+    shown = limit if limit is not None else ON_A_TERMINAL if output.resolved(form) == "table" else None
+    with softkv.open(path, "r") as db, db.snapshot() as view:
+        found = view.select(where, start=skip, stop=None if shown is None else skip + shown)
+        output.print_records(map(_record, found), COLUMNS, form, plain="key")
+        if limit is None and shown is not None and any(view.select(where, start=skip + shown, stop=skip + shown + 1)):
+            output.say(f"there are more; --limit says how many to show (the store has {len(view):,})")
+
+
+@click.command(epilog="Example: softkv info --db films.softkv")
+@options.database
+@options.form
+def info(path: str, form: str | None) -> None:
+    """Say what a store is: items, kind of value, embedder, temperature, size."""
+    import softkv
+
+    with softkv.open(path, "r") as db:
+        found = db.info()
+    if output.resolved(form) == "json":
+        output.print_json(found.to_dict())
+    elif form == "csv":
+        output.print_csv([found.to_dict()], list(found.to_dict()))
+    else:
+        click.echo(found)
+
+
+@click.command("path", epilog="Example: softkv path --db films.softkv")
+@options.database
+def path_(path: str) -> None:
+    """Print where the store is; exit code 1 when there is none."""
+    import softkv
+
+    with softkv.open(path, "r") as db:
+        click.echo(db.path)
+
+
+def _record(item: Any) -> dict[str, Any]:
+    text = None if item.text == item.key else item.text
+    return {"key": item.name, "value": item.value, "payload": item.payload, "text": text}

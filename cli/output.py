@@ -1,0 +1,140 @@
+"""What the commands print: data to stdout, everything else to stderr.
+
+A table on a terminal, JSON lines when piped, or what --json, --csv and --plain ask for. rich is loaded only where a
+table or a progress bar is really shown.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from softkv.portrait import short
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Record = Mapping[str, Any]
+Progress = Callable[[int, int], None]
+
+
+def resolved(form: str | None) -> str:
+    """The form that was asked for, or the one that suits where stdout goes."""
+    return form or ("table" if sys.stdout.isatty() else "json")
+
+
+def say(message: str) -> None:
+    """Tell the person at the terminal."""
+    click.echo(message, err=True)
+
+
+def print_json(record: Any) -> None:
+    """One line of JSON."""
+    click.echo(json.dumps(record, ensure_ascii=False, default=_as_list))
+
+
+def print_records(records: Iterable[Record], columns: Sequence[str], form: str | None, *, plain: str) -> None:
+    """Records in any form; `plain` is the column that stands for the record when there is only room for one."""
+    chosen = resolved(form)
+    if chosen == "json":
+        for record in records:
+            print_json({name: value for name, value in record.items() if value is not None})
+    elif chosen == "csv":
+        print_csv(records, columns)
+    elif chosen == "plain":
+        for record in records:
+            click.echo(plain_text(record[plain]))
+    else:
+        print_table(records, columns)
+
+
+def print_csv(records: Iterable[Record], columns: Sequence[str]) -> None:
+    """A header, and a line for each record."""
+    lines = csv.writer(sys.stdout, lineterminator="\n")
+    lines.writerow(columns)
+    for record in records:
+        lines.writerow([_cell(record.get(name)) for name in columns])
+
+
+def plain_text(value: Any) -> str:
+    """A value with nothing around it: a text as it is, a vector as JSON."""
+    return value if isinstance(value, str) else _cell(value)
+
+
+def print_table(records: Iterable[Record], columns: Sequence[str]) -> None:
+    """A table; columns that are empty everywhere are left out."""
+    rows = list(records)
+    shown = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    table = new_table(*shown)
+    for row in rows:
+        table.add_row(*(in_table(row.get(name)) for name in shown))
+    show(table)
+
+
+def new_table(*columns: str) -> "Table":
+    """An empty table of the house."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def in_table(value: Any) -> Any:
+    """A value as it stands in a cell of a table: never markup, however many brackets it has."""
+    from rich.text import Text
+
+    return Text(short(json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, bool)) else value))
+
+
+def show(*renderables: Any) -> None:
+    """Show what rich can show."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    for renderable in renderables:
+        console.print(renderable)
+
+
+@contextmanager
+def progress(doing: str, *, quiet: bool = False) -> Iterator[Progress | None]:
+    """A progress bar on stderr: a function (done, all) to move it, or None where there is no terminal to show it on."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def lines_of_stdin() -> Iterator[str]:
+    """The lines of stdin that are not empty."""
+    return (line for line in (line.rstrip("\r\n") for line in sys.stdin) if line.strip())
+
+
+def expanded(names: Iterable[str]) -> Iterator[str]:
+    """The names, with those of stdin in the place of `-`."""
+    return chain.from_iterable(lines_of_stdin() if name == "-" else [name] for name in names)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=_as_list)
+
+
+def _as_list(value: Any) -> Any:
+    return value.tolist()

@@ -1,0 +1,12 @@
+"""The one place where store, embedder and maths meet.
+
+Reading order: profile.py (what a store remembers), embedding.py (its embedder, when a text needs one), intake.py (what
+`add` was given), view.py (one commit), asking.py (one lookup over it), reader.py (everything that reads), summary.py,
+reembedding.py and handle.py (everything that changes; `open`).
+"""
+
+from softkv.database.handle import SoftKV, StoreView, import_from, open
+from softkv.database.intake import LooksLikeLabels
+from softkv.database.summary import Info
+
+__all__ = ["Info", "LooksLikeLabels", "SoftKV", "StoreView", "import_from", "open"]

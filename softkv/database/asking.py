@@ -1,0 +1,211 @@
+"""One lookup over one commit of a store: which rows, how they are compared, how warm, and how exact the answer is.
+
+Joins a snapshot of the storage with the maths: the arena is scored as it lies in its file, with rows that are dead or
+filtered out as a mask. When few rows are left they are gathered, and the rest is not read.
+
+Does not embed (embedding.py) and does not remember anything (profile.py).
+
+Shapes: b queries, n rows of the arena, d key width, s rows shown.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.database.view import View
+from softkv.errors import AllMasked, EmptyStore, InputError, KindError, ShapeError
+from softkv.maths.blending import Labels, Numbers, Values, Vectors
+from softkv.maths.compatibility import Compatibility, cosine
+from softkv.maths.heads import Heads
+from softkv.maths.lookup import Found, lookup
+from softkv.storage import Snapshot, ValueKind
+from softkv.storage.layout import Mask, Matrix, Rows
+
+GATHERED = 4  # rows are gathered when there are at most one in so many
+UNIT = 2.0**-24  # the rounding of one operation in float32
+
+Compared = str | Compatibility | Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """A lookup, all defaults filled in."""
+
+    queries: Any  # (b, q)
+    compatibility: Compared
+    temperature: Any
+    k: int | None = None
+    where: dict[str, Any] | None = None
+    mask: Any = None  # over the live items in their order
+    causal: bool = False
+    heads: Heads | None = None
+    show: int = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The rows that may count: all of the arena with a mask, or some of them gathered."""
+
+    keys: Matrix
+    values: npt.NDArray[Any]
+    mask: Any  # (b or 1, rows) or None
+    rows: Rows | None  # the rows of the arena, when they are gathered
+
+
+def ask(view: View, question: Question) -> Answers:
+    """The answers to a question."""
+    return _answered(view, question, _candidates(view.snapshot, question))
+
+
+def ask_each(view: View, question: Question) -> Answers:
+    """Every live item, in order, asks all of them; the question brings no queries of its own."""
+    snapshot, rows = view.snapshot, view.snapshot.in_order()
+    candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), question.mask, rows)
+    return _answered(view, replace(question, queries=candidates.keys), candidates)
+
+
+def require_items(snapshot: Snapshot) -> None:
+    """Refuse to average nothing."""
+    if not len(snapshot):
+        raise EmptyStore("the store is empty, so there is nothing to average. Add items first.")
+
+
+def row_equal_to(snapshot: Snapshot, query: Matrix) -> int | None:
+    """The first live row whose key vector is exactly this one, if any."""
+    for block in snapshot.blocks():
+        same = np.flatnonzero((block.vectors == query).all(axis=1) & block.live)
+        if len(same):
+            return block.start + int(same[0])
+    return None
+
+
+def _candidates(snapshot: Snapshot, question: Question) -> Candidates:
+    mask = None if snapshot.live.all() else snapshot.live[None, :]
+    if question.where is not None:
+        mask = snapshot.matching(question.where)[None, :]
+        if not mask.any():
+            raise AllMasked(f"no item matches where={question.where!r}, so there is nothing to average. Widen it.")
+    if question.mask is not None:
+        mask = _over_rows(snapshot, question.mask) & (True if mask is None else mask)
+    if mask is not None and mask.shape[0] == 1:
+        rows = np.flatnonzero(mask[0])
+        if len(rows) * GATHERED <= snapshot.rows:
+            return Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows)
+    (block,) = snapshot.blocks(snapshot.rows)
+    return Candidates(block.vectors, block.values, mask, None)
+
+
+def _over_rows(snapshot: Snapshot, given: Any) -> Mask:
+    """A mask over the live items in their order, as one over the rows of the arena."""
+    mask = np.asarray(given)
+    order = snapshot.in_order()
+    if mask.dtype != np.bool_:
+        raise KindError(f"expected a boolean mask, True where a query may see an item, got {mask.dtype}.")
+    if mask.ndim not in (1, 2) or mask.shape[-1] != len(order):
+        raise ShapeError(
+            f"expected a mask of shape ({len(order)},) or (queries, {len(order)}), one entry for each item in the "
+            f"order of the store, got {mask.shape}."
+        )
+    mask = np.atleast_2d(mask)
+    spread: Mask = np.zeros((len(mask), snapshot.rows), np.bool_)
+    spread[:, order] = mask
+    return spread
+
+
+def _answered(view: View, question: Question, candidates: Candidates) -> Answers:
+    kind, names = view.layout.kind, view.labels
+    held = _values(candidates.values, kind, len(names or ()), project=question.heads is not None)
+    found = lookup(
+        question.queries,
+        candidates.keys,
+        held,
+        compatibility=_with_lengths(view, question.compatibility, candidates.rows),
+        temperature=question.temperature,
+        k=question.k,
+        mask=candidates.mask,
+        causal=question.causal,
+        heads=question.heads,
+        show=question.show,
+    )
+    rows = found.rows
+    if candidates.rows is not None:
+        rows = np.where(rows >= 0, candidates.rows[np.maximum(rows, 0)], -1)
+    numbers = isinstance(held, Numbers)
+    return Answers(
+        value=found.value[..., 0] if numbers else found.value,
+        spread=None if found.spread is None else found.spread[..., 0],
+        log_mass=found.log_mass,
+        effective=found.effective,
+        mass=found.mass,
+        scored=found.scored,
+        temperature=question.temperature,
+        rows=rows,
+        weights=found.weights,
+        scores=found.scores,
+        head_weights=found.head_weights,
+        labels=names,
+        kind=kind.value,
+        error=_rounding(view, question, found),
+        error_kind="exact",
+        source=view,
+    )
+
+
+def _with_lengths(view: View, compatibility: Compared, rows: Rows | None) -> Compared:
+    """Cosine with the lengths that the store keeps: working them out takes five times as long as the dot products."""
+    if compatibility != "cosine":
+        return compatibility
+    return cosine(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
+
+
+def _values(values: npt.NDArray[Any], kind: ValueKind, labels: int, *, project: bool) -> Values:
+    if kind is ValueKind.LABEL:
+        return Labels(values, labels)
+    if kind is ValueKind.NUMBER:
+        return Vectors(values[:, None]) if project else Numbers(values[:, None])
+    return Vectors(values)
+
+
+def _rounding(view: View, question: Question, found: Found) -> npt.NDArray[np.float64]:
+    """How far rounding may have moved each value, (b,): an estimate, from how far it may have moved the logits.
+
+    To first order a mean moves by what its logits move by, times the spread of what is averaged.
+    """
+    width = view.layout.key_width
+    queries = np.asarray(question.queries, np.float64)
+    asked = np.sqrt((queries * queries).sum(-1))
+    longest, steps = view.longest_key, 2 + math.sqrt(width)
+    name = question.compatibility if isinstance(question.compatibility, str) else ""
+    peak = np.abs(np.where(np.isfinite(found.scores), found.scores, 0.0)).max(-1, initial=0.0)
+    sizes = {
+        "dot": asked * longest,
+        "scaled_dot": asked * longest / math.sqrt(width),
+        "cosine": np.ones_like(asked),
+        "gaussian": 0.5 * (asked + longest) ** 2,
+        "laplace": math.sqrt(width) * (asked + longest),
+        "uniform": np.zeros_like(asked),
+    }
+    size = sizes.get(name, peak) / np.asarray(question.temperature, np.float64)
+    moved = np.minimum(steps * UNIT * size, 1.0)
+    if name == "gaussian":  # beyond this much cancellation, near rows are scored by their differences
+        moved = np.minimum(moved, np.finfo(np.float32).eps ** 0.5)
+    own = (
+        np.linalg.norm(np.asarray(found.value, np.float64).reshape(len(asked), -1), axis=-1) + view.snapshot.value_scale
+    )
+    unit = 2.0**-53 if question.heads is None and view.layout.kind is ValueKind.NUMBER else UNIT
+    error: npt.NDArray[np.float64] = 2.0 * moved * view.snapshot.value_scale + 4.0 * own * unit
+    return error
+
+
+def checked_options(tolerance: object, confidence: object, guarantee: object) -> None:
+    """Refuse promises that nobody could keep. A scan keeps all the others."""
+    for name, given, most in (("tolerance", tolerance, math.inf), ("confidence", confidence, 1.0)):
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < most:
+            raise InputError(f"expected {name} to be a number from 0 to {most:g}, got {given!r}.")
+    if guarantee not in (None, "bound"):
+        raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")

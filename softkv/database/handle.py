@@ -1,0 +1,297 @@
+"""A store as its users see it: `open` gives a SoftKV, a dict that also answers what it was never told.
+
+What changes a store is here; what reads it is reader.py. A handle may be shared by threads; it does not survive a fork.
+"""
+
+import os
+import threading
+from collections.abc import Iterable, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from softkv.database import intake
+from softkv.database.embedding import Embedding, Given, Progress
+from softkv.database.profile import Profile, checked_temperature
+from softkv.database.reader import Reader, Value
+from softkv.database.reembedding import reembed
+from softkv.database.summary import Info, summary
+from softkv.database.view import Temperatures, View
+from softkv.errors import KeyMissing, StoreError, StoreExists
+from softkv.storage import Added, Report, Store
+from softkv.transfer import load
+
+
+def open(  # noqa: A001 - softkv.open, as in dbm
+    path: str | os.PathLike[str],
+    mode: str = "c",
+    *,
+    value: str | None = None,
+    compatibility: str | None = None,
+    embedder: Given = None,
+    temperature: float | None = None,
+    force: bool = False,
+) -> "SoftKV":
+    """Open a store, and make it if there is none.
+
+    >>> import softkv, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "films.softkv")
+    >>> with softkv.open(path) as db:
+    ...     added = db.add(["a shepherd looks for treasure", "two boats on a river"], ["The Alchemist", "Upstream"])
+    ...     db.nearest("a boy searching for gold").texts[0].text
+    'The Alchemist'
+
+    Args:
+        path: The directory of the store.
+        mode: "c" to read and write, and make it if need be; "r" to read; "w" to read and write; "n" to start it anew.
+        value: What values are: "number", "vector", "label" or "text". Otherwise the first ones tell; texts are "text".
+        compatibility: How queries and keys compare. Otherwise by cosine, or by dot product for bare vectors among which
+            is a zero vector.
+        embedder: What turns texts into vectors: "static", the name or folder of a model, or a function. Otherwise the
+            one the store was made with, or "static".
+        temperature: What scores are divided by. Otherwise one is found by rule (see `info`).
+        force: Write even on a network file system, where locks and syncs may not hold.
+    """
+    Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
+    store = Store.open(path, mode, force=force)
+    try:
+        profile = Profile.of(store.settings)
+        wanted = profile.wishing(value=value, compatibility=compatibility, temperature=temperature, items=len(store))
+        db = SoftKV(store, Embedding(embedder, store.path), wanted if wanted != profile else None, writes=mode != "r")
+    except BaseException:
+        store.close()
+        raise
+    return db
+
+
+def import_from(file: str | os.PathLike[str], path: str | os.PathLike[str], *, progress: Progress | None = None) -> int:
+    """Make a new store of what `export` wrote; returns how many items it has. A failure leaves no store behind."""
+    store = Store.open(path, "c")
+    with store:
+        if len(store) or store.commit:
+            raise StoreExists(f"{store.path} is a store already. Import into a new one.")
+        try:
+            return load(file, store, progress=progress)
+        except BaseException:
+            store.close()
+            Store.erase(store.path)
+            raise
+
+
+class SoftKV(Reader, MutableMapping[str, Value]):
+    """A soft key-value store. Made by `softkv.open`; use it as a context manager, or close it."""
+
+    def __init__(self, store: Store, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
+        self._store, self._embedding, self._writes = store, embedding, writes
+        self._lock = threading.RLock()
+        self._temperatures = Temperatures()
+        self._seen: View | None = None
+        self._wanted: Profile | None = None
+        if wanted is not None and writes:
+            store.configure(wanted.settings())
+        elif wanted is not None:
+            self._wanted = wanted  # a reader's wishes are its own
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return self._store.path
+
+    def _view(self) -> View:
+        with self._lock:
+            commit = self._store.refresh()
+            if self._seen is None or self._seen.snapshot.commit != commit:
+                # Subtle: the old view is not closed. Another thread may be reading it; it goes when they all have.
+                self._seen = View(self._store.snapshot(), self._temperatures)
+                if self._wanted is not None:
+                    kept = self._seen.profile
+                    self._seen.profile = replace(
+                        kept,
+                        compatibility=kept.compatibility or self._wanted.compatibility,
+                        temperature=self._wanted.temperature or kept.temperature,
+                    )
+            return self._seen
+
+    # Changing
+
+    def add(
+        self,
+        keys: str | Sequence[str | None] | None = None,
+        values: Any = None,
+        *,
+        vectors: Any = None,
+        texts: str | Sequence[str | None] | None = None,
+        payloads: Any = None,
+        on_conflict: str = "error",
+        progress: Progress | None = None,
+    ) -> Added:
+        """Add one item or many, wholly or not at all; when this returns, they are on the disk.
+
+        Args:
+            keys: A text, or a list of them. Without keys, items are called #1, #2, and so on.
+            values: What is blended: a number, vector, label or text for each item.
+            vectors: The key vectors. Otherwise the keys are embedded,
+            texts: or these texts, where they are not None.
+            payloads: JSON that is carried along and can be filtered by (`where=`).
+            on_conflict: What a key that is there already means: "error", "replace" or "ignore".
+            progress: Called with (done, all) while many texts are embedded.
+        """
+        with self._lock:
+            what = intake.given(keys, values, vectors, texts, payloads)
+            self._store.require_writable()
+            kept = Profile.of(self._store.settings)
+            batch = intake.prepared(what, kept, self._store.layout, self._embedding, progress)
+            return self._store.append(
+                batch.vectors,
+                batch.values,
+                keys=batch.keys,
+                payloads=batch.payloads,
+                texts=batch.texts,
+                value_vectors=batch.value_vectors,
+                on_conflict=on_conflict,
+                settings=batch.profile.settings() if batch.profile != kept else None,
+            )
+
+    def __setitem__(self, key: str, value: Value) -> None:
+        self.add(key, value, on_conflict="replace")
+
+    def __delitem__(self, key: str) -> None:
+        self._store.delete(key)
+
+    def delete(self, keys: str | Iterable[str]) -> int:
+        """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
+        return self._store.delete(keys if isinstance(keys, str) else list(keys))
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Add or replace many items at once: in one commit, not one each as MutableMapping would."""
+        items = dict(other, **more)
+        if items:
+            self.add(list(items), list(items.values()), on_conflict="replace")
+
+    def clear(self) -> None:
+        """Delete all items, in one commit."""
+        self._store.delete(list(self))
+
+    def popitem(self) -> tuple[str, Value]:
+        """Remove the item that was added last, as dict does; returns its key and value."""
+        with self._lock:
+            order = self._store.in_order()
+            if not len(order):
+                raise KeyMissing("the store is empty")
+            (last,) = self._store.items(order[-1:])
+            self._store.delete(last.name)
+            return last.name, last.value
+
+    def set_temperature(self, temperature: float | None) -> None:
+        """Remember a temperature; None goes back to the one by rule."""
+        with self._lock:
+            kept = Profile.of(self._store.settings)
+            wanted = replace(kept, temperature=None)
+            if temperature is not None:
+                wanted = wanted.wishing(
+                    value=None, compatibility=None, temperature=checked_temperature(temperature), items=len(self)
+                )
+            self._store.configure(wanted.settings())
+
+    # Upkeep
+
+    def snapshot(self) -> "StoreView":
+        """The store as it is now, to read for as long as it is open, whatever is written meanwhile."""
+        with self._lock:
+            found = View(self._store.snapshot(), self._temperatures)
+            found.profile = self._view().profile
+            return StoreView(found, self._embedding)
+
+    def info(self) -> Info:
+        """What the store is: items, widths, kind, how it compares, its embedder, its temperature, its size on disk."""
+        begun = self._store.unfinished
+        unfinished = None if begun is None else f"{begun.done:,} of {begun.total:,} items embedded anew"
+        return summary(self._view(), self.path, unfinished)
+
+    def check(self) -> Report:
+        """Compare everything on the disk with everything else."""
+        return self._store.check()
+
+    def compact(self) -> None:
+        """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
+        with self._lock:
+            self._seen = None
+            self._store.compact()
+
+    def reembed(self, embedder: Given, *, progress: Progress | None = None) -> int:
+        """Embed all items again with another model; returns how many.
+
+        When interrupted, calling it again goes on, with None for the model that was begun with. Until it is done,
+        nothing else can be written; `abandon_reembedding` drops what was begun.
+        """
+        with self._lock:
+            self._seen = None
+            count = reembed(self._store, embedder, progress)
+            self._embedding.replace(embedder)
+            self._temperatures.forget()
+            return count
+
+    def abandon_reembedding(self) -> None:
+        """Drop a change of embedder that was begun; the store stays as it was."""
+        self._store.abandon()
+
+    def close(self) -> None:
+        """Finish. What was acknowledged is on the disk already; a writer also leaves a temperature that suits."""
+        with self._lock:
+            try:
+                self._leave_temperature()
+            finally:
+                self._seen = None
+                self._store.close()
+
+    def _leave_temperature(self) -> None:
+        """Remember the temperature by rule, when there is none yet or the store has outgrown it.
+
+        A store without one is as good, only slower to ask first; so what keeps us from writing it is no error here.
+        """
+        if not self._writes:
+            return
+        with suppress(StoreError):
+            view = self._view()
+            kept, items = view.profile, len(view.snapshot)
+            if items and kept.compatibility and not (kept.temperature and kept.temperature.suits(items)):
+                wanted = replace(kept, temperature=view.temperature(kept.compatibility))
+                self._seen = None
+                self._store.configure(wanted.settings())
+
+    def __enter__(self) -> "SoftKV":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<SoftKV {self.path!r}>"
+
+
+class StoreView(Reader):
+    """A store as of one commit, to read. Close it, or use it as a context manager, so that old files can go."""
+
+    def __init__(self, view: View, embedding: Embedding) -> None:
+        self._kept, self._embedding = view, embedding
+
+    def _view(self) -> View:
+        return self._kept
+
+    @property
+    def commit(self) -> int:
+        """The number of the commit that is seen."""
+        return self._kept.snapshot.commit
+
+    def close(self) -> None:
+        """Let old files go."""
+        self._kept.snapshot.close()
+
+    def __enter__(self) -> "StoreView":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,220 @@
+"""What `add` was given, as columns of one batch: texts embedded, a single item as a list of one, kinds settled.
+
+A text that was embedded is kept with its item, so that a better model can embed it again; an item without one was
+given as a bare vector. Shapes, types and lengths are checked by the storage, once, for everybody.
+
+Does not write.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.database.embedding import Embedding, Progress
+from softkv.database.profile import Profile
+from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, ShapeError, ZeroVector
+from softkv.storage import Layout, ValueKind
+
+SHORTEST, LONGEST = 1e-37, 1e37  # lengths that float32 can divide by
+REPEATING = 8  # texts from which it is worth a hint that they look like labels
+
+
+class LooksLikeLabels(UserWarning):
+    """A few texts repeat among the values, as labels do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The arguments of `add`, a list for each."""
+
+    keys: list[str | None] | None
+    values: Any
+    vectors: Any
+    texts: list[str | None] | None
+    payloads: list[Any] | None
+
+    @property
+    def count(self) -> int:
+        """How many items there are, by the first column that tells."""
+        for column in (self.keys, self.vectors, self.texts, self.values):
+            if column is not None:
+                return len(column)
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One batch for the storage, and what the store remembers from then on."""
+
+    vectors: Any
+    values: Any
+    keys: list[str | None] | None
+    texts: list[str | None] | None
+    value_vectors: Any
+    payloads: list[Any] | None
+    profile: Profile
+
+
+def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Given:
+    """The arguments of `add` as lists: one key is a text, one vector has one axis."""
+    if values is None:
+        raise InputError("expected values, got none. What is blended must be there: add(keys, values).")
+    if texts is not None and vectors is not None:
+        raise InputError("expected texts= to embed or vectors= that are embedded already, got both. Leave out one.")
+    one = isinstance(keys, str) or (keys is None and (isinstance(texts, str) or _axes(vectors) == 1))
+    if one:
+        alone = [None if x is None else [x] for x in (keys, vectors, texts, payloads)]
+        return Given(alone[0], [values], alone[1], alone[2], alone[3])
+    for name, column in (("keys", keys), ("texts", texts), ("payloads", payloads)):
+        if column is not None and (isinstance(column, (str, bytes, dict)) or not hasattr(column, "__len__")):
+            raise ShapeError(
+                f"expected {name} as a list with one entry per item, got {type(column).__name__}. For a single item "
+                "give its key as a text."
+            )
+    return Given(_list(keys), values, vectors, _list(texts), _list(payloads))
+
+
+def prepared(
+    what: Given, profile: Profile, layout: Layout | None, embedding: Embedding, progress: Progress | None
+) -> Prepared:
+    """The batch, ready for the storage."""
+    kind = _kind(what.values, profile, layout)
+    texts: list[str | None] | None = None
+    vectors = what.vectors
+    if vectors is None:
+        _require_embedder(profile, layout, embedding)
+        texts = _embedded_texts(what)
+        profile = replace(profile, embedder=embedding.identity(profile.embedder))
+        vectors = embedding.documents(_all_texts(texts), profile.embedder, progress)
+    value_vectors = None
+    if kind is ValueKind.TEXT:
+        profile = replace(profile, embedder=embedding.identity(profile.embedder))
+        value_vectors = embedding.documents(_all_texts(list(what.values)), profile.embedder, progress)
+    if layout is None and kind is ValueKind.TEXT and profile.value is None:
+        _hint_at_labels(what.values)
+    if profile.compatibility is None:
+        profile = replace(profile, compatibility="dot" if texts is None and _has_zero(vectors) else "cosine")
+    if profile.compatibility == "cosine":
+        _require_directions(vectors)
+    return Prepared(vectors, what.values, what.keys, texts, value_vectors, what.payloads, replace(profile, value=kind))
+
+
+def _kind(values: Any, profile: Profile, layout: Layout | None) -> ValueKind:
+    """The kind of the store, or of its first values, or the one that was asked for, if they can be that."""
+    first = values[0] if hasattr(values, "__getitem__") and len(values) else None
+    is_text = isinstance(first, str)
+    decided = layout.kind if layout else profile.value
+    if decided is None:
+        if is_text:
+            return ValueKind.TEXT
+        return ValueKind.VECTOR if _axes(values) > 1 else ValueKind.NUMBER
+    if first is not None and is_text != (decided in (ValueKind.TEXT, ValueKind.LABEL)):
+        raise KindError(
+            f"expected values of kind {decided.value!r}, as this store holds, got {type(first).__name__} as the first. "
+            "Convert them, or make another store for them."
+        )
+    if layout is None and not is_text and (_axes(values) > 1) != (decided is ValueKind.VECTOR):
+        raise KindError(f"expected values of kind {decided.value!r}, got an array of {_axes(values)} axes.")
+    return decided
+
+
+def _require_embedder(profile: Profile, layout: Layout | None, embedding: Embedding) -> None:
+    if layout is not None and profile.embedder is None and not embedding.is_given:
+        raise EmbedderNeeded(
+            f"{embedding.path} holds bare vectors, and knows no embedder that turns a text into one. Give vectors of "
+            f"width {layout.key_width}: add(keys, values, vectors=...), or open the store with embedder= and the model "
+            "that its vectors come from."
+        )
+    identity = embedding.identity(profile.embedder)
+    if layout is not None and identity.width != layout.key_width:
+        raise EmbedderNeeded(
+            f"{embedding.path} holds keys of width {layout.key_width}, but its embedder {identity.name!r} makes "
+            f"vectors of width {identity.width}. Give vectors=, or open the store with the model that they come from."
+        )
+
+
+def _embedded_texts(what: Given) -> list[str | None]:
+    """What is embedded of each item: its text, or else its key."""
+    count = what.count
+    keys = what.keys or [None] * count
+    texts = what.texts or [None] * count
+    if len(keys) != len(texts):
+        raise ShapeError(f"expected one text for each of the {len(keys)} keys, got {len(texts)}. Use None for the key.")
+    return [key if text is None else text for key, text in zip(keys, texts, strict=True)]
+
+
+def _all_texts(found: Sequence[Any]) -> list[str]:
+    for position, text in enumerate(found):
+        if not isinstance(text, str):
+            raise EmbedderNeeded(
+                f"item {position} has neither a key nor a text to embed. Give it one, or give vectors=."
+                if text is None
+                else f"item {position} has a {type(text).__name__} where a text is embedded. Give a text."
+            )
+    return list(found)
+
+
+def _hint_at_labels(values: Any) -> None:
+    distinct = len(set(values))
+    if len(values) >= REPEATING and distinct * 4 <= len(values):
+        warnings.warn(
+            f"{len(values)} values are only {distinct} different texts: if they are labels, start the store anew with "
+            "value='label' (--kind label), and answers will be distributions over them.",
+            LooksLikeLabels,
+            stacklevel=4,
+        )
+
+
+def _has_zero(vectors: Any) -> bool:
+    matrix = _matrix(vectors)
+    return matrix.ndim == 2 and bool((~matrix.any(axis=1)).any())
+
+
+def _require_directions(vectors: Any) -> None:
+    """Refuse what cosine could not compare: it would make every later lookup fail."""
+    matrix = _matrix(vectors)
+    if matrix.ndim != 2 or not len(matrix):
+        return  # the storage says what is wrong with it
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", matrix, matrix)
+    odd = np.flatnonzero(~((squares > 1e-30) & (squares < 1e36)))
+    for row in odd.tolist():
+        length = float(np.linalg.norm(matrix[row].astype(np.float64)))
+        if length == 0:
+            raise ZeroVector(
+                f"key vector {row} is zero and has no direction, but this store compares by cosine. Leave it out, or "
+                "make a store with compatibility='dot' or 'gaussian'. Nothing was written."
+            )
+        if not SHORTEST < length < LONGEST and np.isfinite(length):
+            raise NotFinite(
+                f"key vector {row} has length {length:g}, which cosine cannot divide by in float32. Scale the vectors "
+                "to lengths near 1. Nothing was written."
+            )
+
+
+def _matrix(vectors: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(vectors, np.float32)
+    except (TypeError, ValueError, RuntimeError):
+        return np.empty(0, np.float32)  # the storage says what is wrong with it
+
+
+def _axes(x: Any) -> int:
+    """How many axes there are, by the first entries alone."""
+    if x is None or isinstance(x, (str, bytes)):
+        return 0
+    if hasattr(x, "ndim"):
+        return int(x.ndim)
+    return (
+        1 + _axes(x[0])
+        if hasattr(x, "__getitem__") and hasattr(x, "__len__") and len(x)
+        else int(hasattr(x, "__len__"))
+    )
+
+
+def _list(column: Any) -> list[Any] | None:
+    return None if column is None else column.tolist() if hasattr(column, "tolist") else list(column)

@@ -1,0 +1,124 @@
+"""What a store remembers of how it is used: the kind of its values, how it compares, its embedder, its temperature.
+
+Kept in the settings of the store as JSON, and changed only by commits. Settings of other names are left as they are.
+Does not look for embedders and computes no temperature.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from softkv.embedders import Identity
+from softkv.errors import InputError, KindError, NotExpressible, StoreDamaged, TemperatureError
+from softkv.maths.compatibility import COMPATIBILITIES
+from softkv.storage import ValueKind
+
+GROWN = 4  # a temperature by rule is found again when there are this many times as many items, or as few
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """A temperature, where it comes from, and how many items there were."""
+
+    value: float
+    origin: str  # "rule", "given" or "tuned"
+    items: int
+
+    def suits(self, items: int) -> bool:
+        """Whether it still holds for so many items: what a person chose always does."""
+        return self.origin != "rule" or (self.items <= items * GROWN and items < self.items * GROWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a store remembers. None is for what is not decided yet."""
+
+    value: ValueKind | None = None
+    compatibility: str | None = None
+    embedder: Identity | None = None
+    temperature: Temperature | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)  # settings that are not ours to understand
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Profile":
+        """The profile in the settings of a store."""
+        rest = dict(settings)
+        value, compatibility = rest.pop("value", None), rest.pop("compatibility", None)
+        embedder, temperature = rest.pop("embedder", None), rest.pop("temperature", None)
+        try:
+            return cls(
+                value=None if value is None else ValueKind(value),
+                compatibility=None if compatibility is None else checked_compatibility(compatibility),
+                embedder=None if embedder is None else Identity.from_json(embedder),
+                temperature=None if temperature is None else _temperature(**temperature),
+                others=rest,
+            )
+        except (InputError, TypeError, ValueError) as error:
+            raise StoreDamaged(f"the settings of the store cannot be read ({error}). Run `softkv check`.") from error
+
+    def settings(self) -> dict[str, Any]:
+        """The profile as JSON."""
+        found = dict(self.others)
+        if self.value is not None:
+            found["value"] = self.value.value
+        if self.compatibility is not None:
+            found["compatibility"] = self.compatibility
+        if self.embedder is not None:
+            found["embedder"] = self.embedder.to_json()
+        if self.temperature is not None:
+            kept = self.temperature
+            found["temperature"] = {"value": kept.value, "origin": kept.origin, "items": kept.items}
+        return found
+
+    def wishing(
+        self, *, value: str | None, compatibility: str | None, temperature: float | None, items: int
+    ) -> "Profile":
+        """With what `open` was asked for, as far as it does not contradict what is decided already."""
+        kind = None if value is None else checked_kind(value)
+        if None not in (kind, self.value) and kind is not self.value:
+            raise KindError(
+                f"this store holds values of kind {self.value.value!r}, not {value!r}. "  # type: ignore[union-attr]
+                "Open it without value=, or make another store."
+            )
+        wanted = None if compatibility is None else checked_compatibility(compatibility)
+        if wanted is not None and self.compatibility not in (None, wanted) and items:
+            raise NotExpressible(
+                f"this store compares by {self.compatibility!r}, not {wanted!r}. Open it without compatibility=, and "
+                f"pass compatibility={wanted!r} to a lookup to compare otherwise once."
+            )
+        chosen = self.temperature
+        if temperature is not None:
+            chosen = Temperature(checked_temperature(temperature), "given", items)
+        return replace(self, value=kind or self.value, compatibility=wanted or self.compatibility, temperature=chosen)
+
+
+def checked_kind(given: str) -> ValueKind:
+    """A kind of value by its name."""
+    try:
+        return ValueKind(given)
+    except ValueError:
+        names = ", ".join(kind.value for kind in ValueKind)
+        raise KindError(f"expected a kind of value ({names}), got {given!r}. Check the spelling.") from None
+
+
+def checked_compatibility(given: object) -> str:
+    """The name of a compatibility that a store can remember."""
+    if isinstance(given, str) and given in COMPATIBILITIES:
+        return given
+    raise NotExpressible(
+        f"a store compares by one of {', '.join(COMPATIBILITIES)}, got {given!r}. Matrices and functions are passed to "
+        "each lookup."
+    )
+
+
+def checked_temperature(given: object) -> float:
+    """A temperature that a store can remember."""
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given < float("inf"):
+        return float(given)
+    raise TemperatureError(f"expected a temperature above 0, got {given!r}. For the best key alone, ask `nearest`.")
+
+
+def _temperature(value: float, origin: str, items: int) -> Temperature:
+    if origin not in ("rule", "given", "tuned") or not isinstance(items, int):
+        raise ValueError("temperature")
+    return Temperature(checked_temperature(value), origin, items)

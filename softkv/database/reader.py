@@ -1,0 +1,285 @@
+"""Everything that reads a store: by key as in a dict, and by likeness. Shared by handles and snapshots.
+
+Fills in the defaults of a lookup and says what a query is: a text, a vector, or many of either. The lookup itself is
+asking.py.
+"""
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
+from softkv.database import asking
+from softkv.database.asking import Compared, Question
+from softkv.database.embedding import Embedding
+from softkv.database.profile import checked_temperature
+from softkv.database.summary import Info, summary
+from softkv.database.view import View
+from softkv.errors import KindError, ShapeError
+from softkv.maths.heads import Heads
+from softkv.storage import Item
+from softkv.transfer import export
+
+Value = Any  # a float, a label or text, or a vector of float32
+AT_ONCE = 1000  # items that are read together
+STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
+
+
+class Reader(Mapping[str, Value]):
+    """A store to read: a Mapping in the order in which items were first added, and three ways to look things up."""
+
+    _embedding: Embedding
+
+    @abstractmethod
+    def _view(self) -> View:
+        """The commit to read."""
+
+    # By key
+
+    def __getitem__(self, key: str) -> Value:
+        return self._view().snapshot.get(key).value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._view().snapshot
+
+    def __iter__(self) -> Iterator[str]:
+        return self._view().snapshot.keys()
+
+    def __len__(self) -> int:
+        return len(self._view().snapshot)
+
+    # Subtle: Mapping would compare two stores by reading both whole, and then could not be a member of a set.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def item(self, key: str) -> Item:
+        """Everything about the item with this key or `#<number>`: value, payload, key vector, embedded text."""
+        return self._view().snapshot.get(key)
+
+    def select(
+        self, where: Mapping[str, Any] | None = None, *, start: int = 0, stop: int | None = None
+    ) -> Iterator[Item]:
+        """The items in their order whose payload matches `where`, from the one at `start` to that before `stop`."""
+        snapshot = self._view().snapshot
+        rows = snapshot.in_order()
+        if where is not None and len(rows):
+            rows = rows[snapshot.matching(where)[rows]]
+        rows = rows[start:stop]
+        for first in range(0, len(rows), AT_ONCE):
+            yield from snapshot.items(rows[first : first + AT_ONCE])
+
+    # By likeness
+
+    def lookup(
+        self,
+        query: Any,
+        *,
+        k: int | None = None,
+        temperature: Any = None,
+        compatibility: Compared | None = None,
+        tolerance: float = 0.01,
+        confidence: float = 0.95,
+        guarantee: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        mask: Any = None,
+        heads: Heads | None = None,
+        show: int = 10,
+    ) -> Any:
+        """Look a query up softly: the average of all values, each weighted by how well its key compares.
+
+        Args:
+            query: A text or a vector gives an Answer; a list of texts or a matrix gives Answers.
+            k: Blend only the k heaviest items; `mass` then says what share of all they hold.
+            temperature: What scores are divided by; one, or one for each query. By default that of the store (`info`).
+            compatibility: Another way to compare than that of the store.
+            tolerance: How far the value may be from that of the exact full softmax, as a share of the value scale.
+            confidence: How sure that is to be, where the answer is estimated.
+            guarantee: "bound" for an error that always holds. A scan of all items, as now, keeps any tolerance.
+            where: Only items whose payload matches, such as {"year": {"$gte": 2000}}.
+            mask: Boolean, (items,) or (queries, items) in the order of the store: True where a query may see an item.
+            heads: Learned projections, several lookups at once; the temperature is then 1, unless given.
+            show: How many of the heaviest items to name as contributors.
+        """
+        asking.checked_options(tolerance, confidence, guarantee)
+        view = self._asked_view()
+        queries, one = self._queries(view, query, compatibility, heads)
+        found = asking.ask(
+            view,
+            Question(
+                queries,
+                compatibility=self._compared(view, compatibility, heads),
+                temperature=self._temperature(view, temperature, compatibility, heads),
+                k=k,
+                where=None if where is None else dict(where),
+                mask=mask,
+                heads=heads,
+                show=show,
+            ),
+        )
+        return found[0] if one else found
+
+    def nearest(
+        self,
+        query: Any,
+        *,
+        temperature: Any = None,
+        compatibility: Compared | None = None,
+        where: Mapping[str, Any] | None = None,
+        mask: Any = None,
+    ) -> Any:
+        """Look a query up the hard way: the best key takes all. An Answer with one contributor, or Answers of such."""
+        return self.lookup(
+            query, k=1, temperature=temperature, compatibility=compatibility, where=where, mask=mask, show=1
+        )
+
+    def compare(
+        self,
+        query: Any,
+        *,
+        k: int = 10,
+        temperature: float | None = None,
+        compatibility: Compared | None = None,
+        where: Mapping[str, Any] | None = None,
+        show: int = 10,
+    ) -> Comparison:
+        """Look one query up in every way: by equality, the best key, the k best, and all; also at other temperatures.
+
+        By equality means that a text is a key of the store, or that a vector is, number by number, a key vector.
+        """
+        view = self._asked_view()
+        queries, one = self._queries(view, query, compatibility, None)
+        if not one:
+            raise ShapeError("expected one text or one vector to compare, got several. Compare them one at a time.")
+        usual = checked_temperature(self._temperature(view, temperature, compatibility, None))
+        soft = Question(
+            queries,
+            compatibility=self._compared(view, compatibility, None),
+            temperature=usual,
+            where=None if where is None else dict(where),
+            show=show,
+        )
+        temperatures = np.array([usual * step for step in STEPS])
+        strip = replace(soft, queries=queries.repeat(len(STEPS), axis=0), temperature=temperatures, show=1)
+        return Comparison(
+            exact=self._equal(view, query),
+            hard=asking.ask(view, replace(soft, k=1, show=1))[0],
+            top_k=asking.ask(view, replace(soft, k=k))[0],
+            soft=asking.ask(view, soft)[0],
+            strip=tuple(_warmth(answer) for answer in asking.ask(view, strip)),
+        )
+
+    def self_attention(
+        self,
+        *,
+        causal: bool = False,
+        temperature: Any = None,
+        compatibility: Compared | None = None,
+        k: int | None = None,
+        mask: Any = None,
+        heads: Heads | None = None,
+        show: int = 10,
+    ) -> Answers:
+        """Every item asks all items, itself included, in the order of the store; `causal`: only those up to itself."""
+        view = self._asked_view()
+        return asking.ask_each(
+            view,
+            Question(
+                None,
+                compatibility=self._compared(view, compatibility, heads),
+                temperature=self._temperature(view, temperature, compatibility, heads),
+                k=k,
+                mask=mask,
+                causal=causal,
+                heads=heads,
+                show=show,
+            ),
+        )
+
+    # About the store
+
+    def info(self) -> Info:
+        """What the store is: items, widths, kind, how it compares, its embedder, its temperature, its size on disk."""
+        return summary(self._view(), self._embedding.path)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Write everything to one .jsonl, .parquet or .npz file for `softkv import`; returns how many items."""
+        return export(self._view().snapshot, path, force=force, progress=progress)
+
+    # Defaults
+
+    def _asked_view(self) -> View:
+        view = self._view()
+        asking.require_items(view.snapshot)
+        return view
+
+    def _queries(self, view: View, query: Any, compatibility: Compared | None, heads: Heads | None) -> tuple[Any, bool]:
+        """The queries as a matrix, and whether there was one that is not a batch."""
+        texts = [query] if isinstance(query, str) else query if _are_texts(query) else None
+        if texts is not None:
+            embedded = self._embedding.queries(list(texts), view.profile.embedder, view.layout.key_width)
+            return embedded, isinstance(query, str)
+        try:
+            array = np.asarray(query)
+        except ValueError as error:
+            raise ShapeError(f"queries are ragged: all must have the same width ({error})") from error
+        if array.dtype.kind not in "fiu":
+            raise KindError(f"expected a text, a vector, or many of either as the query, got {array.dtype}.")
+        if array.ndim not in (1, 2):
+            raise ShapeError(f"expected one vector or a matrix of them as the query, got shape {array.shape}.")
+        free = heads is not None or not (compatibility is None or isinstance(compatibility, str))
+        if array.shape[-1] != view.layout.key_width and not free:
+            known = view.profile.embedder
+            made = "" if known is None else f" (embedder {known.name!r})"
+            raise ShapeError(
+                f"the query has width {array.shape[-1]}, but this store holds keys of width {view.layout.key_width}"
+                f"{made}. Embed it with the same model, or open another store."
+            )
+        return np.atleast_2d(np.asarray(array, np.float32)), array.ndim == 1
+
+    def _compared(self, view: View, given: Compared | None, heads: Heads | None) -> Compared:
+        if given is not None:
+            return given
+        return "scaled_dot" if heads is not None else view.profile.compatibility or "dot"
+
+    def _temperature(self, view: View, given: Any, compatibility: Compared | None, heads: Heads | None) -> Any:
+        if given is not None:
+            return float(given) if isinstance(given, (int, np.number)) and not isinstance(given, bool) else given
+        compared = self._compared(view, compatibility, heads)
+        # The scores of a function, a matrix or learned heads have a scale of their own, which is not ours to choose.
+        return view.temperature(compared).value if isinstance(compared, str) and heads is None else 1.0
+
+    def _equal(self, view: View, query: Any) -> Exact | None:
+        snapshot = view.snapshot
+        if isinstance(query, str):
+            item = snapshot.get(query) if query in snapshot else None
+        else:
+            row = asking.row_equal_to(snapshot, np.asarray(query, np.float32))
+            item = None if row is None else snapshot.items([row])[0]
+        return None if item is None else Exact(item.name, item.value, item.payload)
+
+
+def _are_texts(query: Any) -> bool:
+    if isinstance(query, np.ndarray):
+        return query.dtype.kind in "UO" and query.size > 0 and isinstance(query.flat[0], str)
+    if not isinstance(query, (list, tuple)) or not query:
+        return False
+    texts = sum(isinstance(one, str) for one in query)
+    if 0 < texts < len(query):
+        raise KindError("expected queries that are all texts or all vectors, got a mixture.")
+    return texts > 0
+
+
+def _warmth(answer: Answer) -> Warmth:
+    texts = answer.texts
+    value = texts[0].text if texts else answer.value if answer.labels is None else answer.label
+    return Warmth(answer.temperature, answer.effective, answer.contributors[0].weight, value)

@@ -1,0 +1,60 @@
+"""Embed all items of a store again, with another model, into a new generation.
+
+Goes on where it was interrupted. Readers see the old vectors until all are there, and then only the new ones.
+
+Only items whose text is known can be embedded again: bare vectors make it refuse before anything is written.
+"""
+
+from dataclasses import replace
+
+from softkv.database.embedding import Given, Progress
+from softkv.database.profile import Profile
+from softkv.embedders import DEFAULT, Identity, find
+from softkv.errors import EmbedderNeeded, InputError
+from softkv.storage import Store, ValueKind
+
+BATCH = 4096
+
+
+def reembed(store: Store, embedder: Given, progress: Progress | None) -> int:
+    """Write a new generation with the vectors of another model; returns how many items it has.
+
+    Without a model it goes on with a change that was begun.
+    """
+    begun = store.unfinished
+    if embedder is None:
+        if begun is None:
+            raise InputError("expected the embedder to change to, got None. Name one; `softkv models` lists them.")
+        known = Profile.of(begun.settings).embedder
+        embedder = known.name if known else None
+    found = find(embedder or DEFAULT)
+    kept = Profile.of(store.settings)
+    temperature = kept.temperature if kept.temperature and kept.temperature.origin == "given" else None
+    wanted = replace(kept, embedder=Identity.of(found), temperature=temperature)
+    if begun is None:
+        _refuse_bare(store)
+    is_text = store.layout is not None and store.layout.kind is ValueKind.TEXT
+    rebuild = store.rebuild(
+        key_width=found.width, value_width=found.width if is_text else None, settings=wanted.settings()
+    )
+    while items := rebuild.waiting(BATCH):
+        vectors = found.documents([item.text or "" for item in items])
+        values = found.documents([str(item.value) for item in items]) if is_text else None
+        rebuild.write(vectors, values)
+        if progress is not None:
+            progress(rebuild.done, rebuild.total)
+    rebuild.finish()
+    return rebuild.total
+
+
+def _refuse_bare(store: Store) -> None:
+    """Refuse when some items were given as bare vectors."""
+    order = store.in_order()
+    bare = 0
+    for start in range(0, len(order), BATCH):
+        bare += sum(item.text is None for item in store.items(order[start : start + BATCH]))
+    if bare:
+        raise EmbedderNeeded(
+            f"{bare:,} of {len(order):,} items were given as bare vectors, so there is no text to embed again. Delete "
+            "them, or add them anew with texts=. Nothing was written."
+        )

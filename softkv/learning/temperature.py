@@ -1,0 +1,109 @@
+"""A temperature for a store that was never tuned: the one at which an item is explained by about ten others.
+
+Some items are left out, one at a time, and asked. How many of the rest really contribute, the effective number, grows
+with the temperature from 1 to all of them; the temperature is the one at which the median of these numbers is
+min(10, n / 4), but at least about 2. Scores of any scale find their temperature this way, and cosines, for which T = 1
+is nearly uniform, get one near 0.05.
+
+The gaps between the best score and the others are counted in a histogram of logarithmic bins, so all temperatures are
+tried on the figures of two passes over the keys; a bin is under 0.7% wide, and so is what the temperature is off by.
+
+Does not look at the values: choosing by how well they are predicted is tuning.
+
+Shapes: b items asked, n rows of a block, d key width.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.maths.compatibility import compatibility_of
+
+ASKED = 256  # items that are left out and asked
+WANTED = 10.0  # effective number
+FEWEST = 2.0  # the same for stores of so few items that a quarter of them would be next to one
+BINS = 4096
+SPAN = np.log(1e12)  # of the bins: gaps below 1e-12 of the largest count as none
+BLOCK = 1 << 14
+
+Matrix = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+
+
+def typical_temperature(
+    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str, *, seed: int = 0
+) -> float | None:
+    """The temperature for these live rows of (n, d) keys, or None when their scores do not tell one from another.
+
+    >>> keys = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
+    >>> found = typical_temperature(keys, np.ones(200, bool), "cosine")
+    >>> found is not None and 0.02 < found < 0.3
+    True
+    """
+    rows = np.flatnonzero(live)
+    if len(rows) < 2:
+        return None
+    chosen = np.sort(np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False))
+    # Of two items one is left when the other asks, at any temperature; then it is asked about itself as well.
+    own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
+    gaps = _gaps(keys, live, compatibility, chosen, own)
+    if gaps is None:
+        return None
+    sizes, counts = gaps
+    wanted = min(WANTED, max(len(rows) / 4, min(FEWEST, 1 + (len(rows) - 1) / 4)))
+    low, high = np.log(sizes[1]) - 5.0, np.log(sizes[-1]) + 5.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if float(np.median(_effective(sizes, counts, float(np.exp(middle))))) < wanted:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp(high))
+
+
+def _gaps(
+    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str, chosen: npt.NDArray[np.int64], own: Any
+) -> tuple[Floats, Floats] | None:
+    """The sizes of the gaps below the best score, (BINS,), and how many rows each item asked has of them, (b, BINS)."""
+    best, worst = np.full(len(chosen), -np.inf), np.full(len(chosen), np.inf)
+    for scores, others in _scores(keys, live, compatibility, chosen, own):
+        best = np.maximum(best, np.where(others, scores, -np.inf).max(1))
+        worst = np.minimum(worst, np.where(others, scores, np.inf).min(1))
+    widest = float((best - worst).max())
+    if not widest > 0:
+        return None
+    sizes = widest * np.exp((np.arange(BINS) + 0.5 - BINS) / BINS * SPAN)
+    sizes[0] = 0.0
+    counts = np.zeros(len(chosen) * BINS)
+    first = (np.arange(len(chosen)) * BINS)[:, None]
+    for scores, others in _scores(keys, live, compatibility, chosen, own):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            depth = np.log(np.maximum(best[:, None] - scores, 0.0) / widest)
+        place = np.clip((depth + SPAN) * (BINS / SPAN), 0, BINS - 1).astype(np.int64)
+        counts += np.bincount((place + first)[others], minlength=len(counts))
+    return sizes, counts.reshape(len(chosen), BINS)
+
+
+def _scores(
+    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str, chosen: npt.NDArray[np.int64], own: Any
+) -> Iterator[tuple[Floats, npt.NDArray[np.bool_]]]:
+    """Blocks of scores (b, n) of the live rows, and which of them are not the item's own."""
+    scorer = compatibility_of(compatibility).ask(keys[chosen], 1.0)
+    for start in range(0, len(keys), BLOCK):
+        alive = np.flatnonzero(live[start : start + BLOCK])
+        if not len(alive):
+            continue
+        block = keys[start : start + BLOCK]
+        scores = scorer(block if len(alive) == len(block) else block[alive], start)
+        yield scores.astype(np.float64), own[:, None] != (alive + start)[None, :]
+
+
+def _effective(sizes: Floats, counts: Floats, temperature: float) -> Floats:
+    """The effective number of each item asked, (b,), from its histogram."""
+    logits = np.maximum(-sizes / temperature, -700.0)
+    weights = np.exp(logits)
+    mass = counts @ weights
+    effective: Floats = np.exp(np.log(mass) - counts @ (weights * logits) / mass)
+    return effective

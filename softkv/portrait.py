@@ -1,0 +1,211 @@
+"""How answers look: as a few lines of text, as a table in a notebook, as plain Python and as JSON.
+
+Knows answers only by their fields. Does not look anything up.
+"""
+
+import html
+import json
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from softkv.errors import MissingExtra
+
+# The classes of answer.py, which imports this file: importing them here would close a circle.
+Answer: TypeAlias = Any
+Answers: TypeAlias = Any
+Comparison: TypeAlias = Any
+Contributor: TypeAlias = Any
+
+BAR = 20  # cells of a bar of weight 1
+EIGHTHS = " ▏▎▍▌▋▊▉"
+LONGEST = 60  # characters of a text in a line
+LISTED = 5  # labels of a distribution in a line
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A share of 1 as a bar, to an eighth of a cell.
+
+    >>> bar(0.53, 10)
+    '█████▎    '
+    """
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def short(value: Any) -> str:
+    """A value in a few characters.
+
+    >>> short(1234567.891), short("word " * 40), short(np.zeros(384))
+    ('1.235e+06', 'word word word word word word word word word word word wo...', '[0, 0, 0, ... 384 numbers]')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        line = " ".join(value.split())
+        return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    cells = _plain(value)
+    if isinstance(cells, list):
+        if len(cells) > 4:
+            return "[" + ", ".join(map(short, cells[:3])) + f", ... {len(cells)} numbers]"
+        return "[" + ", ".join(map(short, cells)) + "]"
+    return number(cells) if isinstance(cells, (int, float)) and not isinstance(cells, bool) else str(cells)
+
+
+def number(x: float) -> str:
+    """A number to four figures.
+
+    >>> number(49492.86), number(0.00012345), number(3.0), number(12.5)
+    ('49,493', '0.0001234', '3', '12.5')
+    """
+    if 1000 <= abs(x) < 1e6:
+        return f"{x:,.0f}"
+    return f"{x:.4g}"
+
+
+def value_of(answer: Answer) -> str:
+    """The value of an answer in one line."""
+    if answer.labels is not None:
+        return distribution(answer)
+    texts = answer.texts
+    if texts is not None:
+        return short(texts[0].text) if texts else "(a text that was not among the rows to show)"
+    value = short(answer.value)
+    return value if answer.spread is None or answer.scored == 1 else f"{value} ± {short(answer.spread)}"
+
+
+def distribution(answer: Answer) -> str:
+    """The most probable labels of an answer, with their shares."""
+    shares = np.asarray(_plain(answer.value))
+    order = np.argsort(-shares, kind="stable")[:LISTED]
+    found = [f"{(answer.labels or ())[code]} {shares[code]:.1%}" for code in order.tolist() if shares[code] >= 0.0005]
+    return ", ".join(found)
+
+
+def name_of(one: Contributor) -> str:
+    """The key of a contributor, or its row."""
+    return f"row {one.row}" if one.key is None else short(one.key)
+
+
+def facts_of(answer: Answer) -> str:
+    """Everything else there is to say, in one line."""
+    facts = [f"{name} {short(_mean(getattr(answer, name)))}" for name in ("log_mass", "effective", "temperature")]
+    facts[0] = facts[0].replace("log_mass", "log mass")
+    held = _mean(answer.mass)
+    if held is not None and held < 0.9995:
+        facts.append(f"{held:.1%} of the mass")
+    return ", ".join([*facts, how_exact(answer)])
+
+
+def how_exact(answer: Answer) -> str:
+    """How far the answer can be trusted."""
+    if answer.error_kind == "exact":
+        return f"exact over {answer.scored:,}"
+    return f"error {short(answer.error)} ({answer.error_kind}), {answer.scored:,} scored"
+
+
+def as_text(answer: Answer) -> str:
+    """An answer as a few lines."""
+    named = [(name_of(one), one) for one in answer.contributors]
+    wide = max((len(name) for name, _ in named), default=0)
+    lines = [
+        f"  {bar(one.weight)} {one.weight:7.1%}  {name.ljust(wide)}  {short(one.value)}".rstrip() for name, one in named
+    ]
+    return "\n".join([value_of(answer), *lines, facts_of(answer)])
+
+
+def as_html(answer: Answer) -> str:
+    """An answer as a table for a notebook."""
+    rows = "".join(
+        f"<tr><td style='text-align:left'>{html.escape(name_of(one))}</td><td>{one.weight:.1%}</td>"
+        f"<td style='text-align:left'><div style='background:#4c78a8;height:.8em;width:{one.weight * 12:.2f}em'></div>"
+        f"</td><td>{one.score:.4g}</td><td style='text-align:left'>{html.escape(short(one.value))}</td></tr>"
+        for one in answer.contributors
+    )
+    head = "<tr><th>key</th><th>weight</th><th></th><th>score</th><th>value</th></tr>"
+    return (
+        f"<div><b>{html.escape(value_of(answer))}</b><table>{head}{rows}</table>"
+        f"<small>{html.escape(facts_of(answer))}</small></div>"
+    )
+
+
+def answers_as_text(answers: Answers) -> str:
+    """Many answers in a line: what they hold, not all of it."""
+    kind = "" if answers.kind is None else f" of kind {answers.kind}"
+    return f"<{' x '.join(map(str, answers.scored.shape))} answers{kind}; index them, or use their arrays>"
+
+
+def as_dict(answer: Answer) -> dict[str, Any]:
+    """An answer as plain Python."""
+    found: dict[str, Any] = {"value": _plain(answer.value)}
+    if answer.labels is not None:
+        shares = zip(answer.labels, _plain(answer.value), strict=True)
+        found = {"value": answer.label, "distribution": {str(label): share for label, share in shares}}
+    if answer.texts is not None:
+        found["texts"] = [{"text": text, "weight": weight} for text, weight in answer.texts]
+    for name in ("spread", "log_mass", "effective", "mass", "scored", "temperature", "error", "error_kind"):
+        found[name] = _plain(getattr(answer, name))
+    found["contributors"] = [_contributor_as_dict(one) for one in answer.contributors]
+    if answer.head_weights is not None:
+        found["head_weights"] = _plain(answer.head_weights)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _contributor_as_dict(one: Contributor) -> dict[str, Any]:
+    found = {"key": one.key, "row": one.row, "weight": one.weight, "score": one.score}
+    found |= {"value": _plain(one.value), "payload": one.payload}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def as_json(plain: Any) -> str:
+    """Plain Python as one line of JSON."""
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def as_frame(answers: list[Answer]) -> Any:
+    """The contributors of answers as a DataFrame."""
+    try:
+        pandas = import_module("pandas")  # untyped: nothing else here knows it
+    except ImportError as error:
+        raise MissingExtra("to_pandas", package="pandas", extra="pandas") from error
+    rows = [
+        {"query": position, "key": one.key, "row": one.row, "weight": one.weight, "score": one.score}
+        | {"value": one.value, "payload": one.payload}
+        for position, answer in enumerate(answers)
+        for one in answer.contributors
+    ]
+    frame = pandas.DataFrame(rows, columns=["query", "key", "row", "weight", "score", "value", "payload"])
+    return frame.drop(columns="query") if len(answers) == 1 else frame
+
+
+def comparison_as_dict(found: Comparison) -> dict[str, Any]:
+    """A comparison as plain Python."""
+    exact = None if found.exact is None else {name: _plain(one) for name, one in found.exact._asdict().items()}
+    ways = {name: getattr(found, name).to_dict() for name in ("hard", "top_k", "soft")}
+    strip = [{name: _plain(one) for name, one in warmth._asdict().items()} for warmth in found.strip]
+    return {"exact": exact, **ways, "strip": strip}
+
+
+def comparison_as_text(found: Comparison) -> str:
+    """A comparison as a few lines: one for each way, one for each temperature."""
+    exact = "no such key" if found.exact is None else short(found.exact.value)
+    lines = [f"exact   {exact}"]
+    for name in ("hard", "top_k", "soft"):
+        answer = getattr(found, name)
+        held = f"{_mean(answer.mass):6.1%} of the mass, effective {short(_mean(answer.effective))}"
+        lines.append(f"{name.replace('_', ' '):7} {value_of(answer)}   ({held})")
+    for one in found.strip:
+        lines.append(f"  T {short(one.temperature):>9}  {bar(one.weight)}  {short(one.value)}")
+    return "\n".join(lines)
+
+
+def _mean(x: Any) -> Any:
+    """A number of each head as their mean; a number as it is."""
+    return x.mean().item() if getattr(x, "ndim", 0) else x
+
+
+def _plain(x: Any) -> Any:
+    """Arrays, tensors and their numbers as plain Python."""
+    return x.tolist() if hasattr(x, "tolist") else x

@@ -1,0 +1,186 @@
+"""`softkv query` and `softkv compare`."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import softkv
+
+from .commands import ran
+
+RENTS = {
+    "a small room near the station": 540.0,
+    "one room with a balcony": 620.0,
+    "two rooms in the old town": 890.0,
+    "two quiet rooms by the park": 940.0,
+    "a large house with a garden": 2450.0,
+}
+ASKED = "two rooms near the park"
+
+
+@pytest.fixture(scope="module")
+def rents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of numbers under texts, for reading."""
+    path = tmp_path_factory.mktemp("rents") / "rents.softkv"
+    with softkv.open(path) as db:
+        db.add(list(RENTS), list(RENTS.values()), payloads=[{"rooms": number} for number in (1, 1, 2, 2, 6)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def answer(rents: Path) -> softkv.Answer:
+    """What the library says to the question."""
+    with softkv.open(rents, "r") as db:
+        found = db.lookup(ASKED)
+    assert isinstance(found, softkv.Answer)
+    return found
+
+
+def test_a_query_that_is_piped_is_a_line_of_json(rents: Path, answer: softkv.Answer) -> None:
+    """The whole answer, as the library gives it."""
+    done = ran("query", ASKED, "--db", rents)
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out) == {"query": ASKED, **answer.to_dict()}
+    assert ran("query", ASKED, "-d", rents, "--json", terminal=True).out == done.out
+
+
+def test_a_query_on_a_terminal_is_a_table_with_bars(rents: Path) -> None:
+    """The value, who it is made of, how exact it is; no colours are needed to read it."""
+    done = ran("query", ASKED, "--db", rents, "-n", 2, terminal=True)
+    lines = [line.rstrip() for line in done.out.splitlines() if line.strip()]
+    assert "±" in lines[0]
+    assert "█" in done.out
+    assert "two quiet rooms by the park" in done.out
+    assert "large house" not in done.out
+    assert "exact over 5" in lines[-1]
+
+
+def test_no_color_is_respected(rents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NO_COLOR there is not one escape sequence of a colour."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[3" not in ran("query", ASKED, "--db", rents, terminal=True).out
+
+
+def test_plain_is_the_value_alone(rents: Path, answer: softkv.Answer) -> None:
+    """For scripts: a number and nothing else."""
+    assert float(ran("query", ASKED, "--db", rents, "--plain").out) == answer.value
+
+
+def test_csv_has_a_line_for_each_contributor(rents: Path, answer: softkv.Answer) -> None:
+    """With a header, and the numbers in full."""
+    rows = list(csv.DictReader(io.StringIO(ran("query", ASKED, "--db", rents, "--csv").out)))
+    assert [row["key"] for row in rows] == [one.key for one in answer.contributors]
+    assert [float(row["weight"]) for row in rows] == [one.weight for one in answer.contributors]
+    assert json.loads(rows[0]["payload"]) == answer.contributors[0].payload
+
+
+def test_the_arithmetic_is_explained(rents: Path) -> None:
+    """Score, ÷ T, exp, ÷ sum: each step follows from the one before, and the rest makes it whole."""
+    steps = json.loads(ran("query", ASKED, "--db", rents, "-n", 2, "-T", 0.1, "--explain").out)["arithmetic"]
+    best = steps[0]["score/T"]
+    for step in steps[:2]:
+        assert step["score/T"] == pytest.approx(step["score"] / 0.1)
+        assert step["exp"] == pytest.approx(math.exp(step["score/T"] - best))
+        assert step["weight"] == pytest.approx(step["exp"] / step["sum"])
+    assert steps[2]["key"] == "(3 others)"
+    assert sum(step["weight"] for step in steps) == pytest.approx(1.0)
+    table = ran("query", ASKED, "--db", rents, "-n", 2, "-T", 0.1, "--explain", terminal=True).out
+    assert "÷ T = 0.1" in table
+    assert f"{steps[0]['score/T']:.4f}" in table
+
+
+def test_the_options_of_a_query_are_those_of_the_library(rents: Path) -> None:
+    """k, temperature, comparison, filter, hard, vectors."""
+    with softkv.open(rents, "r") as db:
+        vector = [float(cell) for cell in db.item("one room with a balcony").vector]
+        cases = {
+            ("-k", "2"): db.lookup(ASKED, k=2),
+            ("-T", "0.5"): db.lookup(ASKED, temperature=0.5),
+            ("--compatibility", "gaussian"): db.lookup(ASKED, compatibility="gaussian"),
+            ("--where", '{"rooms": {"$lt": 2}}'): db.lookup(ASKED, where={"rooms": {"$lt": 2}}),
+            ("--hard",): db.nearest(ASKED),
+            ("--tolerance", "0"): db.lookup(ASKED, tolerance=0),
+        }
+        for options, expected in cases.items():
+            found = json.loads(ran("query", ASKED, "--db", rents, *options).out)
+            assert found["value"] == expected.value
+            assert found["scored"] == expected.scored
+        found = json.loads(ran("query", "--vector", ",".join(map(str, vector)), "--db", rents).out)
+        assert found["value"] == pytest.approx(db.lookup(vector).value)
+
+
+def test_many_queries_come_from_stdin(rents: Path) -> None:
+    """One line each, one answer each, blank lines passed over."""
+    done = ran("query", "-", "--db", rents, "--plain", stdin="a small room\n\na big house\r\n")
+    assert len(done.out.splitlines()) == 2
+    assert float(done.out.splitlines()[1]) > 2000
+
+
+def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
+    """Exact, hard, top-k and full soft with weights, and a strip of temperatures."""
+    key = "two rooms in the old town"
+    table = ran("compare", key, "--db", rents, "-k", 2, terminal=True).out
+    for word in ("exact", "hard", "top 2", "full soft", "effective", "of the mass", "890", "(usual)"):
+        assert word in table
+    plain = json.loads(ran("compare", key, "--db", rents, "-k", 2).out)
+    with softkv.open(rents, "r") as db:
+        assert plain == {"query": key, **db.compare(key, k=2).to_dict()}
+    assert "no such key" in ran("compare", ASKED, "--db", rents, terminal=True).out
+    rows = list(csv.DictReader(io.StringIO(ran("compare", key, "--db", rents, "--csv").out)))
+    assert [row["way"] for row in rows] == ["exact", "hard", "top_k", "soft"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["query"], 2, "give a text to look up, or --vector"),
+        (["query", "a", "--vector", "1,2"], 2, "one of the two"),
+        (["query", "a", "--hard", "-k", "2"], 2, "--hard is -k 1"),
+        (["query", "a", "--where", "{"], 2, "is not JSON"),
+        (["query", "--vector", "1,x"], 2, "numbers between commas"),
+        (["query", "--vector", "1,2"], 1, "width 2, but this store holds keys of width 256"),
+        (["query", "a", "-T", "0"], 1, "above 0"),
+        (["query", "a", "--compatibility", "taste"], 1, "Check the spelling"),
+        (["query", "a", "--where", '{"rooms": 99}'], 1, "no item matches"),
+        (["query", "a", "--where", '{"rooms": {"$near": 9}}'], 1, "$near"),
+        (["query", ""], 1, ""),
+    ],
+)
+def test_mistakes_are_said_in_a_line(rents: Path, arguments: list[str], code: int, said: str) -> None:
+    """On stderr, with nothing on stdout: 2 for a misuse, 1 for a refusal."""
+    done = ran(*arguments, "--db", rents)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) <= 5
+
+
+def test_reading_never_makes_a_store(tmp_path: Path) -> None:
+    """A store that is not there is exit code 1, and still not there."""
+    for command in (
+        ["query", "a"],
+        ["compare", "a"],
+        ["get", "a"],
+        ["list"],
+        ["info"],
+        ["path"],
+        ["export", "a.jsonl"],
+    ):
+        done = ran(*command, "--db", tmp_path / "none.softkv")
+        assert (done.code, done.out) == (1, "")
+        assert "there is no store at" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_brackets_in_a_key_is_no_markup(tmp_path: Path) -> None:
+    """What looks like a style of the table is text."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add("[bold red]a key[/]", "[link=x]a value[/link]")
+    table = ran("query", "a key", "--db", tmp_path / "s", terminal=True).out
+    assert "[bold red]a key[/]" in table
+    assert "[link=x]a value[/link]" in table

@@ -1,0 +1,340 @@
+"""Opening a database and changing it."""
+
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.database import import_from
+from softkv.errors import (
+    AccessRefused,
+    DuplicateKey,
+    EmbedderNeeded,
+    HandleClosed,
+    InputError,
+    KeyMissing,
+    KindError,
+    NotExpressible,
+    StoreExists,
+    StoreNotFound,
+    TemperatureError,
+)
+
+from .databases import KINDS, filled, vectors_of
+
+QUERIES = vectors_of(3, seed=9)
+
+
+def test_one_minute_with_texts(tmp_path: Path) -> None:
+    """Texts in, a text out that is not word for word the question, after reopening as well."""
+    path = tmp_path / "films.softkv"
+    with softkv.open(path) as db:
+        db["a shepherd looks for treasure in the desert"] = "The Alchemist"
+        db["two boats race on a river"] = "Upstream"
+        db["a detective solves a murder on a train"] = "Night Line"
+    with softkv.open(path) as db:
+        assert db.lookup("a crime on the railway").texts[0].text == "Night Line"
+        assert db.nearest("boys sailing").texts[0].text == "Upstream"
+        assert db.info().compatibility == "cosine"
+        assert db.info().embedder == "static"
+        assert db.check().ok
+
+
+def test_setting_a_key_again_replaces_its_value(tmp_path: Path) -> None:
+    """As in a dict: the value changes, the place in the order does not; del takes it out."""
+    with softkv.open(tmp_path / "s") as db:
+        db["b"], db["a"], db["c"] = 1.0, 2.0, 3.0
+        db["b"] = 10.0
+        assert list(db.items()) == [("b", 10.0), ("a", 2.0), ("c", 3.0)]
+        del db["a"]
+        with pytest.raises(KeyMissing):
+            del db["a"]
+        assert db.pop("b") == 10.0
+        assert db.pop("b", None) is None
+        assert db.setdefault("c", 7.0) == 3.0
+        assert db.setdefault("d", 7.0) == 7.0
+        assert db.popitem() == ("d", 7.0)
+        assert db.popitem() == ("c", 3.0)
+        with pytest.raises(KeyError):
+            db.popitem()
+        assert db.check().ok
+
+
+def test_many_items_are_updated_in_one_commit(tmp_path: Path) -> None:
+    """`update` adds and replaces wholly or not at all."""
+    with softkv.open(tmp_path / "s") as db:
+        db["a"] = 1.0
+        before = db.info().commit
+        db.update({"a": 2.0, "b": 3.0}, c=4.0)
+        assert db.info().commit == before + 1
+        assert dict(db) == {"a": 2.0, "b": 3.0, "c": 4.0}
+        db.update({})
+        db.clear()
+        assert dict(db) == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_given_comes_back(tmp_path: Path, kind: str) -> None:
+    """Values, payloads, vectors and texts, from the handle that wrote them and from the next."""
+    values = {"number": [0.1, -2.5], "vector": [[1.0, 2.0], [3.0, 4.5]], "label": ["x", "y"], "text": ["T 1", "T 2"]}
+    texts, payloads = ["one", "a second thing"], [{"a": [1, None]}, None]
+    with softkv.open(tmp_path / "s", value=kind) as db:
+        db.add(["one", "two"], values[kind], texts=[None, "a second thing"], payloads=payloads)
+    with softkv.open(tmp_path / "s", "r") as db:
+        for name, value, text, payload in zip(db, values[kind], texts, payloads, strict=True):
+            item = db.item(name)
+            assert np.array_equal(item.value, value)
+            assert (item.text, item.payload) == (text, payload)
+        assert db.info().value_kind == kind
+
+
+def test_one_item_is_added_like_many(tmp_path: Path) -> None:
+    """A key that is a text is one item, with one value, vector, payload; a vector alone is one as well."""
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        added = db.add("one", 1.0, vectors=[1.0, 0.0], payloads={"p": 1})
+        assert (added.count, added.replaced) == (1, 0)
+        db.add(vectors=[0.0, 1.0], values=2.0)
+        assert dict(db) == {"one": 1.0, "#2": 2.0}
+        assert db.item("one").payload == {"p": 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "compatibility"),
+    [
+        ([1.0, 2.0], "number", "cosine"),
+        ([[1.0, 2.0], [0.0, 1.0]], "vector", "cosine"),
+        (["a", "b"], "text", "cosine"),
+        (np.array([1, 2]), "number", "cosine"),
+    ],
+)
+def test_the_first_items_decide(tmp_path: Path, values: object, kind: str, compatibility: str) -> None:
+    """Kind and comparison follow from what is added first, and hold from then on."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=[[1.0, 2.0], [2.0, 1.0]], values=values)
+        assert (db.info().value_kind, db.info().compatibility) == (kind, compatibility)
+
+
+def test_a_zero_vector_among_the_first_means_dot(tmp_path: Path) -> None:
+    """Cosine could not compare it; later ones are refused before anything is written."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=[[1.0, 2.0], [0.0, 0.0]], values=[1.0, 2.0])
+        assert db.info().compatibility == "dot"
+    with softkv.open(tmp_path / "t") as db:
+        db.add(vectors=[[1.0, 2.0]], values=[1.0])
+        for bad in ([[1.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [1e-46, 0.0]]):
+            with pytest.raises(softkv.errors.ZeroVector, match="key vector 1"):
+                db.add(vectors=bad, values=[1.0, 2.0])
+        for bad in ([[3e38, 3e38]], [[1e-40, 0.0]]):
+            with pytest.raises(softkv.errors.NotFinite, match="cosine cannot divide"):
+                db.add(vectors=bad, values=[1.0])
+        assert len(db) == 1
+        db.add(vectors=[[1e-30, 0.0]], values=[1.0])
+        assert db.lookup([1.0, 0.0]).scored == 2
+
+
+def test_what_open_was_asked_for_is_remembered(tmp_path: Path) -> None:
+    """Before the first item as well, and it holds against what the first items would suggest."""
+    with softkv.open(tmp_path / "s", value="label", compatibility="gaussian", temperature=0.25):
+        pass
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["a", "b"], ["x", "y"], vectors=[[1.0], [2.0]])
+        found = db.info()
+        assert (found.value_kind, found.compatibility, found.temperature) == ("label", "gaussian", 0.25)
+        assert found.temperature_from == "given, from 0 items"
+
+
+def test_what_contradicts_the_store_is_refused(tmp_path: Path) -> None:
+    """Another kind, another comparison, a value of another kind: each names what the store has."""
+    filled(tmp_path / "s", "number").close()
+    with pytest.raises(KindError, match="'number', not 'text'"):
+        softkv.open(tmp_path / "s", value="text")
+    with pytest.raises(NotExpressible, match="'cosine', not 'dot'"):
+        softkv.open(tmp_path / "s", compatibility="dot")
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.raises(KindError, match="'number'"):
+            db.add(["x"], ["a text"], vectors=vectors_of(1))
+        with pytest.raises(EmbedderNeeded, match="vectors="):
+            db["x"] = 1.0
+    for wrong in ({"value": "colour"}, {"compatibility": "taste"}, {"temperature": 0}, {"mode": "a"}):
+        with pytest.raises(InputError):
+            softkv.open(tmp_path / "new", **wrong)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(StoreNotFound):
+        softkv.open(tmp_path / "new", "r")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"keys": ["a"], "values": None},
+        {"keys": ["a"], "values": [1.0, 2.0]},
+        {"keys": ["a", "b"], "values": [1.0, 2.0], "texts": ["x"]},
+        {"keys": [None], "values": [1.0]},
+        {"keys": ["a"], "values": [1.0], "texts": ["b"], "vectors": [[1.0]]},
+        {"keys": {"a": 1}, "values": [1.0]},
+        {"keys": ["a"], "values": [1.0], "payloads": [{1: 2}]},
+        {"keys": ["a"], "values": [float("nan")]},
+        {"keys": ["a"], "values": [[1.0], [2.0]]},
+        {"keys": ["a", "a"], "values": [1.0, 2.0]},
+        {"keys": ["   "], "values": [1.0]},
+        {"keys": ["a"], "values": [True]},
+        {"keys": [], "values": []},
+        {"keys": "a", "values": 1.0, "on_conflict": "maybe"},
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path, given: dict[str, object]) -> None:
+    """The store is as empty afterwards as before, and nothing is decided."""
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.raises(InputError):
+            db.add(**given)
+        assert (len(db), db.info().value_kind, db.info().commit) == (0, None, 0)
+        assert db.check().ok
+
+
+def test_keys_that_are_there_are_an_error_or_not(tmp_path: Path) -> None:
+    """By default named and refused; replaced or left alone when asked."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["a", "b"], [1.0, 2.0])
+        with pytest.raises(DuplicateKey) as caught:
+            db.add(["b", "c"], [5.0, 6.0])
+        assert caught.value.keys == ("b",)
+        assert db.add(["b", "c"], [5.0, 6.0], on_conflict="ignore").ignored == 1
+        assert db.add(["a"], [9.0], on_conflict="replace").replaced == 1
+        assert dict(db) == {"a": 9.0, "b": 2.0, "c": 6.0}
+
+
+def test_a_few_texts_that_repeat_bring_a_hint(tmp_path: Path) -> None:
+    """Labels are not told from texts by their looks, so they are texts, and the hint says how to have labels."""
+    from softkv.database import LooksLikeLabels
+
+    keys = [f"word {number}" for number in range(12)]
+    with softkv.open(tmp_path / "s") as db, pytest.warns(LooksLikeLabels, match="value='label'"):
+        db.add(keys, ["yes", "no"] * 6)
+    with softkv.open(tmp_path / "t") as db, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        db.add(keys, [f"text {number}" for number in range(12)])
+    with softkv.open(tmp_path / "u", value="label") as db, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        db.add(keys, ["yes", "no"] * 6)
+
+
+def test_the_writer_leaves_a_temperature_behind(tmp_path: Path) -> None:
+    """Found by rule at close, kept while the store is less than four times as large, found again after that."""
+    filled(tmp_path / "s", "number", count=40).close()
+    with softkv.open(tmp_path / "s") as db:
+        first = db.info()
+        assert first.temperature_from == "rule, from 40 items"
+        db.add(vectors=vectors_of(100, seed=4), values=np.zeros(100))
+        assert db.info().temperature == first.temperature
+    with softkv.open(tmp_path / "s") as db:
+        assert db.info().temperature_from == "rule, from 40 items"
+        db.add(vectors=vectors_of(20, seed=5), values=np.zeros(20))
+        assert db.info().temperature_from == "rule, from 160 items"
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert db.info().temperature_from == "rule, from 160 items"
+        assert db.info().temperature != first.temperature
+
+
+def test_a_temperature_that_was_set_stays(tmp_path: Path) -> None:
+    """Until it is taken back; a reader may have one of its own without changing the store."""
+    with filled(tmp_path / "s", "number") as db:
+        ruled = db.info().temperature
+        db.set_temperature(0.5)
+        assert (db.info().temperature, db.lookup(QUERIES[0]).temperature) == (0.5, 0.5)
+        db.add(vectors=vectors_of(400, seed=4), values=np.zeros(400))
+        with pytest.raises(TemperatureError):
+            db.set_temperature(-1)
+    with softkv.open(tmp_path / "s", "r", temperature=2.0) as db:
+        assert db.lookup(QUERIES[0]).temperature == 2.0
+    with softkv.open(tmp_path / "s") as db:
+        assert db.info().temperature == 0.5
+        db.set_temperature(None)
+        assert db.info().temperature != 0.5
+        assert db.info().temperature != ruled
+
+
+def test_threads_share_a_handle(tmp_path: Path) -> None:
+    """Many threads look up while one adds; every answer is one of a commit, and nothing fails."""
+    found: list[int] = []
+    failures: list[BaseException] = []
+    with filled(tmp_path / "s", "number") as db:
+
+        def ask() -> None:
+            try:
+                for _ in range(30):
+                    found.append(db.lookup(QUERIES[0]).scored)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for number in range(20):
+            db.add(f"new {number}", 1.0, vectors=QUERIES[1])
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert set(found) <= set(range(40, 61))
+        assert db.check().ok
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_handle_does_not_survive_a_fork(tmp_path: Path) -> None:
+    """The child is told to open the store itself; the parent goes on."""
+    with filled(tmp_path / "s", "number") as db:
+        db.lookup(QUERIES[0])
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                db.lookup(QUERIES[0])
+            except softkv.errors.HandleForked:
+                os.write(writing, b"refused")
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        assert os.read(reading, 20) == b"refused"
+        os.close(reading)
+        assert db.lookup(QUERIES[0]).scored == 40
+
+
+def test_a_closed_handle_says_so(tmp_path: Path) -> None:
+    """Closing twice is fine; asking afterwards is not."""
+    db = filled(tmp_path / "s", "number")
+    db.close()
+    db.close()
+    for ask in (lambda: db.lookup(QUERIES[0]), lambda: db["item 0"], lambda: len(db), db.info):
+        with pytest.raises(HandleClosed):
+            ask()
+
+
+def test_what_was_exported_comes_back(tmp_path: Path) -> None:
+    """A store made of an export answers as the first one did; one that is there already is not touched."""
+    with filled(tmp_path / "s", "number") as db:
+        assert db.export(tmp_path / "all.jsonl") == 40
+        expected = db.lookup(QUERIES[0])
+        info = db.info()
+    assert import_from(tmp_path / "all.jsonl", tmp_path / "t") == 40
+    with softkv.open(tmp_path / "t") as db:
+        assert db.lookup(QUERIES[0]).value == expected.value
+        assert db.info().temperature == info.temperature
+        assert db.check().ok
+    with pytest.raises(StoreExists):
+        import_from(tmp_path / "all.jsonl", tmp_path / "t")
+    (tmp_path / "bad.jsonl").write_text((tmp_path / "all.jsonl").read_text()[:-30])
+    with pytest.raises(InputError):
+        import_from(tmp_path / "bad.jsonl", tmp_path / "u")
+    assert not (tmp_path / "u").exists()
+
+
+def test_a_reader_cannot_add(tmp_path: Path) -> None:
+    """And says so before a model is loaded for it."""
+    filled(tmp_path / "s", "number").close()
+    with softkv.open(tmp_path / "s", "r") as db, pytest.raises(AccessRefused, match="open for reading"):
+        db.add("a", 1.0)

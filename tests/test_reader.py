@@ -1,0 +1,203 @@
+"""Everything that reads a database: by key as in a dict, by likeness, in every way side by side."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.answer import Answer, Answers
+from softkv.database.reader import STEPS
+from softkv.embedders import find
+from softkv.errors import EmbedderNeeded, KeyMissing, KindError, ShapeError, TemperatureError
+
+from .databases import KINDS, filled, vectors_of
+
+QUERIES = vectors_of(3, seed=9)
+FILMS = {"a shepherd looks for treasure": "The Alchemist", "two boats on a river": "Upstream"}
+
+
+def films(path: Path) -> softkv.SoftKV:
+    """A database of texts with texts as values."""
+    db = softkv.open(path)
+    db.add(list(FILMS), list(FILMS.values()))
+    return db
+
+
+def test_a_database_is_a_mapping_in_the_order_of_its_items(tmp_path: Path) -> None:
+    """What a dict would say, it says: items, membership, length, defaults."""
+    with films(tmp_path / "s") as db:
+        assert dict(db) == dict(db.items()) == FILMS
+        assert (list(db), list(db.values()), len(db)) == (list(FILMS), list(FILMS.values()), 2)
+        assert "two boats on a river" in db
+        assert "two boats" not in db
+        assert db.get("two boats") is None
+        assert db.get("two boats", "nothing") == "nothing"
+        with pytest.raises(KeyMissing):
+            db["two boats"]
+        assert bool(db)
+        assert db != FILMS  # two stores are one only if they are the same
+        assert {db: 1}[db] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rank_follows_rank(tmp_path: Path, kind: str) -> None:
+    """A vector gives one Answer; a matrix or a list gives Answers, even for one query; they say the same."""
+    with filled(tmp_path / "s", kind) as db:
+        one, batch = db.lookup(QUERIES[0]), db.lookup(QUERIES[:1])
+        assert isinstance(one, Answer)
+        assert isinstance(batch, Answers)
+        assert len(batch) == 1
+        assert np.array_equal(batch[0].value, one.value)
+        assert batch[0].contributors == one.contributors
+        assert isinstance(db.lookup(QUERIES[0].tolist()), Answer)
+        assert isinstance(db.lookup([QUERIES[0].tolist()]), Answers)
+
+
+def test_texts_ask_as_their_vectors_do(tmp_path: Path) -> None:
+    """A text is embedded as a query; a list of texts gives Answers."""
+    with films(tmp_path / "s") as db:
+        one, batch = db.lookup("a boy on a boat"), db.lookup(["a boy on a boat", "gold"])
+        assert isinstance(one, Answer)
+        assert len(batch) == 2
+        assert batch[0].log_mass == pytest.approx(one.log_mass, rel=1e-5)
+        vector = find("static").queries(["a boy on a boat"])[0]
+        assert db.lookup(vector).contributors == one.contributors
+        assert db.lookup(np.array(["gold", "boat"]))[1].texts[0].text == "Upstream"
+
+
+def test_queries_that_are_none_are_refused(tmp_path: Path) -> None:
+    """Wrong widths, mixtures, ragged lists, booleans, three axes: each by its own name."""
+    with films(tmp_path / "s") as db:
+        with pytest.raises(ShapeError, match="width 3, but this store holds keys of width 256 \\(embedder 'static'\\)"):
+            db.lookup([1.0, 2.0, 3.0])
+        with pytest.raises(KindError, match="mixture"):
+            db.lookup(["a", [1.0]])
+        with pytest.raises(ShapeError, match="ragged"):
+            db.lookup([[1.0], [1.0, 2.0]])
+        with pytest.raises(KindError, match="bool"):
+            db.lookup([True, False])
+        with pytest.raises(KindError):
+            db.lookup(None)
+        with pytest.raises(ShapeError, match="shape"):
+            db.lookup(np.zeros((1, 1, 256)))
+        with pytest.raises(TemperatureError):
+            db.lookup("gold", temperature=0)
+
+
+def test_texts_need_an_embedder_that_made_the_keys(tmp_path: Path) -> None:
+    """A store of bare vectors does not know what a text means, and says what would help."""
+    with filled(tmp_path / "s", "number") as db, pytest.raises(EmbedderNeeded, match="bare vectors"):
+        db.lookup("gold")
+    with (
+        softkv.open(tmp_path / "s", "r", embedder="static") as db,
+        pytest.raises(EmbedderNeeded, match="keys of width 5, but its embedder 'static' makes vectors of width 256"),
+    ):
+        db.lookup("gold")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_nearest_takes_all(tmp_path: Path, kind: str) -> None:
+    """The hard answer is the value of the best key, and its weight is what it holds of the full mass."""
+    with filled(tmp_path / "s", kind) as db:
+        hard, soft = db.nearest(QUERIES[0]), db.lookup(QUERIES[0])
+        (best,) = hard.contributors
+        assert best.row == soft.contributors[0].row
+        assert best.weight == pytest.approx(soft.contributors[0].weight)
+        assert hard.scored == 1
+        assert hard.mass == pytest.approx(best.weight)
+        value = db[str(best.key)]
+        if kind == "label":
+            assert hard.label == value
+        elif kind == "text":
+            assert hard.texts == ((value, best.weight),)
+        else:
+            assert np.array_equal(hard.value, value)
+        assert len(db.nearest(QUERIES)) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_comparison_holds_every_way(tmp_path: Path, kind: str) -> None:
+    """Exact, hard, top-k and full soft are what the single calls give; the strip goes from the best to the mean."""
+    with filled(tmp_path / "s", kind) as db:
+        found = db.compare(QUERIES[0], k=3)
+        assert found.exact is None
+        assert np.array_equal(found.hard.value, db.nearest(QUERIES[0]).value)
+        assert np.array_equal(found.top_k.value, db.lookup(QUERIES[0], k=3).value)
+        assert np.array_equal(found.soft.value, db.lookup(QUERIES[0]).value)
+        assert [one.temperature for one in found.strip] == [db.info().temperature * step for step in STEPS]
+        effective = [one.effective for one in found.strip]
+        assert effective == sorted(effective)
+        assert effective[0] < 2 < 30 < effective[-1]
+        assert "no such key" in repr(found)
+
+
+def test_a_comparison_finds_the_equal_key(tmp_path: Path) -> None:
+    """A text that is a key, or a vector that is a key vector number by number, has an exact answer."""
+    with films(tmp_path / "s") as db:
+        found = db.compare("two boats on a river")
+        assert found.exact == ("two boats on a river", "Upstream", None)
+        assert db.compare("two boats").exact is None
+        with pytest.raises(ShapeError, match="one at a time"):
+            db.compare(["two boats on a river"])
+    with filled(tmp_path / "t", "number") as db:
+        vector = db.item("item 7").vector
+        exact = db.compare(vector).exact
+        assert exact == ("item 7", db["item 7"], {"n": 7, "even": False})
+        db.delete("item 7")
+        assert db.compare(vector).exact is None
+
+
+def test_items_are_selected_in_their_order(tmp_path: Path) -> None:
+    """All of them, or a stretch, or those that match a filter, or a stretch of those."""
+    with filled(tmp_path / "s", "number") as db:
+        assert [item.name for item in db.select()] == list(db)
+        assert [item.key for item in db.select(start=38)] == ["item 38", "item 39"]
+        assert [item.key for item in db.select({"even": True}, start=1, stop=3)] == ["item 2", "item 4"]
+        assert list(db.select({"n": -1})) == []
+
+
+def test_answers_know_their_items(tmp_path: Path) -> None:
+    """Contributors carry key, value and payload as given, of batches as well."""
+    with filled(tmp_path / "s", "number") as db:
+        for answer in (db.lookup(QUERIES[0]), db.lookup(QUERIES)[1]):
+            for one in answer.contributors:
+                assert one.value == db[str(one.key)]
+                assert one.payload == db.item(str(one.key)).payload
+
+
+def test_a_snapshot_keeps_answering_as_it_did(tmp_path: Path) -> None:
+    """Whatever is added, deleted or compacted meanwhile, a snapshot sees the store as it was."""
+    with filled(tmp_path / "s", "number") as db:
+        with db.snapshot() as kept:
+            before, names = kept.lookup(QUERIES[0]), list(kept)
+            db.delete(["item 0", "item 1"])
+            db.add(["new"], [1.0], vectors=[QUERIES[0]])
+            db.compact()
+            assert (list(kept), kept.lookup(QUERIES[0]).value) == (names, before.value)
+            assert db.lookup(QUERIES[0]).value != before.value
+        assert db.check().ok
+
+
+def test_heads_ask_in_their_own_scale(tmp_path: Path) -> None:
+    """Learned projections are scaled dot products at temperature 1, and equal the same lookup on plain arrays."""
+    rng = np.random.default_rng(5)
+    heads = softkv.Heads(w_q=rng.standard_normal((2, 4, 5)), w_k=rng.standard_normal((2, 4, 5)))
+    with filled(tmp_path / "s", "vector") as db:
+        items = list(db.select())
+        keys, values = np.stack([one.vector for one in items]), np.stack([np.asarray(one.value) for one in items])
+        plain = softkv.soft_lookup(QUERIES, keys, values, heads=heads)
+        found = db.lookup(QUERIES, heads=heads)
+        assert found.value == pytest.approx(plain.value, abs=1e-5)
+        assert found.log_mass.shape == (3, 2)
+        assert found[0].head_weights.shape == (2, 10)
+
+
+def test_a_reader_needs_no_right_to_write(tmp_path: Path) -> None:
+    """A handle opened for reading answers like the writer's, and refuses to change anything."""
+    filled(tmp_path / "s", "number").close()
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert db.lookup(QUERIES[0]).scored == 40
+        for change in (lambda: db.add("a", 1.0), lambda: db.delete("item 0"), db.clear, db.compact, db.popitem):
+            with pytest.raises(softkv.errors.AccessRefused):
+                change()

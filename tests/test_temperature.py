@@ -1,0 +1,75 @@
+"""The temperature of a store that was never tuned."""
+
+import numpy as np
+import pytest
+
+from softkv.learning.temperature import ASKED, typical_temperature
+
+from . import reference
+
+
+def effective(keys: np.ndarray, live: np.ndarray, name: str, temperature: float, seed: int = 0) -> float:
+    """The median effective number of the items asked, each left out, by the reference."""
+    rows = np.flatnonzero(live)
+    chosen = np.sort(np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False))
+    found = []
+    for row in chosen.tolist():
+        others = [other for other in rows.tolist() if other != row]
+        score, values = getattr(reference, name), [[0.0]] * len(others)
+        query, rest = keys[row].tolist(), keys[others].tolist()
+        found.append(reference.lookup(query, rest, values, score=score, temperature=temperature).effective)
+    return float(np.median(found))
+
+
+@pytest.mark.parametrize("name", ["cosine", "dot", "scaled_dot", "gaussian", "laplace"])
+@pytest.mark.parametrize(("count", "wanted"), [(100, 10.0), (20, 5.0), (8, 2.0), (3, 1.5)])
+def test_the_median_effective_number_is_the_one_wanted(name: str, count: int, wanted: float) -> None:
+    """Left out one at a time, half of the items are explained by more than min(10, n / 4) others, half by fewer."""
+    keys = np.random.default_rng(count).standard_normal((count, 6)).astype(np.float32)
+    live = np.ones(count, np.bool_)
+    found = typical_temperature(keys, live, name)
+    assert found is not None
+    assert effective(keys, live, name, found) == pytest.approx(wanted, rel=0.01)
+
+
+def test_dead_rows_do_not_count() -> None:
+    """The temperature of a store with dead rows is that of its live ones alone."""
+    keys = np.random.default_rng(1).standard_normal((60, 5)).astype(np.float32)
+    live = np.arange(60) % 3 > 0
+    keys[~live] *= 100
+    assert typical_temperature(keys, live, "dot") == typical_temperature(keys[live], np.ones(40, np.bool_), "dot")
+
+
+def test_scores_of_any_scale_find_their_temperature() -> None:
+    """Keys ten times as long have scores, and a temperature, a hundred times as high."""
+    keys = np.random.default_rng(2).standard_normal((50, 5)).astype(np.float32)
+    live = np.ones(50, np.bool_)
+    small, large = typical_temperature(keys, live, "dot"), typical_temperature(keys * 10, live, "dot")
+    assert small is not None
+    assert large == pytest.approx(small * 100, rel=1e-4)
+
+
+def test_items_that_are_all_alike_have_no_temperature() -> None:
+    """Where no score tells one item from another, nothing is chosen."""
+    assert typical_temperature(np.ones((9, 3), np.float32), np.ones(9, np.bool_), "dot") is None
+    assert typical_temperature(np.ones((1, 3), np.float32), np.ones(1, np.bool_), "dot") is None
+    assert typical_temperature(np.ones((4, 3), np.float32), np.zeros(4, np.bool_), "dot") is None
+
+
+def test_two_items_get_one_that_tells_them_apart() -> None:
+    """Of two items one is left when the other asks, so each is asked about itself as well."""
+    keys = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    found = typical_temperature(keys, np.ones(2, np.bool_), "cosine")
+    assert found is not None
+    answer = reference.lookup([1.0, 0.0], keys.tolist(), [[0.0], [0.0]], score=reference.cosine, temperature=found)
+    assert answer.effective == pytest.approx(1.25, rel=0.01)
+
+
+def test_one_far_item_leaves_the_others_their_resolution() -> None:
+    """A gap a million times the others does not swallow the bins that the others need."""
+    keys = np.random.default_rng(3).standard_normal((100, 4)).astype(np.float32)
+    keys[0] *= 1e4
+    live = np.ones(100, np.bool_)
+    found = typical_temperature(keys, live, "gaussian")
+    assert found is not None
+    assert effective(keys, live, "gaussian", found) == pytest.approx(10, rel=0.02)
