@@ -548,11 +548,15 @@ def test_no_damage_leads_astray(tmp_path: Path, suffix: str, kind: str) -> None:
     assert refused > 20
 
 
-def test_a_damaged_vector_is_noticed_before_anything_is_written(tmp_path: Path, fruit: Store, new: Store) -> None:
-    """Archives and tables carry checksums: a flipped bit of a number does not pass for another number."""
+def test_a_damaged_vector_is_noticed_before_anything_is_written(
+    tmp_path: Path, new: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Archives and tables carry checksums: a flipped bit is found before the first of several batches is written."""
+    monkeypatch.setattr(portions, "MOST_BYTES", 5000)
     for suffix in (".npz", ".parquet"):
-        path = exported(fruit, tmp_path / f"store{suffix}")
-        stores.flip(path, path.read_bytes().index(stores.vectors(3).tobytes()) + 5)
+        with of_kind(tmp_path / f"old{suffix}", "number", 900) as old:
+            path = exported(old, tmp_path / f"store{suffix}")
+        stores.flip(path, path.read_bytes().index(stores.vectors(900)[5:9].tobytes()) + 5)
         with pytest.raises(BadRecord, match="no sound"):
             load(path, new)
     assert new.commit == 0
@@ -640,7 +644,7 @@ def test_a_line_has_a_limit(tmp_path: Path, new: Store, monkeypatch: pytest.Monk
 def test_long_texts_full_of_signs_are_no_attack(tmp_path: Path, new: Store) -> None:
     """Commas, brackets and quotes inside of a text do not count as values of the line."""
     with Store.open(tmp_path / "old.softkv", "c") as old:
-        old.append([[1.0, 2.0]], [1.0], texts=['[{,"\\' * 1_000_000])
+        old.append([[1.0, 2.0]], [1.0], texts=['[{,"\\' * 2_500_000])
         load(exported(old, tmp_path / "old.jsonl"), new)
         assert contents(new) == contents(old)
 

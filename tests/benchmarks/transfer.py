@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,8 @@ def ours(folder: Path, vectors: np.ndarray, rounds: int) -> None:
         with store.snapshot() as snapshot:
             for suffix in FORMATS:
                 path = folder / f"store{suffix}"
-                line(suffix, path, vectors, rounds, lambda: export(snapshot, path, force=True), lambda: loaded(path))
+                write = partial(export, snapshot, path, force=True)
+                line(suffix, path, vectors, rounds, write, partial(loaded, path))
 
 
 def loaded(path: Path) -> None:
