@@ -72,7 +72,7 @@ def add(
     conflict = on_conflict or "error"
     if source is None:
         given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value
-        with softkv.open(path, **wishes) as db:
+        with softkv.open(path, **wishes) as db, output.hints():
             added = db.add(
                 key,
                 _value(str(given), kind or db.info().value_kind),
@@ -135,7 +135,7 @@ class Adding:
                 break
             self.seen += 1
         try:
-            with softkv.open(self.path, **self.wishes) as db:
+            with softkv.open(self.path, **self.wishes) as db, output.hints():
                 for batch in batches(found, BATCH):
                     self._add(db, batch)
                     if moved is not None:

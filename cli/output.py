@@ -7,6 +7,7 @@ table or a progress bar is really shown.
 import csv
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -116,6 +117,15 @@ def progress(doing: str, *, quiet: bool = False) -> Iterator[Progress | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+@contextmanager
+def hints() -> Iterator[None]:
+    """Warnings of the library as lines to the person at the terminal."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_place: say(f"hint: {message}")
+        yield
 
 
 def lines_of_stdin() -> Iterator[str]:

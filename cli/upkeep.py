@@ -35,9 +35,11 @@ def compact(path: str) -> None:
     """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
     import softkv
 
-    with softkv.open(path, "w") as db:
+    with softkv.open(path, "r") as db:
         before = db.info()
+    with softkv.open(path, "w") as db:
         db.compact()
+    with softkv.open(path, "r") as db:
         after = db.info()
     freed = max(0, before.bytes_on_disk - after.bytes_on_disk)
     output.say(f"left {before.dead_rows:,} dead rows behind; {freed:,} bytes freed")

@@ -106,8 +106,8 @@ def checked_compatibility(given: object) -> str:
     if isinstance(given, str) and given in COMPATIBILITIES:
         return given
     raise NotExpressible(
-        f"a store compares by one of {', '.join(COMPATIBILITIES)}, got {given!r}. Matrices and functions are passed to "
-        "each lookup."
+        f"a store compares by one of {', '.join(COMPATIBILITIES)}, got {given!r}. Check the spelling; matrices and "
+        "functions are passed to each lookup."
     )
 
 

@@ -1,0 +1,168 @@
+"""`softkv add`: one item, or the items of a file."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import softkv
+
+from .commands import ran
+
+CSV = "title,stars,year\nThe Well,4.5,1990\nUpstream,3,2004\nNight Line,4,2011\n"
+
+
+def test_one_item_is_added(tmp_path: Path) -> None:
+    """A number where it can be one, else a text; what was told is on stderr, nothing on stdout."""
+    done = ran("add", "The Well", "4.5", "--payload", '{"year": 1990}', "--db", tmp_path / "s")
+    assert done == (0, "", "added 1\n")
+    assert ran("add", "Upstream", "3", "--text", "two boats on a river", "-d", tmp_path / "s").code == 0
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert dict(db) == {"The Well": 4.5, "Upstream": 3.0}
+        assert db.item("The Well").payload == {"year": 1990}
+        assert db.item("Upstream").text == "two boats on a river"
+    assert ran("add", "a", "b", "--db", tmp_path / "t").code == 0
+    with softkv.open(tmp_path / "t", "r") as db:
+        assert db.info().value_kind == "text"
+
+
+def test_a_value_may_come_from_stdin(tmp_path: Path) -> None:
+    """When it is missing, or `-`: long texts do not fit a command line."""
+    assert ran("add", "a", "--db", tmp_path / "s", stdin="a long\ntext\n").code == 0
+    assert ran("add", "b", "-", "--db", tmp_path / "s", stdin="another").code == 0
+    assert ran("get", "a", "--plain", "--db", tmp_path / "s").out == "a long\ntext\n"
+
+
+def test_the_kind_of_one_item_may_be_given(tmp_path: Path) -> None:
+    """A number that is a text, a label, a vector; then the store knows."""
+    for kind, given, value in (("text", "7", "7"), ("label", "7", "7"), ("vector", "1,2", [1.0, 2.0])):
+        assert ran("add", "a", given, "--kind", kind, "--db", tmp_path / kind).code == 0
+        assert json.loads(ran("get", "a", "--db", tmp_path / kind).out)["value"] == value
+    assert ran("add", "b", "3,4", "--db", tmp_path / "vector").code == 0
+    assert ran("add", "b", "8", "--db", tmp_path / "text").code == 0
+    assert json.loads(ran("get", "b", "--db", tmp_path / "text").out)["value"] == "8"
+    assert ran("add", "a", "1", "--vector", "1,0,0", "--db", tmp_path / "bare").code == 0
+    assert json.loads(ran("info", "--db", tmp_path / "bare").out)["key_width"] == 3
+
+
+def test_a_file_is_added(tmp_path: Path) -> None:
+    """Columns by name; from stdin as well."""
+    (tmp_path / "films.csv").write_text(CSV)
+    columns = ["--key", "title", "--value", "stars", "--payload", "year"]
+    assert ran("add", "-i", tmp_path / "films.csv", *columns, "--db", tmp_path / "s") == (0, "", "added 3\n")
+    assert ran("add", "-i", "-", "--format", "csv", *columns, "--db", tmp_path / "t", stdin=CSV).code == 0
+    for path in ("s", "t"):
+        with softkv.open(tmp_path / path, "r") as db:
+            assert dict(db) == {"The Well": 4.5, "Upstream": 3.0, "Night Line": 4.0}
+            assert db.item("Upstream").payload == {"year": 2004}
+            assert db.check().ok
+
+
+def test_keys_that_are_there(tmp_path: Path) -> None:
+    """An error that says what to do; replaced or ignored when asked, and told."""
+    (tmp_path / "films.csv").write_text(CSV)
+    arguments = ["add", "-i", tmp_path / "films.csv", "--key", "title", "--value", "stars", "--db", tmp_path / "s"]
+    assert ran(*arguments).code == 0
+    again = ran(*arguments)
+    assert again.code == 1
+    assert "'The Well'" in again.err
+    assert ran(*arguments, "--ignore").err == "added 0, ignored 3 that were there\n"
+    assert ran(*arguments, "--replace").err == "added 0, replaced 3\n"
+
+
+def test_bad_lines_are_named_or_passed_over(tmp_path: Path) -> None:
+    """File and line; with --skip-bad the rest goes in."""
+    (tmp_path / "films.csv").write_text(CSV + "Broken,many,2020\nLast,5,2021\n")
+    arguments = ["add", "-i", tmp_path / "films.csv", "--key", "title", "--value", "stars", "--kind", "number"]
+    done = ran(*arguments, "--db", tmp_path / "s")
+    assert done.code == 1
+    assert "films.csv:5" in done.err
+    done = ran(*arguments, "--db", tmp_path / "t", "--skip-bad")
+    assert done.code == 0
+    assert "skipped: " in done.err
+    assert done.err.endswith("added 4, skipped 1\n")
+
+
+def test_an_error_in_the_middle_keeps_what_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches before are stored, and the message says how to go on; that works."""
+    monkeypatch.setattr("softkv_cli.adding.BATCH", 10)
+    lines = [f"item {number},{number}\n" for number in range(35)]
+    (tmp_path / "a.csv").write_text("key,value\n" + "".join(lines[:25]) + "item 25,oops\n" + "".join(lines[26:]))
+    arguments = ["add", "-i", tmp_path / "a.csv", "--kind", "number", "--db", tmp_path / "s"]
+    done = ran(*arguments)
+    assert done.code == 1
+    assert "The first 20 records are stored." in done.err
+    assert "--skip 20" in done.err
+    (tmp_path / "a.csv").write_text("key,value\n" + "".join(lines))
+    assert ran(*arguments, "--skip", 20) == (0, "", "added 15\n")
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert list(db.values()) == list(range(35))
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
+    """Exit code 130, the batches before are stored, and the message says how to go on."""
+    (tmp_path / "pipe").mkdir()
+    fifo = tmp_path / "pipe" / "lines.csv"
+    os.mkfifo(fifo)
+    script = "import softkv_cli.adding as adding; adding.BATCH = 10; from softkv_cli.main import main; main()"
+    command = [sys.executable, "-c", script, "add", "-i", str(fifo), "--format", "csv", "--db", str(tmp_path / "s")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with open(fifo, "w") as lines:
+        lines.write("key,value\n" + "".join(f"item {number},{number}\n" for number in range(20_000)))
+        lines.flush()
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "s").exists() or _items(tmp_path / "s") < 10:
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "interrupted. The first" in said
+    assert "--skip" in said
+    stored = int(said.split("--skip ")[1].split(".")[0])
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert list(db.values()) == list(range(stored))
+        assert db.check().ok
+
+
+def _items(path: Path) -> int:
+    with softkv.open(path, "r") as db:
+        return len(db)
+
+
+def test_labels_are_hinted_at(tmp_path: Path) -> None:
+    """A few texts that repeat: the hint names the option, and it is no warning of Python's."""
+    (tmp_path / "a.csv").write_text("text,intent\n" + "".join(f"question {n},{'yn'[n % 2]}\n" for n in range(12)))
+    done = ran("add", "-i", tmp_path / "a.csv", "--key", "text", "--value", "intent", "--db", tmp_path / "s")
+    assert done.code == 0
+    assert done.err.startswith("hint: 12 values are only 2 different texts")
+    assert "Warning" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["add"], 2, "give a KEY and a VALUE, or a file"),
+        (["add", "a", "1", "-i", "b.csv"], 2, "one of the two"),
+        (["add", "-i", "none.csv"], 1, "none.csv"),
+        (["add", "a", "1", "--kind", "colour"], 2, "colour"),
+        (["add", "a", "x", "--kind", "number"], 1, "expected a number"),
+        (["add", "a", "1", "--compatibility", "taste"], 1, "Check the spelling"),
+        (["add", "a", "1", "-m", "no/such/model"], 1, "no/such/model"),
+        (["add", "#1", "1"], 1, "starts with '#'"),
+        (["add", "a", "1", "--payload", "{"], 2, "is not JSON"),
+    ],
+)
+def test_mistakes_make_no_store(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+    """A refusal is said in a few lines, and leaves no item behind."""
+    done = ran(*arguments, "--db", tmp_path / "s")
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert len(done.err.splitlines()) <= 5
+    if (tmp_path / "s").exists():
+        assert _items(tmp_path / "s") == 0

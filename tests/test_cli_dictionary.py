@@ -1,0 +1,89 @@
+"""`softkv get`, `delete`, `list`, `info` and `path`."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import softkv
+
+from .commands import ran
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Sixty numbers, some with payloads, one without a key."""
+    path = tmp_path / "s"
+    with softkv.open(path) as db:
+        names = [f"item {number}" for number in range(59)]
+        payloads = [{"n": number} if number % 2 else None for number in range(59)]
+        db.add(names, list(range(59)), payloads=payloads, texts=["a text", *[None] * 58])
+        db.add(vectors=[db.item("item 1").vector], values=[59.0])
+    return path
+
+
+def test_items_are_got_by_their_keys(store: Path) -> None:
+    """As JSON with what they carry, or plainly, or many from stdin; the embedded text where it is not the key."""
+    found = [json.loads(line) for line in ran("get", "item 0", "item 3", "#60", "-d", store).out.splitlines()]
+    assert found == [
+        {"key": "item 0", "value": 0.0, "text": "a text"},
+        {"key": "item 3", "value": 3.0, "payload": {"n": 3}},
+        {"key": "#60", "value": 59.0},
+    ]
+    assert ran("get", "-", "--plain", "-d", store, stdin="item 5\nitem 4\n").out == "5.0\n4.0\n"
+    assert "item 5" in ran("get", "item 5", "-d", store, terminal=True).out
+
+
+def test_a_key_that_is_not_there_is_exit_code_1(store: Path) -> None:
+    """Nothing is printed of the others either."""
+    assert ran("get", "item 1", "item 99", "-d", store) == (1, "", "softkv: no item has the key 'item 99'\n")
+    done = ran("delete", "item 1", "item 99", "-d", store)
+    assert (done.code, done.out) == (1, "")
+    assert ran("get", "item 1", "-d", store).code == 0
+
+
+def test_items_are_deleted(store: Path) -> None:
+    """Named or from stdin, keyless ones by their number; how many is told on stderr."""
+    assert ran("delete", "item 1", "#60", "-d", store) == (0, "", "deleted 2\n")
+    assert ran("delete", "-", "-d", store, stdin="item 2\nitem 3\n").err == "deleted 2\n"
+    with softkv.open(store, "r") as db:
+        assert len(db) == 56
+        assert db.check().ok
+
+
+def test_a_list_is_all_of_it_when_piped(store: Path) -> None:
+    """In order, as JSON lines, CSV or bare keys, a stretch or what matches a filter."""
+    assert [json.loads(line)["value"] for line in ran("list", "-d", store).out.splitlines()] == list(range(60))
+    assert ran("list", "--plain", "-n", 2, "--skip", 3, "-d", store).out == "item 3\nitem 4\n"
+    assert ran("list", "--plain", "--where", '{"n": {"$gte": 57}}', "-d", store).out == "item 57\n"
+    rows = list(csv.DictReader(io.StringIO(ran("list", "--csv", "-d", store).out)))
+    assert [row["key"] for row in rows][-1] == "#60"
+    assert json.loads(rows[1]["payload"]) == {"n": 1}
+
+
+def test_a_list_on_a_terminal_has_an_end(store: Path) -> None:
+    """Fifty items, and how to see more."""
+    done = ran("list", "-d", store, terminal=True)
+    assert "item 49" in done.out
+    assert "item 50" not in done.out
+    assert "--limit" in done.err
+    assert ran("list", "-d", store, "-n", 60, terminal=True).err == ""
+
+
+def test_info_says_what_the_store_is(store: Path) -> None:
+    """As lines, JSON or CSV, the same figures as the library's."""
+    with softkv.open(store, "r") as db:
+        expected = db.info().to_dict()
+    found = json.loads(ran("info", "-d", store).out)
+    assert {**found, "bytes_on_disk": 0} == {**expected, "bytes_on_disk": 0}
+    assert "value kind        number" in ran("info", "-d", store, terminal=True).out
+    (row,) = csv.DictReader(io.StringIO(ran("info", "--csv", "-d", store).out))
+    assert row["items"] == "60"
+
+
+def test_the_path_is_printed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In full, however it was given."""
+    monkeypatch.chdir(store.parent)
+    assert ran("path", "-d", "./s").out.strip() == str(store.resolve())
