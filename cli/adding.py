@@ -15,7 +15,7 @@ BATCH = 10_000
 
 
 @click.command(
-    epilog='Example: softkv add "The Alchemist" "A shepherd travels in search of treasure." --db films.softkv'
+    epilog=options.example('softkv add "The Alchemist" "A shepherd seeks treasure." --db films.softkv')
 )
 @click.argument("key", required=False)
 @click.argument("value", required=False)

@@ -18,7 +18,7 @@ shown = click.option(
 )
 
 
-@click.command(epilog='Example: softkv query "a boy looking for treasure" --db films.softkv -n 3 --explain')
+@click.command(epilog=options.example('softkv query "a boy looking for treasure" --db films.softkv -n 3 --explain'))
 @click.argument("text", required=False)
 @options.database
 @blended
@@ -65,7 +65,7 @@ def query(
             _print_answer(asked, answer, form, explain=explain)
 
 
-@click.command(epilog='Example: softkv compare "a boy looking for treasure" --db films.softkv -k 2')
+@click.command(epilog=options.example('softkv compare "a boy looking for treasure" --db films.softkv -k 2'))
 @click.argument("text", required=False)
 @options.database
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="How many items top-k blends.")

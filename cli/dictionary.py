@@ -10,7 +10,7 @@ ON_A_TERMINAL = 50  # items that `list` shows where somebody has to read them
 COLUMNS = ("key", "value", "payload", "text")
 
 
-@click.command(epilog='Example: softkv get "The Alchemist" --db films.softkv')
+@click.command(epilog=options.example('softkv get "The Alchemist" --db films.softkv'))
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @options.database
 @options.form
@@ -23,7 +23,7 @@ def get(keys: tuple[str, ...], path: str, form: str | None) -> None:
     output.print_records(found, COLUMNS, form, plain="value")
 
 
-@click.command(epilog='Example: softkv delete "The Alchemist" --db films.softkv')
+@click.command(epilog=options.example('softkv delete "The Alchemist" --db films.softkv'))
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @options.database
 def delete(keys: tuple[str, ...], path: str) -> None:
@@ -35,7 +35,7 @@ def delete(keys: tuple[str, ...], path: str) -> None:
     output.say(f"deleted {count:,}")
 
 
-@click.command("list", epilog="Example: softkv list --db films.softkv --limit 3")
+@click.command("list", epilog=options.example("softkv list --db films.softkv --limit 3"))
 @options.database
 @click.option("-n", "--limit", type=click.IntRange(min=0), help=f"At most so many ({ON_A_TERMINAL} on a terminal).")
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Pass over the first so many.")
@@ -53,7 +53,7 @@ def list_(path: str, limit: int | None, skip: int, where: Any, form: str | None)
             output.say(f"there are more; --limit says how many to show (the store has {len(view):,})")
 
 
-@click.command(epilog="Example: softkv info --db films.softkv")
+@click.command(epilog=options.example("softkv info --db films.softkv"))
 @options.database
 @options.form
 def info(path: str, form: str | None) -> None:
@@ -70,7 +70,7 @@ def info(path: str, form: str | None) -> None:
         click.echo(found)
 
 
-@click.command("path", epilog="Example: softkv path --db films.softkv")
+@click.command("path", epilog=options.example("softkv path --db films.softkv"))
 @options.database
 def path_(path: str) -> None:
     """Print where the store is; exit code 1 when there is none."""

@@ -8,14 +8,14 @@ import click
 from softkv import __version__
 from softkv.errors import SoftKVError
 
-from . import adding, asking, demonstration, dictionary, models, transfer, upkeep
+from . import adding, asking, demonstration, dictionary, models, options, transfer, upkeep
 
 INTERRUPTED = 130
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: softkv demo",
+    epilog=options.example("softkv demo"),
 )
 @click.version_option(__version__, prog_name="softkv")
 def softkv() -> None:
@@ -45,7 +45,7 @@ for command in (
 def main() -> None:
     """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted."""
     try:
-        sys.exit(softkv.main(standalone_mode=False) or 0)
+        sys.exit(softkv.main(prog_name="softkv", standalone_mode=False) or 0)
     except SoftKVError as error:
         click.echo(f"softkv: {error}", err=True)
         sys.exit(1)

@@ -9,7 +9,7 @@ from . import options, output
 COLUMNS = ("name", "origin", "width", "extra")
 
 
-@click.group(invoke_without_command=True, epilog="Example: softkv models")
+@click.group(invoke_without_command=True, epilog=options.example("softkv models"))
 @click.pass_context
 def models(context: click.Context) -> None:
     """List the models that turn texts into vectors, compare their fingerprints, or distil one.
@@ -20,7 +20,7 @@ def models(context: click.Context) -> None:
         context.invoke(list_)
 
 
-@models.command("list", epilog="Example: softkv models list")
+@models.command("list", epilog=options.example("softkv models list"))
 @options.form
 def list_(form: str | None) -> None:
     """List the models that are here; `extra` is what has to be installed first."""
@@ -29,7 +29,7 @@ def list_(form: str | None) -> None:
     output.print_records([asdict(one) for one in names()], COLUMNS, form, plain="name")
 
 
-@models.command(epilog="Example: softkv models fingerprint static")
+@models.command(epilog=options.example("softkv models fingerprint static"))
 @click.argument("name")
 def fingerprint(name: str) -> None:
     """Print what a store would remember of this model, as JSON: equal behaviour, equal numbers (but for rounding)."""
@@ -38,7 +38,7 @@ def fingerprint(name: str) -> None:
     output.print_json(Identity.of(find(name)).to_json())
 
 
-@models.command(epilog="Example: softkv models distil all-MiniLM-L6-v2 ./small --width 64")
+@models.command(epilog=options.example("softkv models distil all-MiniLM-L6-v2 ./small --width 64"))
 @click.argument("source")
 @click.argument("folder")
 @click.option("--width", type=click.IntRange(min=1), default=256, show_default=True, help="Numbers in a vector.")

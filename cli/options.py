@@ -8,6 +8,12 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def example(line: str) -> str:
+    """The end of a help: a line that can be run, and is by a test. It is not wrapped, so that it can be copied."""
+    return f"\b\nExample: {line}"
+
+
 database = click.option(
     "-d",
     "--db",

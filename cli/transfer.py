@@ -5,7 +5,7 @@ import click
 from . import options, output
 
 
-@click.command(epilog="Example: softkv export films.jsonl --db films.softkv")
+@click.command(epilog=options.example("softkv export films.jsonl --db films.softkv"))
 @click.argument("file")
 @options.database
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
@@ -19,7 +19,7 @@ def export(file: str, path: str, force: bool, no_progress: bool) -> None:
     output.say(f"exported {count:,} items to {file}")
 
 
-@click.command("import", epilog="Example: softkv import films.jsonl --db copy.softkv")
+@click.command("import", epilog=options.example("softkv import films.jsonl --db copy.softkv"))
 @click.argument("file")
 @options.database
 @options.progress_off

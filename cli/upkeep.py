@@ -7,7 +7,7 @@ import click
 from . import options, output
 
 
-@click.command(epilog="Example: softkv check --db films.softkv")
+@click.command(epilog=options.example("softkv check --db films.softkv"))
 @options.database
 @click.option("--repair-to", "new", metavar="NEW", help="Write the good items to a new store at NEW.")
 def check(path: str, new: str | None) -> None:
@@ -29,7 +29,7 @@ def check(path: str, new: str | None) -> None:
     sys.exit(0 if report.ok else 1)
 
 
-@click.command(epilog="Example: softkv compact --db films.softkv")
+@click.command(epilog=options.example("softkv compact --db films.softkv"))
 @options.database
 def compact(path: str) -> None:
     """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
@@ -45,7 +45,7 @@ def compact(path: str) -> None:
     output.say(f"left {before.dead_rows:,} dead rows behind; {freed:,} bytes freed")
 
 
-@click.command(epilog="Example: softkv reembed --model static --db films.softkv")
+@click.command(epilog=options.example("softkv reembed --model static --db films.softkv"))
 @options.database
 @options.model
 @click.option("--abandon", is_flag=True, help="Drop a change that was begun; the store stays as it was.")

@@ -1,15 +1,21 @@
 """The `softkv` command: its help, its exit codes, its messages."""
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from softkv_cli.main import softkv
 
+from softkv import database
 from softkv.storage import Store
+
+from .commands import ran
 
 
 def softkv_process(*arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -27,11 +33,44 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "small.softkv"
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in softkv.commands)])
-def test_every_help_ends_with_an_example(command: list[str]) -> None:
-    """Every help ends with a line that can be run."""
-    said = CliRunner().invoke(softkv, [*command, "--help"]).output
-    assert said.strip().splitlines()[-1].strip().startswith("Example: softkv")
+def commands(group: click.Group = softkv, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The name of every command, and of those inside of it."""
+    yield above
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*above, name))
+        else:
+            yield (*above, name)
+
+
+def example(command: tuple[str, ...]) -> str:
+    """The example at the end of the help of a command."""
+    said = CliRunner().invoke(softkv, [*command, "--help"], env={"COLUMNS": "200"}).output
+    return said.strip().splitlines()[-1].strip()
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=" ".join)
+def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
+    """Every help ends with a line that can be run, of the command itself."""
+    assert example(command).startswith(f"Example: softkv {' '.join(command)}")
+
+
+SLOW = {("models", "distil"), ("demo",), ()}  # a large model is loaded, or the worked examples are worked
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands()], ids=" ".join
+)
+def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the store that it names, every example does what it is for."""
+    monkeypatch.chdir(tmp_path)
+    if command != ("add",):
+        with database.open("films.softkv") as db:
+            db.add(["The Alchemist", "Upstream"], ["A shepherd travels in search of treasure.", "Two boats race."])
+            db.export("films.jsonl") if command == ("import",) else None
+    done = ran(*shlex.split(example(command).removeprefix("Example: softkv")))
+    assert done.code == 0, done.err
+    assert done.out or done.err
 
 
 def test_check_says_that_all_is_well(store: Path) -> None:
