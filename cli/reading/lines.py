@@ -1,0 +1,82 @@
+r"""Text into blocks of whole lines, each with the number of its first line; a line without an end stays bounded.
+
+A line ends with \n, \r\n or \r, and with nothing else: str.splitlines would also break at form feeds and U+2028,
+which may stand within a text. Does not split the blocks: the C loop of io.StringIO does that for whoever reads on.
+"""
+
+import io
+from collections.abc import Iterator
+
+from .decoding import Undecodable, pieces
+from .limits import LONGEST_RECORD
+from .source import Source
+
+
+class Blocks:
+    """The text of a source in blocks that end where a line ends; a line that is too long becomes an empty one."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._line = 1  # where the next block begins
+        self._held: list[str] = []  # of one line that has no end yet
+        self._length = 0
+        self._skipping = False
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        """Numbers of lines, from 1, and the text that begins there."""
+        for piece in self._pieces():
+            yield from self._given(self._unskipped(piece))
+        yield from self._given("", last=True)
+
+    def _given(self, piece: str, *, last: bool = False) -> Iterator[tuple[int, str]]:
+        cut = _last_end(piece)
+        if cut or (last and self._held):
+            text = "".join((*self._held, piece[:cut]))
+            self._held, self._length = [], 0
+            line, self._line = self._line, self._line + ends(text)
+            yield line, text
+        self._hold(piece[cut:])
+
+    def _hold(self, rest: str) -> None:
+        if rest:
+            self._held.append(rest)
+            self._length += len(rest)
+        if self._length > LONGEST_RECORD:
+            self._source.refusals.refuse(self._line, too_long("line"))
+            self._held, self._length, self._skipping = [], 0, True
+
+    def _unskipped(self, piece: str) -> str:
+        """A piece without what belongs to a line that is skipped; the end of that line stays, so that lines count."""
+        if not self._skipping:
+            return piece
+        found = [place for place in (piece.find("\n"), piece.find("\r")) if place >= 0]
+        self._skipping = not found
+        return piece[min(found) :] if found else ""
+
+    def _pieces(self) -> Iterator[str]:
+        try:
+            yield from pieces(self._source)
+        except Undecodable as why:
+            raise self._source.refusals.fatal(why, self._line) from why.__cause__
+
+
+def lines(text: str) -> io.StringIO:
+    """The lines of a block, each with its end as it was."""
+    return io.StringIO(text, newline="")
+
+
+def ends(text: str) -> int:
+    """How many line ends a text holds."""
+    if "\r" not in text:
+        return text.count("\n")
+    return text.count("\n") + text.count("\r") - text.count("\r\n")
+
+
+def too_long(what: str) -> str:
+    """Why a line, row or element is not read to its end."""
+    return f"the {what} is longer than {LONGEST_RECORD:,} characters"
+
+
+def _last_end(text: str) -> int:
+    # Subtle: a \r that comes last may be half of a \r\n, so it waits for the next piece.
+    return max(text.rfind("\n"), text.rfind("\r", 0, max(len(text) - 1, 0))) + 1
