@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 
 from softkv.errors import FilterError, HandleClosed, StoreDamaged
 from softkv.storage import Store
-from softkv.storage.catalog import item_seal
-from softkv.storage.conditions import MOST_IN_SQL, Field
+from softkv.storage.catalog import Bound, item_seal
+from softkv.storage.conditions import MOST_IN_SQL, Field, in_sql, spellings
 from softkv.storage.filters import MOST_CONDITIONS, MOST_MEMBERS, condition_of
 from softkv.storage.roster import content_seal
-from tests.filtering import FILTERS, ODD, meets, payloads
+from tests.filtering import FILTERS, NUMBERS, NUMBERS_ONLY_IN_PAYLOADS, ODD, meets, payloads
 from tests.stores import sql, vectors
 
 FILMS: list[Any] = [
@@ -208,13 +209,33 @@ def test_sqlite_alone_answers_ordinary_questions(tmp_path: Path, monkeypatch: py
         (-0.0, {"a": 0}),
         (5e-324, {"a": {"$gt": 0}}),
         (1e16, {"a": 10**16}),
+        ([1], {"a": "[1]"}),
+        ([1], {"a": {"$gt": "["}}),
+        ({}, {"a": {"$in": ["{}", "x"]}}),
     ],
 )
 def test_what_sqlite_would_get_wrong_is_right(tmp_path: Path, carried: Any, where: dict[str, Any]) -> None:
-    """Texts with NUL, integers beyond 64 bits, floats next to each other: exact, one by one."""
+    """Texts with NUL, integers beyond 64 bits, floats next to each other, lists as texts: exact, one by one."""
     with filled(tmp_path / "s", [{"a": carried}]) as store:
         assert store.matching(where).tolist() == [meets({"a": carried}, where)]
         assert store.check().ok
+
+
+def test_paths_hold_only_what_every_version_of_sqlite_reads_alike() -> None:
+    """Names that are empty, or that JSON writes with escapes, get into none, wherever they stand."""
+    for name in ("", 'a"b', "a\\b", "a\nb", "\x1f"):
+        for where in ({name: 1}, {"a": {name: {"$gt": 1}}}, {name: {"a": {"$exists": True}}}):
+            bound = Bound.of(sa.select(in_sql(condition_of(where)))).values.values()
+            assert [one for one in bound if str(one).startswith('$."')] in ([], ['$."a"'])
+    assert '$."a.b"."[0]"' in Bound.of(sa.select(in_sql(condition_of({"a.b": {"[0]": 1}})))).values.values()
+
+
+def test_every_spelling_of_a_number_is_asked_for() -> None:
+    """A version of SQLite that reads 1e22 a hair off reads 10000000000000000000000 as another number."""
+    for number in NUMBERS:
+        for other in [*NUMBERS, *NUMBERS_ONLY_IN_PAYLOADS]:
+            if number == other != 0:
+                assert json.dumps(other) in [json.dumps(one) for one in spellings(number)]
 
 
 def test_a_name_cut_off_at_a_nul_is_another_name(tmp_path: Path) -> None:
@@ -231,6 +252,7 @@ def test_a_name_cut_off_at_a_nul_is_another_name(tmp_path: Path) -> None:
         {"$or": [{"a": number} for number in range(MOST_IN_SQL)]},
         {"$or": [{"a": number} for number in range(MOST_IN_SQL + 1)]},
         {"$and": [{"a": {"$ne": number}} for number in range(MOST_CONDITIONS // 3)]},
+        {"$or": [{"a": {"$in": [number, str(number), None, True, False]}} for number in range(MOST_CONDITIONS // 3)]},
         {"a": {"$in": list(range(MOST_MEMBERS))}},
         {"a": {"$nin": [str(number) for number in range(MOST_MEMBERS)]}},
         {"A": {"$in": [number / 8 for number in range(MOST_MEMBERS)]}},
@@ -437,20 +459,26 @@ def test_a_filter_asked_again_reads_only_new_rows(tmp_path: Path) -> None:
 def test_filters_that_python_takes_for_equal_are_told_apart(tmp_path: Path) -> None:
     """1, 1.0 and True have the same hash; the answers of the last two are not those of the first."""
     with filled(tmp_path / "s", [{"a": 1}, {"a": True}, {"a": "1"}, {"a": 0}, {"a": False}]) as store:
-        asked = [1, True, 1.0, "1", {"$in": [0]}, {"$in": [False]}, {"$nin": [0, True]}, {"$nin": [False, 1]}]
+        asked = [1, True, 1.0, "1", "2", {"$in": [0]}, {"$in": [False]}, {"$nin": [0, True]}, {"$nin": [False, 1]}]
         answers = [np.flatnonzero(store.matching({"a": one})).tolist() for one in asked]
-        assert answers == [[0], [1], [0], [2], [3], [4], [0, 2, 4], [1, 2, 3]]
+        assert answers == [[0], [1], [0], [2], [], [3], [4], [0, 2, 4], [1, 2, 3]]
+        orders = [{"$gt": 0}, {"$gte": 0}, {"$gt": "0"}, {"$gt": 1}, {"$lt": 1}]
+        answers = [np.flatnonzero(store.matching({"a": one})).tolist() for one in orders]
+        assert answers == [[0], [0, 3], [2], [], [3]]
         assert store.check().ok
 
 
 def test_threads_may_ask_together(tmp_path: Path) -> None:
-    """Each gets the answer to its own question."""
+    """Each gets the answer to its own question, and checksums are compared once for all."""
     wrong: list[int] = []
-    with filled(tmp_path / "s", [{"n": number % 5} for number in range(500)]) as store:
+    together = threading.Barrier(5)
+    with filled(tmp_path / "s", [{"n": number % 5} for number in range(20_000)]) as store:
+        seen = statements(store)
 
         def ask(number: int) -> None:
+            together.wait()
             for _ in range(10):
-                if np.flatnonzero(store.matching({"n": number})).tolist() != list(range(number, 500, 5)):
+                if np.flatnonzero(store.matching({"n": number})).tolist() != list(range(number, 20_000, 5)):
                     wrong.append(number)
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(5)]
@@ -459,6 +487,8 @@ def test_threads_may_ask_together(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert not wrong
+        compared = [one for one in seen if "contents.value" in one]
+        assert len(compared) == len(set(compared)) > 1
         assert store.check().ok
 
 

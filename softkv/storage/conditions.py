@@ -40,7 +40,10 @@ _PAYLOAD: Expression = CONTENTS.c.payload
 
 
 class Condition(Protocol):
-    """What a payload meets or not. `sql` is 1, 0, or NULL where only `holds` can tell."""
+    """What a payload meets or not. `sql` is 1, 0, or NULL where only `holds` can tell.
+
+    Conditions can be compared and hashed, and equal ones mean the same.
+    """
 
     def sql(self) -> Expression:
         """As an expression over contents.payload."""
@@ -166,7 +169,7 @@ class Among:
         if self.texts:
             parts.append(sa.and_(kind == _constant("text"), _equal(value, list(self.texts))))
         if self.numbers:
-            found = _equal(value, [spelling for number in self.numbers for spelling in _spellings(number)])
+            found = _equal(value, [spelling for number in self.numbers for spelling in spellings(number)])
             exact = sa.case((sa.func.typeof(value) == _constant("real"), sa.null()), else_=sa.true())
             parts.append(sa.and_(_one_of(kind, "integer", "real"), sa.case((found, exact), else_=sa.false())))
         return sa.or_(sa.false(), *parts)
@@ -243,12 +246,15 @@ def _perhaps_escaped() -> Expression:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether JSON holds a name as it is, and a path of SQLite can: not empty, and nothing to escape."""
+    """Whether JSON holds a name as it is, with nothing to escape, and so a path of SQLite can.
+
+    Before version 3.45 or so it cannot be empty either.
+    """
     return bool(name) and json.dumps(name, ensure_ascii=False) == f'"{name}"'
 
 
-def _spellings(number: Number) -> Iterator[Number]:
-    """The ways in which JSON writes a number: SQLite reads equal spellings alike, whatever it makes of them."""
+def spellings(number: Number) -> Iterator[Number]:
+    """A number in all the ways JSON may write it: SQLite reads equal texts alike, whatever it makes of them."""
     yield number
     if isinstance(number, int) and float(number) == number:
         yield float(number)

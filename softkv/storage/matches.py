@@ -24,18 +24,17 @@ class Matches:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._sound = 0  # the rows before this one are as they were written
-        self._known: dict[str, Mask] = {}  # the filter asked last stands last
+        self._known: dict[Condition, Mask] = {}  # the filter asked last stands last
         self._lock = threading.Lock()
 
     def of(self, condition: Condition, rows: int) -> Mask:
         """For each of the first `rows` rows, dead or alive, whether its payload meets a condition."""
         with self._lock:
-            name = repr(condition)  # not the condition itself: for Python, 1 and 1.0 and True are the same
-            known = self._known.pop(name, np.zeros(0, np.bool_))
+            known = self._known.pop(condition, np.zeros(0, np.bool_))
             if len(known) < rows:
                 self._verify(rows)
                 known = np.append(known, self._roster.matching(condition, len(known), rows))
-            self._known[name] = known
+            self._known[condition] = known
             if len(self._known) > _KEPT:
                 del self._known[next(iter(self._known))]
             return known[:rows]

@@ -25,7 +25,7 @@ from softkv.storage.connection import Connection
 from softkv.storage.layout import Mask, Rows
 
 NO_CONTENT: Content = (None, None, None)
-_STRIDE = 1 << 15  # rows that one statement looks at for a filter, so that other threads have their turn
+_STRIDE = 1 << 13  # rows that one statement looks at for a filter, so that memory and other threads have their share
 
 
 @dataclass(frozen=True, slots=True)
