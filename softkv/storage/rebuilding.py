@@ -10,7 +10,8 @@ Does not make the vectors, and does not know what the settings mean.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -24,6 +25,7 @@ from softkv.storage import files, locks
 from softkv.storage.arena import VerifiedRows
 from softkv.storage.batch import checked_settings, checked_vectors
 from softkv.storage.catalog import Standing
+from softkv.storage.committed import Committed
 from softkv.storage.generation import Generation, norms_of
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
@@ -63,7 +65,7 @@ class Rebuild:
         with self._lock:
             if self._begun is None:
                 return []
-            self.done = self._standing(self._begun).rows
+            self.done = self._standing(self._begun, self._writer.newest()).rows
             self._asked = self._live[self.done : self.done + rows]
             with Snapshot(self._writer.catalog, self._writer.committed, self._labels) as old:
                 return old.items(self._asked)
@@ -78,8 +80,8 @@ class Rebuild:
                 raise InputError("no items wait for these vectors: ask `waiting` for the next first")
             keys = checked_vectors(vectors, "key vector", self._begun.layout.key_width, len(self._asked))
             values = self._checked_values(self._begun.layout, value_vectors)
-            with self._writer.work(rebuilding=True):
-                standing = self._standing(self._begun)
+            with self._work() as committed:
+                standing = self._standing(self._begun, committed)
                 if standing.rows != self.done:
                     raise InputError(f"item {self.done} is written already: ask `waiting` for the next")
                 _extend(self._writer, standing, keys, self._kept_values() if values is None else values)
@@ -91,17 +93,24 @@ class Rebuild:
             if self._begun is None:
                 self._configure()
                 return
-            with self._writer.work(rebuilding=True):
-                standing = self._standing(self._begun)
+            with self._work() as committed:
+                standing = self._standing(self._begun, committed)
                 if standing.rows != self.total:
                     raise Unfinished(f"{standing.rows} of {self.total} items are written: write the rest, then finish")
                 _switch(self._writer, standing)
             self._switched()
 
-    def _standing(self, begun: Standing) -> Standing:
+    @contextmanager
+    def _work(self) -> Iterator[Committed]:
+        self._writer.catalog.connection.require_usable()  # else the lock that was given up would be missed first
+        with self._writer.work(rebuilding=True):
+            # Subtle: not newest(), by which the writer would believe its memory again before the work is done.
+            yield self._writer.committed
+
+    def _standing(self, begun: Standing, committed: Committed) -> Standing:
         """What is committed of this rebuild, and not of one that was begun after it."""
         catalog = self._writer.catalog
-        if catalog.unfinished(self._writer.newest().head) == begun.generation:
+        if catalog.unfinished(committed.head) == begun.generation:
             found = catalog.standing(begun.generation)
             if (found.layout, found.settings) == (begun.layout, begun.settings):
                 return found
