@@ -14,9 +14,7 @@ from .reading import Columns, Record, batches, records
 BATCH = 10_000
 
 
-@click.command(
-    epilog=options.example('softkv add "The Alchemist" "A shepherd seeks treasure." --db films.softkv')
-)
+@click.command(epilog=options.example('softkv add "The Alchemist" "A shepherd seeks treasure." --db films.softkv'))
 @click.argument("key", required=False)
 @click.argument("value", required=False)
 @options.database

@@ -1,7 +1,6 @@
 """`softkv add`: one item, or the items of a file."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -107,24 +106,21 @@ def test_an_error_in_the_middle_keeps_what_was_added(tmp_path: Path, monkeypatch
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
     """Exit code 130, the batches before are stored, and the message says how to go on."""
-    (tmp_path / "pipe").mkdir()
-    fifo = tmp_path / "pipe" / "lines.csv"
-    os.mkfifo(fifo)
+    lines = "".join(f"item {number},{number}\n" for number in range(200_000))
+    (tmp_path / "lines.csv").write_text("key,value\n" + lines)
     script = "import softkv_cli.adding as adding; adding.BATCH = 10; from softkv_cli.main import main; main()"
-    command = [sys.executable, "-c", script, "add", "-i", str(fifo), "--format", "csv", "--db", str(tmp_path / "s")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    with open(fifo, "w") as lines:
-        lines.write("key,value\n" + "".join(f"item {number},{number}\n" for number in range(20_000)))
-        lines.flush()
+    command = [sys.executable, "-c", script, "add", "-i", str(tmp_path / "lines.csv"), "--db", str(tmp_path / "s")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not (tmp_path / "s").exists() or _items(tmp_path / "s") < 10:
             assert time.monotonic() < deadline
+            assert process.poll() is None
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "interrupted. The first" in said
-    assert "--skip" in said
     stored = int(said.split("--skip ")[1].split(".")[0])
+    assert 0 < stored < 200_000
     with softkv.open(tmp_path / "s", "r") as db:
         assert list(db.values()) == list(range(stored))
         assert db.check().ok
@@ -153,7 +149,7 @@ def test_labels_are_hinted_at(tmp_path: Path) -> None:
         (["add", "a", "1", "--kind", "colour"], 2, "colour"),
         (["add", "a", "x", "--kind", "number"], 1, "expected a number"),
         (["add", "a", "1", "--compatibility", "taste"], 1, "Check the spelling"),
-        (["add", "a", "1", "-m", "no/such/model"], 1, "no/such/model"),
+        (["add", "a", "1", "-m", "my:function"], 1, "my:function"),
         (["add", "#1", "1"], 1, "starts with '#'"),
         (["add", "a", "1", "--payload", "{"], 2, "is not JSON"),
     ],

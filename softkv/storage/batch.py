@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,17 @@ EXACT_INTEGER = 1 << 53  # the largest count that float64 holds without rounding
 LARGEST_NUMBER = 1e150  # squares of larger ones, which the value scale is made of, would leave float64
 
 Content = tuple[str | None, str | None, str | None]  # embedded text, value text, payload as JSON
+
+
+class Entry(NamedTuple):
+    """One item on its way in, for `extend`. Only vector and value are needed; `value_vector` goes with text values."""
+
+    key: str | None
+    vector: Any
+    value: Any
+    payload: Any = None
+    text: str | None = None
+    value_vector: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,14 @@ class Batch:
             if last or name not in chosen:
                 chosen[name] = position
         return self if len(chosen) == len(self) else self.take(list(chosen.values()))
+
+
+def entry_of(given: Sequence[Any]) -> Entry:
+    """An entry, from a tuple like one."""
+    try:
+        return Entry(*given)
+    except TypeError as error:
+        raise InputError(f"an entry is (key, vector, value) and perhaps more, see Entry: {error}") from error
 
 
 def checked(

@@ -7,7 +7,7 @@ the work of writer.py. This file joins the two, and is what the rest of softkv s
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from softkv.errors import (
     StoreExists,
 )
 from softkv.storage import opening
-from softkv.storage.batch import checked, shown
+from softkv.storage.batch import Entry, checked, entry_of, shown
 from softkv.storage.catalog import Catalog
 from softkv.storage.checking import Report, check
 from softkv.storage.committed import Committed, load
@@ -37,17 +37,6 @@ from softkv.storage.writer import Added, Writer
 
 MODES = ("r", "w", "c", "n")
 CONFLICTS = ("error", "replace", "ignore")
-
-
-class Entry(NamedTuple):
-    """One item on its way in, for `extend`. Only vector and value are needed; `value_vector` goes with text values."""
-
-    key: str | None
-    vector: Any
-    value: Any
-    payload: Any = None
-    text: str | None = None
-    value_vector: Any = None
 
 
 class Store:
@@ -267,7 +256,7 @@ class Store:
         if batch_rows < 1:
             raise ShapeError(f"a batch needs at least 1 item, not {batch_rows}")
         stored, seen, waiting = 0, 0, iter(entries)
-        while chunk := [_entry(entry) for entry in itertools.islice(waiting, batch_rows)]:
+        while chunk := [entry_of(entry) for entry in itertools.islice(waiting, batch_rows)]:
             try:
                 stored += self._append_entries(chunk, on_conflict)
             except InputError as error:
@@ -391,13 +380,6 @@ class Store:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.close()
-
-
-def _entry(given: Sequence[Any]) -> Entry:
-    try:
-        return Entry(*given)
-    except TypeError as error:
-        raise InputError(f"an entry is (key, vector, value) and perhaps more, see Entry: {error}") from error
 
 
 def _unless_absent(column: list[Any]) -> list[Any] | None:
