@@ -1,8 +1,18 @@
 """`demo`: the worked examples, told one after the other."""
 
+import os
+import shutil
+
 import click
 
 from . import output
+
+CODE = ("    >>>", "    ...")
+NARROWEST, WIDEST = 60, 96  # columns of prose
+INTRODUCTION = (
+    "{count} worked examples of a soft lookup. Lines with >>> are Python; what stands below them is what they printed "
+    "just now, on this machine. One alone: softkv demo {name}"
+)
 
 
 @click.command(epilog="Example: softkv demo incomes")
@@ -14,13 +24,27 @@ def demo(names: tuple[str, ...], only_list: bool) -> None:
 
     known = titles()
     if only_list:
-        output.print_records(
-            [{"name": name, "title": title} for name, title in known.items()], ("name", "title"), None, plain="name"
-        )
+        listed = [{"name": name, "title": title} for name, title in known.items()]
+        output.print_records(listed, ("name", "title"), None, plain="name")
         return
     for name in names:
         if name not in known:
             raise click.UsageError(f"there is no example {name!r}; there are {', '.join(known)}")
-    for name in names or known:
-        for line in tell(name):
-            click.echo(line)
+    width = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns - 1))
+    if not names:
+        _print(click.wrap_text(INTRODUCTION.format(count=len(known), name=next(iter(known))), width))
+        click.echo()
+    for number, name in enumerate(names or known):
+        if number:
+            click.echo("\n")
+        for position, line in enumerate(tell(name, width=width)):
+            _print(line, bold=position < 2)
+
+
+def _print(line: str, *, bold: bool = False) -> None:
+    """A line of a tale; on a terminal its heading stands out, and so does its code."""
+    if bold:
+        line = click.style(line, bold=True)
+    elif line.startswith(CODE):
+        line = click.style(line, fg="cyan")
+    click.echo(line, color=False if os.environ.get("NO_COLOR") else None)

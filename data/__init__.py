@@ -1,8 +1,66 @@
-"""Small worked examples, one folder each. Installed as `softkv_examples`."""
+"""Small worked examples, one folder each, and the means to tell them. Installed as `softkv_examples`.
 
+A folder holds a README.md, which is the tale and its code in one, and a JSON file with the numbers it starts from and
+those it should arrive at. `tell` (telling.py) walks a README and runs its code on the spot.
+"""
+
+import atexit
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+# From the dictionary to multi-head attention, and then to what people really asked.
+ORDER = ("incomes", "books", "hours", "car", "words", "ways", "apple", "translation", "heads", "intents")
+
+
+class Absent(LookupError):
+    """Something that an example needs is not here; the message says what, and how to bring it."""
 
 
 def example(name: str) -> Path:
     """The folder of one worked example."""
     return Path(__file__).parent / name
+
+
+def load(name: str) -> Any:
+    """The JSON file of one worked example."""
+    return json.loads((example(name) / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def narration(name: str) -> str:
+    """The README of one worked example."""
+    return (example(name) / "README.md").read_text(encoding="utf-8")
+
+
+def titles() -> dict[str, str]:
+    """The names of the examples and their titles, in the order in which they are best told."""
+    return {name: narration(name).splitlines()[0].removeprefix("# ") for name in ORDER}
+
+
+def tell(name: str, *, width: int = 88) -> Iterator[str]:
+    """The lines of one example for a terminal: its prose, its code, and what its code prints when run here and now.
+
+    >>> lines = list(tell("incomes"))
+    >>> lines[0]
+    'Incomes by name'
+    >>> [after for line, after in zip(lines, lines[1:]) if line.endswith('>>> db["Anna"]')]
+    ['    52000.0']
+
+    Args:
+        name: One of `titles`.
+        width: Where prose is wrapped. Code and what it prints are as wide as they are.
+    """
+    from .telling import told  # doctest, on which it stands, takes a while to load
+
+    return told(narration(name), width)
+
+
+def scratch(name: str) -> str:
+    """A path of this name in a new folder, which goes when the interpreter does: for stores to try things on."""
+    folder = tempfile.mkdtemp(prefix="softkv-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return os.path.join(folder, name)

@@ -3,26 +3,25 @@
 An answer is rounded to four decimals in the file, so it is right when it is within half of the last one.
 """
 
-import json
 import math
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from softkv_examples import example
+from sklearn.neighbors import KNeighborsClassifier
+from softkv_examples import ORDER, example, load
+from softkv_examples.questions import Absent, banking77, sample
 
 import softkv
+from softkv.embedders import find
 from softkv.maths.compatibility import additive, bilinear
 
 from . import reference
 
 PRINTED = 0.5001e-4
-
-
-def load(name: str) -> Any:
-    """The data file of one example."""
-    return json.loads((example(name) / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def asked(
@@ -47,6 +46,14 @@ def asked(
 def printed(answer: Any) -> Any:
     """What compares equal to the numbers that the file prints."""
     return pytest.approx(np.array(answer), abs=PRINTED)
+
+
+def test_every_example_is_told() -> None:
+    """Each folder has a tale and a file, and its place in the order."""
+    folders = [path for path in example("incomes").parent.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert sorted(path.name for path in folders) == sorted(ORDER)
+    for path in folders:
+        assert sorted(file.name for file in path.iterdir()) == ["README.md", f"{path.name}.json"]
 
 
 def test_incomes() -> None:
@@ -88,22 +95,33 @@ def test_apple() -> None:
     assert [data["sentence"][4], data["other_sentence"][0]] == ["apple", "apple"]
 
 
-def test_books() -> None:
+def test_books(tmp_path: Path) -> None:
     """Titles lead to contents, softly and hard, and videos are ranked."""
     data = load("books")
-    answers = data["answers"]
-    options = {"compatibility": "cosine", "temperature": data["temperature"]}
-    count = len(data["titles"])
-    _, (expected,) = asked([data["query"]], data["keys"], np.eye(count).tolist(), **options)
-    found = softkv.soft_lookup(data["query"], data["keys"], data["contents"], **options)
+    answers, temperature = data["answers"], data["temperature"]
+    contents, options = list(data["books"].values()), {"score": reference.cosine, "temperature": temperature}
+    question, wish = embedded([data["question"], data["wish"]])
+    expected = reference.lookup(question, embedded(data["books"]), embedded(contents), **options)
+    ranked = reference.lookup(wish, embedded(data["videos"]), [[0.0]] * len(data["videos"]), **options)
     assert expected.weights == printed(answers["weights"])
-    assert found.value == pytest.approx(expected.weights, abs=1e-12)
-    assert found.label == answers["hard"] == data["contents"][int(np.argmax(expected.weights))]
-    assert expected.effective == printed(answers["effective"])
-    _, (ranked,) = asked([data["query"]], data["video_keys"], [0.0] * len(data["video_titles"]), **options)
+    assert contents[int(np.argmax(expected.weights))] == answers["hard"]
+    assert [expected.effective, expected.log_mass] == printed([answers["effective"], answers["log_mass"]])
     order = reference.heaviest(ranked.logits, len(ranked.logits))
-    assert [data["video_titles"][row] for row in order] == answers["video_ranking"]
+    assert [list(data["videos"])[row] for row in order] == answers["video_ranking"]
     assert [ranked.weights[row] for row in order] == printed(answers["video_weights"])
+    with softkv.open(tmp_path / "books.softkv", temperature=temperature) as db:
+        db.update(data["books"])
+        found = db.lookup(data["question"])
+        assert found.value == pytest.approx(expected.value, abs=1e-6)
+        assert [text for text, _ in found.texts] == [contents[row] for row in reference.heaviest(expected.logits, 8)]
+        assert db.nearest(data["question"]).texts[0].text == answers["hard"]
+        assert db.check().ok
+
+
+def embedded(texts: Iterable[str]) -> list[list[float]]:
+    """What the bundled model makes of texts."""
+    vectors: list[list[float]] = find("static").documents(list(texts)).tolist()
+    return vectors
 
 
 def test_hours() -> None:
@@ -121,15 +139,16 @@ def test_car() -> None:
     """Features are keys along the axes, so row i scores Q_ij times K_j: eight answers, and one for the whole car."""
     data = load("car")
     keys = np.diag(data["keys"]).tolist()
-    found, expected = asked(data["queries"], keys, data["values"], compatibility="dot")
+    answers = data["answers"]
+    _, expected = asked(data["queries"], keys, data["values"], compatibility="dot")
     for query, one in zip(data["queries"], expected, strict=True):
         assert one.logits == pytest.approx([q * k for q, k in zip(query, data["keys"], strict=True)], abs=1e-15)
-    assert found.value == printed([0.4998, 0.5217, 0.4183, 0.4711, 0.5382, 0.4576, 0.5099, 0.4055])
+    assert [one.value[0] for one in expected] == printed(answers["rows"])
     # The whole car: the scores QK of the eight rows weigh what the eight features say, and give one number.
     scores = [math.fsum(q * k for q, k in zip(query, data["keys"], strict=True)) for query in data["queries"]]
     (whole,) = asked([[1.0]], [[score] for score in scores], data["values"], compatibility="dot")[1]
-    assert scores == pytest.approx(np.array(data["queries"]) @ data["keys"])
-    assert whole.value == printed([0.6271])
+    assert scores == printed(answers["scores"])
+    assert whole.value == printed([answers["whole"]])
 
 
 def test_ways() -> None:
@@ -168,8 +187,10 @@ def test_words() -> None:
     assert [expected.log_mass, expected.effective] == printed([answers["log_mass"], answers["effective"]])
 
 
-def test_translation() -> None:
+def test_translation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Additive and bilinear attention share an interface; the additive one needs a tanh for every pair and unit."""
+    tanh, counted = math.tanh, []
+    monkeypatch.setattr(math, "tanh", lambda x: counted.append(x) or tanh(x))
     data = load("translation")
     answers, keys, queries = data["answers"], data["encoder_states"], data["decoder_states"]
     matrices = data["query_matrix"], data["key_matrix"], data["direction"]
@@ -184,7 +205,7 @@ def test_translation() -> None:
         assert [one.weights for one in expected] == printed(answers[f"{name}_weights"])
         assert [one.value for one in expected] == printed(answers[f"{name}_contexts"])
         assert [data["source"][row] for row in found.rows[:, 0]] == ["die", "katze", "schläft"]
-    assert answers["additive_tanh_evaluations"] == len(queries) * len(keys) * len(data["direction"])
+    assert answers["additive_tanh_evaluations"] == len(counted) == len(queries) * len(keys) * len(data["direction"])
 
 
 def test_heads() -> None:
@@ -215,3 +236,34 @@ def test_heads() -> None:
         found = softkv.soft_lookup(tensor, tensor, tensor, heads=softkv.Heads.from_torch(module))
     assert found.value.numpy() == pytest.approx(np.array([value for value, _ in expected]), abs=1e-5)
     assert found.log_mass.numpy() == printed(answers["log_mass"])
+
+
+@pytest.mark.parametrize("name", ["clinc150", "banking77"])
+def test_intents(name: str, tmp_path: Path, real_data: str) -> None:
+    """Soft beats hard on questions that people asked; hard is scikit-learn's nearest neighbour, soft is torch's."""
+    data = load("intents")
+    drawn = sample(name, data["known"], data["asked"], seed=data["seed"])
+    (known, values), (questions, intents) = zip(*drawn.known, strict=True), zip(*drawn.asked, strict=True)
+    with softkv.open(tmp_path / "questions.softkv", value="label") as db:
+        db.add(texts=known, values=values)
+        hard, soft, temperature = db.nearest(questions), db.lookup(questions), db.lookup(questions[0]).temperature
+        assert db.check().ok
+    keys, asked = np.array(embedded(known)), np.array(embedded(questions))
+    nearest = KNeighborsClassifier(1, algorithm="brute").fit(keys, values).predict(asked)
+    assert np.mean(nearest == np.array(hard.label)) > 0.995, "but for ties"
+    codes = torch.tensor([soft.labels.index(value) for value in values])
+    votes = torch.softmax(torch.tensor(asked @ keys.T) / temperature, 1) @ torch.nn.functional.one_hot(codes).double()
+    assert soft.value == pytest.approx(votes.numpy(), abs=1e-5)
+    shares = [float(np.mean(np.array(found.label) == np.array(intents))) for found in (hard, soft)]
+    assert shares == pytest.approx([data["answers"][name]["hard"], data["answers"][name]["soft"]], abs=0.002)
+    assert shares[0] < shares[1]
+
+
+def test_questions_that_are_not_there_are_missed_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the data, or with another folder, it is said what is missing."""
+    monkeypatch.delenv("SOFTKV_DATA", raising=False)
+    with pytest.raises(Absent, match=r"SOFTKV_DATA is not set\. It names the folder"):
+        sample("clinc150", 3, 3, seed=0)
+    monkeypatch.setenv("SOFTKV_DATA", str(tmp_path))
+    with pytest.raises(Absent, match=r"there is no banking77/train\.csv in it"):
+        banking77()

@@ -191,9 +191,9 @@ def _rounding(view: View, question: Question, found: Found) -> npt.NDArray[np.fl
         "uniform": np.zeros_like(asked),
     }
     size = sizes.get(name, peak) / np.asarray(question.temperature, np.float64)
-    moved = np.minimum(steps * UNIT * size, 1.0)
+    moved = np.minimum(steps * UNIT * (size + 1.0), 1.0)  # the one is for the exponential
     if name == "gaussian":  # beyond this much cancellation, near rows are scored by their differences
-        moved = np.minimum(moved, np.finfo(np.float32).eps ** 0.5)
+        moved = np.minimum(moved, np.finfo(np.float32).eps ** 0.5 + steps * UNIT)
     own = (
         np.linalg.norm(np.asarray(found.value, np.float64).reshape(len(asked), -1), axis=-1) + view.snapshot.value_scale
     )

@@ -1,0 +1,109 @@
+"""Tell a README: dress its prose for a terminal, and run its code as it comes by.
+
+The code of a README stands in ```pycon blocks, as in a session of the interpreter. The outputs printed there are for
+those who read the file; here they are left out, and what is shown is what came of the code just now. Whether the two
+agree is for the tests to say.
+
+Does not know where READMEs are, or in which order they are told (__init__.py).
+"""
+
+import doctest
+import io
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from . import Absent
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+BULLET = "- "
+INDENT = " " * 4
+
+
+def told(text: str, width: int) -> Iterator[str]:
+    """The lines of a README, with a blank one between paragraphs, blocks and prose."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, piece in enumerate(_pieces(text, width, names)):
+        try:
+            first = next(piece, None)
+            if number:
+                yield ""
+            if first is not None:
+                yield first
+                yield from piece
+        except Absent as reason:
+            yield from ("", *textwrap.wrap(f"The rest is left out: {reason}", width))
+            return
+
+
+def _pieces(text: str, width: int, names: dict[str, Any]) -> Iterator[Iterator[str]]:
+    """Headings, paragraphs and blocks, each as its lines."""
+    end = 0
+    for block in BLOCK.finditer(text):
+        yield from _prose(text[end : block.start()], width)
+        yield _performed(block[2], names) if block[1] == "pycon" else _indented(block[2])
+        end = block.end()
+    yield from _prose(text[end:], width)
+
+
+def _prose(text: str, width: int) -> Iterator[Iterator[str]]:
+    for paragraph in filter(None, map(str.strip, re.split(r"\n\s*\n", text))):
+        yield iter(_dressed(paragraph, width))
+
+
+def _dressed(paragraph: str, width: int) -> list[str]:
+    """A paragraph without the marks of its markup, wrapped."""
+    if paragraph.startswith("#"):
+        level, heading = paragraph.split(" ", 1)
+        return [heading, ("=" if level == "#" else "-") * len(heading)]
+    plain = LINK.sub(r"\1", paragraph).replace("**", "")
+    if not plain.startswith(BULLET):
+        return textwrap.wrap(plain, width, break_on_hyphens=False)
+    return [
+        line
+        for item in re.split(r"^- ", plain, flags=re.MULTILINE)[1:]
+        for line in textwrap.wrap(
+            BULLET + " ".join(item.split()), width, subsequent_indent="  ", break_on_hyphens=False
+        )
+    ]
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"{INDENT}{line}".rstrip() for line in text.splitlines())
+
+
+def _performed(code: str, names: dict[str, Any]) -> Iterator[str]:
+    """The examples of a block, each followed by what it prints."""
+    for one in doctest.DocTestParser().get_examples(code):
+        for number, line in enumerate(one.source.splitlines()):
+            yield f"{INDENT}{'...' if number else '>>>'} {line}".rstrip()
+        yield from _indented(_run(one, names))
+
+
+def _run(one: doctest.Example, names: dict[str, Any]) -> str:
+    """What one example prints. An exception that its README does not announce is not ours to show, and goes on up."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed), _bare_display():
+            exec(compile(one.source, "<example>", "single"), names)
+    except Exception as error:
+        if one.exc_msg is None:
+            raise
+        printed.writelines(traceback.format_exception_only(error))
+    return printed.getvalue()
+
+
+@contextmanager
+def _bare_display() -> Iterator[None]:
+    """Print the values of expressions as the interpreter does, but leave its `_` alone."""
+    kept = sys.displayhook
+    sys.displayhook = lambda value: None if value is None else print(repr(value))
+    try:
+        yield
+    finally:
+        sys.displayhook = kept

@@ -1,0 +1,134 @@
+"""The command `demo`: all tales at once, as a process of its own, and how it takes its options."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from softkv_cli.demonstration import demo
+from softkv_examples import titles
+
+LONGEST = 100  # columns
+
+COMMAND = ("-c", "from softkv_cli.main import main; main()", "demo")
+MODULE = ("-m", "softkv_examples")
+
+
+def demonstrated(*arguments: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Python as a process of its own, its temporary files in a folder of ours."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("SOFTKV_DATA", "NO_COLOR")}
+    (folder / "tmp").mkdir()
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=folder,
+        env=kept | {"TMPDIR": str(folder / "tmp"), "PYTHONIOENCODING": "utf-8"} | environment,
+    )
+
+
+def ragged(said: str) -> list[str]:
+    """The lines that a terminal would break, and those that end in blanks."""
+    return [line for line in said.splitlines() if len(line) > LONGEST or line != line.rstrip()]
+
+
+@pytest.mark.slow
+def test_the_whole_demonstration_runs(tmp_path: Path) -> None:
+    """Every example is told with its facts, nothing goes to stderr, and no file is left behind."""
+    done = demonstrated(*COMMAND, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for title in titles().values():
+        assert f"\n{title}\n{'=' * len(title)}\n" in done.stdout
+    for fact in (
+        '>>> db.lookup("Hana")\n    49,493 ± 2,019\n',
+        "softkv.errors.KeyMissing: no item has the key 'Hana'",
+        "A pedlar walks back over the pass",
+        "12:00  18.6",
+        "1   0 0.5   1   1   0   1   0  -> 0.4998",
+        "0.6271",
+        "dot / d     a 0.1643",
+        "apple  fruit 0.63 company 0.29",
+        "{'tanh': 45,",
+        "sail   -0.7641  -0.2907  -0.9100   0.1167",
+        "The rest is left out: SOFTKV_DATA is not set.",
+    ):
+        assert fact in done.stdout
+    assert ragged(done.stdout) == []
+    assert "\x1b" not in done.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+
+
+@pytest.mark.slow
+def test_the_demonstration_tells_of_real_questions_where_they_are(tmp_path: Path, real_data: str) -> None:
+    """With the data there, hard and soft are compared on them."""
+    done = demonstrated(*MODULE, "intents", folder=tmp_path, SOFTKV_DATA=real_data)
+    assert (done.returncode, done.stderr) == (0, "")
+    shares = re.findall(r"hard (\d+\.\d)% right, soft (\d+\.\d)% right", done.stdout)
+    assert len(shares) == 2
+    assert ragged(done.stdout) == []
+    assert all(float(hard) < float(soft) for hard, soft in shares)
+
+
+@pytest.mark.slow
+def test_a_reader_who_leaves_early_is_not_scolded(tmp_path: Path) -> None:
+    """A closed pipe ends the tale in silence, and its store goes too."""
+    (tmp_path / "tmp").mkdir()
+    script = f"{sys.executable} -m softkv_examples | head -n 30 >/dev/null"
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env=os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    )
+    assert done.stderr == ""
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_one_example_is_told_alone() -> None:
+    """Only the one that was named, without the introduction to all."""
+    done = CliRunner().invoke(demo, ["words"])
+    assert done.exit_code == 0
+    assert done.output.startswith("One word asks nine\n==================\n\n")
+    assert not any(title in done.output for name, title in titles().items() if name != "words")
+
+
+def test_examples_are_told_in_the_order_they_are_named() -> None:
+    """Two names, two tales, with room between them."""
+    said = CliRunner().invoke(demo, ["car", "words"]).output
+    assert said.startswith("Is it a car?\n")
+    assert "\n\n\nOne word asks nine\n" in said
+
+
+def test_the_list_names_every_example() -> None:
+    """JSON lines when piped, like every other list."""
+    said = CliRunner().invoke(demo, ["--list"]).output.splitlines()
+    assert len(said) == len(titles())
+    assert said[0] == '{"name": "incomes", "title": "Incomes by name"}'
+
+
+def test_a_name_that_is_not_there_is_a_misuse() -> None:
+    """Exit code 2, and the names that there are."""
+    done = CliRunner().invoke(demo, ["nonsense"])
+    assert done.exit_code == 2
+    assert "there is no example 'nonsense'; there are incomes, books" in done.output
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)]
+)
+def test_code_is_coloured_unless_that_is_unwanted(environment: dict[str, str], coloured: bool) -> None:
+    """On a terminal headings are bold and code has a colour; NO_COLOR, if it says anything, takes both away."""
+    said = CliRunner().invoke(demo, ["words"], color=True, env={"NO_COLOR": None, **environment}).output
+    assert ("\x1b[36m    >>> import math" in said) is coloured
+    assert ("\x1b[1mOne word asks nine" in said) is coloured
+    assert ("\x1b" in said) is coloured
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("40", 60), ("72", 71), ("500", 96)])
+def test_prose_fits_the_terminal(columns: str, widest: int) -> None:
+    """Neither too narrow to read nor wider than the eye likes."""
+    said = CliRunner().invoke(demo, ["words"], env={"COLUMNS": columns}).output
+    prose = [line for line in said.splitlines() if not line.startswith(" ")]
+    assert widest - 12 < max(map(len, prose)) <= widest
