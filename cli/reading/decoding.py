@@ -24,7 +24,7 @@ class Undecodable(Misfit):
 def checked_encoding(name: str | None) -> str:
     """The name of an encoding that turns bytes into text."""
     try:
-        b"".decode(name or DEFAULT)
+        "a".encode(name or DEFAULT)  # subtle: encoding "", or decoding b"", does not look at the name
         known = codecs.lookup(name or DEFAULT).name
     except (LookupError, UnicodeError, ValueError) as error:
         raise InputError(f"there is no text encoding {name!r}; try utf-8, utf-16, cp1252 or latin-1") from error

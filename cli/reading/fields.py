@@ -171,8 +171,6 @@ def payload(given: Any) -> Any:
         raise Misfit(f"the payload cannot be JSON: {error}") from error
     if size > LONGEST_PAYLOAD:
         raise Misfit(f"the payload has {size:,} bytes as JSON; {LONGEST_PAYLOAD:,} is the most")
-    if "\0" in written:
-        raise Misfit("the payload holds a NUL character")
     # Subtle: as long as there are fewer brackets than levels, nobody has to walk down to know the depth.
     if written.count("[") + written.count("{") >= DEEPEST_PAYLOAD and _depth(given) > DEEPEST_PAYLOAD:
         raise Misfit(f"the payload is nested deeper than {DEEPEST_PAYLOAD} levels")
