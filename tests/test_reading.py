@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -537,3 +538,15 @@ def test_blocks_may_end_anywhere(size: int, table: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("softkv_cli.reading.decoding.BLOCK", size)
     assert list(records(table(content))) == whole
     assert [(record.line, record.key) for record in whole] == [(2, "é"), (5, 'x"\r'), (7, "日本"), (9, "last")]
+
+
+@pytest.mark.slow
+def test_reading_a_table_loads_nothing_heavy(table: Any) -> None:
+    """Neither Arrow, which only Parquet needs, nor what only the store needs."""
+    script = (
+        "import sys; from softkv_cli.reading import records; list(records(sys.argv[1]));"
+        "print(*({'pyarrow', 'pandas', 'sqlalchemy', 'click'} & set(sys.modules)))"
+    )
+    path = table("key,value\na,1\n")
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -27,6 +27,7 @@ from .source import Source
 
 LONGEST_HEADER = 10_000  # bytes, as numpy.load has it
 LARGEST_WHOLE = 1 << 30  # bytes of a column-major matrix, whose rows lie scattered over all of it
+LAST_CHARACTER = 0x10FFFF
 BATCH = 4096  # rows
 
 Read = Callable[[int], bytes]
@@ -88,6 +89,8 @@ class _Array:
         if self._whole is not None:
             return self._whole[begin : begin + count]
         given = self._exactly(count * self.row_bytes)
+        if self.dtype.kind == "U":
+            _require_characters(np.frombuffer(given, self.dtype.str[0] + "u4"))
         return np.frombuffer(given, self.dtype).reshape(count, *self.shape[1:])
 
     def require_end(self) -> None:
@@ -120,6 +123,12 @@ class _Array:
                 raise Misfit("it ends before the last of the rows that its header promises")
             given.write(piece)
         return given.getvalue()
+
+
+def _require_characters(codes: Any) -> None:
+    # NumPy makes texts of whatever is there, and Python ends with a SystemError at what is none.
+    if codes.size and codes.max() > LAST_CHARACTER:
+        raise Misfit("it holds numbers that are no characters")
 
 
 def _header(read: Read) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

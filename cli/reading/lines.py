@@ -19,17 +19,20 @@ class Blocks:
         self._source = source
         self._line = 1  # where the next block begins
         self._held: list[str] = []  # of one line that has no end yet
+        self._return = ""  # a \r that came last in a piece: the next one says whether it is half of a \r\n
         self._length = 0
         self._skipping = False
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         """Numbers of lines, from 1, and the text that begins there."""
         for piece in self._pieces():
-            yield from self._given(self._unskipped(piece))
-        yield from self._given("", last=True)
+            text = self._return + piece
+            self._return = "\r" if text.endswith("\r") else ""
+            yield from self._given(self._unskipped(text[: len(text) - len(self._return)]))
+        yield from self._given(self._unskipped(self._return), last=True)
 
     def _given(self, piece: str, *, last: bool = False) -> Iterator[tuple[int, str]]:
-        cut = _last_end(piece)
+        cut = max(piece.rfind("\n"), piece.rfind("\r")) + 1
         if cut or (last and self._held):
             text = "".join((*self._held, piece[:cut]))
             self._held, self._length = [], 0
@@ -57,7 +60,7 @@ class Blocks:
         try:
             yield from pieces(self._source)
         except Undecodable as why:
-            raise self._source.refusals.fatal(why, self._line) from why.__cause__
+            raise self._source.refusals.fatal(why, self._line + len(self._return)) from why.__cause__
 
 
 def lines(text: str) -> io.StringIO:
@@ -75,8 +78,3 @@ def ends(text: str) -> int:
 def too_long(what: str) -> str:
     """Why a line, row or element is not read to its end."""
     return f"the {what} is longer than {LONGEST_RECORD:,} characters"
-
-
-def _last_end(text: str) -> int:
-    # Subtle: a \r that comes last may be half of a \r\n, so it waits for the next piece.
-    return max(text.rfind("\n"), text.rfind("\r", 0, max(len(text) - 1, 0))) + 1
