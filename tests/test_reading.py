@@ -1,6 +1,7 @@
 """Records from files: which column means what, what becomes of a cell, and which line an error names."""
 
 import csv
+import doctest
 import gzip
 import io
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.csv
 import pytest
+import softkv_cli.reading
 from hypothesis import given
 from hypothesis import strategies as st
 from softkv_cli.reading import FIRST_BATCH, Columns, Record, batches, limits, records
@@ -550,3 +552,8 @@ def test_reading_a_table_loads_nothing_heavy(table: Any) -> None:
     path = table("key,value\na,1\n")
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_example_in_the_docstring_runs() -> None:
+    """It lies outside the folders in which pytest looks for examples."""
+    assert doctest.testmod(softkv_cli.reading) == doctest.TestResults(failed=0, attempted=4)

@@ -191,7 +191,7 @@ def test_kind_decides_what_a_value_may_be(table: Any) -> None:
         ('{"key": null, "value": 1}', "it has no key, no text and no vector: there is nothing to compare it by"),
         ('{"key": "\\ud800", "value": 1}', "the key holds a lone surrogate at character 1, which is no text"),
         ('{"key": "a\\u0000", "value": 1}', "the key holds a NUL character at character 2"),
-        ('{"key": "a", "value": 1' + "0" * 5000 + "}", "digits" if sys.version_info >= (3, 11) else "2^53"),
+        ('{"key": "a", "value": 1' + "0" * 5000 + "}", "digits" if hasattr(sys, "set_int_max_str_digits") else "2^53"),
         ('{"key": "a", "value": 1, "payload": {"x": 1e999}}', "the payload cannot be JSON: "),
         ('{"key": "a", "value": 1, "payload": "\\ud800"}', "the payload cannot be JSON: "),
         ('{"key": "a", "value": 1, "payload": ' + "[" * 65 + "]" * 65 + "}", "nested deeper than 64 levels"),
@@ -464,6 +464,14 @@ def test_payloads_of_an_archive_are_json(arrays: Any) -> None:
     good, said = refused(path)
     assert [record.payload for record in good] == [{"x": [1]}, None]
     assert said == ["films.npz: row 3: not JSON: expecting property name enclosed in double quotes at character 2"]
+
+
+def test_an_array_of_the_wrong_kind_is_shown_on_one_line(arrays: Any) -> None:
+    """However many lines NumPy would print it on."""
+    path = arrays(keys=["a"], values=np.arange(100.0).reshape(1, 100))
+    _, (message,) = refused(path, kind="number")
+    assert message.startswith("films.npz: row 1: the value [ 0. 1. 2. ")
+    assert message.endswith("... is a list, but values are numbers (--kind number)")
 
 
 @pytest.mark.parametrize(

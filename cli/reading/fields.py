@@ -26,7 +26,15 @@ from .limits import (
 from .record import Misfit, Record, shown
 from .roles import Roles
 
-NAMES = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+NAMES = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    np.ndarray: "a list",
+    dict: "an object",
+}
 
 
 class Vectors:

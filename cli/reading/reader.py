@@ -1,7 +1,7 @@
 """Records of a file, and batches of records: what `softkv add -i` calls.
 
-Whatever the format, the same rules decide what becomes of keys, values, vectors and payloads; README and --help state
-them from the user's side. Does not know how any format is written.
+Whatever the format, the same rules decide what becomes of keys, values, vectors and payloads. Does not know how any
+format is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -75,7 +75,7 @@ class Refusals:
 
 def shown(text: object) -> str:
     """A cell as it stands in a message: quoted, and cut short when it is long."""
-    quoted = repr(text[:60] if isinstance(text, str) else text)
+    quoted = repr(text[:60]) if isinstance(text, str) else " ".join(str(text).split())
     return quoted if len(quoted) <= 60 else quoted[:57] + "..."
 
 
