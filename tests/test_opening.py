@@ -721,6 +721,24 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
             assert store.check().ok
 
 
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_crash_while_the_log_is_moved_into_the_catalog_costs_nothing(tmp_path: Path, mode: str) -> None:
+    """After any number of its pages the catalog says that it is longer than it is, until the rest is moved again."""
+    with fruit(tmp_path / "s") as store:
+        store.append(vectors(300), np.zeros(300), keys=[f"key {i} " * 9 for i in range(300)])
+        expected = contents(store)
+        copied(tmp_path / "s", tmp_path / "crashed")
+    before, after = ((tmp_path / name / CATALOG).read_bytes() for name in ("crashed", "s"))
+    pages = len(after) // 4096
+    assert len(before) < len(after) // 2
+    for moved in (0, 1, 2, len(before) // 4096, pages // 2, pages - 1, pages):
+        path = copied(tmp_path / "crashed", tmp_path / f"after {moved} pages")
+        (path / CATALOG).write_bytes(after[: moved * 4096] + before[moved * 4096 :])
+        with Store.open(path, mode) as store:
+            assert contents(store) == expected
+            assert store.check().ok
+
+
 def test_an_unclean_open_verifies_the_end(tmp_path: Path) -> None:
     """After a crash the last windows are compared before anything is added; damage refuses, and changes nothing."""
     path = crashed_fruit(tmp_path / "s")

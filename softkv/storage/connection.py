@@ -242,6 +242,9 @@ def application_of(path: str) -> int:
     try:
         driver = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1", uri=True)
         try:
+            # Subtle: what a crash left of moving the log into the file may say that it has more pages than it has. The
+            # log mends that, and is not looked at here; SQLite minds unless it is told that damage is expected.
+            driver.execute("PRAGMA writable_schema=ON")
             return int(driver.execute("PRAGMA application_id").fetchone()[0])
         finally:
             driver.close()
