@@ -319,6 +319,21 @@ def test_an_abandoned_rebuild_leaves_no_trace(tmp_path: Path, monkeypatch: pytes
         assert store.check().ok
 
 
+@pytest.mark.parametrize("change", [{"key_width": WIDTH + 1}, {"settings": {"embedder": "third"}}])
+def test_a_rebuild_is_not_mistaken_for_one_begun_after_it(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A handle on an abandoned one is over, though the generation of the next has the same number again."""
+    with fruit(tmp_path / "s") as store:
+        rebuild = begun(store)
+        items = rebuild.waiting()
+        store.abandon()
+        other = store.rebuild(**{"key_width": WIDTH, "settings": SETTINGS, **change})
+        for call in (rebuild.waiting, rebuild.finish, partial(rebuild.write, fresh(items, WIDTH))):
+            with pytest.raises(HandleClosed, match="finished or abandoned"):
+                call()
+        assert [item.name for item in other.waiting()] == [item.name for item in items]
+        assert store.check().ok
+
+
 # What may be written
 
 

@@ -73,7 +73,7 @@ def _many_lives(path: Path, kind: str, death: str, lives: int, random: Random, t
         if random.random() < 0.7:  # else the next writer recovers by itself, and may be killed while it does
             expected = _writer_agrees(path, expected, random)
     with Store.open(path, "w") as store:
-        store.compact()
+        perform(store, Operation("compact"), kind)
         assert not differences(store.snapshot(), expected)
     assert check(path).ok
 
@@ -167,7 +167,7 @@ def _writer_agrees(path: Path, expected: Expectation, random: Random) -> Expecta
         assert not found, found
         report = store.check()
         assert report.ok, report
-        assert not report.notes, report
+        assert not [note for note in report.notes if "unfinished rebuild" not in note], report
         operation = expected.draw(random)
         perform(store, operation, expected.kind).close()
     return expected.after(operation)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.storage import Snapshot, Store
+from softkv.storage import Snapshot, Store, ValueKind
 from tests.crash.rows import Proof, append
 
 _MANY = 400  # items above which deleting becomes likely
@@ -20,7 +20,7 @@ _MANY = 400  # items above which deleting becomes likely
 class Operation:
     """One call that must happen wholly or not at all."""
 
-    what: str  # add | replace | ignore | delete | compact | reopen | configure
+    what: str  # add | replace | ignore | delete | compact | rebuild | reopen | configure
     keys: list[str | None] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -57,8 +57,8 @@ class Expectation:
     def draw(self, random: Random) -> Operation:
         """The next operation."""
         what = random.choices(
-            ["add", "batch", "replace", "ignore", "delete", "purge", "compact", "reopen", "configure"],
-            [5, 3, 3, 1, 4, 1 + len(self.items) // _MANY * 20, 5, 2, 1],
+            ["add", "batch", "replace", "ignore", "delete", "purge", "compact", "rebuild", "reopen", "configure"],
+            [5, 3, 3, 1, 4, 1 + len(self.items) // _MANY * 20, 5, 3, 2, 1],
         )[0]
         names = list(self.items)
         if what in ("add", "batch", "replace", "ignore"):
@@ -68,7 +68,7 @@ class Expectation:
             return Operation("delete", names=random.sample(names, share)) if share else Operation("compact")
         if what == "configure":
             return Operation(what, settings={"number": random.randrange(1000)})
-        return Operation(what if what == "reopen" else "compact")
+        return Operation(what if what in ("rebuild", "reopen") else "compact")
 
     def _drawn_rows(self, what: str, random: Random, names: list[str]) -> Operation:
         count = 1 if what == "add" else random.choice([2, 7, 40, 150])
@@ -82,7 +82,9 @@ class Expectation:
 
 
 def perform(store: Store, operation: Operation, kind: str) -> Store:
-    """Do it; returns the handle to go on with."""
+    """Do it; returns the handle to go on with. A rebuild that a death left is finished first, as anybody would."""
+    if operation.what == "rebuild" or store.unfinished is not None:
+        rebuild(store)
     if operation.what in ("add", "replace", "ignore"):
         conflict = "error" if operation.what == "add" else operation.what
         append(store, kind, operation.keys, operation.proofs, conflict)
@@ -96,6 +98,23 @@ def perform(store: Store, operation: Operation, kind: str) -> Store:
         store.close()
         return Store.open(store.path, "w")
     return store
+
+
+def rebuild(store: Store) -> None:
+    """Write all items anew, with the vectors that they have, so that they still prove themselves."""
+    layout, begun = store.layout, store.unfinished
+    if layout is None:
+        return
+    text = layout.kind is ValueKind.TEXT
+    work = store.rebuild(
+        key_width=layout.key_width,
+        value_width=layout.value_width if text else None,
+        settings=begun.settings if begun else store.settings,
+    )
+    while items := work.waiting(40):
+        values = store.values([item.row for item in items]) if text else None
+        work.write(np.array([item.vector for item in items]), values)
+    work.finish()
 
 
 def differences(snapshot: Snapshot, expected: Expectation) -> list[str]:
