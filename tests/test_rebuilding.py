@@ -687,6 +687,22 @@ def test_damaged_values_are_not_carried_into_a_rebuild(tmp_path: Path) -> None:
         assert store.check().ok
 
 
+def test_items_that_cannot_be_read_do_not_wait_for_vectors(tmp_path: Path) -> None:
+    """Nothing can be written blindly for items that were never given out."""
+    path = tmp_path / "s"
+    fruit(path).close()
+    flip(path / GENERATION / "keys.f32", HEADER + 20)
+    with Store.open(path, "w") as store:
+        rebuild = begun(store)
+        with pytest.raises(StoreDamaged, match=r"keys\.f32: bytes 4096 to 4144 do not match"):
+            rebuild.waiting()
+        with pytest.raises(InputError, match="ask `waiting`"):
+            rebuild.write(vectors(3, WIDTH))
+        flip(path / GENERATION / "keys.f32", HEADER + 20)
+        complete(store)
+        assert store.check().ok
+
+
 # Damage to what is unfinished
 
 

@@ -44,6 +44,17 @@ class Rebuild:
 
     `done` and `total` count items. Of a store that never had any there is nothing to write, and only the settings
     change, with `finish`.
+
+    >>> import tempfile, os
+    >>> from softkv.storage import Store
+    >>> with Store.open(os.path.join(tempfile.mkdtemp(), "fruit.softkv"), "c") as store:
+    ...     added = store.append([[1.0, 0.0], [0.0, 1.0]], [0.5, 2.0], keys=["apple", "pear"])
+    ...     rebuild = store.rebuild(key_width=3, settings={"embedder": "wider"})
+    ...     while items := rebuild.waiting():
+    ...         rebuild.write([[len(item.name), 1.0, 0.0] for item in items])
+    ...     rebuild.finish()
+    ...     store.get("pear").vector.tolist(), store.get("pear").value, store.settings
+    ([4.0, 1.0, 0.0], 2.0, {'embedder': 'wider'})
     """
 
     def __init__(
@@ -66,9 +77,11 @@ class Rebuild:
             if self._begun is None:
                 return []
             self.done = self._standing(self._begun, self._writer.newest()).rows
-            self._asked = self._live[self.done : self.done + rows]
+            asked, self._asked = self._live[self.done : self.done + rows], self._live[:0]
             with Snapshot(self._writer.catalog, self._writer.committed, self._labels) as old:
-                return old.items(self._asked)
+                items = old.items(asked)
+            self._asked = asked
+            return items
 
     def write(self, vectors: Any, value_vectors: Any = None) -> None:
         """Write key vectors, and for texts value vectors, of the items that `waiting` gave last; all of them or none.
