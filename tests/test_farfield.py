@@ -1,0 +1,156 @@
+"""What unread lists contribute: the estimate where it is exact, the bound everywhere."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softkv.maths.blending import Blend, merge
+from softkv.maths.farfield import bounded, estimated, measured, tilted
+
+SHAPES = ("balls", "pairs", "one far key", "duplicates", "thin", "few")
+
+
+def rows(shape: str, seed: int, lists: int = 4, width: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keys, values and the offsets of lists of some shape."""
+    rng = np.random.default_rng([seed, SHAPES.index(shape)])
+    counts = rng.integers(1, 4 if shape == "few" else 30, lists)
+    offsets = np.concatenate([[0], counts.cumsum()])
+    centres = np.repeat(rng.standard_normal((lists, width)) * 3, counts, axis=0)
+    keys = centres + rng.standard_normal((offsets[-1], width)) * np.repeat(rng.exponential(1.0, lists), counts)[:, None]
+    if shape == "pairs":
+        keys = centres + np.where(rng.random((offsets[-1], 1)) < 0.1, 5.0, 0.0)
+    if shape == "one far key":
+        keys[rng.integers(offsets[-1])] *= 1e3
+    if shape == "duplicates":
+        keys = centres + rng.standard_normal((offsets[-1], width)) * 1e-6
+    if shape == "thin":
+        keys = centres + rng.standard_normal((offsets[-1], 1)) * rng.standard_normal(width)
+    values = np.tanh(keys @ rng.standard_normal((width, 3))) * rng.choice([1.0, 100.0])
+    return keys, values, offsets
+
+
+def summed(keys: np.ndarray, values: np.ndarray, query: np.ndarray) -> Blend:
+    """The blend of rows as it really is, for one query."""
+    logits = keys @ query
+    peak = logits.max(initial=-np.inf)
+    weights = np.exp(logits - peak)
+    excess = (weights * (logits - peak)).sum()
+    return Blend(*(np.array([x]) for x in (peak, weights.sum(), weights @ values, excess)))
+
+
+def gap(
+    keys: np.ndarray, values: np.ndarray, offsets: np.ndarray, query: np.ndarray, opened: int
+) -> tuple[float, float]:
+    """How wrong a bounded answer is that has read the first lists, and how wrong it says that it can be."""
+    lists = measured(keys, values, offsets, reduced=3)
+    unread = np.arange(len(offsets) - 1)[None, :] >= opened
+    found = bounded(lists, tilted(lists, query[None]), unread)
+    near = summed(keys[: offsets[opened]], values[: offsets[opened]], query)
+    if not opened:
+        near = Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, values.shape[1])), np.zeros(1))
+    answer = merge(found.blend, near).value
+    true = summed(keys, values, query).value
+    return float(np.linalg.norm(answer - true)), float(found.error(lists, near)[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(st.integers(0, 10**6), st.floats(-3, 3), st.integers(0, 3))
+def test_the_bound_always_holds(shape: str, seed: int, sharpness: float, opened: int) -> None:
+    """Whatever the lists look like, however sharp the softmax, and however many lists were read."""
+    keys, values, offsets = rows(shape, seed)
+    query = (
+        np.random.default_rng(seed).standard_normal(keys.shape[1])
+        * 10.0**sharpness
+        / np.linalg.norm(keys, axis=1).max()
+    )
+    wrong, admitted = gap(keys, values, offsets, query, opened)
+    scale = float(np.abs(values).max())
+    assert wrong <= admitted + 1e-9 * scale
+
+
+def test_reading_every_list_is_exact() -> None:
+    """Nothing is left to estimate, and the bound says so."""
+    keys, values, offsets = rows("balls", 1)
+    wrong, admitted = gap(keys, values, offsets, np.ones(6) * 0.3, len(offsets) - 1)
+    assert wrong < 1e-12
+    assert admitted == 0.0
+
+
+def test_the_bound_is_worth_something() -> None:
+    """At a gentle temperature it is a small part of the spread of the values, and shrinks as lists are read."""
+    rng = np.random.default_rng(3)
+    keys = np.repeat(rng.standard_normal((20, 6)), 50, axis=0) + 0.2 * rng.standard_normal((1000, 6))
+    values = np.tanh(keys @ rng.standard_normal((6, 3)))
+    offsets = np.arange(0, 1001, 50)
+    admitted = [gap(keys, values, offsets, rng.standard_normal(6) * 0.3, opened)[1] for opened in (0, 10, 19)]
+    assert admitted == sorted(admitted, reverse=True)
+    assert admitted[0] < 0.1 * values.std(0).sum()
+
+
+def test_a_list_of_equal_keys_is_known_exactly() -> None:
+    """Its mass is its count times e^{βq·m}, its value the mean of its values, without reading a row."""
+    rng = np.random.default_rng(4)
+    offsets = np.array([0, 7, 8, 20])
+    keys = np.repeat(rng.standard_normal((3, 5)), np.diff(offsets), axis=0)
+    values = rng.standard_normal((20, 2))
+    query = rng.standard_normal(5)
+    lists = measured(keys, values, offsets, reduced=2)
+    tilt, unread = tilted(lists, query[None]), np.ones((1, 3), np.bool_)
+    true = summed(keys, values, query)
+    for blend in (estimated(lists, tilt, unread), bounded(lists, tilt, unread).blend):
+        assert blend.value == pytest.approx(true.value, rel=1e-9)
+        assert blend.log_mass == pytest.approx(true.log_mass, rel=1e-9)
+    assert estimated(lists, tilt, unread).effective == pytest.approx(true.effective, rel=1e-9)
+    assert bounded(lists, tilt, unread).error(lists, _nothing()) == pytest.approx(0.0, abs=1e-9)
+
+
+def _nothing() -> Blend:
+    return Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, 2)), np.zeros(1))
+
+
+def test_the_estimate_is_right_for_normal_lists() -> None:
+    """Keys that are normal and values that are linear in them are what it assumes: mass, value, spread, entropy."""
+    rng = np.random.default_rng(5)
+    mixing = rng.standard_normal((4, 4)) * 0.4
+    keys = np.concatenate([rng.standard_normal((200_000, 4)) @ mixing + rng.standard_normal(4) for _ in range(2)])
+    values = keys @ rng.standard_normal((4, 1)) + 0.1 * rng.standard_normal((len(keys), 1))
+    query = rng.standard_normal(4)
+    lists = measured(keys, values, np.array([0, 200_000, 400_000]), reduced=4)
+    found = estimated(lists, tilted(lists, query[None]), np.ones((1, 2), np.bool_))
+    true = summed(keys, values, query)
+    weights = np.exp(keys @ query - true.log_mass)
+    assert found.log_mass == pytest.approx(true.log_mass, abs=0.02)
+    assert found.value == pytest.approx(true.value, abs=0.03)
+    assert found.effective == pytest.approx(true.effective, rel=0.05)
+    assert found.spread is not None
+    spread = np.sqrt((weights * (values[:, 0] - true.value[0, 0]) ** 2).sum())
+    assert found.spread[0, 0] == pytest.approx(spread, rel=0.03)
+
+
+def test_lists_that_are_read_do_not_count_again() -> None:
+    """The estimate is that of the unread lists alone, and an estimate of none is the blend of no rows."""
+    keys, values, offsets = rows("balls", 6)
+    lists = measured(keys, values, offsets, reduced=3)
+    tilt = tilted(lists, np.full((1, 6), 0.2))
+    none = estimated(lists, tilt, np.zeros((1, 4), np.bool_))
+    assert (none.mass[0], none.peak[0]) == (0.0, -np.inf)
+    first, rest = np.array([[True, False, False, False]]), np.array([[False, True, True, True]])
+    joined = merge(estimated(lists, tilt, first), estimated(lists, tilt, rest))
+    whole = estimated(lists, tilt, first | rest)
+    for name in ("value", "log_mass", "effective", "spread"):
+        assert getattr(joined, name) == pytest.approx(getattr(whole, name), rel=1e-9)
+
+
+def test_lists_without_rows_weigh_nothing() -> None:
+    """An empty list changes no answer and no bound."""
+    keys, values, offsets = rows("balls", 7)
+    lists, more = (
+        measured(keys, values, offsets, reduced=3),
+        measured(keys, values, np.append(offsets, offsets[-1]), reduced=3),
+    )
+    query = np.full((1, 6), 0.2)
+    found = [bounded(x, tilted(x, query), np.ones((1, len(x.counts)), np.bool_)) for x in (lists, more)]
+    assert found[0].blend.value == pytest.approx(found[1].blend.value)
+    empty = Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, 3)), np.zeros(1))
+    assert found[0].error(lists, empty) == pytest.approx(found[1].error(more, empty))
