@@ -1,15 +1,20 @@
 """Putting items in: `add`, one from the command line or many from a file."""
 
+import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from softkv.errors import BadRecord, InputError, SoftKVError
+from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError
 
 from . import options, output
-from .reading import Columns, Record, batches, records
+
+if TYPE_CHECKING:
+    from .reading import Record
 
 BATCH = 10_000
 
@@ -62,15 +67,13 @@ def add(
 
     The store is made if there is none. A file is added in batches, each wholly or not at all.
     """
-    import softkv
-
     if (source is None) == (key is None):
         raise click.UsageError("give a KEY and a VALUE, or a file with -i; one of the two")
     wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility}
     conflict = on_conflict or "error"
     if source is None:
         given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value
-        with softkv.open(path, **wishes) as db, output.hints():
+        with filling(path, wishes) as db:
             added = db.add(
                 key,
                 _value(str(given), kind or db.info().value_kind),
@@ -81,6 +84,8 @@ def add(
             )
         output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
         return
+    from .reading import Columns, records
+
     columns = Columns(
         key=key_column,
         text=text,
@@ -88,7 +93,7 @@ def add(
         payload=None if payload is None else _names(payload),
         vector=_names(vector),
     )
-    adding = Adding(path, wishes, conflict)
+    adding = Adding(path, source, wishes, conflict, skip_bad=skip_bad)
     found = records(
         source,
         format=format_,
@@ -104,8 +109,9 @@ def add(
 class Adding:
     """The items of a file on their way into a store, batch by batch."""
 
-    def __init__(self, path: str, wishes: dict[str, Any], on_conflict: str) -> None:
-        self.path, self.wishes, self.on_conflict = path, wishes, on_conflict
+    def __init__(self, path: str, source: str, wishes: dict[str, Any], on_conflict: str, *, skip_bad: bool) -> None:
+        self.path, self.wishes, self.on_conflict, self.skip_bad = path, wishes, on_conflict, skip_bad
+        self.source = "stdin" if source == "-" else source
         self.seen = self.fresh = self.replaced = self.ignored = self.bad = 0
 
     def kind(self) -> str | None:
@@ -124,16 +130,16 @@ class Adding:
         self.bad += 1
         output.say(f"skipped: {error}")
 
-    def run(self, found: Iterator[Record], skip: int, moved: output.Progress | None) -> None:
+    def run(self, found: "Iterator[Record]", skip: int, moved: output.Progress | None) -> None:
         """Add all records; what was added stays whatever happens."""
-        import softkv
+        from .reading import batches
 
         for _ in range(skip):
             if next(found, None) is None:
                 break
             self.seen += 1
         try:
-            with softkv.open(self.path, **self.wishes) as db, output.hints():
+            with filling(self.path, self.wishes) as db:
                 for batch in batches(found, BATCH):
                     self._add(db, batch)
                     if moved is not None:
@@ -150,26 +156,79 @@ class Adding:
     def _stored(self) -> str:
         return f"The first {self.seen:,} records are stored."
 
-    def _add(self, db: Any, batch: Sequence[Record]) -> None:
-        try:
-            added = db.add(
-                _column(batch, "key"),
-                [one.value for one in batch],
-                vectors=_column(batch, "vector"),
-                texts=_column(batch, "text"),
-                payloads=_column(batch, "payload"),
-                on_conflict=self.on_conflict,
-            )
-        except InputError as error:
-            error.args = (f"{error} (In the records of lines {batch[0].line} to {batch[-1].line}.)",)
-            raise
+    def _add(self, db: Any, batch: "Sequence[Record]") -> None:
+        good = list(batch)
+        while good:
+            try:
+                added = _added(db, good, self.on_conflict)
+            except DuplicateKey as error:
+                good = self._without_repeated(good, error)
+                continue
+            except InputError as error:
+                lines = f"line {good[0].line}" if len(good) == 1 else f"lines {good[0].line} to {good[-1].line}"
+                error.args = (f"{error} (In {self.source}, {lines}.)",)
+                raise
+            self.fresh += added.count - added.replaced
+            self.replaced += added.replaced
+            self.ignored += added.ignored
+            break
         self.seen += len(batch)
-        self.fresh += added.count - added.replaced
-        self.replaced += added.replaced
-        self.ignored += added.ignored
+
+    def _without_repeated(self, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
+        """The records whose keys are new, the others reported; or the refusal of the first of those."""
+        repeated = _repeated(batch, set(error.keys))
+        named = [BadRecord(f"{self.source}:{one.line}: the key {one.key!r} is there already") for one in repeated]
+        if not self.skip_bad:
+            raise BadRecord(f"{named[0]}. Give it another, or use --replace, --ignore or --skip-bad.") from error
+        for bad in named:
+            self.pass_over(bad)
+        places = {id(one) for one in repeated}
+        return [one for one in batch if id(one) not in places]
 
 
-def _column(batch: Sequence[Record], name: str) -> list[Any] | None:
+@contextmanager
+def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
+    """The store, open for adding; made if there is none, and gone again if that is all that came of it."""
+    import softkv
+    from softkv.storage import Store
+
+    there = os.path.lexists(path)
+    try:
+        with softkv.open(path, **wishes) as db, output.hints():
+            yield db
+    except BaseException:
+        if not there and os.path.exists(path):
+            with Store.open(path) as made:
+                empty = made.layout is None
+            if empty:
+                Store.erase(path)
+        raise
+
+
+def _added(db: Any, batch: "Sequence[Record]", on_conflict: str) -> Any:
+    return db.add(
+        _column(batch, "key"),
+        [one.value for one in batch],
+        vectors=_column(batch, "vector"),
+        texts=_column(batch, "text"),
+        payloads=_column(batch, "payload"),
+        on_conflict=on_conflict,
+    )
+
+
+def _repeated(batch: "Sequence[Record]", keys: set[str]) -> "list[Record]":
+    """The records whose keys are taken: by the store, or by a record before them in the batch."""
+    counts = Counter(one.key for one in batch)
+    seen: set[str | None] = set()
+    found = []
+    for one in batch:
+        if one.key in keys and (counts[one.key] == 1 or one.key in seen):
+            found.append(one)
+        seen.add(one.key)
+    return found
+
+
+def _column(batch: "Sequence[Record]", name: str) -> list[Any] | None:
     column = [getattr(one, name) for one in batch]
     return None if all(entry is None for entry in column) else column
 
@@ -184,12 +243,14 @@ def _value(given: str, kind: str | None) -> Any:
         return options.numbers_of(given)
     if kind in ("text", "label"):
         return given
-    try:
-        return float(given)
-    except ValueError:
-        if kind == "number":
-            raise InputError(f"expected a number as the value, as this store holds, got {given!r}.") from None
-        return given
+    for number in (int, float):  # an integer stays one, so that one too large to be kept is refused and not rounded
+        try:
+            return number(given)
+        except ValueError:
+            continue
+    if kind == "number":
+        raise InputError(f"expected a number as the value, as this store holds, got {given!r}.")
+    return given
 
 
 def _told(fresh: int, replaced: int, ignored: int) -> str:

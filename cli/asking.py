@@ -1,15 +1,18 @@
 """Looking up by likeness: `query` and `compare`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from softkv.errors import InputError
-from softkv.portrait import bar, facts_of, name_of, number, short, value_of
+from softkv.portrait import facts_of, name_of, number, short, value_of
 
 from . import options, output
+from .wording import in_options
 
+ARITHMETIC_COLUMNS = ("key", "score", "score/T", "exp", "sum", "weight")
 CONTRIBUTOR_COLUMNS = ("query", "key", "weight", "score", "value", "payload")
 vector = click.option("--vector", type=options.numbers_of, metavar="X,Y,...", help="Ask with a vector, not a text.")
 blended = click.option("-k", type=click.IntRange(min=1), help="Blend only the k heaviest items.")
@@ -48,21 +51,25 @@ def query(
     explain: bool,
     model: str | None,
     form: str | None,
-) -> None:
+) -> int:
     """Look TEXT up softly: the average of all values, each weighted by how well its key compares.
 
-    `-` reads one query from each line of stdin.
+    `-` reads one query from each line of stdin, and prints an answer for each: a line that cannot be asked is reported,
+    and answered by an error (--json) or an empty line (--plain).
     """
     import softkv
 
     if hard and k is not None:
         raise click.UsageError("--hard is -k 1; give one of them")
     how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
+    soft: dict[str, Any] = {"k": k, "show": show, "tolerance": tolerance}
+    questions = Questions(text, vector, form)
     with softkv.open(path, "r", embedder=model) as db:
-        for asked in _asked(text, vector):
-            soft: dict[str, Any] = {"k": k, "show": show, "tolerance": tolerance}
-            answer = db.nearest(asked, **how) if hard else db.lookup(asked, **soft, **how)
-            _print_answer(asked, answer, form, explain=explain)
+        for asked in questions:
+            with questions.answering(asked):
+                answer = db.nearest(asked, **how) if hard else db.lookup(asked, **soft, **how)
+                _print_answer(asked, answer, form, explain=explain)
+    return questions.failed
 
 
 @click.command(epilog=options.example('softkv compare "a boy looking for treasure" --db films.softkv -k 2'))
@@ -87,20 +94,46 @@ def compare(
     vector: list[float] | None,
     model: str | None,
     form: str | None,
-) -> None:
+) -> int:
     """Look TEXT up in every way, side by side: exact, hard, top-k and full soft; then at other temperatures."""
     import softkv
 
+    how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
+    questions = Questions(text, vector, form)
     with softkv.open(path, "r", embedder=model) as db:
-        for asked in _asked(text, vector):
-            found = db.compare(asked, k=k, temperature=temperature, compatibility=compatibility, where=where, show=show)
-            _print_comparison(asked, found, form)
+        for asked in questions:
+            with questions.answering(asked):
+                _print_comparison(asked, db.compare(asked, k=k, show=show, **how), form)
+    return questions.failed
 
 
-def _asked(text: str | None, vector: list[float] | None) -> Iterable[Any]:
-    if (text is None) == (vector is None):
-        raise click.UsageError("give a text to look up, or --vector; one of the two")
-    return [vector] if text is None else output.expanded([text])
+class Questions:
+    """What is asked: one text, one vector, or the lines of stdin, each of which gets an answer of its own."""
+
+    def __init__(self, text: str | None, vector: list[float] | None, form: str | None) -> None:
+        if (text is None) == (vector is None):
+            raise click.UsageError("give a text to look up, or --vector; one of the two")
+        self._one, self._form = vector if text is None else text, form
+        self._line, self.failed = 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return output.lines_of_stdin() if self._one == "-" else iter([self._one])
+
+    @contextmanager
+    def answering(self, asked: Any) -> Iterator[None]:
+        """Around the answer to one question: among many, one that cannot be asked does not silence the others."""
+        self._line += 1
+        try:
+            yield
+        except InputError as error:
+            if self._one != "-":
+                raise
+            self.failed = 1
+            output.say(f"stdin:{self._line}: {in_options(str(error))}")
+            if output.resolved(self._form) == "json":
+                output.print_json({"query": asked, "error": str(error)})
+            elif self._form == "plain":
+                click.echo()
 
 
 def _print_answer(asked: Any, answer: Any, form: str | None, *, explain: bool) -> None:
@@ -108,6 +141,8 @@ def _print_answer(asked: Any, answer: Any, form: str | None, *, explain: bool) -
     if chosen == "json":
         extra = {"arithmetic": _arithmetic(answer)} if explain else {}
         output.print_json({"query": asked, **answer.to_dict(), **extra})
+    elif chosen == "csv" and explain:
+        output.print_csv(_arithmetic(answer), ARITHMETIC_COLUMNS)
     elif chosen == "csv":
         records = [{"query": asked, **one} for one in answer.to_dict()["contributors"]]
         output.print_csv(records, CONTRIBUTOR_COLUMNS)
@@ -136,17 +171,12 @@ def _title(text: str) -> Any:
 
 
 def _contributors(answer: Any) -> Any:
-    table = output.new_table("weight", "", "key", "value", "payload")
+    carried = any(one.payload is not None for one in answer.contributors)
+    table = output.new_table("weight", "", "key", "value", *(["payload"] if carried else []), whole=("weight", ""))
     for one in answer.contributors:
-        cells = (
-            (one.value if one.value != one.key else None, one.payload)
-            if isinstance(one.value, str)
-            else (
-                one.value,
-                one.payload,
-            )
-        )
-        table.add_row(bar(one.weight), f"{one.weight:.1%}", name_of(one), *map(output.in_table, cells))
+        value = None if isinstance(one.value, str) and one.value == one.key else one.value
+        cells = map(output.in_table, (value, one.payload) if carried else (value,))
+        table.add_row(output.share(one.weight), f"{one.weight:.1%}", name_of(one), *cells)
     return table
 
 
@@ -215,9 +245,10 @@ def _ways(found: Any) -> Any:
 
 def _strip(found: Any) -> Any:
     """The same query from cold, where the best key takes all, to warm, where all count alike."""
-    table = output.new_table("temperature", "weight of the best", "", "effective", "value")
+    columns = ("temperature", "weight of the best", "", "effective")
+    table = output.new_table(*columns, "value", whole=columns)
     for one in found.strip:
         usual = " (usual)" if one.temperature == found.soft.temperature else ""
-        figures = (number(one.temperature) + usual, bar(one.weight), f"{one.weight:.1%}", number(one.effective))
-        table.add_row(*figures, output.in_table(one.value))
+        weight = (output.share(one.weight), f"{one.weight:.1%}")
+        table.add_row(number(one.temperature) + usual, *weight, number(one.effective), output.in_table(one.value))
     return table

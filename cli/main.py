@@ -9,6 +9,7 @@ from softkv import __version__
 from softkv.errors import SoftKVError
 
 from . import adding, asking, demonstration, dictionary, models, options, transfer, upkeep
+from .wording import in_options
 
 INTERRUPTED = 130
 
@@ -44,17 +45,24 @@ for command in (
 
 def main() -> None:
     """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted."""
+    # What the terminal has no sign for is spelled out: the answer is worth more than its bars.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        sys.exit(softkv.main(prog_name="softkv", standalone_mode=False) or 0)
+        code = softkv.main(prog_name="softkv", standalone_mode=False) or 0
+        sys.stdout.flush()
+        sys.exit(code)
     except SoftKVError as error:
-        click.echo(f"softkv: {error}", err=True)
+        click.echo(f"softkv: {in_options(str(error))}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # Subtle: the interpreter flushes stdout once more at exit, and would complain about the same closed pipe.
+    except OSError as error:  # a pipe that was closed, a disk that is full: nobody is left to read the rest
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"softkv: the output cannot be written: {error.strerror}", err=True)
+        # Subtle: the interpreter flushes stdout once more at exit, and would complain about it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -23,7 +23,7 @@ def models(context: click.Context) -> None:
 @models.command("list", epilog=options.example("softkv models list"))
 @options.form
 def list_(form: str | None) -> None:
-    """List the models that are here; `extra` is what has to be installed first."""
+    """List the models that are here; `extra`, where there is one, is what has to be installed first."""
     from softkv.embedders import names
 
     output.print_records([asdict(one) for one in names()], COLUMNS, form, plain="name")

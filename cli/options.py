@@ -2,10 +2,16 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
+FORMS = {
+    "plain": "Bare values, one a line.",
+    "csv": "CSV with a header.",
+    "json": "JSON, one line each (the default when piped).",
+}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -70,11 +76,16 @@ where = click.option(
 
 
 def form(command: Command) -> Command:
-    """--json, --csv and --plain; the command is given `form`, and without any of them None."""
-    for name, says in (
-        ("plain", "Bare values, one a line."),
-        ("csv", "CSV with a header."),
-        ("json", "JSON, one line each (the default when piped)."),
-    ):
-        command = click.option(f"--{name}", "form", flag_value=name, default=None, help=says)(command)
-    return command
+    """--json, --csv and --plain, of which one may be given; the command gets `form`, None without any of them."""
+
+    @wraps(command)
+    def chosen(*args: Any, **options: Any) -> Any:
+        asked = [name for name in FORMS if options.pop(name)]
+        if len(asked) > 1:
+            raise click.UsageError(f"--{asked[0]} and --{asked[1]} exclude each other; give one of them")
+        return command(*args, form=asked[0] if asked else None, **options)
+
+    wrapped: Any = chosen
+    for name, says in FORMS.items():
+        wrapped = click.option(f"--{name}", is_flag=True, help=says)(wrapped)
+    return cast(Command, wrapped)

@@ -6,6 +6,7 @@ table or a progress bar is really shown.
 
 import csv
 import json
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from softkv.portrait import short
+from softkv.errors import BadRecord
+from softkv.portrait import BAR, bar, short
+
+from .wording import in_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,15 +81,26 @@ def print_table(records: Iterable[Record], columns: Sequence[str]) -> None:
     show(table)
 
 
-def new_table(*columns: str) -> "Table":
-    """An empty table of the house."""
+def new_table(*columns: str, whole: Sequence[str] = ()) -> "Table":
+    """An empty table of the house; the columns named in `whole` are never wrapped."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
     return table
+
+
+def share(weight: float) -> str:
+    """A bar for a weight, as long as the terminal has room for, of signs that it knows."""
+    cells = min(BAR, max(5, shutil.get_terminal_size().columns // 5))
+    drawn = bar(weight, cells)
+    try:
+        drawn.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return ("#" * round(weight * cells)).ljust(cells)
+    return drawn
 
 
 def in_table(value: Any) -> Any:
@@ -124,18 +139,23 @@ def hints() -> Iterator[None]:
     """Warnings of the library as lines to the person at the terminal."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_place: say(f"hint: {message}")
+        warnings.showwarning = lambda message, *_place: say(f"hint: {in_options(str(message))}")
         yield
 
 
 def lines_of_stdin() -> Iterator[str]:
-    """The lines of stdin that are not empty."""
-    return (line for line in (line.rstrip("\r\n") for line in sys.stdin) if line.strip())
+    """The lines of stdin."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            where = f"stdin:{number}: byte {error.start} of the line"
+            raise BadRecord(f"{where} is not UTF-8. Convert it with iconv.") from error
 
 
 def expanded(names: Iterable[str]) -> Iterator[str]:
-    """The names, with those of stdin in the place of `-`."""
-    return chain.from_iterable(lines_of_stdin() if name == "-" else [name] for name in names)
+    """The names, with those of stdin in the place of `-`; empty lines are none."""
+    return chain.from_iterable(filter(None, lines_of_stdin()) if name == "-" else [name] for name in names)
 
 
 def _cell(value: Any) -> str:

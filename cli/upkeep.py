@@ -1,8 +1,11 @@
 """Upkeep: `check`, `compact`, `reembed`, each the call of the same name in the library."""
 
+import shlex
 import sys
 
 import click
+
+from softkv.errors import InputError
 
 from . import options, output
 
@@ -42,7 +45,7 @@ def compact(path: str) -> None:
     with softkv.open(path, "r") as db:
         after = db.info()
     freed = max(0, before.bytes_on_disk - after.bytes_on_disk)
-    output.say(f"left {before.dead_rows:,} dead rows behind; {freed:,} bytes freed")
+    output.say(f"left {before.dead_rows:,} dead rows behind" + (f"; {freed:,} bytes freed" if freed else ""))
 
 
 @click.command(epilog=options.example("softkv reembed --model static --db films.softkv"))
@@ -58,11 +61,22 @@ def reembed(path: str, model: str | None, abandon: bool, no_progress: bool) -> N
     import softkv
 
     with softkv.open(path, "w") as db:
+        begun = db.info().unfinished
+        if begun is None and abandon:
+            raise InputError(f"no change of model was begun in {path}, so there is none to drop")
+        if begun is None and model is None:
+            raise click.UsageError("name the model to change to with --model; `softkv models` lists them")
         if abandon:
             db.abandon_reembedding()
             output.say("the change was dropped")
             return
-        with output.progress("embedding", quiet=no_progress) as moved:
-            count = db.reembed(model, progress=moved)
+        try:
+            with output.progress("embedding", quiet=no_progress) as moved:
+                count = db.reembed(model, progress=moved)
+        except KeyboardInterrupt:
+            done = db.info().unfinished or "nothing was begun"
+            again = f"`softkv reembed --db {shlex.quote(path)}`"
+            output.say(f"interrupted: {done}. {again} goes on; with --abandon it drops what was begun.")
+            raise
         name = db.info().embedder
     output.say(f"embedded {count:,} items with {name}")

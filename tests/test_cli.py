@@ -1,5 +1,7 @@
 """The `softkv` command: its help, its exit codes, its messages."""
 
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from softkv_cli.main import softkv
+from softkv_cli.wording import PHRASES
 
+import softkv as softkv_library
 from softkv import database
 from softkv.storage import Store
 
@@ -101,6 +105,39 @@ def test_an_error_is_a_message_and_not_a_traceback(tmp_path: Path) -> None:
     assert done.stderr.startswith("softkv: there is no store at ")
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("phrase", "words"), PHRASES)
+def test_the_library_says_what_the_command_rewords(phrase: str, words: str) -> None:
+    """Every phrase that is put in the words of the command stands in the library."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(softkv_library.__file__).parent.rglob("*.py"))
+    # Messages are put together from pieces of source, between which there are quotes, line ends and fields.
+    sources = re.sub(r"\{[^{}]*\}", "{}", re.sub(r'"\s*\n\s*f?"', "", sources))
+    plain = re.sub(r"\\(.)", r"\1", re.sub(r"'?\(\\[dw]\+\)'?", "{}", phrase))
+    assert plain in sources, plain
+
+
+def test_what_the_terminal_cannot_show_is_spelled_out(store: Path) -> None:
+    """No sign ends in a traceback."""
+    script = "from softkv_cli.main import main; main()"
+    command = [sys.executable, "-c", script, "list", "--csv", "--db", str(store)]
+    with Store.open(store, "w") as opened:
+        opened.append(np.eye(1, 3), [4.0], keys=["a 🦊"])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "a \\U0001f98a,4.0" in done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+@pytest.mark.parametrize("command", ["list", "info"])
+def test_output_that_cannot_be_written_is_one_line(store: Path, command: str) -> None:
+    """A full disk behind stdout is exit code 1 and no traceback."""
+    script = "from softkv_cli.main import main; main()"
+    with open("/dev/full", "w") as full:
+        arguments = [sys.executable, "-c", script, command, "--db", str(store)]
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "cannot be written" in done.stderr
 
 
 @pytest.mark.slow

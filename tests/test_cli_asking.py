@@ -115,10 +115,18 @@ def test_the_options_of_a_query_are_those_of_the_library(rents: Path) -> None:
 
 
 def test_many_queries_come_from_stdin(rents: Path) -> None:
-    """One line each, one answer each, blank lines passed over."""
+    """One line each, one answer each; a line that says nothing is reported and does not silence the others."""
     done = ran("query", "-", "--db", rents, "--plain", stdin="a small room\n\na big house\r\n")
-    assert len(done.out.splitlines()) == 2
-    assert float(done.out.splitlines()[1]) > 2000
+    assert done.code == 1
+    first, second, third = done.out.splitlines()
+    assert float(first) < 600
+    assert second == ""
+    assert float(third) > 2000
+    assert done.err.startswith("stdin:2: ")
+    found = ran("query", "-", "--db", rents, stdin="a room\n\u200b\n").out.splitlines()
+    assert ["value" in json.loads(line) for line in found] == [True, False]
+    assert "error" in json.loads(found[1])
+    assert ran("query", "-", "--db", rents, stdin="a room\na house\n").code == 0
 
 
 def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
@@ -141,6 +149,7 @@ def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
         (["query"], 2, "give a text to look up, or --vector"),
         (["query", "a", "--vector", "1,2"], 2, "one of the two"),
         (["query", "a", "--hard", "-k", "2"], 2, "--hard is -k 1"),
+        (["query", "a", "--json", "--csv"], 2, "exclude each other"),
         (["query", "a", "--where", "{"], 2, "is not JSON"),
         (["query", "--vector", "1,x"], 2, "numbers between commas"),
         (["query", "--vector", "1,2"], 1, "width 2, but this store holds keys of width 256"),

@@ -113,8 +113,11 @@ def test_bare_vectors_cannot_be_embedded_again(tmp_path: Path) -> None:
 def test_nothing_to_go_on_with_is_said(store: Path) -> None:
     """Without a model, and without a change that was begun."""
     done = ran("reembed", "-d", store)
-    assert done.code == 1
+    assert done.code == 2
     assert "softkv models" in done.err
+    done = ran("reembed", "--abandon", "-d", store)
+    assert done.code == 1
+    assert "none to drop" in done.err
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "npz", "parquet"])

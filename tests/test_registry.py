@@ -152,3 +152,10 @@ def test_the_list_says_what_there_is() -> None:
     assert Listed("mine", "registered", 4, None) in listed
     packaged = [one for one in listed if one.name == "all-MiniLM-L6-v2"]
     assert [(one.origin, one.available) for one in packaged] == [("packaged", True)]
+
+
+@pytest.mark.parametrize("name", ["./no-such-folder", "/no/such/folder", "~/no-such-folder"])
+def test_a_path_that_is_not_there_is_no_name_of_a_model(name: str) -> None:
+    """Nothing to install would mend it, and no network is asked."""
+    with pytest.raises(EmbedderNotFound, match="there is no folder"):
+        find(name)

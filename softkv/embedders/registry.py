@@ -108,6 +108,8 @@ def _load(name: str) -> Embedder:
         return _plugged(name, plugins[name])
     if os.path.isdir(name):
         return _opened(name)
+    if name.startswith((".", "/", "~")) and not os.path.exists(name):
+        raise EmbedderNotFound(f"there is no folder {name}. Check the path; the shell knows ~, softkv does not.")
     if os.path.exists(name):
         raise EmbedderNotFound(f"{name} is a file, expected the folder of an embedder. Pass the folder.")
     if ":" in name:

@@ -1,0 +1,42 @@
+"""What the library advises, in the words of the command.
+
+The library speaks to those who call it: "pass force=True". Whoever typed a command has options instead. Each pair is a
+phrase of the library and what stands for it here; a test looks for each of them in the sources.
+"""
+
+import re
+
+MODEL_OF = "name with --model the one"
+PHRASES = (
+    (r"Make one by opening it with mode 'c'\.", "`softkv add` makes one; --db or SOFTKV_DB names another."),
+    (r"Make a store there by opening it with mode 'c'\.", "`softkv add` makes one there."),
+    (r"Close it there, or open with mode 'r'\.", "Wait until it is done; reading works meanwhile."),
+    (r"or open with force=True if", "or use the library with force=True if"),
+    (r"use on_conflict='replace' or 'ignore'", "use --replace or --ignore"),
+    (r"or replace it with force=True", "or overwrite it with --force"),
+    (r"name it with format= as one of", "its name has to end in one of"),
+    (r"Ask with a vector of width (\d+), or open the store with embedder= and the model",
+     rf"Ask with --vector, \1 numbers between commas, or {MODEL_OF}"),
+    (r"Ask with a vector of width (\d+)\.", r"Ask with --vector, \1 numbers between commas."),
+    (r"Give vectors of width (\d+): add\(keys, values, vectors=\.\.\.\), "
+     r"or open the store with embedder= and the model",
+     rf"Give --vector, \1 numbers, or {MODEL_OF}"),
+    (r"Give vectors=, or open the store with the model", f"Give --vector, or {MODEL_OF}"),
+    (r"Give it one, or give vectors=\.", "Give it one, or give --vector."),
+    (r"For the single best row ask for k=1; for the plain mean use compatibility='uniform'\.",
+     "For the best key alone use --hard; for the plain mean --compatibility uniform."),
+    (r"For the best key alone, ask `nearest`\.", "For the best key alone use --hard."),
+    (r"Open it without value=, or make another store\.", "Leave out --kind, or name another store with --db."),
+    (r"Open it without compatibility=, and pass compatibility='(\w+)' to a lookup to compare otherwise once\.",
+     r"Leave out --compatibility here; `softkv query --compatibility \1` compares otherwise once."),
+    (r"make a store with compatibility='dot' or 'gaussian'", "make a store with --compatibility dot or gaussian"),
+    (r"use compatibility='dot' or 'gaussian'", "use --compatibility dot or gaussian"),
+    (r"start the store anew with value='label' \(--kind label\), and", "start the store anew with --kind label, and"),
+)  # fmt: skip
+
+
+def in_options(message: str) -> str:
+    """A message of the library as somebody at a terminal needs it."""
+    for phrase, words in PHRASES:
+        message = re.sub(phrase, words, message)
+    return message
