@@ -73,7 +73,7 @@ def add(
     conflict = on_conflict or "error"
     if source is None:
         given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value
-        with filling(path, wishes) as db:
+        with filling(path, wishes) as db, output.hints():
             added = db.add(
                 key,
                 _value(str(given), kind or db.info().value_kind),
@@ -102,7 +102,7 @@ def add(
         encoding=encoding,
         on_bad=adding.pass_over if skip_bad else None,
     )
-    with output.progress("adding", quiet=no_progress) as moved:
+    with output.progress("adding", quiet=no_progress) as moved, output.hints():
         adding.run(found, skip, moved)
 
 
@@ -194,7 +194,7 @@ def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
 
     there = os.path.lexists(path)
     try:
-        with softkv.open(path, **wishes) as db, output.hints():
+        with softkv.open(path, **wishes) as db:
             yield db
     except BaseException:
         if not there and os.path.exists(path):

@@ -155,6 +155,20 @@ def _items(path: Path) -> int:
         return len(db)
 
 
+def test_one_odd_cell_among_numbers_is_hinted_at(tmp_path: Path) -> None:
+    """It makes the column one of texts, which is seldom what was meant; the hint names it and what helps."""
+    (tmp_path / "a.csv").write_text("key,value\na,1\nb,2\nc,N/A\nd,4\n")
+    arguments = ["add", "-i", tmp_path / "a.csv"]
+    done = ran(*arguments, "--db", tmp_path / "s")
+    assert done.code == 0
+    assert done.err.startswith("hint: values are taken as texts, since 'N/A' is no number; with --kind number")
+    done = ran(*arguments, "--db", tmp_path / "t", "--kind", "number", "--skip-bad")
+    assert "hint" not in done.err
+    assert done.err.endswith("added 3, skipped 1\n")
+    (tmp_path / "a.csv").write_text("key,value\na,one\nb,2\nc,three\n")
+    assert ran(*arguments, "--db", tmp_path / "u").err == "added 3\n"
+
+
 def test_labels_are_hinted_at(tmp_path: Path) -> None:
     """A few texts that repeat: the hint names the option, and it is no warning of Python's."""
     (tmp_path / "a.csv").write_text("text,intent\n" + "".join(f"question {n},{'yn'[n % 2]}\n" for n in range(12)))

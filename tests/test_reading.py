@@ -188,6 +188,7 @@ def test_a_missing_number_does_not_make_a_column_of_texts(table: Any) -> None:
     assert pairs(table("key,value\na,nan\n")) == [("a", "nan")]
 
 
+@pytest.mark.filterwarnings("ignore:values are taken as texts")
 def test_the_first_batch_decides_and_a_later_misfit_names_its_line(table: Any) -> None:
     """A text within the first batch makes texts of all; behind it, it is a bad record, and reading goes on."""
     numbers = [f"k{i},{i}\n" for i in range(FIRST_BATCH)]
@@ -435,6 +436,7 @@ def test_what_needs_seeking_cannot_come_from_a_pipe(content: bytes) -> None:
         assert "cannot be read from a pipe; write it to a file and give its name" in error_of(path)
 
 
+@pytest.mark.filterwarnings("ignore:values are taken as texts")
 def test_a_pipe_gives_what_a_file_gives(table: Any) -> None:
     """What decides the kind does not depend on how much a pipe gives at once."""
     content = "key,value\n" + "".join(f"k{i},{i}\n" for i in range(FIRST_BATCH - 1)) + "late,abc\n" * 3

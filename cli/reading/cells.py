@@ -41,6 +41,13 @@ def are_numbers(cells: Cells) -> bool:
     return bool(finite) and all(looks_like_number(cell) or NOT_FINITE.fullmatch(cell) for cell in filled)
 
 
+def odd_among_numbers(cells: Cells) -> str | None:
+    """The first cell that keeps a column from being one of numbers, where most cells are."""
+    filled = [cell for cell in cells if cell.strip()]
+    odd = [cell for cell in filled if not (looks_like_number(cell) or NOT_FINITE.fullmatch(cell))]
+    return odd[0] if 0 < len(odd) * 2 < len(filled) else None
+
+
 def numbers(cells: Cells, what: str) -> list[float]:
     """The cells as finite numbers that come back unchanged."""
     found = _unchecked(cells, what)

@@ -5,6 +5,7 @@ batch is converted at once, and only if something in it does not fit row by row.
 what a number looks like (cells.py).
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import itemgetter
@@ -140,6 +141,13 @@ def _value(header: Row, roles: Roles, kind: str | None, first: Sequence[Row]) ->
     column = _column(header, roles.value[0])
     if kind is None:
         kind = "number" if cells.are_numbers(column(first)) else "text"
+        odd = None if kind == "number" else cells.odd_among_numbers(column(first))
+        if odd is not None:
+            warnings.warn(
+                f"values are taken as texts, since {shown(odd)} is no number; with --kind number it is refused by its "
+                "line, and with --skip-bad passed over",
+                stacklevel=2,
+            )
     if kind == "number":
         return lambda rows: cells.numbers(column(rows), "value")
     if kind == "vector":
