@@ -7,7 +7,7 @@ Does not write.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,13 +69,13 @@ def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Gi
     if one:
         alone = [None if x is None else [x] for x in (keys, vectors, texts, payloads)]
         return Given(alone[0], [values], alone[1], alone[2], alone[3])
-    for name, column in (("keys", keys), ("texts", texts), ("payloads", payloads)):
-        if column is not None and (isinstance(column, (str, bytes, dict)) or not hasattr(column, "__len__")):
+    for name, column in (("keys", keys), ("values", values), ("texts", texts), ("payloads", payloads)):
+        if column is not None and not _is_column(column):
             raise ShapeError(
                 f"expected {name} as a list with one entry per item, got {type(column).__name__}. For a single item "
                 "give its key as a text."
             )
-    return Given(_list(keys), values, vectors, _list(texts), _list(payloads))
+    return Given(_list(keys), _indexed(values), vectors, _list(texts), _list(payloads))
 
 
 def prepared(
@@ -93,7 +93,7 @@ def prepared(
     value_vectors = None
     if kind is ValueKind.TEXT:
         profile = replace(profile, embedder=embedding.identity(profile.embedder))
-        value_vectors = embedding.documents(_all_texts(list(what.values)), profile.embedder, progress)
+        value_vectors = embedding.documents(_value_texts(what.values), profile.embedder, progress)
     if layout is None and kind is ValueKind.TEXT and profile.value is None:
         _hint_at_labels(what.values)
     if profile.compatibility is None:
@@ -140,8 +140,8 @@ def _require_embedder(profile: Profile, layout: Layout | None, embedding: Embedd
 def _embedded_texts(what: Given) -> list[str | None]:
     """What is embedded of each item: its text, or else its key."""
     count = what.count
-    keys = what.keys or [None] * count
-    texts = what.texts or [None] * count
+    keys = [None] * count if what.keys is None else what.keys
+    texts = [None] * count if what.texts is None else what.texts
     if len(keys) != len(texts):
         raise ShapeError(f"expected one text for each of the {len(keys)} keys, got {len(texts)}. Use None for the key.")
     return [key if text is None else text for key, text in zip(keys, texts, strict=True)]
@@ -156,6 +156,16 @@ def _all_texts(found: Sequence[Any]) -> list[str]:
                 else f"item {position} has a {type(text).__name__} where a text is embedded. Give a text."
             )
     return list(found)
+
+
+def _value_texts(values: Any) -> list[str]:
+    for position, text in enumerate(values):
+        if not isinstance(text, str):
+            raise KindError(
+                f"value {position} is of type {type(text).__name__}, but values are texts here. Give a text for each "
+                "item."
+            )
+    return list(values)
 
 
 def _hint_at_labels(values: Any) -> None:
@@ -214,6 +224,20 @@ def _axes(x: Any) -> int:
         if hasattr(x, "__getitem__") and hasattr(x, "__len__") and len(x)
         else int(hasattr(x, "__len__"))
     )
+
+
+def _is_column(x: Any) -> bool:
+    """Whether this has one entry per item, in an order: a set has none of its own, and pairs with nothing."""
+    if isinstance(x, (str, bytes, Mapping)) or (isinstance(x, Set) and not isinstance(x, KeysView)):
+        return False
+    return hasattr(x, "__len__") and getattr(x, "ndim", 1) > 0
+
+
+def _indexed(values: Any) -> Any:
+    """Values whose first one is values[0]: a column of a table may call it by another name, a view by none."""
+    if hasattr(values, "to_numpy"):
+        return values.to_numpy()
+    return list(values) if isinstance(values, (KeysView, ValuesView)) else values
 
 
 def _list(column: Any) -> list[Any] | None:

@@ -1,0 +1,99 @@
+"""What `add` was given, as columns of one batch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.errors import InputError, KindError, ShapeError
+
+KEYS, VECTORS = ["a", "b"], [[1.0, 2.0], [2.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"keys": {"a", "b"}, "values": [1.0, 2.0]},
+        {"keys": KEYS, "values": {1.0, 2.0}},
+        {"keys": KEYS, "values": {"a": 1.0, "b": 2.0}},
+        {"keys": KEYS, "values": [1.0, 2.0], "texts": {"one", "two"}},
+        {"keys": KEYS, "values": [1.0, 2.0], "payloads": frozenset({1, 2})},
+        {"keys": iter(KEYS), "values": [1.0, 2.0]},
+    ],
+)
+def test_what_has_no_order_pairs_with_nothing(tmp_path: Path, given: dict[str, Any]) -> None:
+    """A set would give each item the value of another, and says so instead."""
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.raises(ShapeError, match="as a list with one entry per item"):
+            db.add(**given)
+        assert (len(db), db.info().commit) == (0, 0)
+        assert db.check().ok
+
+
+def test_views_of_a_dict_are_columns(tmp_path: Path) -> None:
+    """Keys and values of a dict come in its order."""
+    given = {"a": 1.0, "b": 2.0}
+    with softkv.open(tmp_path / "s") as db:
+        db.add(given.keys(), given.values())
+        assert dict(db) == given
+
+
+@pytest.mark.parametrize(("kind", "values"), [("number", [1.0, 2.0]), ("text", ["x", "y"]), ("label", ["x", "y"])])
+def test_columns_of_a_table_are_taken_by_place(tmp_path: Path, kind: str, values: list[Any]) -> None:
+    """Whatever pandas calls the rows, the first value is that of the first key."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"key": KEYS, "value": values, "text": ["one", "two"]}, index=[5, 0])
+    with softkv.open(tmp_path / "s", value=kind) as db:
+        db.add(table["key"], table["value"], texts=table["text"], payloads=table["text"])
+        assert dict(db) == dict(zip(KEYS, values, strict=True))
+        assert [(item.text, item.payload) for item in db.select()] == [("one", "one"), ("two", "two")]
+        if kind != "number":
+            db.add(["c"], table["value"].astype("category")[:1])
+            assert db["c"] == values[0]
+        assert db.check().ok
+
+
+@pytest.mark.parametrize("value", [1.0, np.float64(1.0), np.array(1.0), "x"])
+def test_many_keys_need_many_values(tmp_path: Path, value: Any) -> None:
+    """A single value goes with a single key, which is a text, and not with a list of one or with none."""
+    with softkv.open(tmp_path / "s") as db:
+        for keys in (["a"], None):
+            with pytest.raises(InputError, match="expected values as a list"):
+                db.add(keys, value)
+        db.add("a", value)
+        assert db["a"] == value
+
+
+def test_a_column_of_another_length_is_refused(tmp_path: Path) -> None:
+    """An empty one as well: it is not the same as none."""
+    with softkv.open(tmp_path / "s") as db:
+        for texts in ([], ["one"], ["one", "two", "three"]):
+            with pytest.raises(ShapeError, match="one text for each of the 2 keys"):
+                db.add(KEYS, [1.0, 2.0], texts=texts)
+        with pytest.raises(ShapeError):
+            db.add([], [1.0], vectors=[[1.0, 2.0]])
+        with pytest.raises(ShapeError):
+            db.add([], [1.0], texts=["one"])
+        assert db.info().commit == 0
+
+
+@pytest.mark.parametrize("odd", [None, 1.0, b"x"])
+def test_a_value_that_is_no_text_among_texts_is_named(tmp_path: Path, odd: Any) -> None:
+    """The message speaks of the value, not of the key."""
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.raises(KindError, match=f"value 1 is of type {type(odd).__name__}"):
+            db.add(KEYS, ["x", odd])
+        assert db.info().commit == 0
+
+
+def test_numbers_of_any_library_are_values(tmp_path: Path) -> None:
+    """NumPy's single numbers, tensors and lists of tensors are numbers."""
+    torch = pytest.importorskip("torch")
+    with softkv.open(tmp_path / "s") as db:
+        db.add("a", np.float32(1.5), vectors=np.array([1.0, 0.0], np.float16))
+        db.add(["b", "c"], torch.tensor([2.0, 3.0]), vectors=[torch.tensor(one) for one in VECTORS])
+        db.add([np.str_("d")], [4], vectors=torch.tensor(VECTORS[:1]))
+        assert dict(db) == {"a": 1.5, "b": 2.0, "c": 3.0, "d": 4.0}
+        assert db.check().ok
