@@ -1,8 +1,8 @@
 """The one place where store, embedder and maths meet.
 
 Reading order: profile.py (what a store remembers), embedding.py (its embedder, when a text needs one), intake.py (what
-`add` was given), view.py (one commit), asking.py (one lookup over it), reader.py (everything that reads), summary.py,
-reembedding.py and handle.py (everything that changes; `open`).
+`add` was given), view.py (one commit), question.py, asking.py (one lookup over it), rounding.py (how far that can be
+trusted), reader.py (everything that reads), summary.py, reembedding.py and handle.py (everything that changes; `open`).
 """
 
 from softkv.database.handle import SoftKV, StoreView, import_from, open

@@ -9,7 +9,6 @@ Shapes: b queries, n rows of the arena, d key width, s rows shown.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,34 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.database.profile import REAL
+from softkv.database.question import Compared, Question
+from softkv.database.rounding import rounding
 from softkv.database.view import View
 from softkv.errors import AllMasked, EmptyStore, InputError, KindError, ShapeError
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
-from softkv.maths.compatibility import Compatibility, cosine
-from softkv.maths.heads import Heads
-from softkv.maths.lookup import Found, lookup
+from softkv.maths.compatibility import cosine
+from softkv.maths.lookup import lookup
 from softkv.storage import Snapshot, ValueKind
 from softkv.storage.layout import Mask, Matrix, Rows
 
 GATHERED = 4  # rows are gathered when there are at most one in so many
-UNIT = 2.0**-24  # the rounding of one operation in float32
-
-Compared = str | Compatibility | Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """A lookup, all defaults filled in."""
-
-    queries: Any  # (b, q)
-    compatibility: Compared
-    temperature: Any
-    k: int | None = None
-    where: dict[str, Any] | None = None
-    mask: Any = None  # over the live items in their order
-    causal: bool = False
-    heads: Heads | None = None
-    show: int = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +75,8 @@ def _candidates(snapshot: Snapshot, question: Question) -> Candidates:
             raise AllMasked(f"no item matches where={question.where!r}, so there is nothing to average. Widen it.")
     if question.mask is not None:
         mask = _over_rows(snapshot, question.mask) & (True if mask is None else mask)
+        if not mask.any() and len(mask):
+            raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
     if mask is not None and mask.shape[0] == 1:
         rows = np.flatnonzero(mask[0])
         if len(rows) * GATHERED <= snapshot.rows:
@@ -102,7 +87,10 @@ def _candidates(snapshot: Snapshot, question: Question) -> Candidates:
 
 def _over_rows(snapshot: Snapshot, given: Any) -> Mask:
     """A mask over the live items in their order, as one over the rows of the arena."""
-    mask = np.asarray(given)
+    try:
+        mask = np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"the mask is ragged: all its rows must have the same width ({error})") from error
     order = snapshot.in_order()
     if mask.dtype != np.bool_:
         raise KindError(f"expected a boolean mask, True where a query may see an item, got {mask.dtype}.")
@@ -150,7 +138,7 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
         head_weights=found.head_weights,
         labels=names,
         kind=kind.value,
-        error=_rounding(view, question, found),
+        error=rounding(view, found, candidates.values, question, gathered=candidates.rows is not None),
         error_kind="exact",
         source=view,
     )
@@ -171,41 +159,10 @@ def _values(values: npt.NDArray[Any], kind: ValueKind, labels: int, *, project: 
     return Vectors(values)
 
 
-def _rounding(view: View, question: Question, found: Found) -> npt.NDArray[np.float64]:
-    """How far rounding may have moved each value, (b,): an estimate, from how far it may have moved the logits.
-
-    To first order a mean moves by what its logits move by, times the spread of what is averaged.
-    """
-    width = view.layout.key_width
-    queries = np.asarray(question.queries, np.float64)
-    asked = np.sqrt((queries * queries).sum(-1))
-    longest, steps = view.longest_key, 2 + math.sqrt(width)
-    name = question.compatibility if isinstance(question.compatibility, str) else ""
-    peak = np.abs(np.where(np.isfinite(found.scores), found.scores, 0.0)).max(-1, initial=0.0)
-    sizes = {
-        "dot": asked * longest,
-        "scaled_dot": asked * longest / math.sqrt(width),
-        "cosine": np.ones_like(asked),
-        "gaussian": 0.5 * (asked + longest) ** 2,
-        "laplace": math.sqrt(width) * (asked + longest),
-        "uniform": np.zeros_like(asked),
-    }
-    size = sizes.get(name, peak) / np.asarray(question.temperature, np.float64)
-    moved = np.minimum(steps * UNIT * (size + 1.0), 1.0)  # the one is for the exponential
-    if name == "gaussian":  # beyond this much cancellation, near rows are scored by their differences
-        moved = np.minimum(moved, np.finfo(np.float32).eps ** 0.5 + steps * UNIT)
-    own = (
-        np.linalg.norm(np.asarray(found.value, np.float64).reshape(len(asked), -1), axis=-1) + view.snapshot.value_scale
-    )
-    unit = 2.0**-53 if question.heads is None and view.layout.kind is ValueKind.NUMBER else UNIT
-    error: npt.NDArray[np.float64] = 2.0 * moved * view.snapshot.value_scale + 4.0 * own * unit
-    return error
-
-
 def checked_options(tolerance: object, confidence: object, guarantee: object) -> None:
     """Refuse promises that nobody could keep. A scan keeps all the others."""
     for name, given, most in (("tolerance", tolerance, math.inf), ("confidence", confidence, 1.0)):
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < most:
+        if isinstance(given, bool) or not isinstance(given, REAL) or not 0 <= given < most:
             raise InputError(f"expected {name} to be a number from 0 to {most:g}, got {given!r}.")
     if guarantee not in (None, "bound"):
         raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")

@@ -17,7 +17,7 @@ from softkv.database.profile import Profile, checked_temperature
 from softkv.database.reader import Reader, Value
 from softkv.database.reembedding import reembed
 from softkv.database.summary import Info, summary
-from softkv.database.view import Temperatures, View
+from softkv.database.view import Findings, View
 from softkv.errors import KeyMissing, StoreError, StoreExists
 from softkv.storage import Added, Report, Store
 from softkv.transfer import load
@@ -85,7 +85,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
     def __init__(self, store: Store, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
         self._store, self._embedding, self._writes = store, embedding, writes
         self._lock = threading.RLock()
-        self._temperatures = Temperatures()
+        self._findings = Findings()
         self._seen: View | None = None
         self._wanted: Profile | None = None
         if wanted is not None and writes:
@@ -103,7 +103,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
             commit = self._store.refresh()
             if self._seen is None or self._seen.snapshot.commit != commit:
                 # Subtle: the old view is not closed. Another thread may be reading it; it goes when they all have.
-                self._seen = View(self._store.snapshot(), self._temperatures)
+                self._seen = View(self._store.snapshot(), self._findings)
                 if self._wanted is not None:
                     kept = self._seen.profile
                     self._seen.profile = replace(
@@ -199,7 +199,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
     def snapshot(self) -> "StoreView":
         """The store as it is now, to read for as long as it is open, whatever is written meanwhile."""
         with self._lock:
-            found = View(self._store.snapshot(), self._temperatures)
+            found = View(self._store.snapshot(), self._findings)
             found.profile = self._view().profile
             return StoreView(found, self._embedding)
 
@@ -229,7 +229,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
             self._seen = None
             count = reembed(self._store, embedder, progress)
             self._embedding.replace(embedder)
-            self._temperatures.forget()
+            self._findings.forget()
             return count
 
     def abandon_reembedding(self) -> None:

@@ -5,8 +5,11 @@ Does not look for embedders and computes no temperature.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from softkv.embedders import Identity
 from softkv.errors import InputError, KindError, NotExpressible, StoreDamaged, TemperatureError
@@ -14,6 +17,7 @@ from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.storage import ValueKind
 
 GROWN = 4  # a temperature by rule is found again when there are this many times as many items, or as few
+REAL = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,9 @@ def checked_compatibility(given: object) -> str:
 
 def checked_temperature(given: object) -> float:
     """A temperature that a store can remember."""
-    if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given < float("inf"):
-        return float(given)
+    if isinstance(given, REAL) and not isinstance(given, bool) and 0 < given < float("inf"):
+        with suppress(OverflowError):  # of a whole number beyond all floats
+            return float(given)
     raise TemperatureError(f"expected a temperature above 0, got {given!r}. For the best key alone, ask `nearest`.")
 
 

@@ -11,15 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
 from softkv.database import asking
-from softkv.database.asking import Compared, Question
 from softkv.database.embedding import Embedding
 from softkv.database.profile import checked_temperature
+from softkv.database.question import Compared, Question
 from softkv.database.summary import Info, summary
 from softkv.database.view import View
-from softkv.errors import KindError, ShapeError
+from softkv.errors import KindError, ShapeError, TemperatureError
 from softkv.maths.heads import Heads
 from softkv.storage import Item
 from softkv.transfer import export
@@ -106,7 +107,7 @@ class Reader(Mapping[str, Value]):
         """
         asking.checked_options(tolerance, confidence, guarantee)
         view = self._asked_view()
-        queries, one = self._queries(view, query, compatibility, heads)
+        queries, rounded, one = self._queries(view, query, compatibility, heads)
         found = asking.ask(
             view,
             Question(
@@ -114,10 +115,11 @@ class Reader(Mapping[str, Value]):
                 compatibility=self._compared(view, compatibility, heads),
                 temperature=self._temperature(view, temperature, compatibility, heads),
                 k=k,
-                where=None if where is None else dict(where),
+                where=where,
                 mask=mask,
                 heads=heads,
                 show=show,
+                rounded=rounded,
             ),
         )
         return found[0] if one else found
@@ -151,7 +153,7 @@ class Reader(Mapping[str, Value]):
         By equality means that a text is a key of the store, or that a vector is, number by number, a key vector.
         """
         view = self._asked_view()
-        queries, one = self._queries(view, query, compatibility, None)
+        queries, rounded, one = self._queries(view, query, compatibility, None)
         if not one:
             raise ShapeError("expected one text or one vector to compare, got several. Compare them one at a time.")
         usual = checked_temperature(self._temperature(view, temperature, compatibility, None))
@@ -159,8 +161,9 @@ class Reader(Mapping[str, Value]):
             queries,
             compatibility=self._compared(view, compatibility, None),
             temperature=usual,
-            where=None if where is None else dict(where),
+            where=where,
             show=show,
+            rounded=rounded,
         )
         temperatures = np.array([usual * step for step in STEPS])
         strip = replace(soft, queries=queries.repeat(len(STEPS), axis=0), temperature=temperatures, show=1)
@@ -222,20 +225,21 @@ class Reader(Mapping[str, Value]):
         asking.require_items(view.snapshot)
         return view
 
-    def _queries(self, view: View, query: Any, compatibility: Compared | None, heads: Heads | None) -> tuple[Any, bool]:
-        """The queries as a matrix, and whether there was one that is not a batch."""
-        texts = [query] if isinstance(query, str) else query if _are_texts(query) else None
+    def _queries(
+        self, view: View, query: Any, compatibility: Compared | None, heads: Heads | None
+    ) -> tuple[Any, Any, bool]:
+        """The queries as a matrix, how far each is from what was given, and whether there was one, not a batch."""
+        texts = _texts_of(query)
         if texts is not None:
-            embedded = self._embedding.queries(list(texts), view.profile.embedder, view.layout.key_width)
-            return embedded, isinstance(query, str)
-        try:
-            array = np.asarray(query)
-        except ValueError as error:
-            raise ShapeError(f"queries are ragged: all must have the same width ({error})") from error
+            embedded = self._embedding.queries(texts, view.profile.embedder, view.layout.key_width)
+            return embedded, 0.0, isinstance(query, str)
+        array = _array_of(query, "queries")
         if array.dtype.kind not in "fiu":
             raise KindError(f"expected a text, a vector, or many of either as the query, got {array.dtype}.")
         if array.ndim not in (1, 2):
             raise ShapeError(f"expected one vector or a matrix of them as the query, got shape {array.shape}.")
+        if array.shape == (0,):  # an empty list asks nothing, be it of texts or of vectors
+            array = np.empty((0, view.layout.key_width), np.float32)
         free = heads is not None or not (compatibility is None or isinstance(compatibility, str))
         if array.shape[-1] != view.layout.key_width and not free:
             known = view.profile.embedder
@@ -244,16 +248,23 @@ class Reader(Mapping[str, Value]):
                 f"the query has width {array.shape[-1]}, but this store holds keys of width {view.layout.key_width}"
                 f"{made}. Embed it with the same model, or open another store."
             )
-        return np.atleast_2d(np.asarray(array, np.float32)), array.ndim == 1
+        given = np.atleast_2d(array)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name, in the lookup
+            queries = given.astype(np.float32)
+            return queries, np.linalg.norm(given - queries, axis=-1), array.ndim == 1
 
     def _compared(self, view: View, given: Compared | None, heads: Heads | None) -> Compared:
+        if heads is not None and not isinstance(heads, Heads):
+            raise KindError(
+                f"expected heads to be softkv.Heads, got {type(heads).__name__}. Stack the projections in it."
+            )
         if given is not None:
             return given
         return "scaled_dot" if heads is not None else view.profile.compatibility or "dot"
 
     def _temperature(self, view: View, given: Any, compatibility: Compared | None, heads: Heads | None) -> Any:
         if given is not None:
-            return float(given) if isinstance(given, (int, np.number)) and not isinstance(given, bool) else given
+            return _temperatures_of(given)
         compared = self._compared(view, compatibility, heads)
         # The scores of a function, a matrix or learned heads have a scale of their own, which is not ours to choose.
         return view.temperature(compared).value if isinstance(compared, str) and heads is None else 1.0
@@ -268,15 +279,36 @@ class Reader(Mapping[str, Value]):
         return None if item is None else Exact(item.name, item.value, item.payload)
 
 
-def _are_texts(query: Any) -> bool:
-    if isinstance(query, np.ndarray):
-        return query.dtype.kind in "UO" and query.size > 0 and isinstance(query.flat[0], str)
+def _texts_of(query: Any) -> list[str] | None:
+    """The texts that ask, or None when vectors do."""
+    if isinstance(query, str):
+        return [query]
+    if hasattr(query, "dtype") and not hasattr(query, "requires_grad"):  # an array, or a column of a table
+        query = np.asarray(query)
+        query = query.tolist() if query.dtype.kind in "UOT" and query.ndim == 1 else None
     if not isinstance(query, (list, tuple)) or not query:
-        return False
+        return None
     texts = sum(isinstance(one, str) for one in query)
     if 0 < texts < len(query):
         raise KindError("expected queries that are all texts or all vectors, got a mixture.")
-    return texts > 0
+    return list(query) if texts else None
+
+
+def _array_of(given: Any, what: str) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"{what} are ragged: all must have the same width ({error})") from error
+    except (TypeError, RuntimeError) as error:  # an array of another library that does not turn into one of NumPy's
+        raise KindError(f"{what} cannot be read as an array ({error})") from error
+
+
+def _temperatures_of(given: Any) -> Any:
+    """A float, or an array of one for each query; whether they are above 0 is seen to in the lookup."""
+    array = _array_of(given, "temperatures")
+    if array.dtype.kind not in "fiu":
+        raise TemperatureError(f"expected a temperature above 0, or one for each query, got {given!r}.")
+    return array.astype(np.float64) if array.ndim else float(array)
 
 
 def _warmth(answer: Answer) -> Warmth:

@@ -3,27 +3,32 @@
 Does not look anything up (asking.py).
 """
 
+import math
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
 from softkv.database.profile import Profile, Temperature
+from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.learning.temperature import typical_temperature
 from softkv.storage import Layout, Snapshot, ValueKind
 
+TOGETHER = 4096  # values that are looked at together
 LUKEWARM = {"cosine": 0.1}  # where the items tell nothing: there are fewer than two, or all are alike
 
 
 class View:
     """A snapshot, its profile, its labels, and how long its keys are."""
 
-    def __init__(self, snapshot: Snapshot, temperatures: "Temperatures") -> None:
-        self.snapshot, self._temperatures = snapshot, temperatures
+    def __init__(self, snapshot: Snapshot, findings: "Findings") -> None:
+        self.snapshot, self._findings = snapshot, findings
         self.profile = Profile.of(snapshot.settings)
 
     @property
@@ -60,37 +65,80 @@ class View:
         with np.errstate(divide="ignore"):
             return np.where(self.lengths > 0, np.float32(1.0) / self.lengths, np.float32(0.0))
 
+    @cached_property
+    def reach(self) -> "Reach":
+        """How far values lie from their middle, those of dead rows included."""
+        return self._findings.reach(self.snapshot)
+
     def temperature(self, compatibility: str) -> Temperature:
         """The temperature that the store remembers, or else the one by rule."""
         kept = self.profile.temperature
         if kept is not None and compatibility == self.profile.compatibility and kept.suits(len(self.snapshot)):
             return kept
-        return self._temperatures.by_rule(self.snapshot, compatibility)
+        return self._findings.temperature(self.snapshot, compatibility, self.profile.embedder)
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
         return [Described(item.name, item.value, item.payload) for item in self.snapshot.items(list(rows))]
 
 
-class Temperatures:
-    """The temperatures by rule of a handle, one for each compatibility, found again when the store has grown."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """All of some values lie within a radius of their middle, (p,)."""
+
+    middle: npt.NDArray[np.float64]
+    radius: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any]) -> "Reach":
+        """The reach of values, (n, p) or (n,)."""
+        cells = values.reshape(len(values), -1)
+        return cls(cells.mean(axis=0, dtype=np.float64), 0.0).with_more(cells)
+
+    def with_more(self, values: npt.NDArray[Any]) -> "Reach":
+        """The reach of these values as well, around the same middle."""
+        apart = values.reshape(len(values), -1) - self.middle
+        farthest = math.sqrt(float(np.einsum("ij,ij->i", apart, apart).max(initial=0.0)))
+        return Reach(self.middle, max(self.radius, farthest))
+
+
+class Findings:
+    """What a handle found out about its store and need not find again, shared with its snapshots.
+
+    The temperatures by rule, one for each way to compare and each embedder, until the store has outgrown them; and the
+    reach of the values of one generation, kept up as rows are added.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[str, Temperature] = {}
+        self._temperatures: dict[tuple[str, Identity | None], Temperature] = {}
+        self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at
         self._lock = threading.Lock()
 
-    def by_rule(self, snapshot: Snapshot, compatibility: str) -> Temperature:
+    def temperature(self, snapshot: Snapshot, compatibility: str, embedder: Identity | None) -> Temperature:
         """The temperature at which about ten items contribute."""
         with self._lock:
-            found = self._found.get(compatibility)
+            found = self._temperatures.get((compatibility, embedder))
             if found is None or not found.suits(len(snapshot)):
                 (block,) = snapshot.blocks(snapshot.rows)
                 value = typical_temperature(block.vectors, block.live, compatibility)
                 found = Temperature(value or LUKEWARM.get(compatibility, 1.0), "rule", len(snapshot))
-                self._found[compatibility] = found
+                self._temperatures[compatibility, embedder] = found
             return found
 
-    def forget(self) -> None:
-        """The keys are others now."""
+    def reach(self, snapshot: Snapshot) -> Reach:
+        """How far values lie from their middle, at the least."""
         with self._lock:
-            self._found.clear()
+            generation, seen, reach = self._reach or (-1, 0, None)
+            if reach is None or generation != snapshot.generation:
+                generation, seen = snapshot.generation, min(TOGETHER, snapshot.rows)
+                reach = Reach.of(snapshot.values(np.arange(seen)))
+            while seen < snapshot.rows:
+                stop = min(seen + TOGETHER, snapshot.rows)
+                reach, seen = reach.with_more(snapshot.values(np.arange(seen, stop))), stop
+            self._reach = generation, seen, reach
+            return reach
+
+    def forget(self) -> None:
+        """The items are others now."""
+        with self._lock:
+            self._temperatures.clear()

@@ -77,6 +77,11 @@ class Snapshot:
         return self._head.number
 
     @property
+    def generation(self) -> int:
+        """The number of the files that hold the rows; 0 while nothing was ever added. Rows of one never change."""
+        return self._standing.generation if self._standing else 0
+
+    @property
     def layout(self) -> Layout | None:
         """Widths and kind; None while nothing was ever added."""
         return self._standing.layout if self._standing else None

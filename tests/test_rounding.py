@@ -1,0 +1,141 @@
+"""How far rounding may have moved an answer: the reference, in float64, is never farther off than is admitted."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.maths.compatibility import bilinear
+
+from . import reference
+from .databases import LABELS
+
+
+def one_hot(label: str) -> list[float]:
+    """A label as a distribution."""
+    return [float(label == name) for name in LABELS]
+
+
+def truth(db: softkv.SoftKV, query: Any, score: reference.Score, temperature: float) -> np.ndarray:
+    """The value by the reference, of numbers and vectors as they are stored, and of labels one-hot."""
+    items = list(db.select())
+    values = [one_hot(one.value) if isinstance(one.value, str) else one.value for one in items]
+    columns = [np.ravel(np.asarray(value, np.float64)).tolist() for value in values]
+    keys, asked = [one.vector.tolist() for one in items], np.asarray(query).tolist()
+    return np.array(reference.lookup(asked, keys, columns, score=score, temperature=temperature).value)
+
+
+def unlike_the_rest(count: int, kind: str) -> Any:
+    """Values all alike but for the first, so that their scale is small, and the spread around some answers is not."""
+    if kind == "label":
+        return [LABELS[1], *[LABELS[0]] * (count - 1)]
+    values = np.zeros((count, 2) if kind == "vector" else count)
+    values[0] = 1.0
+    return values
+
+
+@pytest.mark.parametrize("kind", ["number", "vector", "label"])
+@pytest.mark.parametrize(("compatibility", "temperature"), [("cosine", 1e-3), ("dot", 0.05), ("laplace", 0.01)])
+def test_one_value_unlike_the_rest_is_reckoned_with(
+    tmp_path: Path, kind: str, compatibility: str, temperature: float
+) -> None:
+    """Between two keys a logit's rounding moves the answer by the distance of their values, not by the value scale."""
+    rng = np.random.default_rng(0)
+    keys = rng.standard_normal((1000, 32))
+    keys[1] = keys[0] + 1e-3 * rng.standard_normal(32)
+    with softkv.open(tmp_path / "s", compatibility=compatibility, value=kind) as db:
+        db.add(vectors=keys, values=unlike_the_rest(1000, kind))
+        score = getattr(reference, compatibility)
+        for query in (keys[0] + 0.1 * rng.standard_normal((4, 32))).astype(np.float32):
+            answer = db.lookup(query, temperature=temperature)
+            found = truth(db, query, score, temperature)
+            found = found[: len(np.ravel(answer.value))] if kind == "label" else found
+            if kind == "label":
+                found = np.array([found[LABELS.index(str(name))] for name in answer.labels])
+            assert np.linalg.norm(np.ravel(answer.value) - found) <= answer.error
+
+
+@pytest.mark.parametrize("far", [10.0, 1e3, 1e5])
+def test_a_query_far_from_all_keys_says_how_little_it_can_tell(tmp_path: Path, far: float) -> None:
+    """Differences of squares lose digits with the distance, wherever the origin is."""
+    rng = np.random.default_rng(1)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=rng.standard_normal((300, 8)), values=rng.standard_normal(300))
+        for query in (rng.standard_normal((4, 8)) + far).astype(np.float32):
+            answer = db.lookup(query, temperature=far / 5)
+            found = truth(db, query, reference.gaussian, far / 5)
+            assert abs(answer.value - found[0]) <= answer.error
+
+
+def test_rounding_the_query_itself_counts(tmp_path: Path) -> None:
+    """Keys and queries are compared in float32; one in float64 that does not fit is off before it is compared."""
+    rng = np.random.default_rng(2)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        keys = (rng.standard_normal((200, 4)) + 1e5).astype(np.float32)
+        db.add(vectors=keys, values=rng.standard_normal(200))
+        for query in rng.standard_normal((5, 4)) + 1e5:
+            answer = db.lookup(query, temperature=0.5)
+            assert abs(answer.value - truth(db, query, reference.gaussian, 0.5)[0]) <= answer.error
+        same = db.lookup(keys[0], temperature=0.5)
+        assert same.error < db.lookup(keys[0].astype(float) + 1e-3, temperature=0.5).error
+
+
+def test_what_is_shown_does_not_change_what_is_admitted(tmp_path: Path) -> None:
+    """The scores of a function are sized up by its mass, which is there also when nobody is shown."""
+    rng = np.random.default_rng(3)
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=rng.standard_normal((50, 4)), values=rng.standard_normal(50))
+        query, matrix = rng.standard_normal(4).astype(np.float32), rng.standard_normal((4, 4)).astype(np.float32)
+        for compared in (lambda q, k: 100 * (q @ k.T), bilinear(100 * matrix)):
+            shown = db.lookup(query, compatibility=compared, temperature=10.0)
+            hidden = db.lookup(query, compatibility=compared, temperature=10.0, show=0)
+            assert shown.error == hidden.error > 1e-8
+
+
+def test_projections_that_stretch_stretch_the_rounding(tmp_path: Path) -> None:
+    """With heads the error is that of the projected answer."""
+    rng = np.random.default_rng(4)
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=rng.standard_normal((60, 6)), values=rng.standard_normal((60, 3)))
+        items = list(db.select())
+        for stretch in (1.0, 10.0):
+            draws = {"w_q": (2, 4, 6), "w_k": (2, 4, 6), "w_v": (2, 3, 3), "w_o": (3, 6)}
+            arrays = {name: stretch * rng.standard_normal(shape) for name, shape in draws.items()}
+            # The reference takes float64 projections; the lookup rounds them as well.
+            heads = softkv.Heads(**{name: one.astype(np.float32) for name, one in arrays.items()})
+            for query in rng.standard_normal((4, 6)).astype(np.float32):
+                answer = db.lookup(query, heads=heads, temperature=stretch**2)
+                each = [
+                    reference.Head(q.tolist(), [0.0] * 4, k.tolist(), [0.0] * 4, v.tolist(), [0.0] * 3)
+                    for q, k, v in zip(heads.w_q, heads.w_k, heads.w_v, strict=True)
+                ]
+                found, _ = reference.multi_head(
+                    query.tolist(),
+                    [one.vector.tolist() for one in items],
+                    [np.asarray(one.value).tolist() for one in items],
+                    heads=each,
+                    output_matrix=heads.w_o.tolist(),
+                    output_offset=[0.0] * 3,
+                    temperature=stretch**2,
+                )
+                assert np.linalg.norm(answer.value - found) <= answer.error < 0.01 * stretch**2
+
+
+def test_logits_that_rounding_may_turn_over_promise_nothing(tmp_path: Path) -> None:
+    """When a logit may be off by more than 1, the answer may be any value, and the error says so."""
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add(vectors=[[1e4, 1.0], [1e4, 2.0], [1e4, 3.0]], values=[0.0, 10.0, 20.0])
+        assert db.lookup([1e4, 1.0], temperature=1e-3).error >= 20.0
+        assert db.lookup([1.0, 1.0], temperature=1e3).error < 0.01
+
+
+def test_ordinary_answers_admit_little(tmp_path: Path) -> None:
+    """An error that is always kept by being huge would be of no use."""
+    rng = np.random.default_rng(5)
+    for number, values in enumerate((rng.standard_normal(500), rng.standard_normal((500, 3)))):
+        with softkv.open(tmp_path / str(number)) as db:
+            db.add(vectors=rng.standard_normal((500, 64)), values=values)
+            answers = db.lookup(rng.standard_normal((20, 64)))
+            assert answers.error.max() < 1e-3 * db.info().value_scale
