@@ -1,12 +1,17 @@
 """Opening a database and changing it."""
 
+import contextlib
 import os
+import tempfile
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import softkv
 from softkv.database import import_from
@@ -338,3 +343,175 @@ def test_a_reader_cannot_add(tmp_path: Path) -> None:
     filled(tmp_path / "s", "number").close()
     with softkv.open(tmp_path / "s", "r") as db, pytest.raises(AccessRefused, match="open for reading"):
         db.add("a", 1.0)
+
+
+def test_only_keys_are_deleted_by_key(tmp_path: Path) -> None:
+    """A list after `del` is no key, as in a dict, and nothing goes."""
+    with filled(tmp_path / "s", "number", count=3) as db:
+        for key in (["item 0", "item 1"], 5, None):
+            with pytest.raises(InputError):
+                del db[key]
+        assert db.pop("#9", 1.0) == db.pop(5, 1.0) == db.get("\0", 1.0) == 1.0
+        assert len(db) == 3
+
+
+def test_an_item_is_popped_by_one_thread_alone(tmp_path: Path) -> None:
+    """However many pop at once, each item comes out once; the others get their default."""
+    found: list[float] = []
+    failures: list[BaseException] = []
+    with filled(tmp_path / "s", "number", count=30) as db:
+        values = list(db.values())
+
+        def empty() -> None:
+            try:
+                for number in range(30):
+                    value = db.pop(f"item {number}", None)
+                    found.extend([] if value is None else [value])
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=empty) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert sorted(found) == sorted(values)
+        assert db.check().ok
+
+
+def test_threads_that_set_a_default_agree_on_it(tmp_path: Path) -> None:
+    """The first one counts, and all get that one back."""
+    found: list[float] = []
+    start = threading.Barrier(4)
+
+    def settle(number: int) -> None:
+        start.wait()
+        found.append(db.setdefault("two words", float(number)))
+
+    with softkv.open(tmp_path / "s") as db:
+        db["one"] = 1.0
+        threads = [threading.Thread(target=settle, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [db["two words"]] * 4
+
+
+def test_lookups_do_not_wait_for_texts_to_be_embedded(tmp_path: Path) -> None:
+    """While one thread embeds a batch, others read what is there."""
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(texts: list[str]) -> np.ndarray:
+        if "slow" in texts:
+            asked.set()
+            assert answered.wait(10)
+        return np.array([[len(text), 1.0] for text in texts])
+
+    with softkv.open(tmp_path / "s", embedder=slow) as db:
+        db["a"] = 1.0
+        adding = threading.Thread(target=db.add, args=("slow", 2.0))
+        adding.start()
+        assert asked.wait(10)
+        assert db.lookup([1.0, 1.0]).scored == len(db) == 1
+        answered.set()
+        adding.join()
+        assert db["slow"] == 2.0
+
+
+def test_a_refilled_store_finds_its_temperature_anew(tmp_path: Path) -> None:
+    """What suited the items that are gone need not suit the new ones, nor another way to compare."""
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add(vectors=vectors_of(40), values=np.zeros(40))
+        before = db.info().temperature
+    with softkv.open(tmp_path / "s") as db:
+        db.clear()
+        assert db.info().temperature is None
+        db.add(vectors=vectors_of(40) * 100, values=np.zeros(40))
+        assert db.info().temperature == pytest.approx(before * 10_000, rel=0.1)
+        db.clear()
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=vectors_of(40), values=np.zeros(40))
+        plain = softkv.open(tmp_path / "t", compatibility="gaussian")
+        plain.add(vectors=vectors_of(40), values=np.zeros(40))
+        assert db.info().temperature == pytest.approx(plain.info().temperature, rel=0.1)
+        plain.close()
+
+
+def test_a_wish_of_a_reader_leaves_the_rest_to_the_store(tmp_path: Path) -> None:
+    """Opened with one wish, it follows the store in everything else."""
+    with softkv.open(tmp_path / "s") as db, softkv.open(tmp_path / "s", "r", compatibility="dot") as reader:
+        assert reader.info().compatibility == "dot"
+        db.add(vectors=vectors_of(40), values=np.zeros(40))
+        db.set_temperature(0.5)
+        assert (reader.info().compatibility, reader.info().temperature) == ("cosine", 0.5)
+        db.set_temperature(0.25)
+        assert reader.info().temperature == 0.25
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-20, 1e18, 1e19, 1e25])
+@pytest.mark.parametrize("compatibility", ["dot", "gaussian", "laplace"])
+def test_keys_of_any_size_can_be_kept_and_closed(tmp_path: Path, compatibility: str, scale: float) -> None:
+    """Where float32 cannot score them, a lookup says so; where it can, the temperature is one it can divide by."""
+    with softkv.open(tmp_path / "s", compatibility=compatibility) as db:
+        db.add(vectors=vectors_of(10) * scale, values=np.arange(10.0))
+        assert db.info().temperature >= 1e-36
+        with contextlib.suppress(softkv.errors.NotFinite):
+            assert 0 <= db.lookup(vectors_of(1)[0] * scale).value <= 9
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert len(db) == 10
+
+
+KEYS = st.sampled_from(["a", "b", "c", "d", "é", "e\u0301"])
+CHANGES = st.one_of(
+    st.tuples(st.sampled_from(["set", "setdefault"]), KEYS, st.integers(-9, 9)),
+    st.tuples(st.sampled_from(["del", "pop", "get"]), KEYS, st.just(0)),
+    st.tuples(st.sampled_from(["popitem", "clear", "compact"]), st.just(""), st.just(0)),
+    st.tuples(st.just("update"), st.dictionaries(KEYS, st.integers(-9, 9)), st.just(0)),
+)
+
+
+def applied(change: tuple[str, Any, int], to: Any) -> Any:
+    """What a dict, or what should be like one, gives back."""
+    name, key, value = change
+    try:
+        if name == "set":
+            to[key] = float(value)
+        elif name == "del":
+            del to[key]
+        elif name == "compact":
+            getattr(to, "compact", list)()  # which a dict needs not
+        elif name == "update":
+            to.update({one: float(number) for one, number in key.items()})
+        elif name in ("popitem", "clear"):
+            return getattr(to, name)()
+        elif name == "setdefault":
+            return to.setdefault(key, float(value))
+        else:
+            return getattr(to, name)(key, None) if name == "get" else to.pop(key)
+    except KeyError:
+        return KeyError
+    return None
+
+
+@settings(max_examples=25, deadline=None)
+@given(changes=st.lists(CHANGES, max_size=12))
+def test_a_database_does_what_a_dict_does(changes: list[Any]) -> None:
+    """Whatever is done to both, both say the same and hold the same, in the same order."""
+    plain: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, softkv.open(Path(folder) / "s", embedder=lengths) as db:
+        for change in changes:
+            assert applied(change, db) == applied(change, plain)
+            assert (list(db), list(db.values()), list(db.items())) == (
+                list(plain),
+                list(plain.values()),
+                list(plain.items()),
+            )
+            assert (len(db), "a" in db, db.get("b")) == (len(plain), "a" in plain, plain.get("b"))
+        assert db.check().ok
+
+
+def lengths(texts: list[str]) -> np.ndarray:
+    """A small embedder: how long a text is, and where it stands in the alphabet."""
+    return np.array([[len(text), ord(text[0]), 1.0] for text in texts])

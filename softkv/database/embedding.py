@@ -25,8 +25,8 @@ class Embedding:
         self.path = path
         self._given = given
         self._lock = threading.Lock()
-        self._found: Embedder | None = None
-        self._identity: Identity | None = None
+        self._found: dict[str | None, Embedder] = {}  # by name; None for the one that was given
+        self._compared: dict[Identity, Embedder] = {}  # a snapshot may remember another than the handle
 
     @property
     def is_given(self) -> bool:
@@ -36,18 +36,20 @@ class Embedding:
     def embedder(self, remembered: Identity | None) -> Embedder:
         """The embedder that was given, or the one the store remembers, or the default; refused if they disagree."""
         with self._lock:
-            if self._found is None:
-                given = self._given
-                self._found = find((remembered.name if remembered else DEFAULT) if given is None else given)
-            if remembered is not None and remembered != self._identity:
-                remembered.require(self._found, self.path)
-                self._identity = remembered
-            return self._found
+            if remembered is None:
+                return self._find(DEFAULT)
+            if remembered not in self._compared:
+                found = self._find(remembered.name)
+                remembered.require(found, self.path)
+                self._compared[remembered] = found
+            return self._compared[remembered]
 
     def identity(self, remembered: Identity | None) -> Identity:
         """What the store has to remember of its embedder."""
         if remembered is None:
-            remembered = self._identity = Identity.of(self.embedder(None))
+            found = self.embedder(None)
+            remembered = Identity.of(found)
+            self._compared[remembered] = found
         return remembered
 
     def queries(self, texts: Sequence[str], remembered: Identity | None, key_width: int) -> Matrix:
@@ -69,7 +71,14 @@ class Embedding:
         """The vectors of texts that are stored."""
         return self.embedder(remembered).documents(texts, progress=progress)
 
-    def replace(self, given: Given) -> None:
-        """Go on with another embedder."""
+    def go_on_with(self, given: Given, remembered: Identity) -> None:
+        """The store was just embedded anew, by the embedder that was given or the one of that name."""
         with self._lock:
-            self._given, self._found, self._identity = given, None, None
+            self._compared[remembered] = find(remembered.name if given is None else given)
+
+    def _find(self, name: str) -> Embedder:
+        """The embedder that was given, or else the one of this name."""
+        place = None if self.is_given else name
+        if place not in self._found:
+            self._found[place] = find(name if self._given is None else self._given)
+        return self._found[place]

@@ -58,6 +58,8 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     try:
         profile = Profile.of(store.settings)
         wanted = profile.wishing(value=value, compatibility=compatibility, temperature=temperature, items=len(store))
+        if mode == "r":  # a reader's wishes are its own, and what it does not wish for follows the store
+            wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
         db = SoftKV(store, Embedding(embedder, store.path), wanted if wanted != profile else None, writes=mode != "r")
     except BaseException:
         store.close()
@@ -84,14 +86,14 @@ class SoftKV(Reader, MutableMapping[str, Value]):
 
     def __init__(self, store: Store, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
         self._store, self._embedding, self._writes = store, embedding, writes
+        # Two locks, so that lookups go on while texts are embedded for an `add`. This one is taken first.
+        self._changing = threading.RLock()
         self._lock = threading.RLock()
         self._findings = Findings()
         self._seen: View | None = None
-        self._wanted: Profile | None = None
+        self._wanted = None if writes else wanted
         if wanted is not None and writes:
             store.configure(wanted.settings())
-        elif wanted is not None:
-            self._wanted = wanted  # a reader's wishes are its own
 
     @property
     def path(self) -> str:
@@ -103,15 +105,18 @@ class SoftKV(Reader, MutableMapping[str, Value]):
             commit = self._store.refresh()
             if self._seen is None or self._seen.snapshot.commit != commit:
                 # Subtle: the old view is not closed. Another thread may be reading it; it goes when they all have.
-                self._seen = View(self._store.snapshot(), self._findings)
-                if self._wanted is not None:
-                    kept = self._seen.profile
-                    self._seen.profile = replace(
-                        kept,
-                        compatibility=kept.compatibility or self._wanted.compatibility,
-                        temperature=self._wanted.temperature or kept.temperature,
-                    )
+                self._seen = self._new_view()
             return self._seen
+
+    def _new_view(self) -> View:
+        view = View(self._store.snapshot(), self._findings)
+        if self._wanted is not None:
+            view.profile = replace(
+                view.profile,
+                compatibility=view.profile.compatibility or self._wanted.compatibility,
+                temperature=self._wanted.temperature or view.profile.temperature,
+            )
+        return view
 
     # Changing
 
@@ -137,11 +142,12 @@ class SoftKV(Reader, MutableMapping[str, Value]):
             on_conflict: What a key that is there already means: "error", "replace" or "ignore".
             progress: Called with (done, all) while many texts are embedded.
         """
-        with self._lock:
+        with self._changing:
             what = intake.given(keys, values, vectors, texts, payloads)
             self._store.require_writable()
             kept = Profile.of(self._store.settings)
-            batch = intake.prepared(what, kept, self._store.layout, self._embedding, progress)
+            start = kept if len(self._store) else self._afresh(kept)
+            batch = intake.prepared(what, start, self._store.layout, self._embedding, progress)
             return self._store.append(
                 batch.vectors,
                 batch.values,
@@ -153,15 +159,38 @@ class SoftKV(Reader, MutableMapping[str, Value]):
                 settings=batch.profile.settings() if batch.profile != kept else None,
             )
 
+    def _afresh(self, kept: Profile) -> Profile:
+        """Without the temperature by rule: it suited items that are gone."""
+        self._findings.forget()
+        return replace(kept, temperature=kept.chosen_temperature)
+
     def __setitem__(self, key: str, value: Value) -> None:
         self.add(key, value, on_conflict="replace")
 
     def __delitem__(self, key: str) -> None:
-        self._store.delete(key)
+        self.delete([key])
 
     def delete(self, keys: str | Iterable[str]) -> int:
         """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
-        return self._store.delete(keys if isinstance(keys, str) else list(keys))
+        names = [keys] if isinstance(keys, str) else list(keys)
+        with self._changing:
+            return self._store.delete(names)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove an item and return its value, or the default, if there is no such item and a default is given."""
+        with self._changing:  # or another thread might take the same item, or replace it meanwhile
+            if default and key not in self:
+                return default[0]
+            value = self[key]
+            self.delete([key])
+            return value
+
+    def setdefault(self, key: str, default: Value = None) -> Value:
+        """The value of a key, which is added with this one if it is not there."""
+        with self._changing:
+            if key not in self:
+                self[key] = default
+            return self[key]
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Add or replace many items at once: in one commit, not one each as MutableMapping would."""
@@ -171,11 +200,12 @@ class SoftKV(Reader, MutableMapping[str, Value]):
 
     def clear(self) -> None:
         """Delete all items, in one commit."""
-        self._store.delete(list(self))
+        with self._changing:
+            self._store.delete(list(self))
 
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last, as dict does; returns its key and value."""
-        with self._lock:
+        with self._changing:
             order = self._store.in_order()
             if not len(order):
                 raise KeyMissing("the store is empty")
@@ -185,7 +215,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
 
     def set_temperature(self, temperature: float | None) -> None:
         """Remember a temperature; None goes back to the one by rule."""
-        with self._lock:
+        with self._changing:
             kept = Profile.of(self._store.settings)
             wanted = replace(kept, temperature=None)
             if temperature is not None:
@@ -199,9 +229,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
     def snapshot(self) -> "StoreView":
         """The store as it is now, to read for as long as it is open, whatever is written meanwhile."""
         with self._lock:
-            found = View(self._store.snapshot(), self._findings)
-            found.profile = self._view().profile
-            return StoreView(found, self._embedding)
+            return StoreView(self._new_view(), self._embedding)
 
     def info(self) -> Info:
         """What the store is: items, widths, kind, how it compares, its embedder, its temperature, its size on disk."""
@@ -215,7 +243,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
 
     def compact(self) -> None:
         """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
-        with self._lock:
+        with self._changing:
             self._seen = None
             self._store.compact()
 
@@ -225,20 +253,22 @@ class SoftKV(Reader, MutableMapping[str, Value]):
         When interrupted, calling it again goes on, with None for the model that was begun with. Until it is done,
         nothing else can be written; `abandon_reembedding` drops what was begun.
         """
-        with self._lock:
+        with self._changing:
             self._seen = None
             count = reembed(self._store, embedder, progress)
-            self._embedding.replace(embedder)
-            self._findings.forget()
+            remembered = Profile.of(self._store.settings).embedder
+            if remembered is not None:
+                self._embedding.go_on_with(embedder, remembered)
             return count
 
     def abandon_reembedding(self) -> None:
         """Drop a change of embedder that was begun; the store stays as it was."""
-        self._store.abandon()
+        with self._changing:
+            self._store.abandon()
 
     def close(self) -> None:
         """Finish. What was acknowledged is on the disk already; a writer also leaves a temperature that suits."""
-        with self._lock:
+        with self._changing, self._lock:
             try:
                 self._leave_temperature()
             finally:

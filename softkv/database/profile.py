@@ -43,6 +43,11 @@ class Profile:
     temperature: Temperature | None = None
     others: Mapping[str, Any] = field(default_factory=dict)  # settings that are not ours to understand
 
+    @property
+    def chosen_temperature(self) -> Temperature | None:
+        """The temperature, unless it is one by rule, which goes with the items."""
+        return None if self.temperature is None or self.temperature.origin == "rule" else self.temperature
+
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Profile":
         """The profile in the settings of a store."""

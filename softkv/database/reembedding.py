@@ -29,8 +29,7 @@ def reembed(store: Store, embedder: Given, progress: Progress | None) -> int:
         embedder = known.name if known else None
     found = find(embedder or DEFAULT)
     kept = Profile.of(store.settings)
-    temperature = kept.temperature if kept.temperature and kept.temperature.origin == "given" else None
-    wanted = replace(kept, embedder=Identity.of(found), temperature=temperature)
+    wanted = replace(kept, embedder=Identity.of(found), temperature=kept.chosen_temperature)
     if begun is None:
         _refuse_bare(store)
     is_text = store.layout is not None and store.layout.kind is ValueKind.TEXT

@@ -42,7 +42,8 @@ class Info:
 def summary(view: View, path: str, unfinished: str | None = None) -> Info:
     """The figures of a store as of one commit."""
     snapshot, profile, layout = view.snapshot, view.profile, view.snapshot.layout
-    found = view.temperature(profile.compatibility) if len(snapshot) and profile.compatibility else profile.temperature
+    compared = profile.compatibility if len(snapshot) else None
+    found = view.temperature(compared) if compared else profile.chosen_temperature
     kind = layout.kind if layout else profile.value
     return Info(
         path=path,

@@ -27,6 +27,7 @@ FEWEST = 2.0  # the same for stores of so few items that a quarter of them would
 BINS = 4096
 SPAN = np.log(1e12)  # of the bins: gaps below 1e-12 of the largest count as none
 BLOCK = 1 << 14
+LOWEST = 1e-36  # of temperatures: lookups divide by them in float32
 
 Matrix = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -48,7 +49,8 @@ def typical_temperature(
     chosen = np.sort(np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False))
     # Of two items one is left when the other asks, at any temperature; then it is asked about itself as well.
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
-    gaps = _gaps(keys, live, compatibility, chosen, own)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gaps = _gaps(keys, live, compatibility, chosen, own)
     if gaps is None:
         return None
     sizes, counts = gaps
@@ -60,7 +62,7 @@ def typical_temperature(
             low = middle
         else:
             high = middle
-    return float(np.exp(high))
+    return max(float(np.exp(high)), LOWEST)
 
 
 def _gaps(
@@ -72,7 +74,7 @@ def _gaps(
         best = np.maximum(best, np.where(others, scores, -np.inf).max(1))
         worst = np.minimum(worst, np.where(others, scores, np.inf).min(1))
     widest = float((best - worst).max())
-    if not widest > 0:
+    if not 0 < widest < np.inf:  # all alike, or beyond float32, or not even numbers
         return None
     sizes = widest * np.exp((np.arange(BINS) + 0.5 - BINS) / BINS * SPAN)
     sizes[0] = 0.0
