@@ -8,7 +8,7 @@ Shapes: b queries, p value width, s rows shown, h heads. Arrays are NumPy or tor
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from softkv import portrait
@@ -30,6 +30,16 @@ class Describing(Protocol):
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
+
+
+class Told(NamedTuple):
+    """What was said of some rows, to be said again without the store."""
+
+    found: dict[int, Described]
+
+    def describe(self, rows: Sequence[int]) -> list[Described]:
+        """The items in these rows."""
+        return [self.found[row] for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,8 @@ class Answer:
 class Answers:
     """The answers to many queries: arrays first, an `Answer` for each on demand.
 
-    Leading axes of the queries are leading axes of every array, before the (b, ...) given here.
+    Leading axes of the queries are leading axes of every array, before the (b, ...) given here. Who contributed is
+    asked of the store when an answer is taken, so while it is open. Pickled, answers carry that along.
     """
 
     value: Array  # (b,) numbers, (b, p) vectors, (b, labels) distributions; with heads (b, o)
@@ -186,6 +197,14 @@ class Answers:
 
     def __repr__(self) -> str:
         return portrait.answers_as_text(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        source = self.source
+        if source is not None:
+            rows = sorted({row for row in self.rows.reshape(-1).tolist() if row >= 0})
+            source = Told(dict(zip(rows, source.describe(rows), strict=True)))
+        kept = [getattr(self, one.name) for one in fields(self) if one.name != "source"]
+        return type(self), (*kept, source)
 
     def _contributors(self, index: int) -> tuple[Contributor, ...]:
         columns = (self.rows[index].tolist(), self.weights[index].tolist(), self.scores[index].tolist())

@@ -1,9 +1,14 @@
 """Everything that reads a database: by key as in a dict, by likeness, in every way side by side."""
 
+import copy
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
+import torch
 
 import softkv
 from softkv.answer import Answer, Answers
@@ -201,3 +206,87 @@ def test_a_reader_needs_no_right_to_write(tmp_path: Path) -> None:
         for change in (lambda: db.add("a", 1.0), lambda: db.delete("item 0"), db.clear, db.compact, db.popitem):
             with pytest.raises(softkv.errors.AccessRefused):
                 change()
+
+
+@pytest.mark.parametrize("given", [list, np.asarray, torch.tensor, pandas.Series])
+def test_queries_come_from_any_library(tmp_path: Path, given: Any) -> None:
+    """Lists, arrays, tensors and columns of a table ask alike; so do columns of texts."""
+    with filled(tmp_path / "s", "number") as db:
+        assert db.lookup(given(QUERIES[0].tolist())).value == pytest.approx(db.lookup(QUERIES[0]).value)
+        assert db.lookup(QUERIES, temperature=given([0.1, 0.2, 0.4]))[2].temperature == pytest.approx(0.4)
+    with films(tmp_path / "t") as db:
+        if given is not torch.tensor:
+            assert len(db.lookup(given(["gold", "boat"]))) == 2
+
+
+def test_what_cannot_be_read_as_a_query_is_refused_by_name(tmp_path: Path) -> None:
+    """Not by the error of whichever library notices first."""
+    with filled(tmp_path / "s", "number") as db:
+        for query in (
+            torch.zeros(5, requires_grad=True),
+            np.array("gold"),
+            [10**400] * 5,
+            {"a": 1},
+            b"gold",
+            iter([1.0]),
+        ):
+            with pytest.raises(KindError):
+                db.lookup(query)
+        for temperature in (True, "0.5", 2**2000, [0.0, 1.0, 1.0], [[0.1]]):
+            with pytest.raises(softkv.errors.InputError):
+                db.lookup(QUERIES, temperature=temperature)
+        for where in ("n", ["n"], [("n", 1)], 5):
+            with pytest.raises(softkv.errors.FilterError):
+                db.lookup(QUERIES, where=where)
+        with pytest.raises(ShapeError, match="ragged"):
+            db.lookup(QUERIES, mask=[[True], [True, False]])
+        with pytest.raises(softkv.errors.AllMasked, match="leaves no item"):
+            db.lookup(QUERIES[0], mask=[False] * 40)
+        with pytest.raises(softkv.errors.NotFinite):
+            db.lookup([1e39] * 5)
+        with pytest.raises(KindError, match="Heads"):
+            db.lookup(QUERIES, heads="two")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_queries_have_no_answers(tmp_path: Path, kind: str) -> None:
+    """An empty list is no mistake, as the end of a stream may be one."""
+    with filled(tmp_path / "s", kind) as db:
+        for query in ([], np.zeros((0, 5))):
+            for options in ({}, {"k": 3}, {"where": {"n": {"$lt": 3}}}, {"show": 0}):
+                answers = db.lookup(query, **options)
+                assert (len(answers), list(answers), answers.to_dict()) == (0, [], [])
+
+
+def test_answers_outlive_the_store_when_they_are_pickled(tmp_path: Path) -> None:
+    """They carry their contributors along; those that were not say that the store is closed."""
+    with filled(tmp_path / "s", "number") as db:
+        answers = db.lookup(QUERIES)
+        expected = [answer.contributors for answer in answers]
+        copies = [pickle.loads(pickle.dumps(answers)), copy.deepcopy(answers)]
+        comparison = pickle.loads(pickle.dumps(db.compare(QUERIES[0])))
+    for kept in copies:
+        assert [answer.contributors for answer in kept] == expected
+        assert [one.payload for one in kept[1].contributors] == [one.payload for one in expected[1]]
+        assert np.array_equal(kept.value, answers.value)
+    assert [one.payload for one in comparison.soft.contributors] == [one.payload for one in expected[0]]
+    with pytest.raises(softkv.errors.HandleClosed):
+        answers[0]
+
+
+def test_items_are_iterated_as_of_one_commit(tmp_path: Path) -> None:
+    """What is changed meanwhile is seen by the next iteration, not by this one."""
+    with filled(tmp_path / "s", "number", count=5) as db:
+        before = list(db.items())
+        for view, expected in ((db.items(), before), (db.values(), [value for _, value in before]), (db, list(db))):
+            seen = iter(view)
+            first = next(seen)
+            db.add("item 4", 100.0, vectors=QUERIES[0], on_conflict="replace")
+            db.delete("item 3")
+            db.compact()
+            assert [first, *seen] == expected
+            db.add("item 3", before[3][1], vectors=QUERIES[0])
+            db.add("item 4", before[4][1], vectors=QUERIES[0], on_conflict="replace")
+            db.delete("item 4")
+            db.add("item 4", before[4][1], vectors=QUERIES[0])
+        assert (before[2] in db.items(), before[2][1] in db.values(), len(db.items())) == (True, True, 5)

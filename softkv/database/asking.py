@@ -42,12 +42,12 @@ class Candidates:
 
 def ask(view: View, question: Question) -> Answers:
     """The answers to a question."""
-    return _answered(view, question, _candidates(view.snapshot, question))
+    return _answered(view, question, _candidates(view, question))
 
 
 def ask_each(view: View, question: Question) -> Answers:
     """Every live item, in order, asks all of them; the question brings no queries of its own."""
-    snapshot, rows = view.snapshot, view.snapshot.in_order()
+    snapshot, rows = view.snapshot, view.order
     candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), question.mask, rows)
     return _answered(view, replace(question, queries=candidates.keys), candidates)
 
@@ -67,14 +67,15 @@ def row_equal_to(snapshot: Snapshot, query: Matrix) -> int | None:
     return None
 
 
-def _candidates(snapshot: Snapshot, question: Question) -> Candidates:
+def _candidates(view: View, question: Question) -> Candidates:
+    snapshot = view.snapshot
     mask = None if snapshot.live.all() else snapshot.live[None, :]
     if question.where is not None:
         mask = snapshot.matching(question.where)[None, :]
         if not mask.any():
             raise AllMasked(f"no item matches where={question.where!r}, so there is nothing to average. Widen it.")
     if question.mask is not None:
-        mask = _over_rows(snapshot, question.mask) & (True if mask is None else mask)
+        mask = _over_rows(view, question.mask) & (True if mask is None else mask)
         if not mask.any() and len(mask):
             raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
     if mask is not None and mask.shape[0] == 1:
@@ -85,13 +86,13 @@ def _candidates(snapshot: Snapshot, question: Question) -> Candidates:
     return Candidates(block.vectors, block.values, mask, None)
 
 
-def _over_rows(snapshot: Snapshot, given: Any) -> Mask:
+def _over_rows(view: View, given: Any) -> Mask:
     """A mask over the live items in their order, as one over the rows of the arena."""
     try:
         mask = np.asarray(given)
     except ValueError as error:
         raise ShapeError(f"the mask is ragged: all its rows must have the same width ({error})") from error
-    order = snapshot.in_order()
+    order = view.order
     if mask.dtype != np.bool_:
         raise KindError(f"expected a boolean mask, True where a query may see an item, got {mask.dtype}.")
     if mask.ndim not in (1, 2) or mask.shape[-1] != len(order):
@@ -100,7 +101,7 @@ def _over_rows(snapshot: Snapshot, given: Any) -> Mask:
             f"order of the store, got {mask.shape}."
         )
     mask = np.atleast_2d(mask)
-    spread: Mask = np.zeros((len(mask), snapshot.rows), np.bool_)
+    spread: Mask = np.zeros((len(mask), view.snapshot.rows), np.bool_)
     spread[:, order] = mask
     return spread
 

@@ -80,8 +80,8 @@ class Reader(Mapping[str, Value]):
         self, where: Mapping[str, Any] | None = None, *, start: int = 0, stop: int | None = None
     ) -> Iterator[Item]:
         """The items in their order whose payload matches `where`, from the one at `start` to that before `stop`."""
-        snapshot = self._view().snapshot
-        rows = snapshot.in_order()
+        view = self._view()
+        snapshot, rows = view.snapshot, view.order
         if where is not None and len(rows):
             rows = rows[snapshot.matching(where)[rows]]
         rows = rows[start:stop]

@@ -19,6 +19,7 @@ from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.learning.temperature import typical_temperature
 from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.storage.layout import Rows
 
 TOGETHER = 4096  # values that are looked at together
 LUKEWARM = {"cosine": 0.1}  # where the items tell nothing: there are fewer than two, or all are alike
@@ -41,6 +42,11 @@ class View:
     def labels(self) -> tuple[str, ...] | None:
         """The labels in the order of their codes, or None when values are not labels."""
         return tuple(self.snapshot.labels()) if self.layout.kind is ValueKind.LABEL else None
+
+    @cached_property
+    def order(self) -> Rows:
+        """The live rows in the order in which their items were first added."""
+        return self.snapshot.in_order()
 
     @cached_property
     def lengths(self) -> npt.NDArray[np.float32]:
