@@ -515,3 +515,19 @@ def test_a_database_does_what_a_dict_does(changes: list[Any]) -> None:
 def lengths(texts: list[str]) -> np.ndarray:
     """A small embedder: how long a text is, and where it stands in the alphabet."""
     return np.array([[len(text), ord(text[0]), 1.0] for text in texts])
+
+
+def test_a_reader_finds_the_temperature_that_the_writer_leaves(tmp_path: Path) -> None:
+    """By rule both find the same, and so does whoever opens the store afterwards, until a quarter is left of it."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=vectors_of(80), values=np.zeros(80))
+        with softkv.open(tmp_path / "s", "r") as reader:
+            found = reader.info().temperature
+            assert found == db.info().temperature
+    with softkv.open(tmp_path / "s") as db:
+        assert db.info().temperature == found
+        db.delete([f"#{number}" for number in range(1, 60)])
+        assert db.info().temperature_from == "rule, from 80 items"
+        db.delete([f"#{number}" for number in range(60, 65)])
+        assert db.info().temperature_from == "rule, from 16 items"
+        assert db.info().temperature != found

@@ -1,10 +1,13 @@
 """How far rounding may have moved an answer: the reference, in float64, is never farther off than is admitted."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import softkv
 from softkv.maths.compatibility import bilinear
@@ -139,3 +142,45 @@ def test_ordinary_answers_admit_little(tmp_path: Path) -> None:
             db.add(vectors=rng.standard_normal((500, 64)), values=values)
             answers = db.lookup(rng.standard_normal((20, 64)))
             assert answers.error.max() < 1e-3 * db.info().value_scale
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    compatibility=st.sampled_from(["dot", "scaled_dot", "cosine", "gaussian", "laplace"]),
+    size=st.sampled_from([1e-3, 1.0, 1e3]),
+    warmth=st.floats(1e-3, 1e2),
+    single=st.booleans(),
+)
+def test_no_answer_is_farther_off_than_it_says(
+    seed: int, compatibility: str, size: float, warmth: float, single: bool
+) -> None:
+    """Hot or cold, long keys or short, queries in float32 or float64, of one number or of several."""
+    rng = np.random.default_rng(seed)
+    count, width = int(rng.integers(2, 30)), int(rng.integers(1, 6))
+    values = rng.standard_normal(count) * 10.0 ** rng.integers(-2, 5) + 10.0 ** rng.integers(0, 5)
+    usual = {"cosine": 1.0, "laplace": size}.get(compatibility, size**2)
+    query = rng.standard_normal(width) * size
+    query = query.astype(np.float32) if single else query
+    with tempfile.TemporaryDirectory() as folder, softkv.open(Path(folder) / "s", compatibility=compatibility) as db:
+        db.add(vectors=rng.standard_normal((count, width)) * size, values=values)
+        answer = db.lookup(query, temperature=usual * warmth)
+        found = truth(db, query, getattr(reference, compatibility), usual * warmth)
+        assert abs(answer.value - found[0]) <= answer.error
+
+
+def test_a_function_is_taken_to_be_as_steep_as_a_distance(tmp_path: Path) -> None:
+    """What rounding the query does to its scores is not known, but is not taken for nothing."""
+    rng = np.random.default_rng(7)
+
+    def farthest(queries: Any, keys: Any) -> Any:
+        return -np.abs(queries[:, None, :] - keys[None]).max(-1)
+
+    def score(query: reference.Vector, key: reference.Vector) -> float:
+        return -max(abs(a - b) for a, b in zip(query, key, strict=True))
+
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=rng.standard_normal((40, 3)) * 1e-2 + 100, values=rng.standard_normal(40))
+        for query in rng.standard_normal((8, 3)) * 1e-2 + 100:
+            answer = db.lookup(query, compatibility=farthest, temperature=1e-4)
+            assert abs(answer.value - truth(db, query, score, 1e-4)[0]) <= answer.error

@@ -73,3 +73,26 @@ def test_one_far_item_leaves_the_others_their_resolution() -> None:
     found = typical_temperature(keys, live, "gaussian")
     assert found is not None
     assert effective(keys, live, "gaussian", found) == pytest.approx(10, rel=0.02)
+
+
+@pytest.mark.parametrize("count", range(2, 11))
+@pytest.mark.parametrize("name", ["cosine", "gaussian"])
+def test_small_stores_get_one_as_well(name: str, count: int) -> None:
+    """From two items on, some of them twice or not: one that is finite, above 0, and neither frozen nor uniform."""
+    keys = np.random.default_rng(count).standard_normal((count, 3)).astype(np.float32)
+    for some in (keys, np.concatenate([keys, keys])):
+        live = np.ones(len(some), np.bool_)
+        found = typical_temperature(some, live, name)
+        assert found is not None
+        assert 0 < found < 1e6
+        if len(some) > 2:
+            assert 1.0 < effective(some, live, name, found) < len(some)
+
+
+@pytest.mark.parametrize("name", ["dot", "scaled_dot", "gaussian", "laplace", "cosine"])
+def test_keys_that_float32_cannot_score_have_no_temperature(name: str) -> None:
+    """Products that overflow or vanish warn nobody and choose nothing, or something that can be divided by."""
+    keys = np.random.default_rng(4).standard_normal((20, 4)).astype(np.float32)
+    for scale in (1e-30, 1e-20, 1e19, 1e30):
+        found = typical_temperature((keys * np.float32(scale)), np.ones(20, np.bool_), name)
+        assert found is None or 1e-36 <= found < 1e38

@@ -24,6 +24,7 @@ from softkv.maths.lookup import Found
 from softkv.storage import ValueKind
 
 UNIT = 2.0**-24  # the rounding of one operation in float32
+EXPONENTIAL = 2.0  # such roundings of a weight itself, however small its logit
 HEAVY = 40.0  # logits below the best row within which a row has any weight
 
 Floats = npt.NDArray[np.float64]
@@ -59,7 +60,7 @@ def _moved(view: View, found: Found, question: Question) -> Floats:
     best = np.abs(log_mass if log_mass.ndim == 1 else log_mass.max(-1)) + math.log(view.snapshot.rows)
     asked = np.linalg.norm(queries.astype(np.float64), axis=-1)
     width, longest = view.layout.key_width, view.longest_key
-    steps = 2.0 + math.sqrt(width)
+    steps = 4.0 + math.sqrt(width)
     moved: Floats
     if compared.rewrite is not None:
         rewritten, extra = _rewritten(queries, compared, question.heads)
@@ -73,9 +74,12 @@ def _moved(view: View, found: Found, question: Question) -> Floats:
         near = np.sqrt(2.0 * temperature * (best + HEAVY))
         apart = np.finfo(np.float32).eps ** 0.5 / UNIT + steps * best + question.rounded / UNIT * near / temperature
         moved = np.minimum(steps * 0.5 * (asked + longest) ** 2 / temperature, apart)
-    else:
-        moved = steps * (best if compared.name != "uniform" else 0.0 * best)
-    return UNIT * moved
+    elif compared.name == "uniform":
+        moved = np.zeros(len(queries))
+    else:  # nobody knows how steep a function is; most are no steeper than a distance or a product with a key
+        steep = 1.0 if compared.name == "additive" else max(1.0, longest)
+        moved = steps * best + question.rounded / UNIT * steep / temperature
+    return UNIT * (moved + EXPONENTIAL)
 
 
 def _rewritten(queries: Any, compared: Compatibility, heads: Heads | None) -> tuple[Floats, float]:
