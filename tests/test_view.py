@@ -1,0 +1,38 @@
+"""What a lookup needs to know of one commit, found once and kept up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.database.view import TOGETHER, Reach
+
+from .databases import vectors_of
+
+
+def test_values_lie_within_reach_of_their_middle(tmp_path: Path) -> None:
+    """However many come later, and however far out; a value that is gone counts until compaction."""
+    values = np.random.default_rng(0).standard_normal((TOGETHER + 100, 2)).astype(np.float32)
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=vectors_of(len(values)), values=values)
+        first = db._view().reach
+        assert first.radius == pytest.approx(np.linalg.norm(values - first.middle, axis=1).max())
+        db.add("far", [100.0, 0.0], vectors=vectors_of(1)[0])
+        with db.snapshot() as kept:
+            assert db._view().reach.radius == pytest.approx(np.linalg.norm([100, 0] - first.middle))
+            db.delete("far")
+            assert db._view().reach.radius > 99
+            db.compact()
+            assert db._view().reach.radius == pytest.approx(first.radius, rel=0.1)
+            assert kept._view().reach.radius > 99
+        assert db.check().ok
+
+
+def test_more_values_only_widen_the_reach() -> None:
+    """Numbers or vectors, one by one or all at once around the same middle."""
+    reach = Reach.of(np.array([1.0, 3.0]))
+    assert (reach.middle.tolist(), reach.radius) == ([2.0], 1.0)
+    assert reach.with_more(np.array([2.5])).radius == 1.0
+    assert reach.with_more(np.array([12.0])).radius == 10.0
+    assert Reach.of(np.array([[3.0, 4.0], [-3.0, -4.0]])).radius == 5.0
