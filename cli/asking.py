@@ -12,8 +12,9 @@ from softkv.portrait import facts_of, name_of, number, short, value_of
 from . import options, output
 from .wording import in_options
 
+NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("key", "score", "score/T", "exp", "sum", "weight")
-CONTRIBUTOR_COLUMNS = ("query", "key", "weight", "score", "value", "payload")
+CONTRIBUTOR_COLUMNS = ("query", "key", "weight", "score", "text", "value", "payload")
 vector = click.option("--vector", type=options.numbers_of, metavar="X,Y,...", help="Ask with a vector, not a text.")
 blended = click.option("-k", type=click.IntRange(min=1), help="Blend only the k heaviest items.")
 shown = click.option(
@@ -140,7 +141,7 @@ def _print_answer(asked: Any, answer: Any, form: str | None, *, explain: bool) -
     chosen = output.resolved(form)
     if chosen == "json":
         extra = {"arithmetic": _arithmetic(answer)} if explain else {}
-        output.print_json({"query": asked, **answer.to_dict(), **extra})
+        output.print_json({"query": asked, **_readable(answer.to_dict()), **extra})
     elif chosen == "csv" and explain:
         output.print_csv(_arithmetic(answer), ARITHMETIC_COLUMNS)
     elif chosen == "csv":
@@ -152,6 +153,15 @@ def _print_answer(asked: Any, answer: Any, form: str | None, *, explain: bool) -
         output.show(_title(value_of(answer)), _contributors(answer), facts_of(answer))
         if explain:
             output.show("", _explained(answer))
+
+
+def _readable(plain: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what nobody reads: the mean embedding of texts, and labels that have no weight."""
+    plain.pop("embedding", None)
+    if "distribution" in plain:
+        shares = sorted(plain["distribution"].items(), key=lambda pair: -pair[1])
+        plain["distribution"] = {label: share for label, share in shares if share >= NEGLIGIBLE}
+    return plain
 
 
 def _bare(answer: Any) -> Any:
@@ -214,7 +224,9 @@ def _explained(answer: Any) -> Any:
 def _print_comparison(asked: Any, found: Any, form: str | None) -> None:
     chosen = output.resolved(form)
     if chosen == "json":
-        output.print_json({"query": asked, **found.to_dict()})
+        plain = found.to_dict()
+        ways = {way: _readable(plain[way]) for way in ("hard", "top_k", "soft")}
+        output.print_json({"query": asked, **plain, **ways})
     elif chosen == "table":
         output.show(_ways(found), _strip(found))
     else:

@@ -23,6 +23,7 @@ class Described(NamedTuple):
     key: str | None = None  # the key, or #<number> for an item without one
     value: Any = None  # as it was given
     payload: Any = None
+    text: str | None = None  # what was embedded, where that is not the key
 
 
 class Describing(Protocol):
@@ -52,6 +53,7 @@ class Contributor:
     key: str | None = None
     value: Any = field(default=None, compare=False)  # perhaps an array, which is not simply equal or unequal
     payload: Any = field(default=None, compare=False)
+    text: str | None = None  # what was embedded, where that is not the key
 
 
 class RankedText(NamedTuple):
@@ -87,7 +89,7 @@ class Answer:
     head_weights: Array | None = None  # (h, s), the shares of the contributors in each head
     labels: tuple[object, ...] | None = None
     kind: str | None = None  # number, vector, label or text; None for the values of plain arrays
-    error: float | None = None  # how far `value` may be from that of the exact full softmax
+    error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
     error_kind: str = "exact"
 
     @property

@@ -85,8 +85,10 @@ def distribution(answer: Answer) -> str:
 
 
 def name_of(one: Contributor) -> str:
-    """The key of a contributor, or its row."""
-    return f"row {one.row}" if one.key is None else short(one.key)
+    """The key of a contributor; its text where it has no key of its own; or its row."""
+    if one.key is None:
+        return f"row {one.row}"
+    return short(one.text if one.text is not None and one.key.startswith("#") else one.key)
 
 
 def facts_of(answer: Answer) -> str:
@@ -144,7 +146,8 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         shares = zip(answer.labels, _plain(answer.value), strict=True)
         found = {"value": answer.label, "distribution": {str(label): share for label, share in shares}}
     if answer.texts is not None:
-        found["texts"] = [{"text": text, "weight": weight} for text, weight in answer.texts]
+        texts = [{"text": text, "weight": weight} for text, weight in answer.texts]
+        found = {"value": texts[0]["text"] if texts else None, "texts": texts, "embedding": found["value"]}
     for name in ("spread", "log_mass", "effective", "mass", "scored", "temperature", "error", "error_kind"):
         found[name] = _plain(getattr(answer, name))
     found["contributors"] = [_contributor_as_dict(one) for one in answer.contributors]
@@ -155,7 +158,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
 
 def _contributor_as_dict(one: Contributor) -> dict[str, Any]:
     found = {"key": one.key, "row": one.row, "weight": one.weight, "score": one.score}
-    found |= {"value": _plain(one.value), "payload": one.payload}
+    found |= {"text": one.text, "value": _plain(one.value), "payload": one.payload}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -172,11 +175,11 @@ def as_frame(answers: list[Answer]) -> Any:
         raise MissingExtra("to_pandas", package="pandas", extra="pandas") from error
     rows = [
         {"query": position, "key": one.key, "row": one.row, "weight": one.weight, "score": one.score}
-        | {"value": one.value, "payload": one.payload}
+        | {"text": one.text, "value": one.value, "payload": one.payload}
         for position, answer in enumerate(answers)
         for one in answer.contributors
     ]
-    frame = pandas.DataFrame(rows, columns=["query", "key", "row", "weight", "score", "value", "payload"])
+    frame = pandas.DataFrame(rows, columns=["query", "key", "row", "weight", "score", "text", "value", "payload"])
     return frame.drop(columns="query") if len(answers) == 1 else frame
 
 

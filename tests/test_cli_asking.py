@@ -186,6 +186,19 @@ def test_reading_never_makes_a_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_answer_on_a_line_holds_what_one_reads(tmp_path: Path) -> None:
+    """Of texts the texts and not their mean embedding; of labels those that have a weight."""
+    with softkv.open(tmp_path / "s") as db:
+        db.update({"where is my parcel": "On its way.", "I want my money back": "Within 30 days."})
+    found = json.loads(ran("query", "my parcel", "--db", tmp_path / "s").out)
+    assert found["value"] == "On its way."
+    assert "embedding" not in found
+    with softkv.open(tmp_path / "t", value="label", temperature=0.001) as db:
+        db.update({"where is my parcel": "parcel", "I want my money back": "money"})
+    found = json.loads(ran("compare", "where is my parcel", "--db", tmp_path / "t").out)
+    assert found["soft"]["distribution"] == {"parcel": pytest.approx(1.0)}
+
+
 def test_a_brackets_in_a_key_is_no_markup(tmp_path: Path) -> None:
     """What looks like a style of the table is text."""
     with softkv.open(tmp_path / "s") as db:

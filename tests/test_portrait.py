@@ -58,6 +58,8 @@ def test_texts_show_the_heaviest() -> None:
     parts = (Contributor(1, 0.6, 1.0, "a", "one\ntext"), Contributor(2, 0.4, 0.5, "b", "another"))
     found = answer(value=np.zeros(8), spread=None, contributors=parts, kind="text")
     assert repr(found).splitlines()[0] == "one text"
+    assert found.to_dict()["value"] == "one\ntext"
+    assert found.to_dict()["embedding"] == [0.0] * 8
     assert found.to_dict()["texts"] == [{"text": "one\ntext", "weight": 0.6}, {"text": "another", "weight": 0.4}]
     assert answer(value=np.zeros(8), spread=None, contributors=(), kind="text").texts == ()
 

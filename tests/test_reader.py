@@ -171,6 +171,20 @@ def test_answers_know_their_items(tmp_path: Path) -> None:
                 assert one.payload == db.item(str(one.key)).payload
 
 
+def test_contributors_without_a_key_show_their_text(tmp_path: Path) -> None:
+    """What was embedded is what one wants to see; where it is the key itself, it is not said twice."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.add(values=["card", "cash"], texts=["my card is lost", "where can I get cash"])
+        db.add("a key", "card", texts="another text about cards")
+        db.add("the card was eaten", "card")
+        found = {one.key: one.text for one in db.lookup("my card").contributors}
+        assert found["#1"] == "my card is lost"
+        assert found["a key"] == "another text about cards"
+        assert found["the card was eaten"] is None
+        assert "my card is lost" in repr(db.lookup("my card"))
+        assert "#1" not in repr(db.lookup("my card"))
+
+
 def test_a_snapshot_keeps_answering_as_it_did(tmp_path: Path) -> None:
     """Whatever is added, deleted or compacted meanwhile, a snapshot sees the store as it was."""
     with filled(tmp_path / "s", "number") as db:

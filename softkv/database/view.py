@@ -85,7 +85,10 @@ class View:
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
-        return [Described(item.name, item.value, item.payload) for item in self.snapshot.items(list(rows))]
+        return [
+            Described(item.name, item.value, item.payload, None if item.text == item.key else item.text)
+            for item in self.snapshot.items(list(rows))
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
