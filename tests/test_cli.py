@@ -150,3 +150,15 @@ def test_the_store_is_found_by_the_environment(store: Path) -> None:
     """SOFTKV_DB names the store when no option does."""
     done = CliRunner().invoke(softkv, ["check"], env={"SOFTKV_DB": str(store)})
     assert done.exit_code == 0
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """Copied into a shell, one after the other, they do what they say."""
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    lines = readme.split("## The command")[1].split("```sh\n")[1].split("```")[0]
+    softkv_here = f'softkv() {{ "{sys.executable}" -c "from softkv_cli.main import main; main()" "$@"; }}\n'
+    done = subprocess.run(["sh", "-e", "-c", softkv_here + lines], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "added 3" in done.stderr
+    assert "arithmetic" in done.stdout
+    assert (tmp_path / "films.jsonl").exists()
