@@ -28,6 +28,7 @@ SoftKVError
     ├── StoreExists (FileExistsError)
     ├── NotAStore                     something else lives at that path
     ├── StoreDamaged                  bytes on disk that cannot be believed
+    │   └── IndexDamaged              those of an index file: nothing is lost, build it again
     ├── FormatTooNew                  written by a newer softkv
     ├── AccessRefused (PermissionError)  not ours to open, or not ours to write
     │   └── WritingUnsupported        a platform or file system on which writing is not safe
@@ -173,6 +174,10 @@ class NotAStore(StoreError):
 
 class StoreDamaged(StoreError):
     """Bytes on disk that cannot be believed."""
+
+
+class IndexDamaged(StoreDamaged):
+    """An index file is missing or not what was written. Nothing is lost: build it again."""
 
 
 class FormatTooNew(StoreError):

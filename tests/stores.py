@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from softkv.storage import Store
-from softkv.storage.catalog import seal
+from softkv.storage.tables import seal
 
 FRUIT = {"apple": 0.5, "pear": 2.0, "quince": -1.25}
 CATALOG = "catalog.sqlite"

@@ -10,7 +10,7 @@ import pytest
 from softkv.errors import NotAStore, StoreDamaged, StoreNotFound
 from softkv.storage import Report, Store, check, checking
 from softkv.storage.arena import HEADER, WINDOW
-from softkv.storage.catalog import seal
+from softkv.storage.tables import seal
 from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, copied, flip, forge, fruit, sql, vectors, wide
 
 

@@ -290,8 +290,8 @@ def test_readers_read_while_a_compaction_runs(tmp_path: Path, monkeypatch: pytes
     seen: list[object] = []
     copy = Roster.copy_live
 
-    def meanwhile(roster: Roster, generation: int) -> None:
-        copy(roster, generation)
+    def meanwhile(roster: Roster, generation: int, count: int) -> None:
+        copy(roster, generation, count)
         with Store.open(tmp_path / "s") as reader, reader.snapshot() as snapshot:
             seen.append((contents(reader), contents(snapshot), reader.commit, reader.check().ok))
 

@@ -32,8 +32,9 @@ from softkv.errors import (
     StoreNotFound,
     WritingUnsupported,
 )
-from softkv.storage import Store, catalog, check, files, layout, locks, opening
+from softkv.storage import Store, catalog, check, files, layout, locks, opening, tables
 from softkv.storage.connection import Connection
+from softkv.storage.layout import FORMAT
 from softkv.storage.roster import content_seal
 from tests.stores import (
     CATALOG,
@@ -411,6 +412,8 @@ def test_a_frozen_reader_notices_what_happened_between_its_calls() -> None:
 
 # Formats
 
+NEXT = FORMAT + 1
+
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_newer_format_is_refused_with_its_number(tmp_path: Path, mode: str) -> None:
@@ -418,7 +421,7 @@ def test_a_newer_format_is_refused_with_its_number(tmp_path: Path, mode: str) ->
     path = closed_fruit(tmp_path / "s")
     sql(path, "PRAGMA user_version=7")
     before = kept(tmp_path / "s")
-    with pytest.raises(FormatTooNew, match=r"has format 7; this softkv reads up to 1.*pip install -U softkv"):
+    with pytest.raises(FormatTooNew, match=r"has format 7; this softkv reads up to 2.*pip install -U softkv"):
         Store.open(path, mode)
     assert kept(tmp_path / "s") == before
     assert [one.name for one in tmp_path.iterdir()] == ["s"]
@@ -429,7 +432,7 @@ def next_format(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[
     """A softkv of the next format, whose migrations are still to be written."""
     migrations: dict[int, Callable[[Connection], None]] = {}
     for module in (layout, catalog, opening):
-        monkeypatch.setattr(module, "FORMAT", 2)
+        monkeypatch.setattr(module, "FORMAT", NEXT)
     monkeypatch.setattr(opening, "MIGRATIONS", migrations)
     return migrations
 
@@ -446,23 +449,23 @@ def test_an_older_format_is_migrated(tmp_path: Path, next_format: dict[int, Call
     """The first writer of a newer softkv brings a store to its format, with all that is in it."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (layout, catalog, opening):
-            patch.setattr(module, "FORMAT", 1)
+            patch.setattr(module, "FORMAT", FORMAT)
         with fruit(tmp_path / "s") as store:
             expected = contents(store)
-    next_format[1] = configured
+    next_format[FORMAT] = configured
     with Store.open(tmp_path / "s", "w") as store:
         assert (contents(store), store.settings) == (expected, {"migrated": True})
         assert store.check().ok
-    assert sql(tmp_path / "s", "PRAGMA user_version") == [(2,)]
+    assert sql(tmp_path / "s", "PRAGMA user_version") == [(NEXT,)]
 
 
 def test_a_reader_does_not_migrate(tmp_path: Path, next_format: dict[int, Callable[[Connection], None]]) -> None:
     """A reader of an older format is told to open the store for writing, and changes nothing."""
     path = closed_fruit(tmp_path / "s")
-    sql(path, "PRAGMA user_version=1")
-    next_format[1] = configured
+    sql(path, f"PRAGMA user_version={FORMAT}")
+    next_format[FORMAT] = configured
     before = kept(path)
-    with pytest.raises(StoreError, match="has format 1; open it once with mode 'w'"):
+    with pytest.raises(StoreError, match=f"has format {FORMAT}; open it once with mode 'w'"):
         Store.open(path)
     assert kept(path) == before
 
@@ -477,13 +480,13 @@ def test_a_migration_that_fails_changes_nothing(
         raise ZeroDivisionError
 
     path = closed_fruit(tmp_path / "s")
-    sql(path, "PRAGMA user_version=1")
+    sql(path, f"PRAGMA user_version={FORMAT}")
     before = sql(path, "SELECT * FROM generations")
-    next_format[1] = failing
+    next_format[FORMAT] = failing
     with pytest.raises(ZeroDivisionError):
         Store.open(path, "w")
-    assert (sql(path, "PRAGMA user_version"), sql(path, "SELECT * FROM generations")) == ([(1,)], before)
-    next_format[1] = configured
+    assert (sql(path, "PRAGMA user_version"), sql(path, "SELECT * FROM generations")) == ([(FORMAT,)], before)
+    next_format[FORMAT] = configured
     with Store.open(path, "w") as store:
         assert store.check().ok
 
@@ -919,7 +922,7 @@ def test_a_payload_that_is_no_json_is_damage(tmp_path: Path, text: str) -> None:
     """A payload that cannot be read, under a checksum that is right, is an error of ours, and of that item alone."""
     path = closed_fruit(tmp_path / "s")
     row, item, ordinal, born = sql(path, "SELECT row, item, ordinal, born FROM items_1 WHERE key = 'apple'")[0]
-    seal = catalog.item_seal(item, ordinal, born, b"apple", content_seal((None, None, text))) + row
+    seal = tables.item_seal(item, ordinal, born, b"apple", content_seal((None, None, text))) + row
     sql(path, "UPDATE items_1 SET seal = ? WHERE row = ?", seal, row)
     sql(path, "UPDATE contents SET payload = ? WHERE item = ?", text, item)
     with Store.open(path) as store:

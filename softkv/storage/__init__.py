@@ -1,11 +1,12 @@
 """The store on disk: arenas of fixed-width rows, a catalog that says which rows exist, one commit protocol.
 
 Reading order: layout.py (what lies where), files.py (durable primitives), arena.py (rows), batch.py (what may enter),
-tally.py, deaths.py and labels.py (what every commit keeps up to date), connection.py and catalog.py, filters.py and
-conditions.py (what may be asked of payloads), roster.py (which rows exist), matches.py (which of them meet a filter),
-locks.py (one writer, pinned readers), threads.py, generation.py (the files of one layout), committed.py and snapshot.py
-(reading one commit), progress.py, writer.py (the commit protocol), opening.py, leftovers.py, compaction.py,
-rebuilding.py, checking.py, store.py (all of it joined) and repair.py.
+tally.py, deaths.py and labels.py (what every commit keeps up to date), connection.py, tables.py and catalog.py,
+filters.py and conditions.py (what may be asked of payloads), roster.py (which rows exist), matches.py (which of them
+meet a filter), locks.py (one writer, pinned readers), threads.py, generation.py (the files of one layout),
+index_files.py (what was made from its rows), committed.py and snapshot.py (reading one commit), progress.py, writer.py
+(the commit protocol), opening.py, leftovers.py, indexing.py, ordering.py, compaction.py, rebuilding.py, checking.py,
+store.py (all of it joined) and repair.py.
 
 Does not know about queries, scores or weights.
 
@@ -20,6 +21,7 @@ Does not know about queries, scores or weights.
 
 from softkv.storage.batch import Entry
 from softkv.storage.checking import Report, check
+from softkv.storage.index_files import IndexFile
 from softkv.storage.layout import Layout, ValueKind
 from softkv.storage.progress import Progress
 from softkv.storage.rebuilding import Rebuild
@@ -32,6 +34,7 @@ __all__ = [
     "Added",
     "Block",
     "Entry",
+    "IndexFile",
     "Item",
     "Layout",
     "Progress",

@@ -1,170 +1,45 @@
-"""The tables that say which rows exist, and the statements on them.
-
-state         one row: the newest commit, the writer's epoch, the current generation, the next item number
-generations   one row each: layout, committed rows, checksums of the unfinished windows, sums, settings
-items_N       one row per row of generation N: item, ordinal, key, the commits it was born and died in
-contents      what is carried along with an item, and never changes: embedded text, value text, payload
-windows       checksums of the complete 1 MiB windows of the arenas
-deaths        dead rows as bitmaps, and the commit that changed them
-labels        the code of every label, and how many live items carry it
+"""What the catalog says, read and written through one connection.
 
 Rows are immutable apart from `died`. Every row carries a checksum of its content, compared when it is read.
-Does not know the arenas, and decides nothing: store.py does.
+Does not know the arenas, and decides nothing: store.py does. The tables themselves are in tables.py.
 """
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import astuple, dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
-from zlib import crc32
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from softkv.errors import FormatTooNew, StoreDamaged, WriterFenced
+from softkv.errors import FormatTooNew, IndexDamaged, StoreDamaged, WriterFenced
 from softkv.storage.connection import Connection
 from softkv.storage.deaths import Bitmap, Deaths, bitmap_of
 from softkv.storage.layout import FORMAT, Layout, ValueKind
+from softkv.storage.tables import (
+    APPLICATION,
+    BLOB,
+    CONTENTS,
+    DEATHS,
+    GENERATIONS,
+    INDEXES,
+    ITEMS_NAME,
+    LABELS,
+    METADATA,
+    STATE,
+    WINDOWS,
+    compiled,
+    insertion,
+    items_table,
+    seal,
+    tables_of,
+)
 from softkv.storage.tally import Tally
-
-APPLICATION = 0x736B7631  # "skv1", the application_id in the header of the SQLite file
-_ITEMS_NAME = re.compile(r"items_[0-9]+\Z")
-_DIALECT = sqlite.dialect()
-_METADATA = sa.MetaData()
-_int, _text, _blob = sa.Integer, sa.Text, sa.LargeBinary
-
-
-def _column(name: str, kind: Any, *, key: bool = False, null: bool = False) -> "sa.Column[Any]":
-    return sa.Column(name, kind, primary_key=key, nullable=null, autoincrement=False)
-
-
-STATE = sa.Table(
-    "state",
-    _METADATA,
-    _column("id", _int, key=True),
-    _column("store", _text),
-    *(_column(name, _int) for name in ("number", "epoch", "generation", "next_item", "next_ordinal", "writing")),
-    _column("settings", _text),
-    _column("seal", _int),
-)
-GENERATIONS = sa.Table(
-    "generations",
-    _METADATA,
-    _column("generation", _int, key=True),
-    *(_column(name, _int) for name in ("rows", "key_width")),
-    _column("kind", _text),
-    *(_column(name, _int) for name in ("value_width", "keys_tail", "values_tail", "norms_tail")),
-    _column("sums", _blob),
-    _column("settings", _text),
-    _column("retired", _int),
-    _column("seal", _int),
-)
-CONTENTS = sa.Table(
-    "contents",
-    _METADATA,
-    _column("item", _int, key=True),
-    *(_column(name, _text, null=True) for name in ("text", "value", "payload")),
-)
-WINDOWS = sa.Table(
-    "windows",
-    _METADATA,
-    _column("generation", _int, key=True),
-    _column("role", _text, key=True),
-    _column("window", _int, key=True),
-    _column("checksum", _int),
-    sqlite_with_rowid=False,
-)
-DEATHS = sa.Table(
-    "deaths",
-    _METADATA,
-    _column("generation", _int, key=True),
-    _column("block", _int, key=True),
-    _column("changed", _int),
-    _column("bitmap", _blob),
-    _column("seal", _int),
-)
-LABELS = sa.Table(
-    "labels",
-    _METADATA,
-    _column("code", _int, key=True),
-    sa.Column("label", _text, nullable=False, unique=True),
-    *(_column(name, _int) for name in ("count", "seal")),
-)
-
-
-@lru_cache(maxsize=64)
-def items_table(generation: int) -> sa.Table:
-    """The items of one generation: a table of its own, so that an old generation goes in one stroke."""
-    table = sa.Table(
-        f"items_{generation}",
-        sa.MetaData(),
-        _column("row", _int, key=True),
-        *(_column(name, _int) for name in ("item", "ordinal")),
-        _column("key", _text, null=True),
-        _column("born", _int),
-        _column("died", _int, null=True),
-        _column("seal", _int),
-    )
-    live, dead = table.c.died.is_(None), table.c.died.is_not(None)
-    sa.Index(f"items_{generation}_live", table.c.key, unique=True, sqlite_where=live & table.c.key.is_not(None))
-    sa.Index(f"items_{generation}_dead", table.c.key, sqlite_where=dead & table.c.key.is_not(None))
-    sa.Index(f"items_{generation}_nameless", table.c.item, sqlite_where=table.c.key.is_(None))
-    return table
-
-
-def compiled(statement: Any) -> str:
-    """A statement of SQLAlchemy Core as SQLite's SQL, with a question mark for every bound parameter."""
-    return str(statement.compile(dialect=_DIALECT))
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A statement that carries values of its own; `arguments` puts them and those named in their places."""
-
-    sql: str
-    names: tuple[str, ...]
-    values: dict[str, Any]
-
-    @classmethod
-    def of(cls, statement: Any) -> "Bound":
-        """A statement of SQLAlchemy Core with what was bound in it."""
-        found = statement.compile(dialect=_DIALECT)
-        return cls(str(found), tuple(found.positiontup), found.params)
-
-    def arguments(self, **named: Any) -> list[Any]:
-        """One value for every question mark."""
-        return [named.get(name, self.values[name]) for name in self.names]
-
-
-@lru_cache(maxsize=64)
-def insertion(table: sa.Table, *, replacing: bool = False) -> str:
-    """INSERT of whole rows."""
-    return compiled(sa.insert(table).prefix_with("OR REPLACE") if replacing else sa.insert(table))
-
-
-def seal(*content: int | str | bytes | None) -> int:
-    """A checksum of the fields of a catalog row, the same on every machine."""
-    pieces = []
-    for field in content:
-        kind = type(field).__name__[:1]
-        pieces.append(f"{kind}{field}".encode() if not isinstance(field, bytes) else b"b" + field)
-    return crc32(b"\0".join(pieces))
 
 
 def _counts(fields: Iterable[object]) -> bool:
     """Whether all of these can count something: a checksum does not keep out who computes one."""
     return all(isinstance(field, int) and field >= 0 for field in fields)
-
-
-def item_seal(item: int, ordinal: int, born: int, key: bytes | None, content: int) -> int:
-    """The part of an item's checksum that no deletion or compaction changes; its row number and `died` are added.
-
-    Adding them keeps the checksum in step in plain SQL, without reading the row.
-    """
-    return crc32(b"%d %d %d %d " % (item, ordinal, born, content) + (b"-" if key is None else b"=" + key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +73,19 @@ class Standing:
         return replace(self, tails=(self.tails[0], self.tails[1], tail))
 
 
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """One row of `indexes`: a file that was made from the first rows of a generation, and can be made again."""
+
+    generation: int
+    name: str
+    file: int
+    rows: int
+    number: int  # of the commit that named it
+    size: int
+    sha256: bytes
+
+
 class Catalog:
     """The tables through one connection. Callers hold the transactions."""
 
@@ -208,7 +96,7 @@ class Catalog:
         """Make the tables in an empty file."""
         self.connection.run(f"PRAGMA application_id={APPLICATION}")
         with self.connection.writing():
-            for table in _METADATA.sorted_tables:
+            for table in METADATA.sorted_tables:
                 self.connection.run(compiled(CreateTable(table)))
             self.connection.run(f"PRAGMA user_version={FORMAT}")
             self._put_head(Head(store, 0, 0, 0, 1, 1, 0, "{}"))
@@ -222,22 +110,23 @@ class Catalog:
                 f"{path} has format {found}; this softkv reads up to {FORMAT}. "
                 "Install a newer one: pip install -U softkv"
             )
-        self._refuse_foreign_objects()
+        self._refuse_foreign_objects(found)
         return found
 
-    def _refuse_foreign_objects(self) -> None:
+    def _refuse_foreign_objects(self, number: int) -> None:
         rows = self.connection.rows("SELECT type, name, tbl_name, rootpage FROM sqlite_master")
         tables = {name for kind, name, _, _ in rows if kind == "table"}
-        ours = set(_METADATA.tables)
+        ours = set(METADATA.tables)
         strange = [
             f"{kind} {name}"
             for kind, name, table, root in rows
-            if kind not in ("table", "index") or not root or not (table in ours or _ITEMS_NAME.match(str(table)))
+            if kind not in ("table", "index") or not root or not (table in ours or ITEMS_NAME.match(str(table)))
         ]  # a virtual table has no root page: reading it would run the code of an extension
-        if strange or not ours <= tables:
+        missing = sorted(tables_of(number) - tables)
+        if strange or missing:
             raise StoreDamaged(
                 f"{self.connection.path} does not have the tables of a store: "
-                f"unexpected {strange[:3]}, missing {sorted(ours - tables)}"
+                f"unexpected {strange[:3]}, missing {missing}"
             )
 
     def head(self) -> Head:
@@ -317,7 +206,7 @@ class Catalog:
 
     def drop_unfinished(self, generation: int) -> None:
         """Forget a generation that has no items yet, or not any more."""
-        for table in (WINDOWS, DEATHS, GENERATIONS):
+        for table in (WINDOWS, DEATHS, INDEXES, GENERATIONS):
             self.connection.run(f"DELETE FROM {table.name} WHERE generation = ?", (generation,))
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
@@ -379,6 +268,50 @@ class Catalog:
         rows = [(*label, seal(*label)) for label in labels]
         self.connection.run_many(insertion(LABELS, replacing=True), rows)
 
+    def put_index(self, record: IndexRecord) -> None:
+        """Name an index file, in the place of the one of its name."""
+        content = astuple(record)
+        self.connection.run(insertion(INDEXES, replacing=True), (*content, seal(*content)))
+
+    def index(self, generation: int, name: str) -> IndexRecord | None:
+        """The index file of this name that the catalog names for a generation."""
+        if not self._has_indexes():
+            return None
+        rows = self.connection.rows(_INDEX, (generation, name))
+        return self._index_record(rows[0]) if rows else None
+
+    def _has_indexes(self) -> bool:
+        """Asked every time: a reader of an older format stays open while a writer brings the store to this one."""
+        return int(self.connection.value("PRAGMA user_version")) >= 2
+
+    def _index_record(self, row: tuple[Any, ...]) -> IndexRecord:
+        *content, found = row
+        if seal(*content) != found or not _counts((content[0], *content[2:6])):
+            raise IndexDamaged(
+                f"{self.connection.path}: the record of the index file {content[1]!r} is damaged. Build it again."
+            )
+        return IndexRecord(*content)
+
+    def index_names(self, generation: int) -> list[str]:
+        """The names of the index files of a generation."""
+        if not self._has_indexes():
+            return []
+        rows = self.connection.rows("SELECT name FROM indexes WHERE generation = ? ORDER BY name", (generation,))
+        return [name for (name,) in rows]
+
+    def index_count(self, generation: int, name: str | None) -> int:
+        """How many index files of a generation have this name, or how many there are."""
+        return int(self.connection.value(f"SELECT count(*) {_NAMED}", (generation, name, name)))
+
+    def index_files(self) -> set[int]:
+        """The numbers of all files in index/ that the catalog names, of old generations as well."""
+        rows = self.connection.rows("SELECT file FROM indexes") if self._has_indexes() else []
+        return {number for (number,) in rows if isinstance(number, int)}
+
+    def drop_index(self, generation: int, name: str | None) -> None:
+        """Name this index file of a generation no longer, or none of them."""
+        self.connection.run(f"DELETE {_NAMED}", (generation, name, name))
+
 
 _fields_of = attrgetter(*(field.name for field in fields(Head)))
 _HEAD = compiled(sa.select(*(STATE.c[field.name] for field in fields(Head)), STATE.c.seal))
@@ -394,5 +327,9 @@ _DEATHS = compiled(
         DEATHS.c.generation == sa.bindparam("generation"), DEATHS.c.changed > sa.bindparam("since")
     )
 )
-_LABEL_BYTES = compiled(sa.select(LABELS.c.code, sa.cast(LABELS.c.label, _blob), LABELS.c.count, LABELS.c.seal))
+_NAMED = "FROM indexes WHERE generation = ? AND (? IS NULL OR name = ?)"
+_INDEX = compiled(
+    sa.select(INDEXES).where(INDEXES.c.generation == sa.bindparam("generation"), INDEXES.c.name == sa.bindparam("name"))
+)
+_LABEL_BYTES = compiled(sa.select(LABELS.c.code, sa.cast(LABELS.c.label, BLOB), LABELS.c.count, LABELS.c.seal))
 _LABELS = compiled(sa.select(LABELS).where(LABELS.c.code >= sa.bindparam("first")).order_by(LABELS.c.code))

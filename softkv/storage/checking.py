@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import NotAStore, SoftKVError, StoreDamaged, StoreNotFound
-from softkv.storage import files, opening
+from softkv.errors import IndexDamaged, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
+from softkv.storage import files, index_files, opening
 from softkv.storage.arena import HEADER, WINDOW, Arena, Identity
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.layout import GENERATION_NAME, PIN, Mask, ValueKind, generation_name
@@ -126,6 +126,8 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
         _look_for_leftovers(report, catalog, directory)
     if not head.generation:
         return
+    with _going_on(report):
+        _survey_indexes(report, catalog, directory, head)
     standing = found.standing = catalog.standing(head.generation)
     with _going_on(report):
         os.close(files.open_regular(os.path.join(directory, generation_name(head.generation), PIN)))
@@ -172,6 +174,19 @@ def _look_for_leftovers(report: Report, catalog: Catalog, directory: str) -> Non
     for name in files.list_directory(directory):
         if GENERATION_NAME.match(name) and name not in named:
             report.notes.append(f"{name} is left over from a crash; the next writer removes it")
+    for path in index_files.unnamed(directory, catalog):
+        report.notes.append(f"{os.path.relpath(path, directory)} is left over; the next writer removes it")
+
+
+def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head) -> None:
+    """The index files. They are derived, so what is wrong with them is no damage of the store."""
+    for name in catalog.index_names(head.generation):
+        try:
+            found = index_files.find(catalog, directory, head.generation, name, head.number)
+            if found is not None:
+                found.verify()
+        except IndexDamaged as error:
+            report.notes.append(f"index file {name!r}: {error}")
 
 
 def _survey_arena(found: Survey, catalog: Catalog, directory: str, identity: Identity, tail: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeGuard
 
 import sqlalchemy as sa
 
-from softkv.storage.catalog import CONTENTS
+from softkv.storage.tables import CONTENTS
 
 Path = tuple[str, ...]  # the names that lead to a field
 Number = int | float

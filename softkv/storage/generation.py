@@ -18,7 +18,7 @@ from softkv.errors import StoreDamaged
 from softkv.storage import files, locks
 from softkv.storage.arena import WINDOW, Arena, Identity, VerifiedRows, extend_windows, flat
 from softkv.storage.catalog import Catalog, Standing
-from softkv.storage.layout import PIN, Layout, Matrix, RowShape, generation_name
+from softkv.storage.layout import PIN, Layout, Matrix, Rows, RowShape, generation_name
 from softkv.storage.matches import Matches
 from softkv.storage.roster import Roster
 
@@ -107,6 +107,13 @@ class Generation:
         except StoreDamaged:
             return norms_of(self.keys.block(start, stop))[:, 0]
 
+    def norms_of(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """‖key‖ of these rows, in this order, as a column; worked out again like `norms`."""
+        try:
+            return self._norms.take(rows)
+        except StoreDamaged:
+            return norms_of(self.keys.take(rows))
+
     def verify_end(self) -> None:
         """Compare the last windows of keys and values with their checksums."""
         for rows in (self.keys, self.values):
@@ -160,6 +167,18 @@ def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
         for row in np.flatnonzero(~((squares > 1e-30) & (squares < 1e30))).tolist():
             norms[row] = np.linalg.norm(vectors[row].astype(np.float64))
     return norms.reshape(-1, 1)
+
+
+def checksums(
+    generation: Generation, standing: Standing, cells: Sequence[npt.NDArray[Any]]
+) -> tuple[list[list[tuple[int, int]]], tuple[int, int, int]]:
+    """Per arena the windows that these rows complete, and the checksum of the unfinished one."""
+    finished, tails = [], []
+    for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
+        complete, tail = extend_windows(standing.rows * arena.shape.row_bytes, tail, flat(written))
+        finished.append(complete)
+        tails.append(tail)
+    return finished, (tails[0], tails[1], tails[2])
 
 
 def _expectation(catalog: Catalog, number: int, role: str) -> Any:

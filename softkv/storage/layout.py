@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from softkv.errors import ShapeError
 
-FORMAT = 1  # the number of the format that this code writes
+FORMAT = 2  # the number of the format that this code writes
 CATALOG, LOCK, PIN, INDEX = "catalog.sqlite", "LOCK", "PIN", "index"
 GENERATION_NAME = re.compile(r"generation-(\d{6,})\Z")
 WIDEST = 1 << 20  # numbers in one row; a width beyond it is a mistake or an attack

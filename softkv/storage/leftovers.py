@@ -1,6 +1,6 @@
-"""Remove what nobody needs any more: generations that another replaced, and what a crash left of one.
+"""Remove what nobody needs any more: generations that another replaced, and what a crash left of one or of an index.
 
-Removes only what the catalog says is retired and nobody reads, and directories of our own names that it does not name:
+Removes only what the catalog says is retired and nobody reads, and what has a name of our own that it does not name:
 the generation of an unfinished rebuild is named and not retired, so it stays.
 """
 
@@ -11,16 +11,18 @@ import stat
 from softkv.errors import SoftKVError
 from softkv.storage import files, locks
 from softkv.storage.catalog import Catalog, Head
+from softkv.storage.index_files import remove_unnamed
 from softkv.storage.layout import GENERATION_NAME, LOCK, generation_name
 
 
 def remove_leftovers(directory: str, catalog: Catalog) -> None:
-    """Remove generations that the catalog does not name: what a crash left of a new one. Only names of our own."""
+    """Remove generations and index files that the catalog does not name: what a crash left. Only names of our own."""
     named = {generation_name(number) for number in catalog.generations()}
     for name in files.list_directory(directory):
         path = os.path.join(directory, name)
         if GENERATION_NAME.match(name) and name not in named and stat.S_ISDIR(os.lstat(path).st_mode):
             files.remove_tree(path)
+    remove_unnamed(directory, catalog)
 
 
 def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
@@ -37,6 +39,7 @@ def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
                 catalog.advance(head)  # nothing changes for anybody, but a fenced writer must not get here
                 catalog.drop_generation(number)
             files.remove_tree(path)
+            remove_unnamed(directory, catalog)
         finally:
             if pin is not None:
                 pin.release()

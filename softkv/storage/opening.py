@@ -10,17 +10,28 @@ import secrets
 import stat
 from collections.abc import Callable
 
+from sqlalchemy.schema import CreateTable
+
 from softkv.errors import NotAStore, StoreDamaged, StoreError, StoreExists, StoreNotFound
 from softkv.storage import files, locks
-from softkv.storage.catalog import APPLICATION, Catalog
+from softkv.storage.catalog import Catalog
 from softkv.storage.committed import Committed, load
 from softkv.storage.connection import Connection, application_of, connect_reader
 from softkv.storage.generation import Generation
 from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
 from softkv.storage.leftovers import remove_leftovers, remove_retired, remove_unborn
+from softkv.storage.tables import APPLICATION, INDEXES, compiled
 from softkv.storage.writer import Writer
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}  # from a format to the next one, inside one transaction
+
+def _add_indexes(connection: Connection) -> None:
+    """Format 2 names index files."""
+    connection.run(compiled(CreateTable(INDEXES)))
+
+
+# From a format to the next one, inside one transaction.
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_indexes}
+_READABLE = (1,)  # older formats that are read as they are: only tables were added since
 
 
 def connect(directory: str) -> Catalog:
@@ -30,7 +41,7 @@ def connect(directory: str) -> Catalog:
     try:
         catalog = Catalog(connection)
         found = catalog.identify()
-        if found < FORMAT:
+        if found < FORMAT and found not in _READABLE:
             raise StoreError(
                 f"{directory} has format {found}; open it once with mode 'w' to bring it to format {FORMAT}"
             )
@@ -38,6 +49,20 @@ def connect(directory: str) -> Catalog:
         connection.close()
         raise
     return catalog
+
+
+def become_writer(directory: str, mode: str, *, force: bool) -> Writer:
+    """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n")."""
+    vacant = is_vacant(directory)
+    if mode == "n" and not vacant:
+        erase(directory, force=force)
+    if mode == "n" or (mode == "c" and vacant):
+        try:
+            return create_writer(directory, force=force)
+        except StoreExists:
+            if mode == "n":
+                raise  # in mode "c", whoever was faster has made what we were asked to make
+    return open_writer(directory, force=force)
 
 
 def open_writer(directory: str, *, force: bool) -> Writer:

@@ -26,7 +26,7 @@ from softkv.storage.arena import VerifiedRows
 from softkv.storage.batch import checked_settings, checked_vectors
 from softkv.storage.catalog import Standing
 from softkv.storage.committed import Committed
-from softkv.storage.generation import Generation, norms_of
+from softkv.storage.generation import Generation, checksums, norms_of
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
 from softkv.storage.progress import ways_on
@@ -34,7 +34,7 @@ from softkv.storage.roster import Roster, loaded
 from softkv.storage.snapshot import Item, Snapshot
 from softkv.storage.tally import Tally
 from softkv.storage.threads import OwnLock
-from softkv.storage.writer import Writer, checksums
+from softkv.storage.writer import Writer
 
 Settings = Mapping[str, Any]
 
@@ -279,7 +279,7 @@ def _switch(writer: Writer, standing: Standing) -> None:
     assert old is not None
     with writer.commit(generation=standing.generation):
         writer.catalog.create_items(standing.generation)
-        Roster(writer.catalog, old.generation).copy_live(standing.generation)
+        Roster(writer.catalog, old.generation).copy_live(standing.generation, standing.rows)
         writer.catalog.index_items(standing.generation)
         writer.catalog.put_standing(replace(old, retired=1))
     writer.retired = True

@@ -19,13 +19,17 @@ import sqlalchemy as sa
 
 from softkv.errors import StoreDamaged
 from softkv.storage.batch import Content
-from softkv.storage.catalog import CONTENTS, Bound, Catalog, compiled, insertion, item_seal, items_table
+from softkv.storage.catalog import Catalog
 from softkv.storage.conditions import Condition, in_sql
 from softkv.storage.connection import Connection
 from softkv.storage.layout import Mask, Rows
+from softkv.storage.tables import CONTENTS, Bound, compiled, insertion, item_seal, items_table
 
 NO_CONTENT: Content = (None, None, None)
 _STRIDE = 1 << 13  # rows that one statement looks at for a filter, so that memory and other threads have their share
+
+COPIED = 1 << 16  # items that `Roster.copy` takes at most
+_PLACE_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +70,27 @@ class _Statements:
     placed: str
     bury: str
     copy: str
+    copy_some: str
+
+
+def _moved(items: sa.Table, place: Any) -> Any:
+    """The live items with other row numbers, their checksums in step."""
+    kept: list[Any] = [items.c.item, items.c.ordinal, items.c.key, items.c.born, items.c.died]
+    return sa.select(place, *kept, items.c.seal - items.c.row + place).where(items.c.died.is_(None))
 
 
 def _copy(items: sa.Table) -> str:
-    """The live items in the order of their rows, renumbered from 0, their checksums in step."""
-    place = sa.func.row_number().over(order_by=items.c.row) - sa.literal_column("1")
-    kept: list[Any] = [items.c.item, items.c.ordinal, items.c.key, items.c.born, items.c.died]
-    return compiled(sa.select(place, *kept, items.c.seal - items.c.row + place).where(items.c.died.is_(None)))
+    """The live items in the order of their rows, renumbered from 0."""
+    return compiled(_moved(items, sa.func.row_number().over(order_by=items.c.row) - sa.literal_column("1")))
+
+
+def _copy_some(items: sa.Table) -> str:
+    """Those of the live items whose rows are asked, at their places behind the first; both in one number each."""
+    asked = sa.func.json_each(sa.bindparam("asked")).table_valued("value", name="asked")
+    row = asked.c.value.op(">>")(sa.literal_column(str(_PLACE_BITS)))
+    behind = asked.c.value.op("&")(sa.literal_column(str((1 << _PLACE_BITS) - 1)))
+    moved = _moved(items, behind + sa.bindparam("first", type_=sa.Integer))
+    return compiled(moved.select_from(asked.join(items, items.c.row == row)).order_by(behind))
 
 
 @lru_cache(maxsize=64)
@@ -115,6 +133,7 @@ def _statements(generation: int) -> _Statements:
             .values(died=sa.bindparam("died_in"), seal=items.c.seal + sa.bindparam("died_in_again"))
         ),
         copy=_copy(items),
+        copy_some=_copy_some(items),
     )
 
 
@@ -254,9 +273,24 @@ class Roster:
         if self._connection.run_many(self._sql.bury, dying) != len(dying):
             raise StoreDamaged(f"{self._connection.path}: some rows to delete are not live. Run `softkv check`.")
 
-    def copy_live(self, generation: int) -> None:
+    def copy_live(self, generation: int, count: int) -> None:
         """Fill the items of a new, empty generation with the live ones of this, in the order of their rows."""
-        self._connection.run(f"INSERT INTO {items_table(generation).name} {self._sql.copy}")
+        self._insert(generation, self._sql.copy, (), count)
+
+    def copy(self, generation: int, first: int, rows: Rows) -> None:
+        """Let the live items in these rows, at most `COPIED`, be rows `first`, `first` + 1 ... of a new generation."""
+        # Sorted, since neighbours share a page: in the order of their places every row would cost a page of its own.
+        by_row = np.argsort(rows)
+        packed = json.dumps((rows[by_row] << _PLACE_BITS | by_row).tolist())
+        self._insert(generation, self._sql.copy_some, (first, first, packed), len(rows))
+
+    def _insert(self, generation: int, selection: str, arguments: Sequence[Any], count: int) -> None:
+        sql = f"INSERT INTO {items_table(generation).name} {selection}"
+        copied = self._connection.run_many(sql, [arguments])
+        if copied != count:
+            raise StoreDamaged(
+                f"{self._connection.path}: {count} items to copy, but {copied} of them are live. Run `softkv check`."
+            )
 
     def survey(self, start: int, stop: int) -> tuple[Mask, Mask, Mask]:
         """For each of the rows start .. stop - 1: is it there, is it sound, is it live."""

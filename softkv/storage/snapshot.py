@@ -20,6 +20,7 @@ from softkv.storage.catalog import Catalog
 from softkv.storage.committed import Committed
 from softkv.storage.filters import condition_of
 from softkv.storage.generation import Generation
+from softkv.storage.index_files import IndexFile, checked_name, find
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
 from softkv.storage.roster import Entry, Roster, loaded
@@ -199,6 +200,17 @@ class Snapshot:
             stop, generation = min(start + rows, self.rows), self._opened()
             values = self._blended(generation.values.block(start, stop))
             yield Block(start, generation.keys.block(start, stop), values, self.live[start:stop])
+
+    def index(self, name: str) -> IndexFile | None:
+        """The index file of this name as of this commit; None when there is none, or it was replaced or dropped since.
+
+        It covers the first `rows` rows as they were at its `commit`: later rows and deaths are not in it.
+        """
+        checked_name(name)
+        self._require_open()
+        if self._generation is None:
+            return None
+        return find(self._catalog, self.path, self._generation.number, name, self.commit)
 
     def close(self) -> None:
         """Let the generation go."""

@@ -19,14 +19,14 @@ from softkv.errors import (
     KeyMissing,
     KeyTextError,
     ShapeError,
-    StoreExists,
 )
 from softkv.storage import opening
 from softkv.storage.batch import Entry, checked, entry_of, shown
 from softkv.storage.catalog import Catalog
 from softkv.storage.checking import Report, check
 from softkv.storage.committed import Committed, load
-from softkv.storage.compaction import compact
+from softkv.storage.compaction import Told, compact
+from softkv.storage.indexing import Content, drop_index, put_index
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.progress import Progress, progress
@@ -74,17 +74,7 @@ class Store:
             except BaseException:
                 catalog.connection.close()
                 raise
-        vacant = opening.is_vacant(directory)
-        if mode == "n" and not vacant:
-            opening.erase(directory, force=force)
-        writer: Writer | None = None
-        if mode == "n" or (mode == "c" and vacant):
-            try:
-                writer = opening.create_writer(directory, force=force)
-            except StoreExists:
-                if mode == "n":
-                    raise  # in mode "c", whoever was faster has made what we were asked to make
-        writer = writer or opening.open_writer(directory, force=force)
+        writer = opening.become_writer(directory, mode, force=force)
         return cls(directory, writer.catalog, writer)
 
     @staticmethod
@@ -308,12 +298,33 @@ class Store:
         with self._lock:
             self._require_writer().configure(settings)
 
-    def compact(self) -> None:
-        """Leave the dead rows behind, in a new generation. Readers are not disturbed."""
+    def compact(
+        self,
+        order: Rows | None = None,
+        *,
+        index: Mapping[str, Content] | None = None,
+        progress: Told | None = None,
+    ) -> None:
+        """Leave the dead rows behind, in a new generation. Readers are not disturbed.
+
+        With `order`, which names each live row once, they lie in this order in it, also when none is dead; the order
+        of the items stays. `index` names files that describe it: they are there with it or not at all. `progress` is
+        told how many rows are copied, and of how many.
+        """
         with self._lock:
             writer = self._require_writer()
-            compact(writer)
+            compact(writer, order, index=index, progress=progress)
             self._switched()
+
+    def put_index(self, name: str, content: Content) -> None:
+        """Add or replace an index file made from the rows as they are now; a compaction leaves it behind."""
+        with self._lock:
+            put_index(self._require_writer(), name, content)
+
+    def drop_index(self, name: str | None = None) -> None:
+        """Forget an index file, or all of them; who was handed one may still read it."""
+        with self._lock:
+            drop_index(self._require_writer(), name)
 
     def rebuild(self, *, key_width: int, value_width: int | None = None, settings: Mapping[str, Any]) -> Rebuild:
         """Begin to give all items other key vectors, of this width, or go on with what was begun; see `Rebuild`.

@@ -23,16 +23,17 @@ from softkv.errors import (
     CommitUncertain,
     DuplicateKey,
     HandlePoisoned,
+    InputError,
     StorageFull,
     StoreError,
     WriterFenced,
 )
 from softkv.storage import files, locks
-from softkv.storage.arena import Arena, extend_windows, flat
+from softkv.storage.arena import Arena
 from softkv.storage.batch import Batch, checked_settings, shown
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
-from softkv.storage.generation import Generation, norms_of
+from softkv.storage.generation import Generation, checksums, norms_of
 from softkv.storage.labels import LabelCounts
 from softkv.storage.labels import Row as LabelRow
 from softkv.storage.layout import Matrix, Rows, ValueKind
@@ -67,6 +68,7 @@ class Writer:
         self.failure: StoreError | None = None
         self._stale = False  # whether the last work ended in the middle, so that memory may disagree with the catalog
         self._labels: LabelCounts | None = None
+        self._calling = False  # whether code of the caller runs in the middle of a work
 
     def newest(self) -> Committed:
         """The newest commit, from the catalog when memory may disagree with it."""
@@ -74,7 +76,7 @@ class Writer:
             raise HandlePoisoned(
                 f"{self.directory}: an earlier write failed ({self.failure}). Close this handle and open it again."
             ) from self.failure
-        if self._stale:
+        if self._stale and not self._calling:
             self._labels = None
             self.committed = load(self.catalog, self.directory, self.committed, write=True)
             self._stale, self.retired = False, True  # perhaps it was a compaction, so look for its old generation
@@ -84,6 +86,8 @@ class Writer:
     def work(self, *, rebuilding: bool = False) -> Iterator[None]:
         """Around everything that writes: refuse when it is not safe, and believe nothing after a failure."""
         committed = self.newest()
+        if self._calling:
+            raise InputError("the store is in the middle of a change that called this code: nothing else may change")
         locks.require_held(self.lock)
         if self.catalog.head() != committed.head:
             raise WriterFenced(f"{self.directory}: another writer has changed the store. Open it again.")
@@ -93,6 +97,15 @@ class Writer:
         yield
         self._stale = False
         self.remove_retired()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around code of the caller in the middle of a work: it may read what was before, and change nothing."""
+        self._calling = True
+        try:
+            yield
+        finally:
+            self._calling = False
 
     def remove_retired(self) -> None:
         """Try to remove old generations. The work itself is done and acknowledged, so a failure waits for the next."""
@@ -367,18 +380,6 @@ class Writer:
             else:
                 with self.commit():
                     self.catalog.put_standing(replace(standing, settings=text))
-
-
-def checksums(
-    generation: Generation, standing: Standing, cells: Sequence[npt.NDArray[Any]]
-) -> tuple[list[list[tuple[int, int]]], tuple[int, int, int]]:
-    """Per arena the windows that these rows complete, and the checksum of the unfinished one."""
-    finished, tails = [], []
-    for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
-        complete, tail = extend_windows(standing.rows * arena.shape.row_bytes, tail, flat(written))
-        finished.append(complete)
-        tails.append(tail)
-    return finished, (tails[0], tails[1], tails[2])
 
 
 def _refuse_duplicates(keys: list[str], found: Rows) -> None:
