@@ -1,5 +1,6 @@
 """Small stores for tests: what they hold, what lies in their directories, and ways to hurt them behind their backs."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -108,6 +109,23 @@ def forge(directory: Path, table: str, **changes: object) -> None:
     connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
     connection.commit()
     connection.close()
+
+
+def names_by_row(snapshot: Any, rows: Any) -> bytes:
+    """Who lies in these rows, dead or alive: an index file that proves itself."""
+    return json.dumps([item.name for item in snapshot.items(rows)]).encode()
+
+
+def wrong_index(snapshot: Any) -> list[str]:
+    """What is wrong with the index file that holds the names by row; nothing when there is none, for it is a cache."""
+    found = snapshot.index("names")
+    if found is None:
+        return []
+    if found.rows > snapshot.rows or found.commit > snapshot.commit:
+        return [f"an index of {found.rows} rows at commit {found.commit} for {snapshot.rows} at {snapshot.commit}"]
+    content = bytes(found.read())
+    wanted = names_by_row(snapshot, range(found.rows))
+    return [] if content == wanted else [f"the index says {content[:200]!r} instead of {wanted[:200]!r}"]
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -29,6 +29,7 @@ from hypothesis.stateful import (
 
 from softkv.errors import DuplicateKey, InputError, KeyMissing
 from softkv.storage import Entry, Snapshot, Store
+from tests.stores import names_by_row, wrong_index
 from tests.tiny import shrink
 
 pytestmark = pytest.mark.slow
@@ -195,6 +196,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.writer.compact()
         assert self.writer.rows == len(self.model.items)
 
+    @precondition(lambda self: self.writer.layout)
+    @rule(seed=st.integers(0, 2**32), indexed=st.booleans())
+    def reorder(self, seed: int, indexed: bool) -> None:
+        """Rows may lie in any order, with a file beside them that knows it; nothing that can be asked changes."""
+        order = np.random.default_rng(seed).permutation(np.flatnonzero(self.writer.live))
+        vectors, names = self.writer.vectors(order), names_by_row(self.writer, order)
+        self.writer.compact(order, index={"names": names} if indexed else None)
+        assert np.array_equal(self.writer.vectors(range(self.writer.rows)), vectors)
+        assert (self.writer.snapshot().index("names") is not None) == indexed
+
+    @precondition(lambda self: self.writer.layout)
+    @rule()
+    def put_index(self) -> None:
+        """A file of the rows as they are now, which later rows and deaths do not change."""
+        self.writer.put_index("names", names_by_row(self.writer, range(self.writer.rows)))
+        assert self.writer.snapshot().index("names") is not None
+
     @precondition(lambda self: len(self.model.items) > 1)
     @rule(data=st.data())
     def shrink(self, data: st.DataObject) -> None:
@@ -286,6 +304,7 @@ def agree(snapshot: Snapshot, model: Model) -> None:
     _agree_by_name(snapshot, names, wanted, order)
     _agree_by_block(snapshot, order, vectors, blended)
     _agree_in_scale(snapshot, wanted)
+    assert not wrong_index(snapshot)
 
 
 def same_item(found: Any, name: str, item: Given) -> None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import InputError, KeyTextError, KindError, NotFinite, PayloadError, ShapeError
-from softkv.storage.layout import Layout, Matrix, ValueKind
+from softkv.errors import DuplicateKey, InputError, KeyTextError, KindError, NotFinite, PayloadError, ShapeError
+from softkv.storage.layout import Layout, Matrix, Rows, ValueKind
 
 LONGEST_KEY = 1 << 16  # bytes of UTF-8
 LONGEST_LABEL = 1 << 16
@@ -134,6 +134,24 @@ def checked_key(key: object, name: str = "the key") -> bytes:
 def shown(text: str) -> str:
     """A text as it stands in a message: quoted, and cut short when it is long."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def refuse_duplicates(keys: list[str], found: Rows) -> None:
+    """Name the keys that are there already, or stand twice in the batch."""
+    if len(set(keys)) < len(keys):
+        first = {key: position for position, key in reversed(list(enumerate(keys)))}
+        twice = [key for position, key in enumerate(keys) if first[key] != position]
+        raise DuplicateKey(f"{_listed(twice)} stands more than once in the batch. Nothing was written.", twice)
+    if (found >= 0).any():
+        there = [keys[i] for i in np.flatnonzero(found >= 0)]
+        raise DuplicateKey(
+            f"{_listed(there)} is there already. Nothing was written; use on_conflict='replace' or 'ignore'.", there
+        )
+
+
+def _listed(keys: list[str]) -> str:
+    more = f" (and {len(keys) - 3} more)" if len(keys) > 3 else ""
+    return ("key " if len(keys) == 1 else "each of the keys ") + ", ".join(shown(key) for key in keys[:3]) + more
 
 
 def _kind(values: Any, value_vectors: Any) -> ValueKind:

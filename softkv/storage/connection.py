@@ -164,8 +164,7 @@ class Connection:
     def writing(self) -> Iterator[None]:
         """A transaction that is wholly there afterwards, or wholly absent; CommitUncertain when nobody can tell."""
         with self.lock:
-            self.require_usable()
-            self._roll_back()  # what an interrupt between two statements left open
+            self.abort()
             self.run("BEGIN IMMEDIATE")
             try:
                 yield
@@ -175,6 +174,12 @@ class Connection:
             except BaseException:
                 self._roll_back()  # does nothing when an interrupt came right after the commit
                 raise
+
+    def abort(self) -> None:
+        """Take back what an interrupt left open, so that the catalog says what is committed."""
+        with self.lock:
+            self.require_usable()
+            self._roll_back()
 
     def _commit(self) -> None:
         try:

@@ -59,9 +59,10 @@ def written(writer: Writer, contents: Mapping[str, Content], generation: int, ro
         yield _written(writer, contents, generation, rows) if contents else []
     finally:
         # After a commit of which nobody knows, the catalog may name them. Else it is asked: an interrupt may have come
-        # right after the commit. The work itself is done, so a failure to tidy up waits for the next.
+        # right after the commit, or right before its end. A failure to tidy up waits for the next.
         if writer.failure is None:
             with suppress(SoftKVError):
+                writer.catalog.connection.abort()
                 remove_unnamed(writer.directory, writer.catalog)
 
 

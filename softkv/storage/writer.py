@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from softkv.errors import (
     CommitUncertain,
-    DuplicateKey,
     HandlePoisoned,
     InputError,
     StorageFull,
@@ -30,7 +29,7 @@ from softkv.errors import (
 )
 from softkv.storage import files, locks
 from softkv.storage.arena import Arena
-from softkv.storage.batch import Batch, checked_settings, shown
+from softkv.storage.batch import Batch, checked_settings, refuse_duplicates
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
 from softkv.storage.generation import Generation, checksums, norms_of
@@ -134,8 +133,10 @@ class Writer:
             yield
         except BaseException:
             # Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory.
-            if self.failure is None and generation.number not in self.catalog.generations():
-                files.remove_tree(generation.directory)
+            if self.failure is None:
+                self.catalog.connection.abort()
+                if generation.number not in self.catalog.generations():
+                    files.remove_tree(generation.directory)
             raise
         finally:
             generation.release()
@@ -188,7 +189,7 @@ class Writer:
         keys = [key for key in batch.keys if key is not None]
         found = self._existing(keys)
         if on_conflict == "error":
-            _refuse_duplicates(keys, found)
+            refuse_duplicates(keys, found)
         present = dict(zip((named[i] for i in np.flatnonzero(found >= 0)), found[found >= 0].tolist(), strict=True))
         if on_conflict == "ignore" and present:
             batch, present = batch.take([i for i in range(len(batch)) if i not in present]), {}
@@ -380,21 +381,3 @@ class Writer:
             else:
                 with self.commit():
                     self.catalog.put_standing(replace(standing, settings=text))
-
-
-def _refuse_duplicates(keys: list[str], found: Rows) -> None:
-    """Name the keys that are there already, or stand twice in the batch."""
-    if len(set(keys)) < len(keys):
-        first = {key: position for position, key in reversed(list(enumerate(keys)))}
-        twice = [key for position, key in enumerate(keys) if first[key] != position]
-        raise DuplicateKey(f"{_listed(twice)} stands more than once in the batch. Nothing was written.", twice)
-    if (found >= 0).any():
-        there = [keys[i] for i in np.flatnonzero(found >= 0)]
-        raise DuplicateKey(
-            f"{_listed(there)} is there already. Nothing was written; use on_conflict='replace' or 'ignore'.", there
-        )
-
-
-def _listed(keys: list[str]) -> str:
-    more = f" (and {len(keys) - 3} more)" if len(keys) > 3 else ""
-    return ("key " if len(keys) == 1 else "each of the keys ") + ", ".join(shown(key) for key in keys[:3]) + more

@@ -12,15 +12,20 @@ import numpy as np
 
 from softkv.storage import Snapshot, Store, ValueKind
 from tests.crash.rows import Proof, append
+from tests.stores import names_by_row, wrong_index
 
 _MANY = 400  # items above which deleting becomes likely
+_CHANGES = {
+    "add": 5, "batch": 3, "replace": 3, "ignore": 1, "delete": 4, "compact": 3, "order": 5, "index": 4, "drop": 1,
+    "rebuild": 3, "reopen": 2, "configure": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Operation:
     """One call that must happen wholly or not at all."""
 
-    what: str  # add | replace | ignore | delete | compact | rebuild | reopen | configure
+    what: str  # add | replace | ignore | delete | compact | order | index | drop | rebuild | reopen | configure
     keys: list[str | None] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -57,8 +62,8 @@ class Expectation:
     def draw(self, random: Random) -> Operation:
         """The next operation."""
         what = random.choices(
-            ["add", "batch", "replace", "ignore", "delete", "purge", "compact", "rebuild", "reopen", "configure"],
-            [5, 3, 3, 1, 4, 1 + len(self.items) // _MANY * 20, 5, 3, 2, 1],
+            [*_CHANGES, "purge"],
+            [*_CHANGES.values(), 1 + len(self.items) // _MANY * 20],
         )[0]
         names = list(self.items)
         if what in ("add", "batch", "replace", "ignore"):
@@ -68,7 +73,7 @@ class Expectation:
             return Operation("delete", names=random.sample(names, share)) if share else Operation("compact")
         if what == "configure":
             return Operation(what, settings={"number": random.randrange(1000)})
-        return Operation(what if what in ("rebuild", "reopen") else "compact")
+        return Operation(what if what in ("order", "index", "drop", "rebuild", "reopen") else "compact")
 
     def _drawn_rows(self, what: str, random: Random, names: list[str]) -> Operation:
         count = 1 if what == "add" else random.choice([2, 7, 40, 150])
@@ -92,12 +97,28 @@ def perform(store: Store, operation: Operation, kind: str) -> Store:
         store.delete(operation.names)
     elif operation.what == "compact":
         store.compact()
+    elif operation.what in ("order", "index", "drop"):
+        index(store, operation.what)
     elif operation.what == "configure":
         store.configure(operation.settings)
     elif operation.what == "reopen":
         store.close()
         return Store.open(store.path, "w")
     return store
+
+
+def index(store: Store, what: str) -> None:
+    """Put an index file that names the items by row, with their rows in another order or as they are; or drop it."""
+    if what == "drop":
+        store.drop_index("names")
+    elif what == "order":
+        order = np.random.default_rng(store.commit).permutation(np.flatnonzero(store.live))
+        store.compact(order, index={"names": names_by_row(store, order)} if store.layout else None)
+        assert store.layout is None or store.snapshot().index("names") is not None
+    elif store.layout is not None:
+        content = names_by_row(store, range(store.rows))
+        store.put_index("names", [content[:100], content[100:]])
+        assert store.snapshot().index("names") is not None
 
 
 def rebuild(store: Store) -> None:
@@ -130,6 +151,7 @@ def differences(snapshot: Snapshot, expected: Expectation) -> list[str]:
     for item, (name, proof) in zip(snapshot.items(snapshot.in_order()), expected.items.items(), strict=True):
         if item.name != name or not proof.holds(item, expected.kind):
             found.append(f"{name} is {item} instead of {proof}")
+    found += wrong_index(snapshot)
     named = [name for name in names if not name.startswith("#")]
     if (snapshot.find_many(named) < 0).any():
         found.append("some keys are listed but not found")
