@@ -507,7 +507,7 @@ def test_a_file_that_cannot_be_read_is_the_systems_error(tmp_path: Path, monkeyp
     indexed(tmp_path / "s")
     with Store.open(tmp_path / "s") as reader:
         found = handed(reader)
-        with failing(monkeypatch, "pread", OSError(5, "Input/output error")), pytest.raises(StorageFailed):
+        with failing(monkeypatch, "read", OSError(5, "Input/output error")), pytest.raises(StorageFailed):
             found.read()
         assert found.read() == LISTS
         assert reader.check().ok
@@ -553,6 +553,47 @@ def test_the_next_writer_removes_what_nobody_names_and_nothing_else(tmp_path: Pa
         assert (tmp_path / "s" / "LOCK").exists()
         assert read(store) == LISTS
         assert store.check().ok
+
+
+def test_a_failure_removes_only_its_own(tmp_path: Path) -> None:
+    """What lies there without a name may be that of a writer who has taken over; after a success it is nobody's."""
+    with fruit(tmp_path / "s") as store:
+        (tmp_path / "s" / "index" / "5").write_bytes(b"not named yet")
+        with pytest.raises(ZeroDivisionError):
+            store.put_index("lists", broken())
+        assert lying(tmp_path / "s") == ["5"]
+        store.put_index("lists", LISTS)
+        assert lying(tmp_path / "s") == [Path(handed(store).path).name]
+        assert store.check().ok
+
+
+def test_a_read_that_comes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may give fewer bytes than were asked for."""
+    indexed(tmp_path / "s")
+    real = os.read
+    with Store.open(tmp_path / "s") as reader:
+        found = handed(reader)
+        monkeypatch.setattr(os, "read", lambda descriptor, length: real(descriptor, min(length, 100_001)))
+        assert found.read() == LISTS
+        monkeypatch.undo()
+        assert reader.check().ok
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its length was right a moment ago."""
+    path, real = indexed(tmp_path / "s"), os.read
+
+    def cutting(descriptor: int, length: int) -> bytes:
+        os.truncate(path, 1000)
+        return real(descriptor, length)
+
+    with Store.open(tmp_path / "s") as reader:
+        found = handed(reader)
+        monkeypatch.setattr(os, "read", cutting)
+        with pytest.raises(IndexDamaged):
+            found.read()
+        monkeypatch.undo()
+        assert reader.check().ok
 
 
 def test_no_number_is_given_twice(tmp_path: Path) -> None:

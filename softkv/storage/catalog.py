@@ -306,7 +306,7 @@ class Catalog:
     def index_files(self) -> set[int]:
         """The numbers of all files in index/ that the catalog names, of old generations as well."""
         rows = self.connection.rows("SELECT file FROM indexes") if self._has_indexes() else []
-        return {number for (number,) in rows if isinstance(number, int)}
+        return {number for (number,) in rows if isinstance(number, int) and 0 < number < 10**18}
 
     def drop_index(self, generation: int, name: str | None) -> None:
         """Name this index file of a generation no longer, or none of them."""

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from typing import final
 
@@ -23,7 +23,7 @@ from softkv.storage.catalog import Catalog, IndexRecord
 from softkv.storage.layout import INDEX
 
 LONGEST_NAME = 255  # bytes of UTF-8
-_NAME = re.compile(r"[1-9][0-9]{0,18}\Z")
+_NAME = re.compile(r"[1-9][0-9]{0,17}\Z")
 _STRIDE = 1 << 20  # bytes read at a time
 
 
@@ -76,21 +76,23 @@ class IndexFile:
 
     def _verified(self) -> Iterator[tuple[int, bytes]]:
         """All bytes, with their places; whether they are right is only known at the end."""
-        size, digest = self._believable_size(), hashlib.sha256()
-        for start in range(0, size, _STRIDE):
+        size, digest, start = self._believable_size(), hashlib.sha256(), 0
+        while start < size:
             piece = self._piece(start, min(_STRIDE, size - start))
             digest.update(piece)
             yield start, piece
+            start += len(piece)
         if digest.digest() != self._record.sha256:
             self._problem = self._problem or "does not match its checksum"
         self._believable_size()
 
     def _piece(self, start: int, length: int) -> bytes:
         try:
-            piece = os.pread(self._descriptor, length, start)
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            piece = os.read(self._descriptor, length)
         except OSError as error:
             raise StorageFailed(f"cannot read {self.path}: {os.strerror(error.errno or 0)}") from error
-        if len(piece) < length:  # cut off since it was measured
+        if not piece:  # cut off since it was measured
             self._problem = "was cut off while it was read"
             self._believable_size()
         return piece
@@ -158,11 +160,12 @@ def unnamed(directory: str, catalog: Catalog) -> list[str]:
     return [os.path.join(directory, INDEX, str(number)) for number in found if number not in named]
 
 
-def remove_unnamed(directory: str, catalog: Catalog) -> None:
-    """Remove what nobody names. What cannot be removed stays for the next writer."""
+def remove_unnamed(directory: str, catalog: Catalog, among: Container[str] | None = None) -> None:
+    """Remove what nobody names, all or among these paths. What cannot be removed stays for the next writer."""
     for path in unnamed(directory, catalog):
-        with suppress(OSError):
-            os.unlink(path)
+        if among is None or path in among:
+            with suppress(OSError):
+                os.unlink(path)
 
 
 def require_folder(directory: str) -> str:

@@ -55,23 +55,29 @@ def written(writer: Writer, contents: Mapping[str, Content], generation: int, ro
     for name in contents:
         checked_name(name)
     files.require_room(writer.directory, room_for(contents), f"indexing {writer.directory}")
+    made: list[str] = []
+    ours: list[str] | None = made  # only those after a failure: the others may be another writer's who has taken over
     try:
-        yield _written(writer, contents, generation, rows) if contents else []
+        yield _written(writer, contents, generation, rows, made) if contents else []
+        ours = None
     finally:
         # After a commit of which nobody knows, the catalog may name them. Else it is asked: an interrupt may have come
         # right after the commit, or right before its end. A failure to tidy up waits for the next.
         if writer.failure is None:
             with suppress(SoftKVError):
                 writer.catalog.connection.abort()
-                remove_unnamed(writer.directory, writer.catalog)
+                remove_unnamed(writer.directory, writer.catalog, ours)
 
 
-def _written(writer: Writer, contents: Mapping[str, Content], generation: int, rows: int) -> list[IndexRecord]:
+def _written(
+    writer: Writer, contents: Mapping[str, Content], generation: int, rows: int, made: list[str]
+) -> list[IndexRecord]:
     folder, head = require_folder(writer.directory), writer.committed.head
     first = max(head.number, *writer.catalog.index_files(), *numbered(writer.directory), 0) + 1
     records = []
     for number, (name, content) in enumerate(contents.items(), first):
-        size, digest = _write(writer, os.path.join(folder, str(number)), content)
+        made.append(os.path.join(folder, str(number)))
+        size, digest = _write(writer, made[-1], content)
         records.append(IndexRecord(generation, name, number, rows, head.number + 1, size, digest))
     with writer.poisoning():
         files.sync_directory(folder)

@@ -300,7 +300,7 @@ class Store:
 
     def compact(
         self,
-        order: Rows | None = None,
+        order: Sequence[int] | Rows | None = None,
         *,
         index: Mapping[str, Content] | None = None,
         progress: Told | None = None,

@@ -6,6 +6,7 @@ Every figure is a ratio taken in one run, work and yardstick alternating; a rati
 """
 
 import argparse
+import functools
 import itertools
 import os
 import random
@@ -205,6 +206,17 @@ def compaction(folder: str, store: Store) -> None:
     plain = (theirs + again) / 2
     row(f"compact {len(store):,} live items out of 1/0.7 as many", ours, plain, ours / plain, "≤ 2")
     print(f"| longest wait of a reader meanwhile, of {len(waits)} reads | {_time(max(waits))} | | | never blocked |")
+    ordering(store, ours)
+
+
+def ordering(store: Store, plain: float, rounds: int = 3) -> None:
+    """Compact into random orders, beside the compaction of the same items that came before."""
+    times = []
+    for seed in range(rounds):
+        order = np.random.default_rng(seed).permutation(np.flatnonzero(store.live))
+        times.append(timed(functools.partial(store.compact, order)))
+    taken = statistics.median(times)
+    row(f"compact {len(store):,} items into a random order, beside without", taken, plain, taken / plain, "≤ 2")
 
 
 def _copy_live(folder: str, store: Store) -> None:
