@@ -907,7 +907,7 @@ def test_an_interrupt_waits_for_the_threads_that_write(
         monkeypatch.setattr(Arena, "write", slow)
         with pytest.raises(KeyboardInterrupt):
             work(store)
-        assert {"keys", "values"} <= set(written)
+        assert "keys" in written  # by the thread that sent the interrupt; the other may not even have begun
         ended.set()
         monkeypatch.undo()
         assert contents(store) == before

@@ -185,9 +185,9 @@ def large(folder: str, rows: int) -> None:
 def compaction(folder: str, store: Store) -> None:
     """Compact beside copying the live bytes by hand, while a reader keeps asking."""
     reader, stop, waits = Store.open(store.path), threading.Event(), []
+    names = list(itertools.islice(reader.keys(), 10_000))
 
     def ask() -> None:
-        names = list(reader.keys())[:10_000]
         source = random.Random(4)
         while not stop.is_set():
             start = time.perf_counter()
