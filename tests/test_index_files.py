@@ -26,6 +26,7 @@ from softkv.errors import (
     Unfinished,
 )
 from softkv.storage import IndexFile, Snapshot, Store, check, files
+from tests.crash.children import Child, Say
 from tests.stores import closed_fruit, contents, copied, flip, fruit, in_child, mode_of, sql, vectors
 from tests.test_compaction import generations
 from tests.test_writer import Interrupt, Steps, failing, interrupting
@@ -231,6 +232,38 @@ def test_a_file_that_is_replaced_while_it_is_looked_up_is_no_damage(
         assert read(reader) == b"new"
         snapshot.close()
         assert store.check().ok
+
+
+def test_a_reader_elsewhere_sees_whole_files_while_they_are_replaced(tmp_path: Path) -> None:
+    """Dropped, replaced, and brought by new generations, by another process: never damage, never a mixture."""
+    path = closed_fruit(tmp_path / "s")
+
+    def replace(say: Say) -> None:
+        with Store.open(path, "w") as store:
+            say("begun")
+            for turn in range(150):
+                content = f"{turn} ".encode() * (turn % 7 * 100)
+                if turn % 10 == 9:
+                    store.drop_index()
+                elif turn % 10 == 5:
+                    store.compact(np.arange(3)[::-1], index={"lists": content})
+                else:
+                    store.put_index("lists", content)
+            store.configure({"over": True})
+
+    seen: set[bytes] = set()
+    with Child(replace) as child, Store.open(path) as reader:
+        assert child.hear() == ["begun"]
+        for _ in range(100_000):
+            if reader.settings.get("over"):
+                break
+            with reader.snapshot() as snapshot:
+                content = read(snapshot) or b""
+                assert content == content[: content.find(b" ") + 1] * content.count(b" ")
+                seen.add(content)
+        assert child.wait() == 0
+        assert reader.check().ok
+    assert len(seen) > 5
 
 
 # With generations
