@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -141,7 +142,8 @@ class Adding:
         try:
             with filling(self.path, self.wishes) as db:
                 for batch in batches(found, BATCH):
-                    self._add(db, batch)
+                    # A slow model is seen to move within a batch too.
+                    self._add(db, batch, moved and partial(_moved_on, moved, self.seen))
                     if moved is not None:
                         moved(self.seen, 0)
         except KeyboardInterrupt:
@@ -156,11 +158,11 @@ class Adding:
     def _stored(self) -> str:
         return f"The first {self.seen:,} records are stored."
 
-    def _add(self, db: Any, batch: "Sequence[Record]") -> None:
+    def _add(self, db: Any, batch: "Sequence[Record]", progress: output.Progress | None) -> None:
         good = list(batch)
         while good:
             try:
-                added = _added(db, good, self.on_conflict)
+                added = _added(db, good, self.on_conflict, progress)
             except DuplicateKey as error:
                 good = self._without_repeated(good, error)
                 continue
@@ -205,7 +207,11 @@ def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
         raise
 
 
-def _added(db: Any, batch: "Sequence[Record]", on_conflict: str) -> Any:
+def _moved_on(moved: output.Progress, seen: int, done: int, _of: int) -> None:
+    moved(seen + done, 0)
+
+
+def _added(db: Any, batch: "Sequence[Record]", on_conflict: str, progress: output.Progress | None) -> Any:
     return db.add(
         _column(batch, "key"),
         [one.value for one in batch],
@@ -213,6 +219,7 @@ def _added(db: Any, batch: "Sequence[Record]", on_conflict: str) -> Any:
         texts=_column(batch, "text"),
         payloads=_column(batch, "payload"),
         on_conflict=on_conflict,
+        progress=progress,
     )
 
 
