@@ -12,6 +12,7 @@ from softkv.portrait import facts_of, name_of, number, short, value_of
 from . import options, output
 from .wording import in_options
 
+BRIEF = 24  # characters of a key beside those of three other ways
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("key", "score", "score/T", "exp", "sum", "weight")
 CONTRIBUTOR_COLUMNS = ("query", "key", "weight", "score", "text", "value", "payload")
@@ -248,11 +249,15 @@ def _ways(found: Any) -> Any:
     exact = "no such key" if found.exact is None else short(found.exact.value)
     table = output.new_table("", "exact", "hard", f"top {found.top_k.scored}", "full soft")
     table.add_row("value", Text(exact), *(Text(value_of(way)) for way in ways))
-    made_of = ("\n".join(f"{one.weight:6.1%} {name_of(one)}" for one in way.contributors[:5]) for way in ways)
+    made_of = ("\n".join(f"{one.weight:6.1%} {_brief(name_of(one))}" for one in way.contributors[:5]) for way in ways)
     table.add_row("weights", "", *map(Text, made_of))
     table.add_row("effective", "", *(number(way.effective) for way in ways))
     table.add_row("of the mass", "", *(f"{way.mass:.1%}" for way in ways))
     return table
+
+
+def _brief(name: str) -> str:
+    return name if len(name) <= BRIEF else name[: BRIEF - 1] + "…"
 
 
 def _strip(found: Any) -> Any:

@@ -21,7 +21,7 @@ Contributor: TypeAlias = Any
 BAR = 20  # cells of a bar of weight 1
 EIGHTHS = " ▏▎▍▌▋▊▉"
 LONGEST = 60  # characters of a text in a line
-LISTED = 5  # labels of a distribution in a line
+LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
 
 def bar(share: float, width: int = BAR) -> str:
@@ -80,8 +80,8 @@ def distribution(answer: Answer) -> str:
     """The most probable labels of an answer, with their shares."""
     shares = np.asarray(_plain(answer.value))
     order = np.argsort(-shares, kind="stable")[:LISTED]
-    found = [f"{(answer.labels or ())[code]} {shares[code]:.1%}" for code in order.tolist() if shares[code] >= 0.0005]
-    return ", ".join(found)
+    told = [code for code in order.tolist() if shares[code] >= TOLD or code == order[0]]
+    return ", ".join(f"{(answer.labels or ())[code]} {shares[code]:.1%}" for code in told)
 
 
 def name_of(one: Contributor) -> str:
