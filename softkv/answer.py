@@ -151,6 +151,24 @@ class Answers:
     error_kind: str = "exact"
     source: Describing | None = None
 
+    @classmethod
+    def of(cls, found: Any, temperature: Any, labels: tuple[object, ...] | None, *, numbers: bool) -> "Answers":
+        """What a lookup found (softkv/maths/lookup.py); single numbers lose the axis of their width."""
+        return cls(
+            value=found.value[..., 0] if numbers else found.value,
+            spread=None if found.spread is None else found.spread[..., 0],
+            log_mass=found.log_mass,
+            effective=found.effective,
+            mass=found.mass,
+            scored=found.scored,
+            temperature=temperature,
+            rows=found.rows,
+            weights=found.weights,
+            scores=found.scores,
+            head_weights=found.head_weights,
+            labels=labels,
+        )
+
     def __len__(self) -> int:
         return int(self.scored.shape[0])
 

@@ -17,7 +17,7 @@ from softkv.maths.arrays import Array, Library, library_of
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.heads import Heads
-from softkv.maths.lookup import Found, lookup
+from softkv.maths.lookup import lookup
 
 
 def soft_lookup(
@@ -83,7 +83,7 @@ def soft_lookup(
     )
     if not isinstance(temperature, (int, float)):
         temperature = library.array(temperature, like=keys)
-    answers = _answers(found, temperature, names, numbers=isinstance(held, Numbers))
+    answers = Answers.of(found, temperature, names, numbers=isinstance(held, Numbers))
     return answers[0] if one else answers
 
 
@@ -133,20 +133,3 @@ def _codes(library: Library, values: Any, keys: Array, count: int) -> Array:
             f"{int(codes.max())}. Name more labels, or correct the codes."
         )
     return codes
-
-
-def _answers(found: Found, temperature: Any, labels: tuple[object, ...] | None, *, numbers: bool) -> Answers:
-    return Answers(
-        value=found.value[..., 0] if numbers else found.value,
-        spread=None if found.spread is None else found.spread[..., 0],
-        log_mass=found.log_mass,
-        effective=found.effective,
-        mass=found.mass,
-        scored=found.scored,
-        temperature=temperature,
-        rows=found.rows,
-        weights=found.weights,
-        scores=found.scores,
-        head_weights=found.head_weights,
-        labels=labels,
-    )

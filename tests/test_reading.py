@@ -23,6 +23,8 @@ from softkv_cli.reading import FIRST_BATCH, Columns, Record, batches, limits, re
 from softkv.errors import BadRecord, InputError, KindError
 from softkv.storage import batch as stored
 
+from .records import refused
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Any:
@@ -38,13 +40,6 @@ def table(tmp_path: Path) -> Any:
 def pairs(path: str, **options: Any) -> list[tuple[str | None, Any]]:
     """The keys and values of a file."""
     return [(record.key, record.value) for record in records(path, **options)]
-
-
-def refused(path: str, **options: Any) -> tuple[list[Record], list[str]]:
-    """The good records of a file, and what was said of the bad ones, without the folder."""
-    said: list[BadRecord] = []
-    good = list(records(path, on_bad=said.append, **options))
-    return good, [str(error).removeprefix(os.path.dirname(path) + "/") for error in said]
 
 
 def error_of(path: str, **options: Any) -> str:

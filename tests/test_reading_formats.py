@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,8 @@ from softkv_cli.reading import Columns, Record, records
 
 from softkv.errors import BadRecord, MissingExtra
 from softkv.storage import Store
+
+from .records import error_of, refused
 
 
 @pytest.fixture
@@ -61,20 +62,6 @@ def plain(record: Record) -> tuple[Any, ...]:
     vector = None if record.vector is None else list(record.vector)
     value = record.value.tolist() if isinstance(record.value, np.ndarray) else record.value
     return (record.line, record.key, record.text, value, record.payload, vector)
-
-
-def refused(path: str, **options: Any) -> tuple[list[Record], list[str]]:
-    """The good records of a file, and what was said of the bad ones, without the folder."""
-    said: list[BadRecord] = []
-    good = list(records(path, on_bad=said.append, **options))
-    return good, [str(error).removeprefix(os.path.dirname(path) + "/") for error in said]
-
-
-def error_of(path: str, **options: Any) -> str:
-    """The message with which reading ends, without the folder."""
-    with pytest.raises(BadRecord) as error:
-        list(records(path, on_bad=[].append, **options))
-    return str(error.value).removeprefix(os.path.dirname(path) + "/")
 
 
 def jsonl(*objects: Any) -> str:

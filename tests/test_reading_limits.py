@@ -3,7 +3,6 @@
 import csv
 import gzip
 import io
-import os
 import struct
 import tracemalloc
 import zipfile
@@ -14,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softkv_cli.reading import Columns, Record, records
+from softkv_cli.reading import Columns, records
 
 from softkv.errors import BadRecord
+
+from .records import error_of, refused
 
 MIB = 1 << 20
 
@@ -42,20 +43,6 @@ def at_most(size: int) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak <= size, f"{peak:,} bytes"
-
-
-def refused(path: str, **options: Any) -> tuple[list[Record], list[str]]:
-    """The good records of a file, and what was said of the bad ones, without the folder."""
-    said: list[BadRecord] = []
-    good = list(records(path, on_bad=said.append, **options))
-    return good, [str(error).removeprefix(os.path.dirname(path) + "/") for error in said]
-
-
-def error_of(path: str, **options: Any) -> str:
-    """The message with which reading ends, without the folder."""
-    with pytest.raises(BadRecord) as error:
-        list(records(path, on_bad=[].append, **options))
-    return str(error.value).removeprefix(os.path.dirname(path) + "/")
 
 
 def test_the_check_for_memory_is_seen_failing() -> None:

@@ -124,23 +124,11 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
     rows = found.rows
     if candidates.rows is not None:
         rows = np.where(rows >= 0, candidates.rows[np.maximum(rows, 0)], -1)
-    numbers = isinstance(held, Numbers)
-    return Answers(
-        value=found.value[..., 0] if numbers else found.value,
-        spread=None if found.spread is None else found.spread[..., 0],
-        log_mass=found.log_mass,
-        effective=found.effective,
-        mass=found.mass,
-        scored=found.scored,
-        temperature=question.temperature,
+    return replace(
+        Answers.of(found, question.temperature, names, numbers=isinstance(held, Numbers)),
         rows=rows,
-        weights=found.weights,
-        scores=found.scores,
-        head_weights=found.head_weights,
-        labels=names,
         kind=kind.value,
         error=rounding(view, found, candidates.values, question, gathered=candidates.rows is not None),
-        error_kind="exact",
         source=view,
     )
 
