@@ -205,8 +205,9 @@ def _arithmetic(answer: Any) -> list[dict[str, Any]]:
         step = {"key": name_of(one), "score": one.score, "score/T": logit, "exp": math.exp(logit - best)}
         steps.append({**step, "sum": total, "weight": step["exp"] / total})
     rest = max(0.0, total - sum(step["exp"] for step in steps))
-    if answer.scored > len(steps):
-        others = f"({answer.scored - len(steps):,} others)"
+    # Top-k blends some of the rows, but a weight is a share of all, of which it does not say how many they are.
+    if answer.scored > len(steps) or answer.mass < 1:
+        others = "(all others)" if answer.mass < 1 else f"({answer.scored - len(steps):,} others)"
         steps.append({"key": others, "score": None, "score/T": None, "exp": rest, "sum": total, "weight": rest / total})
     return steps
 

@@ -89,6 +89,9 @@ def test_the_arithmetic_is_explained(rents: Path) -> None:
         assert step["weight"] == pytest.approx(step["exp"] / step["sum"])
     assert steps[2]["key"] == "(3 others)"
     assert sum(step["weight"] for step in steps) == pytest.approx(1.0)
+    some = json.loads(ran("query", ASKED, "--db", rents, "-k", 2, "-n", 2, "-T", 0.1, "--explain").out)["arithmetic"]
+    assert [step["weight"] for step in some] == pytest.approx([step["weight"] for step in steps])
+    assert some[2]["key"] == "(all others)"
     table = ran("query", ASKED, "--db", rents, "-n", 2, "-T", 0.1, "--explain", terminal=True).out
     assert "÷ T = 0.1" in table
     assert f"{steps[0]['score/T']:.4f}" in table
