@@ -77,7 +77,7 @@ def add(
         with filling(path, wishes) as db, output.hints():
             added = db.add(
                 key,
-                _value(str(given), kind or db.info().value_kind),
+                _value(str(given), kind or db.value_kind),
                 vectors=None if vector is None else options.numbers_of(vector),
                 texts=text,
                 payloads=None if payload is None else options.json_of(payload),
@@ -122,7 +122,7 @@ class Adding:
 
         try:
             with softkv.open(self.path, "r") as db:
-                return db.info().value_kind
+                return db.value_kind
         except StoreNotFound:
             return None
 

@@ -1,5 +1,6 @@
 """The `softkv` command itself: its version, its help, and how an error becomes one message and an exit code."""
 
+import io
 import os
 import sys
 
@@ -47,7 +48,8 @@ def main() -> None:
     """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted."""
     # What the terminal has no sign for is spelled out: the answer is worth more than its bars.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = softkv.main(prog_name="softkv", standalone_mode=False) or 0
         sys.stdout.flush()

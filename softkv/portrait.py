@@ -8,8 +8,6 @@ import json
 from importlib import import_module
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from softkv.errors import MissingExtra
 
 # The classes of answer.py, which imports this file: importing them here would close a circle.
@@ -38,6 +36,7 @@ def bar(share: float, width: int = BAR) -> str:
 def short(value: Any) -> str:
     """A value in a few characters.
 
+    >>> import numpy as np
     >>> short(1234567.891), short("word " * 40), short(np.zeros(384))
     ('1.235e+06', 'word word word word word word word word word word word wo...', '[0, 0, 0, ... 384 numbers]')
     """
@@ -78,9 +77,9 @@ def value_of(answer: Answer) -> str:
 
 def distribution(answer: Answer) -> str:
     """The most probable labels of an answer, with their shares."""
-    shares = np.asarray(_plain(answer.value))
-    order = np.argsort(-shares, kind="stable")[:LISTED]
-    told = [code for code in order.tolist() if shares[code] >= TOLD or code == order[0]]
+    shares = _plain(answer.value)
+    order = sorted(range(len(shares)), key=lambda code: -shares[code])[:LISTED]
+    told = [code for code in order if shares[code] >= TOLD or code == order[0]]
     return ", ".join(f"{(answer.labels or ())[code]} {shares[code]:.1%}" for code in told)
 
 

@@ -16,6 +16,7 @@ def test_an_empty_store_has_no_widths_yet(tmp_path: Path) -> None:
     """Nor a temperature; what was asked for is there."""
     with softkv.open(tmp_path / "s", value="label") as db:
         found = db.info()
+        assert db.value_kind == "label"
     assert (found.items, found.dead_rows, found.key_width, found.value_width) == (0, 0, None, None)
     assert (found.value_kind, found.temperature, found.embedder) == ("label", None, None)
     assert "key width" not in str(found)

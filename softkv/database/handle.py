@@ -13,7 +13,7 @@ from typing import Any
 
 from softkv.database import intake
 from softkv.database.embedding import Embedding, Given, Progress
-from softkv.database.profile import Profile, checked_temperature
+from softkv.database.profile import Profile, Temperature, checked_temperature
 from softkv.database.reader import Reader, Value
 from softkv.database.reembedding import reembed
 from softkv.database.summary import Info, summary
@@ -53,13 +53,13 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         temperature: What scores are divided by. Otherwise one is found by rule (see `info`).
         force: Write even on a network file system, where locks and syncs may not hold.
     """
-    Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
+    wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
     store = Store.open(path, mode, force=force)
     try:
         profile = Profile.of(store.settings)
         wanted = profile.wishing(value=value, compatibility=compatibility, temperature=temperature, items=len(store))
         if mode == "r":  # a reader's wishes are its own, and what it does not wish for follows the store
-            wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
+            wanted = wishes
         db = SoftKV(store, Embedding(embedder, store.path), wanted if wanted != profile else None, writes=mode != "r")
     except BaseException:
         store.close()
@@ -216,13 +216,10 @@ class SoftKV(Reader, MutableMapping[str, Value]):
     def set_temperature(self, temperature: float | None) -> None:
         """Remember a temperature; None goes back to the one by rule."""
         with self._changing:
-            kept = Profile.of(self._store.settings)
-            wanted = replace(kept, temperature=None)
+            chosen = None
             if temperature is not None:
-                wanted = wanted.wishing(
-                    value=None, compatibility=None, temperature=checked_temperature(temperature), items=len(self)
-                )
-            self._store.configure(wanted.settings())
+                chosen = Temperature(checked_temperature(temperature), "given", len(self))
+            self._store.configure(replace(Profile.of(self._store.settings), temperature=chosen).settings())
 
     # Upkeep
 
@@ -283,6 +280,8 @@ class SoftKV(Reader, MutableMapping[str, Value]):
         if not self._writes:
             return
         with suppress(StoreError):
+            if self._store.unfinished is not None:
+                return  # nothing may be written, so nothing need be found
             view = self._view()
             kept, items = view.profile, len(view.snapshot)
             if items and kept.compatibility and not (kept.temperature and kept.temperature.suits(items)):

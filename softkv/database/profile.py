@@ -84,9 +84,9 @@ class Profile:
     ) -> "Profile":
         """With what `open` was asked for, as far as it does not contradict what is decided already."""
         kind = None if value is None else checked_kind(value)
-        if None not in (kind, self.value) and kind is not self.value:
+        if kind is not None and self.value is not None and kind is not self.value:
             raise KindError(
-                f"this store holds values of kind {self.value.value!r}, not {value!r}. "  # type: ignore[union-attr]
+                f"this store holds values of kind {self.value.value!r}, not {value!r}. "
                 "Open it without value=, or make another store."
             )
         wanted = None if compatibility is None else checked_compatibility(compatibility)

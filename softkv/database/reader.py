@@ -219,6 +219,12 @@ class Reader(Mapping[str, Value]):
 
     # About the store
 
+    @property
+    def value_kind(self) -> str | None:
+        """What values are: "number", "vector", "label" or "text"; None while nothing has decided it."""
+        kind = self._view().kind
+        return None if kind is None else kind.value
+
     def info(self) -> Info:
         """What the store is: items, widths, kind, how it compares, its embedder, its temperature, its size on disk."""
         return summary(self._view(), self._embedding.path)

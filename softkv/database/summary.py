@@ -44,13 +44,12 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
     snapshot, profile, layout = view.snapshot, view.profile, view.snapshot.layout
     compared = profile.compatibility if len(snapshot) else None
     found = view.temperature(compared) if compared else profile.chosen_temperature
-    kind = layout.kind if layout else profile.value
     return Info(
         path=path,
         items=len(snapshot),
         dead_rows=snapshot.rows - len(snapshot),
         commit=snapshot.commit,
-        value_kind=None if kind is None else kind.value,
+        value_kind=None if view.kind is None else view.kind.value,
         key_width=layout.key_width if layout else None,
         value_width=layout.value_width if layout else None,
         value_scale=snapshot.value_scale,

@@ -38,6 +38,12 @@ class View:
         assert self.snapshot.layout is not None
         return self.snapshot.layout
 
+    @property
+    def kind(self) -> ValueKind | None:
+        """What values are, as far as that is decided."""
+        layout = self.snapshot.layout
+        return layout.kind if layout else self.profile.value
+
     @cached_property
     def labels(self) -> tuple[str, ...] | None:
         """The labels in the order of their codes, or None when values are not labels."""
