@@ -32,7 +32,7 @@ class Stream(io.TextIOWrapper):
         return bytes(self.buffer.getvalue()).decode()  # type: ignore[attr-defined]
 
 
-def ran(*arguments: object, stdin: str = "", terminal: bool = False) -> Ran:
+def ran(*arguments: object, stdin: str = "", terminal: bool = False, columns: int = 120) -> Ran:
     """Run `softkv` with these arguments, with stdout on a terminal or piped."""
     out, err = Stream(terminal=terminal), Stream()
     with pytest.MonkeyPatch.context() as patch:
@@ -40,7 +40,7 @@ def ran(*arguments: object, stdin: str = "", terminal: bool = False) -> Ran:
         patch.setattr(sys, "stdin", Stream(stdin))
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
-        patch.setenv("COLUMNS", "120")
+        patch.setenv("COLUMNS", str(columns))
         patch.delenv("SOFTKV_DB", raising=False)
         with pytest.raises(SystemExit) as ended:
             main()

@@ -41,8 +41,25 @@ def test_a_database_is_a_mapping_in_the_order_of_its_items(tmp_path: Path) -> No
         with pytest.raises(KeyMissing):
             db["two boats"]
         assert bool(db)
-        assert db != FILMS  # two stores are one only if they are the same
-        assert {db: 1}[db] == 1
+        assert db == FILMS
+        assert db != {**FILMS, "two boats on a river": "Downstream"}
+        assert db != dict(list(FILMS.items())[:1])
+        assert db != list(FILMS)
+        with pytest.raises(TypeError):
+            hash(db)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stores_are_equal_when_their_items_are(tmp_path: Path, kind: str) -> None:
+    """Whatever the values are, vectors too; a snapshot equals the store until that changes."""
+    with filled(tmp_path / "s", kind, count=5) as one, filled(tmp_path / "t", kind, count=5) as other:
+        assert one == other
+        with one.snapshot() as then:
+            assert then == one
+            other.add(["item 1"], [one["item 2"]], vectors=[QUERIES[0]], on_conflict="replace")
+            assert (one == other) is bool(np.array_equal(one["item 1"], one["item 2"]))
+            one.delete("item 0")
+            assert then != one
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -68,9 +68,15 @@ class Reader(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._view().snapshot)
 
-    # Subtle: Mapping would compare two stores by reading both whole, and then could not be a member of a set.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    def __eq__(self, other: object) -> bool:
+        """Whether another mapping has the same keys and values, in any order, as for dicts."""
+        if self is other or not isinstance(other, Mapping):
+            return self is other
+        if len(self) != len(other):
+            return False
+        # Subtle: values may be vectors, which Mapping would compare number by number and not know what to make of.
+        mine, others = dict(self.items()), dict(other.items())
+        return mine.keys() == others.keys() and all(np.array_equal(mine[key], others[key]) for key in mine)
 
     def item(self, key: str) -> Item:
         """Everything about the item with this key or `#<number>`: value, payload, key vector, embedded text."""

@@ -1,0 +1,151 @@
+"""What people and files get wrong at the command: a clear error each, and nothing written."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import softkv
+
+from .commands import ran
+
+COMMAND = [sys.executable, "-c", "from softkv_cli.main import main; main()"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A small store of labels under texts."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.add(["a red apple", "a blue car"], ["fruit", "thing"], payloads=[{"n": 1}, None])
+    return tmp_path / "s"
+
+
+def contents(store: Path) -> object:
+    """Everything that may not change."""
+    with softkv.open(store, "r") as db:
+        return db.info().commit, dict(db)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["query", "a fruit", "-k", "0"], 2, "-k"),
+        (["query", "a fruit", "-k", "-1"], 2, "-k"),
+        (["query", "a fruit", "-T", "0"], 1, "above 0"),
+        (["query", "a fruit", "-T", "-1"], 1, "above 0"),
+        (["query", "a fruit", "-T", "nan"], 1, "above 0"),
+        (["query", "--vector", "1,2,3"], 1, "width 3"),
+        (["query", "a fruit", "--where", '{"n": {"$near": 1}}'], 1, "$near"),
+        (["query", "a fruit", "--where", '{"a\\"b": 1}'], 1, "no item matches"),
+        (["query", "a fruit", "--where", '{"\'; DROP TABLE contents": 1}'], 1, "no item matches"),
+        (["query", "a fruit", "--where", '{"$n": 1}'], 1, "$n"),
+        (["add", "a key", "a label", "--vector", "1,2,3"], 1, "width 3"),
+        (["add", "a red apple", "a label"], 1, "--replace"),
+    ],
+)
+def test_a_mistake_is_named_and_changes_nothing(store: Path, arguments: list[str], code: int, said: str) -> None:
+    """In a few lines on stderr, with nothing on stdout."""
+    before = contents(store)
+    done = ran(*arguments, "--db", store)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.csv", b"", "empty"),
+        ("binary.csv", bytes(range(256)) * 20, "binary.csv"),
+        ("unknown.csv", b"name,kind\na,b\n", "which column|there is no column"),
+        ("deep.json", b"[" * 10_000 + b"]" * 10_000, "deep.json"),
+        ("nan.jsonl", b'{"key": "a", "value": NaN}\n', "nan.jsonl:1"),
+        ("twice.csv", b"key,value\nx,fruit\nx,thing\n", "twice.csv:3"),
+    ],
+)
+def test_a_file_that_is_none_is_named(store: Path, tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    """With its name, and its line where it has lines."""
+    (tmp_path / name).write_bytes(content)
+    before = contents(store)
+    named = ["--value", "label"] if name == "unknown.csv" else []
+    done = ran("add", "-i", tmp_path / name, *named, "--db", store)
+    assert done.code == 1
+    assert any(part in done.err for part in said.split("|"))
+    assert "Traceback" not in done.err
+    assert contents(store) == before
+
+
+@pytest.mark.slow
+def test_a_line_of_a_gigabyte_is_refused_by_its_length(store: Path, tmp_path: Path) -> None:
+    """Without being held in memory."""
+    with open(tmp_path / "long.csv", "wb") as file:
+        file.write(b"key,value\n")
+        file.truncate(1 << 30)  # NULs to its end, which take no room on the disk
+    before = contents(store)
+    arguments = [*COMMAND, "add", "-i", str(tmp_path / "long.csv"), "--db", str(store)]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    assert done.returncode == 1
+    assert "long.csv" in done.stderr
+    assert used < 1 << 30
+    assert contents(store) == before
+
+
+def test_a_locked_store_says_who_writes(store: Path) -> None:
+    """At once, with what still works; reading does."""
+    with softkv.open(store):
+        done = ran("add", "a new key", "fruit", "--db", store)
+        assert done.code == 1
+        assert "reading works meanwhile" in done.err
+        assert ran("query", "a fruit", "--db", store).code == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    """And left as it is."""
+    (tmp_path / "fixed").mkdir(mode=0o500)
+    done = ran("add", "a key", "fruit", "--db", tmp_path / "fixed" / "s")
+    assert done.code == 1
+    assert str(tmp_path / "fixed") in done.err
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_is_no_error_to_speak_of(tmp_path: Path) -> None:
+    """`softkv list | head -1` prints its line and nothing else."""
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add([f"item {number}" for number in range(20_000)], [0.0] * 20_000, vectors=[[1.0, 2.0]] * 20_000)
+    command = [*COMMAND, "list", "--db", str(tmp_path / "s")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["key"] == "item 0"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 1
+
+
+@pytest.mark.parametrize("command", [["query", "a fruit", "--explain"], ["compare", "a fruit"], ["list"], ["info"]])
+def test_a_terminal_of_twenty_columns_is_wide_enough(
+    store: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ugly, but all of it, and no error."""
+    done = ran(*command, "--db", store, terminal=True, columns=20)
+    assert (done.code, done.err) == (0, "")
+    assert done.out
+
+
+@pytest.mark.slow
+def test_a_query_of_a_store_with_the_bundled_model_loads_nothing_heavy(store: Path) -> None:
+    """Neither torch nor sentence_transformers nor faiss."""
+    script = (
+        "import sys\nfrom softkv_cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+        "print([name for name in ('torch', 'sentence_transformers', 'faiss', 'transformers') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", script, "query", "a fruit", "--plain", "--db", str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["fruit", "[]"]
