@@ -24,6 +24,7 @@ from softkv.embedders import find
 from .machine import machine
 
 WIDTH = 384
+TEXTS = 100_000
 COMMAND = "from softkv_cli.main import main; main()"
 
 
@@ -68,10 +69,14 @@ def lookups(folder: Path, rows: int, repeats: int) -> None:
         print(f"| {rows:,} | {name} | {seconds * 1e3:.2f} ms | {seconds / plain:.2f} |")
 
 
+def texts_of(count: int) -> list[str]:
+    """Questions, all different."""
+    return [f"how much is item {number} of the list, and may I send it back?" for number in range(count)]
+
+
 def adding(folder: Path, count: int) -> None:
     """Texts with numbers as values, in one batch: embedding, and all of it."""
-    texts = [f"how much is item {number} of the list, and may I send it back?" for number in range(count)]
-    embedder = find("static")
+    texts, embedder = texts_of(count), find("static")
     embedder.documents(texts[:10])
     start = time.perf_counter()
     embedder.documents(texts)
@@ -83,23 +88,23 @@ def adding(folder: Path, count: int) -> None:
     print(f"| {count:,} | db.add of texts | {whole:.2f} s | {whole / embedding:.2f} of embedding alone |")
 
 
-def starting(folder: Path, repeats: int) -> None:
-    """A query as a process of its own, beside an interpreter that only imports NumPy."""
-    with softkv.open(folder / "small.softkv") as db:
-        db.update({"a red apple": 1.0, "a green pear": 2.0, "a blue car": 3.0})
-    query = [sys.executable, "-c", COMMAND, "query", "a fruit", "--db", str(folder / "small.softkv")]
-    commands = {
-        "python -c 'import numpy'": [sys.executable, "-c", "import numpy"],
-        "softkv --help": [sys.executable, "-c", COMMAND, "--help"],
-        "softkv query": query,
+def starting(folder: Path, count: int, repeats: int) -> None:
+    """Commands as processes of their own on the texts just added, beside an interpreter that only imports NumPy."""
+    store = ["--db", str(folder / "texts.softkv")]
+    arguments = {
+        "softkv --help": ["--help"],
+        "softkv get": ["get", texts_of(1)[0], *store],
+        "softkv query": ["query", "what does number seven cost", *store],
     }
+    plain = "python -c 'import numpy'"
+    commands = {plain: [sys.executable, "-c", "import numpy"]}
+    commands |= {name: [sys.executable, "-c", COMMAND, *given] for name, given in arguments.items()}
     works = {
         name: (lambda command=command: subprocess.run(command, check=True, capture_output=True))
         for name, command in commands.items()
     }
-    found = turns(works, repeats)
-    for name, seconds in found.items():
-        print(f"| 3 | {name} | {seconds * 1e3:.0f} ms | {seconds / found[next(iter(found))]:.2f} |")
+    for name, seconds in (found := turns(works, repeats)).items():
+        print(f"| {count:,} | {name} | {seconds * 1e3:.0f} ms | {seconds / found[plain]:.2f} |")
 
 
 def main() -> None:
@@ -113,8 +118,8 @@ def main() -> None:
         folder = Path(name)
         for rows in given.rows:
             lookups(folder, rows, given.repeats)
-        adding(folder, 100_000)
-        starting(folder, given.repeats)
+        adding(folder, TEXTS)
+        starting(folder, TEXTS, given.repeats)
 
 
 if __name__ == "__main__":
