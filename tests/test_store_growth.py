@@ -12,23 +12,25 @@ from softkv.storage import Store, connection
 
 pytestmark = pytest.mark.slow
 
+_ROOT = Path(__file__).parent.parent
+
 _STREAMING = """
-import resource, sys
+import sys
 import numpy as np
 from softkv.storage import Entry, Store
+from tests.memory import peak
 path, rows = sys.argv[1], int(sys.argv[2])
 vectors = np.random.default_rng(1).random((1000, 8), np.float32)
 peaks = []
 def stream():
     for number in range(rows):
         if not number:
-            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            peaks.append(peak())
         yield Entry(f"key {number}", vectors[number % 1000], float(number))
 with Store.open(path, "c") as store:
     assert store.extend(stream()) == rows == len(store)
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-scale = 1024 if sys.platform == "linux" else 1
-print(*(peak * scale for peak in peaks))
+    peaks.append(peak())
+print(*peaks)
 """
 
 
@@ -36,7 +38,7 @@ def test_streaming_takes_the_memory_of_a_batch(tmp_path: Path, thorough: bool) -
     """However long the stream, memory grows by one batch and by what SQLite may keep of the catalog."""
     rows = 1_000_000 if thorough else 300_000
     command = [sys.executable, "-c", _STREAMING, str(tmp_path / "stream.softkv"), str(rows)]
-    start, end = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    start, end = map(int, subprocess.run(command, check=True, capture_output=True, text=True, cwd=_ROOT).stdout.split())
     batch = 10_000 * 1_000  # bytes: an entry with its key, array, number and tuple takes less
     cache = -connection._WRITER["cache_size"] * 1024 * 5 // 4  # with what SQLite adds to each page
     assert end - start < 2 * batch + cache, f"{start / 1e6:.0f} MB at the start, {end / 1e6:.0f} MB at the end"
