@@ -1,0 +1,1 @@
+"""Indexes: derived from a store, disposable, and made again when they are missing."""
