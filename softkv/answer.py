@@ -90,7 +90,8 @@ class Answer:
     labels: tuple[object, ...] | None = None
     kind: str | None = None  # number, vector, label or text; None for the values of plain arrays
     error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
-    error_kind: str = "exact"
+    error_kind: str = "exact"  # or "bound", or "calibrated"
+    log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
 
     @property
     def label(self) -> object:
@@ -148,7 +149,8 @@ class Answers:
     labels: tuple[object, ...] | None = None
     kind: str | None = None
     error: Array | None = None  # (b,)
-    error_kind: str = "exact"
+    error_kind: str | tuple[str, ...] = "exact"  # of all, or of each
+    log_mass_error: Array | None = None  # (b,), where it is estimated
     source: Describing | None = None
 
     @classmethod
@@ -193,7 +195,8 @@ class Answers:
             labels=self.labels,
             kind=self.kind,
             error=None if self.error is None else float(self.error[index]),
-            error_kind=self.error_kind,
+            error_kind=self.error_kind if isinstance(self.error_kind, str) else self.error_kind[index],
+            log_mass_error=None if self.log_mass_error is None else float(self.log_mass_error[index]),
         )
 
     @property

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softkv.maths import moments
 from softkv.maths.blending import Blend, merge
-from softkv.maths.farfield import bounded, estimated, measured, tilted
+from softkv.maths.farfield import Lists, bounded, estimated, tilted
+from softkv.maths.moments import measured, without
 
 SHAPES = ("balls", "pairs", "one far key", "duplicates", "thin", "few")
 
@@ -30,6 +32,11 @@ def rows(shape: str, seed: int, lists: int = 4, width: int = 6) -> tuple[np.ndar
     return keys, values, offsets
 
 
+def lists_of(keys: np.ndarray, values: np.ndarray, offsets: np.ndarray, *, leading: int) -> Lists:
+    """The statistics of lists of rows."""
+    return measured(lambda start, stop: (keys[start:stop], values[start:stop]), offsets, leading=leading)
+
+
 def summed(keys: np.ndarray, values: np.ndarray, query: np.ndarray) -> Blend:
     """The blend of rows as it really is, for one query."""
     logits = keys @ query
@@ -43,7 +50,7 @@ def gap(
     keys: np.ndarray, values: np.ndarray, offsets: np.ndarray, query: np.ndarray, opened: int
 ) -> tuple[float, float]:
     """How wrong a bounded answer is that has read the first lists, and how wrong it says that it can be."""
-    lists = measured(keys, values, offsets, reduced=3)
+    lists = lists_of(keys, values, offsets, leading=3)
     unread = np.arange(len(offsets) - 1)[None, :] >= opened
     found = bounded(lists, tilted(lists, query[None]), unread)
     near = summed(keys[: offsets[opened]], values[: offsets[opened]], query)
@@ -95,7 +102,7 @@ def test_a_list_of_equal_keys_is_known_exactly() -> None:
     keys = np.repeat(rng.standard_normal((3, 5)), np.diff(offsets), axis=0)
     values = rng.standard_normal((20, 2))
     query = rng.standard_normal(5)
-    lists = measured(keys, values, offsets, reduced=2)
+    lists = lists_of(keys, values, offsets, leading=2)
     tilt, unread = tilted(lists, query[None]), np.ones((1, 3), np.bool_)
     true = summed(keys, values, query)
     for blend in (estimated(lists, tilt, unread), bounded(lists, tilt, unread).blend):
@@ -116,8 +123,8 @@ def test_the_estimate_is_right_for_normal_lists() -> None:
     keys = np.concatenate([rng.standard_normal((200_000, 4)) @ mixing + rng.standard_normal(4) for _ in range(2)])
     values = keys @ rng.standard_normal((4, 1)) + 0.1 * rng.standard_normal((len(keys), 1))
     query = rng.standard_normal(4)
-    lists = measured(keys, values, np.array([0, 200_000, 400_000]), reduced=4)
-    found = estimated(lists, tilted(lists, query[None]), np.ones((1, 2), np.bool_))
+    lists = lists_of(keys, values, np.array([0, 200_000, 400_000]), leading=4)
+    found = estimated(lists, tilted(lists, query[None]), np.ones((1, 2), np.bool_), squares=True)
     true = summed(keys, values, query)
     weights = np.exp(keys @ query - true.log_mass)
     assert found.log_mass == pytest.approx(true.log_mass, abs=0.02)
@@ -131,13 +138,14 @@ def test_the_estimate_is_right_for_normal_lists() -> None:
 def test_lists_that_are_read_do_not_count_again() -> None:
     """The estimate is that of the unread lists alone, and an estimate of none is the blend of no rows."""
     keys, values, offsets = rows("balls", 6)
-    lists = measured(keys, values, offsets, reduced=3)
+    values = values[:, :1]
+    lists = lists_of(keys, values, offsets, leading=3)
     tilt = tilted(lists, np.full((1, 6), 0.2))
     none = estimated(lists, tilt, np.zeros((1, 4), np.bool_))
     assert (none.mass[0], none.peak[0]) == (0.0, -np.inf)
     first, rest = np.array([[True, False, False, False]]), np.array([[False, True, True, True]])
-    joined = merge(estimated(lists, tilt, first), estimated(lists, tilt, rest))
-    whole = estimated(lists, tilt, first | rest)
+    parts = (estimated(lists, tilt, some, squares=True) for some in (first, rest))
+    joined, whole = merge(*parts), estimated(lists, tilt, first | rest, squares=True)
     for name in ("value", "log_mass", "effective", "spread"):
         assert getattr(joined, name) == pytest.approx(getattr(whole, name), rel=1e-9)
 
@@ -146,11 +154,68 @@ def test_lists_without_rows_weigh_nothing() -> None:
     """An empty list changes no answer and no bound."""
     keys, values, offsets = rows("balls", 7)
     lists, more = (
-        measured(keys, values, offsets, reduced=3),
-        measured(keys, values, np.append(offsets, offsets[-1]), reduced=3),
+        lists_of(keys, values, offsets, leading=3),
+        lists_of(keys, values, np.append(offsets, offsets[-1]), leading=3),
     )
     query = np.full((1, 6), 0.2)
     found = [bounded(x, tilted(x, query), np.ones((1, len(x.counts)), np.bool_)) for x in (lists, more)]
     assert found[0].blend.value == pytest.approx(found[1].blend.value)
     empty = Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, 3)), np.zeros(1))
     assert found[0].error(lists, empty) == pytest.approx(found[1].error(more, empty))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(st.integers(0, 10**6), st.floats(-3, 2))
+def test_the_bound_holds_after_deletions(shape: str, seed: int, sharpness: float) -> None:
+    """What is gone leaves the statistics, and what is left of them still bounds the error."""
+    keys, values, offsets = rows(shape, seed)
+    rng = np.random.default_rng([seed, 1])
+    gone = rng.random(len(keys)) < rng.choice([0.05, 0.5, 0.9])
+    if gone.all():
+        gone[0] = False
+    owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    lists = without(lists_of(keys, values, offsets, leading=3), owners[gone], keys[gone], values[gone])
+    query = rng.standard_normal(keys.shape[1]) * 10.0**sharpness / np.linalg.norm(keys, axis=1).max()
+    found = bounded(lists, tilted(lists, query[None]), np.ones((1, len(offsets) - 1), np.bool_))
+    true = summed(keys[~gone], values[~gone], query)
+    none = Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, 3)), np.zeros(1))
+    wrong, scale = float(np.linalg.norm(found.blend.value - true.value)), float(np.abs(values).max())
+    assert wrong <= float(found.error(lists, none)[0]) + 1e-7 * scale
+    assert abs(found.blend.log_mass[0] - true.log_mass[0]) <= float(found.log_mass_error(none)[0]) + 1e-7
+
+
+def test_what_is_taken_back_is_as_if_it_had_never_been() -> None:
+    """The sums after deletions are those of the rows that are left; only the radii remember."""
+    keys, values, offsets = rows("balls", 8)
+    gone = np.random.default_rng(8).random(len(keys)) < 0.4
+    owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    whole = lists_of(keys, values, offsets, leading=3)
+    left = without(whole, owners[gone], keys[gone], values[gone])
+    for number in range(len(offsets) - 1):
+        mine = (owners == number) & ~gone
+        assert left.counts[number] == mine.sum()
+        if not mine.any():
+            continue
+        assert left.means[number] == pytest.approx(keys[mine].mean(0))
+        assert left.values[number] == pytest.approx(values[mine].mean(0))
+        y, u = (keys[mine] - keys[mine].mean(0)) @ whole.axes, values[mine] - values[mine].mean(0)
+        spread = y[:, :3].T @ y[:, :3] / len(y)
+        assert left.spreads[number] == pytest.approx(spread[np.triu_indices(3)], abs=1e-9)
+        assert left.outside[number] == pytest.approx((y[:, 3:] ** 2).sum() / len(y), abs=1e-9)
+        assert left.scatter[number] == pytest.approx((u * u).sum() / len(u), abs=1e-9 * float((values**2).max()))
+        assert left.radii[number, 0] >= np.linalg.norm(y[:, :3], axis=1).max() - 1e-9
+        assert left.value_radii[number] >= np.linalg.norm(u, axis=1).max() - 1e-9
+        assert left.widest[number] >= np.linalg.eigvalsh(y[:, 3:].T @ y[:, 3:] / len(y)).max() - 1e-9
+
+
+def test_statistics_do_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is longer than a block is measured in parts, and only the widest direction is known less well."""
+    keys, values, offsets = rows("balls", 9)
+    whole = lists_of(keys, values, offsets, leading=3)
+    monkeypatch.setattr(moments, "BLOCK", 5)
+    parts = lists_of(keys, values, offsets, leading=3)
+    for name in ("counts", "means", "values", "scatter"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-9)
+    query = np.full((1, 6), 0.2)
+    for one in (whole, parts):
+        assert tilted(one, query).logs == pytest.approx(tilted(whole, query).logs, rel=0.05)

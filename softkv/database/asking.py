@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.database.estimating import estimate
 from softkv.database.profile import REAL
 from softkv.database.question import Compared, Question
 from softkv.database.rounding import rounding
@@ -41,7 +42,13 @@ class Candidates:
 
 
 def ask(view: View, question: Question) -> Answers:
-    """The answers to a question."""
+    """The answers to a question: estimated where that is good enough, and else by a scan."""
+    found = estimate(view, question, scan)
+    return scan(view, question) if found is None else found
+
+
+def scan(view: View, question: Question) -> Answers:
+    """The answers to a question, of all rows."""
     return _answered(view, question, _candidates(view, question))
 
 

@@ -5,14 +5,16 @@ What changes a store is here; what reads it is reader.py. A handle may be shared
 
 import os
 import threading
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from softkv.database import intake
+from softkv.database import asking, intake
 from softkv.database.embedding import Embedding, Given, Progress
+from softkv.database.indexed import NAME
+from softkv.database.indexing import Wanted, build
 from softkv.database.profile import Profile, Temperature, checked_temperature
 from softkv.database.reader import Reader, Value
 from softkv.database.reembedding import reembed
@@ -243,6 +245,37 @@ class SoftKV(Reader, MutableMapping[str, Value]):
         with self._changing:
             self._seen = None
             self._store.compact()
+
+    def build_index(
+        self,
+        *,
+        lists: int | None = None,
+        queries: Any = None,
+        temperatures: tuple[float, float] | None = None,
+        backend: str = "auto",
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Info:
+        """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
+
+        Lookups and adds go on meanwhile. What is added later is scanned by every lookup until the index is built again.
+
+        Args:
+            lists: How many lists the items are divided into.
+            queries: Vectors like those that will be asked, at least 100, to calibrate on; otherwise items are.
+            temperatures: The lowest and the highest temperature to calibrate for; otherwise around that of the store.
+            backend: "cpu", "gpu", or "auto" for a GPU where there is one.
+            progress: Called with (stage, done, all).
+        """
+        self._store.require_writable()
+        with self._lock:
+            asking.require_items(self._view().snapshot)
+        build(self._store, self._changing, self._new_view, Wanted(lists, queries, temperatures, backend), progress)
+        return self.info()
+
+    def drop_index(self) -> None:
+        """Forget the index; lookups scan again."""
+        with self._changing:
+            self._store.drop_index(NAME)
 
     def reembed(self, embedder: Given, *, progress: Progress | None = None) -> int:
         """Embed all items again with another model; returns how many.

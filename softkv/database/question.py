@@ -6,7 +6,7 @@ Shapes: b queries, q query width.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from softkv.maths.compatibility import Compatibility
@@ -29,3 +29,14 @@ class Question:
     heads: Heads | None = None
     show: int = 10
     rounded: Any = 0.0  # how far each query is from the one that was given, (b,)
+    tolerance: float = 0.0  # how far an answer may be from the exact one, as a share of the value scale
+    confidence: float = 0.95  # how sure that is to be
+    guarantee: str | None = None  # "bound" where it must always hold
+
+    def part(self, rows: Any) -> "Question":
+        """The same about some of the queries."""
+
+        def cut(x: Any) -> Any:
+            return x[rows] if getattr(x, "ndim", 0) else x
+
+        return replace(self, queries=self.queries[rows], temperature=cut(self.temperature), rounded=cut(self.rounded))

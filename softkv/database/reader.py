@@ -120,7 +120,9 @@ class Reader(Mapping[str, Value]):
             compatibility: Another way to compare than that of the store.
             tolerance: How far the value may be from that of the exact full softmax, as a share of the value scale.
             confidence: How sure that is to be, where the answer is estimated.
-            guarantee: "bound" for an error that always holds. A scan of all items, as now, keeps any tolerance.
+            guarantee: "bound" for an error that always holds, whatever is asked; by default it holds as surely as
+                `confidence` says, for queries like those that the index was calibrated on. Without an index, with
+                `tolerance=0`, and where a promise could not be kept otherwise, all items are scanned.
             where: Only items whose payload matches, such as {"year": {"$gte": 2000}}.
             mask: Boolean, (items,) or (queries, items) in the order of the store: True where a query may see an item.
             heads: Learned projections, several lookups at once; the temperature is then 1, unless given.
@@ -141,6 +143,9 @@ class Reader(Mapping[str, Value]):
                 heads=heads,
                 show=show,
                 rounded=rounded,
+                tolerance=tolerance,
+                confidence=confidence,
+                guarantee=guarantee,
             ),
         )
         return found[0] if one else found

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
+from softkv.database.indexed import Indexes, with_labels
 from softkv.database.profile import Profile, Temperature
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
+from softkv.index.lists import ListIndex
 from softkv.learning.temperature import typical_temperature
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import Rows
@@ -80,7 +82,21 @@ class View:
     @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
-        return self._findings.reach(self.snapshot)
+        if self.index is None:
+            return self._findings.reach(self.snapshot)
+        behind = self.snapshot.values(np.arange(self.index.rows, self.snapshot.rows))
+        return Reach.of_lists(self.index).with_more(behind)
+
+    @cached_property
+    def index(self) -> ListIndex | None:
+        """The index, if there is one that can be believed."""
+        found = self._findings.indexes.of(self.snapshot)
+        return found if found is None or self.labels is None else with_labels(found, len(self.labels))
+
+    @property
+    def index_problem(self) -> str:
+        """Why an index that was built cannot be used; empty when nothing is wrong."""
+        return "" if self.index else self._findings.indexes.problem
 
     def temperature(self, compatibility: str) -> Temperature:
         """The temperature that the store remembers, or else the one by rule."""
@@ -110,9 +126,20 @@ class Reach:
         cells = values.reshape(len(values), -1)
         return cls(cells.mean(axis=0, dtype=np.float64), 0.0).with_more(cells)
 
+    @classmethod
+    def of_lists(cls, index: ListIndex) -> "Reach":
+        """A reach that all values in lists have, by what is known of the lists."""
+        lists = index.lists
+        there = lists.counts > 0
+        middle = (
+            np.average(lists.values[there], axis=0, weights=lists.counts[there]) if there.any() else lists.values[0]
+        )
+        apart = np.linalg.norm(lists.values[there] - middle, axis=1) + lists.value_radii[there]
+        return cls(middle.astype(np.float64), float(apart.max(initial=0.0)))
+
     def with_more(self, values: npt.NDArray[Any]) -> "Reach":
         """The reach of these values as well, around the same middle."""
-        apart = values.reshape(len(values), -1) - self.middle
+        apart = values.reshape(len(values), len(self.middle)) - self.middle
         farthest = math.sqrt(float(np.einsum("ij,ij->i", apart, apart).max(initial=0.0)))
         return Reach(self.middle, max(self.radius, farthest))
 
@@ -126,6 +153,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._temperatures: dict[tuple[str, Identity | None], Temperature] = {}
+        self.indexes = Indexes()
         self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at
         self._lock = threading.Lock()
 

@@ -14,19 +14,18 @@ S_lo ≤ Σ e^x ≤ S_hi. And since e^x − 1 − x is never negative and Σ x =
 ρ(S_hi − n), with ρ the radius of the values. Summed over the lists, and divided by the least that all the mass can be,
 this bounds the error of the answer.
 
-Covariances live in a reduced space: the leading directions of what the lists leave unexplained, shared by all of them.
-Outside of it, a list has one variance for all directions (the estimate) and the largest in any (the bound). C is
-estimated as AΣ with one A for all lists, which on real texts is as good as a C for each and makes the statistics of a
-list as small as three rows; how far each C is from that is remembered for the bound.
+How much a list knows is kept small. All lists share the axes along which rows differ most from the means of their
+lists. Along the leading ones each has a covariance of its own; along the others it has one number, the variance, and
+how that is spread over the axes is the same for all. C is estimated as AΣ with one A for all lists, which on real texts
+is as good as a C for each. What this leaves out is measured for each list, for the bound.
 
-Does not choose which lists to read (index/) and does not read any.
+Does not measure lists (moments.py), choose which to read (index/), or read any.
 
-Shapes: b queries, l lists, d key width, r reduced width, p value width. Keys are those that dot products are taken
-with: scaled and extended by a bias where a compatibility needs it.
+Shapes: b queries, l lists, d key width, r leading axes, p value width. Keys are those that dot products are taken with:
+scaled and extended where a compatibility needs it (forms.py).
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -35,100 +34,97 @@ from softkv.maths.blending import Blend
 
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.floating]
+Chosen = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """The statistics of all lists."""
+    """The statistics of all lists. Symmetric matrices are packed: their upper triangles, row by row."""
 
-    counts: Floats  # (l,), rows that are live
+    counts: Array  # (l,), rows that are live
     means: Array  # (l, d)
-    basis: Array  # (d, r), orthonormal columns
-    spreads: Array  # (l, r, r), the covariance of keys within the basis
-    outside: Array  # (l,), the variance outside of it, summed over all directions
-    widest: Array  # (l,), at least the variance in any one direction outside of it
-    radii: Array  # (l, 2), how far keys are from the mean, within the basis and outside of it
+    axes: Array  # (d, d), orthonormal columns, the leading ones first
+    spreads: Array  # (l, r(r + 1) / 2), the covariance of keys along the leading axes
+    outside: Array  # (l,), the variance along the others, summed over them
+    profile: Array  # (d − r,), how that is shared among them
+    widest: Array  # (l,), at least the variance in any one direction outside of the leading axes
+    radii: Array  # (l, 2), how far keys are from the mean, along the leading axes and along the others
     values: Array  # (l, p), the means of the values
-    slope: Array  # (p, r), A: how values change with keys within a list
+    slope: Array  # (p, d), A: how values change with keys within a list, along the axes
     value_radii: Array  # (l,), how far values are from their mean
-    slope_gaps: Array  # (l, 2), ‖C − AΣ‖ within the basis and ‖C‖ outside of it
-    scatter: Array  # (l, p), the variance of each column of the values
+    slope_gaps: Array  # (l, 2), ‖C − AΣ‖ along the leading axes and along the others
+    scatter: Array  # (l,), the variance of the values, summed over their columns
+    noise: Array  # (l,), what of it the slope does not explain
+
+    @property
+    def leading(self) -> int:
+        """How many axes have a covariance of their own, r."""
+        return int(self.axes.shape[0]) - len(self.profile)
+
+    def rounded(self) -> "Lists":
+        """The same in float32: good enough for an estimate, and half as much to read."""
+        return Lists(*(getattr(self, field.name).astype(np.float32) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tilt:
     """What some queries ask of all lists."""
 
-    reduced: Floats  # (b, r), the queries within the basis, times β
-    beyond: Floats  # (b,), the length of the rest
-    peaks: Floats  # (b, l), βq·m
-    pulls: Floats  # (b, l, r), βΣq
-    within: Floats  # (b, l), the variance of x that comes from within the basis
-    variances: Floats  # (b, l), σ², estimated
-
-    def log_masses(self, lists: Lists) -> Floats:
-        """The logarithms of the masses, estimated, (b, l); -inf for lists without rows."""
-        return _log(lists.counts) + self.peaks + self.variances / 2
-
-
-def measured(keys: Array, values: Array, offsets: npt.NDArray[np.int64], *, reduced: int = 48) -> Lists:
-    """The statistics of lists of consecutive rows: list i is rows offsets[i] .. offsets[i + 1] - 1."""
-    counts = np.diff(offsets)
-    owners = np.repeat(np.arange(len(counts)), counts)
-    means, centred = _centred(keys, owners, counts)
-    value_means, value_centred = _centred(values, owners, counts)
-    basis = _leading(centred, reduced)
-    inner = centred @ basis
-    outer = centred - inner @ basis.T
-    spreads = np.stack([_covariance(inner[rows], inner[rows]) for rows in _slices(offsets)])
-    pulled = np.stack([_covariance(value_centred[rows], inner[rows]) for rows in _slices(offsets)])
-    slope = _slope(value_centred, inner)
-    square = (outer * outer).sum(1)
-    return Lists(
-        counts=counts.astype(np.float64),
-        means=means,
-        basis=basis,
-        spreads=spreads,
-        outside=np.bincount(owners, square, len(counts)) / np.maximum(counts, 1),
-        widest=np.array([_widest(outer[rows]) for rows in _slices(offsets)]),
-        radii=np.stack([_largest(np.linalg.norm(x, axis=1), owners, len(counts)) for x in (inner, outer)], axis=1),
-        values=value_means,
-        slope=slope,
-        value_radii=_largest(np.linalg.norm(value_centred, axis=1), owners, len(counts)),
-        slope_gaps=np.stack(
-            [
-                np.linalg.norm(pulled - np.einsum("pr,lrs->lps", slope, spreads), axis=(1, 2)),
-                [np.linalg.norm(_covariance(value_centred[rows], outer[rows])) for rows in _slices(offsets)],
-            ],
-            axis=1,
-        ),
-        scatter=np.stack([_covariance_diagonal(value_centred[rows]) for rows in _slices(offsets)]),
-    )
+    reduced: Array  # (b, r), the queries along the leading axes, times β
+    beyond: Array  # (b, d − r), along the others
+    peaks: Array  # (b, l), βq·m
+    within: Array  # (b, l), the variance of x that comes from the leading axes
+    variances: Array  # (b, l), σ², estimated
+    logs: Array  # (b, l), the logarithms of the masses, estimated; -inf for lists without rows
 
 
 def tilted(lists: Lists, queries: Array) -> Tilt:
     """What (b, d) queries, times β, ask of all lists."""
-    queries = queries.astype(np.float64)
-    reduced = queries @ lists.basis
-    beyond = np.sqrt(np.maximum((queries * queries).sum(1) - (reduced * reduced).sum(1), 0.0))
-    pulls = np.einsum("lrs,bs->blr", lists.spreads, reduced, optimize=True)
-    within = np.maximum(np.einsum("blr,br->bl", pulls, reduced), 0.0)
-    directions = max(1, lists.means.shape[1] - lists.basis.shape[1])
-    variances = within + (beyond * beyond)[:, None] * (lists.outside / directions)[None, :]
-    return Tilt(reduced, beyond, queries @ lists.means.T, pulls, within, variances)
+    queries = queries.astype(lists.means.dtype, copy=False)
+    turned = queries @ lists.axes
+    reduced, beyond = turned[:, : lists.leading], turned[:, lists.leading :]
+    peaks = queries @ lists.means.T
+    within = np.maximum(_pairs(reduced, reduced) @ lists.spreads.T, 0.0)
+    variances = within + ((beyond * beyond) @ lists.profile)[:, None] * lists.outside
+    return Tilt(reduced, beyond, peaks, within, variances, logarithm(lists.counts) + peaks + variances / 2)
 
 
-def estimated(lists: Lists, tilt: Tilt, unread: npt.NDArray[np.bool_]) -> Blend:
-    """The blend of the lists that are not read, (b, l), as if their logits were normal."""
-    logs = np.where(unread, tilt.log_masses(lists), -np.inf)
+def estimated(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) -> Blend:
+    """The blend of the lists that are not read, (b, l), as if their logits were normal; `squares` for their spread."""
+    logs = np.where(unread, tilt.logs, -np.inf)
     peak = logs.max(1, initial=-np.inf)
     masses = np.exp(logs - np.where(np.isfinite(peak), peak, 0.0)[:, None])
-    values = lists.values[None] + tilt.pulls @ lists.slope.T  # (b, l, p)
-    mass, total = masses.sum(1), np.einsum("bl,blp->bp", masses, values)
-    mean = total / np.where(mass > 0, mass, 1.0)[:, None]
-    apart = (values - mean[:, None]) ** 2 + lists.scatter[None]
-    excess = (masses * np.where(unread, tilt.peaks + tilt.variances - peak[:, None], 0.0)).sum(1)
-    return Blend(peak, mass, total, np.where(mass > 0, excess, 0.0), np.einsum("bl,blp->bp", masses, apart))
+    mass = masses.sum(1, dtype=np.float64)
+    total = (masses @ lists.values + _pulled(lists, tilt, masses)).astype(np.float64)
+    square = _squared(lists, tilt, masses, total, mass) if squares else None
+    return Blend(peak.astype(np.float64), mass, total, _excess(tilt, unread, masses, peak), square)
+
+
+def _excess(tilt: Tilt, unread: Chosen, masses: Array, peak: Array) -> Floats:
+    """The sum of mass x (the mean of the tilted logits − peak), (b,)."""
+    above = np.where(unread & (masses > 0), tilt.peaks + tilt.variances - peak[:, None], 0.0)
+    excess: Floats = np.einsum("bl,bl->b", masses, above, dtype=np.float64)
+    return excess
+
+
+def _pulled(lists: Lists, tilt: Tilt, masses: Array) -> Array:
+    """The sum over lists of mass x βCq, (b, p)."""
+    leading = np.einsum("brs,bs->br", _unpacked(masses @ lists.spreads, lists.leading), tilt.reduced)
+    others = (masses @ lists.outside)[:, None] * (tilt.beyond * lists.profile)
+    found: Array = leading @ lists.slope[:, : lists.leading].T + others @ lists.slope[:, lists.leading :].T
+    return found
+
+
+def _squared(lists: Lists, tilt: Tilt, masses: Array, total: Floats, mass: Floats) -> Floats:
+    """The sum of mass x (value − mean)² for values that are single numbers, (b, 1)."""
+    slope = np.broadcast_to(lists.slope[0], (len(masses), lists.slope.shape[1]))
+    lead = lists.leading
+    pull = _pairs(slope[:, :lead], tilt.reduced) @ lists.spreads.T
+    pull = pull + ((slope[:, lead:] * tilt.beyond) @ lists.profile)[:, None] * lists.outside
+    mean = total[:, 0] / np.where(mass > 0, mass, 1.0)
+    apart = (lists.values[:, 0] + pull - mean[:, None]) ** 2 + lists.scatter
+    found: Floats = np.einsum("bl,bl->b", masses, apart, dtype=np.float64)[:, None]
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,40 +139,97 @@ class Bounded:
 
     def error(self, lists: Lists, near: Blend) -> Floats:
         """How far the value of the merged blends can be from the true one, (b,)."""
+        wrong, least = self.parts(lists, near)
+        most = np.where(np.isnan(wrong), np.inf, wrong).sum(1)
+        error: Floats = np.divide(most, least, out=np.where(most > 0, np.inf, 0.0), where=least > 0)
+        return error
+
+    def parts(self, lists: Lists, near: Blend) -> tuple[Floats, Floats]:
+        """What each list adds to that, (b, l), and what their sum is divided by, (b,)."""
         peak = np.maximum(self.blend.peak, near.peak)
         far, close = np.exp(self.blend.peak - peak), np.exp(near.peak - peak)
         mass = far * self.blend.mass + close * near.mass
         value = (far[:, None] * self.blend.total + close[:, None] * near.total) / mass[:, None]
-        apart = np.linalg.norm(lists.values[None] - value[:, None], axis=2)
+        apart = distances(lists.values, value)
         # A bound beyond float64 is infinite; so is 0 x inf, of a list that nothing is known about.
         with np.errstate(invalid="ignore", over="ignore"):
             wrong = np.maximum(self.most - self.guessed, self.guessed - self.least) * apart + self.strayed
-            most = far * np.where(np.isfinite(self.most), wrong, np.inf).sum(1)
-            most, least = np.where(np.isnan(most), np.inf, most), far * self.least.sum(1) + close * near.mass
-            error: Floats = np.divide(most, least, out=np.where(most > 0, np.inf, 0.0), where=least > 0)
-        return error
+            wrong = far[:, None] * np.where(np.isfinite(self.most), wrong, np.inf)
+        return wrong, far * self.least.sum(1) + close * near.mass
+
+    def log_mass_error(self, near: Blend) -> Floats:
+        """How far the logarithm of the mass of both can be from the true one, (b,)."""
+        peak = np.maximum(self.blend.peak, near.peak)
+        far, close = np.exp(self.blend.peak - peak), np.exp(near.peak - peak) * near.mass
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            most, least, guessed = (np.log(far * x.sum(1) + close) for x in (self.most, self.least, self.guessed))
+        found: Floats = np.maximum(most - guessed, guessed - least)
+        return np.where(np.isnan(found), np.inf, found)
 
 
-def bounded(lists: Lists, tilt: Tilt, unread: npt.NDArray[np.bool_]) -> Bounded:
-    """The same, with bounds that hold whatever the lists look like inside."""
-    reach = np.linalg.norm(tilt.reduced, axis=1)[:, None] * lists.radii[:, 0] + tilt.beyond[:, None] * lists.radii[:, 1]
-    deviation, doubt = np.sqrt(tilt.within), tilt.beyond[:, None] * np.sqrt(lists.widest)
+def bounded(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) -> Bounded:
+    """The same, with bounds that hold whatever the lists look like inside; statistics in float64 are asked for."""
+    length, rest = np.linalg.norm(tilt.reduced, axis=1), np.linalg.norm(tilt.beyond, axis=1)
+    reach = length[:, None] * lists.radii[:, 0] + rest[:, None] * lists.radii[:, 1]
+    deviation, doubt = np.sqrt(tilt.within), rest[:, None] * np.sqrt(lists.widest)
     low, high = np.maximum(deviation - doubt, 0.0) ** 2, np.minimum(deviation + doubt, reach) ** 2
     low = np.minimum(low, high)
-    base = np.where(unread, _log(lists.counts) + tilt.peaks, -np.inf)
+    base = np.where(unread, logarithm(lists.counts) + tilt.peaks, -np.inf)
     least, most = base + _two_points(low, reach, -1.0), base + _two_points(high, reach, 1.0)
     guessed = np.clip(base + tilt.variances / 2, least, most)
     peak = guessed.max(1, initial=-np.inf)
     shift = np.where(np.isfinite(peak), peak, 0.0)[:, None]
-    gap = np.linalg.norm(tilt.reduced, axis=1)[:, None] * lists.slope_gaps[:, 0]
-    gap = gap + tilt.beyond[:, None] * lists.slope_gaps[:, 1]
+    gap = length[:, None] * lists.slope_gaps[:, 0] + rest[:, None] * lists.slope_gaps[:, 1]
     # What is beyond float64 is infinite: a bound that says nothing is still true.
     with np.errstate(over="ignore", invalid="ignore"):
         base, least, most, guessed = (np.exp(x - shift) for x in (base, least, most, guessed))
         strayed = base * gap + lists.value_radii * np.maximum(most - base, 0.0)
-    total = np.einsum("bl,lp->bp", guessed, lists.values) + np.einsum("bl,blr->br", base, tilt.pulls) @ lists.slope.T
-    blend = Blend(peak, guessed.sum(1), total, np.zeros_like(peak))
+    total = guessed @ lists.values + _pulled(lists, tilt, base)
+    mass = guessed.sum(1)
+    square = _squared(lists, tilt, guessed, total, mass) if squares else None
+    blend = Blend(peak, mass, total, _excess(tilt, unread, guessed, peak), square)
     return Bounded(blend, least, most, guessed, strayed)
+
+
+def logarithm(x: Array) -> Array:
+    """The logarithm, -inf of 0."""
+    with np.errstate(divide="ignore"):
+        found: Array = np.log(x)
+    return found
+
+
+def distances(values: Array, centres: Array) -> Array:
+    """‖v − c‖ for each of (l, p) values and (b, p) centres, (b, l)."""
+    # Subtle: by the squares, which cancel where both are far from 0; so all are counted from the mean first.
+    middle = values.mean(0)
+    values, centres = values - middle, centres - middle
+    squares = (values * values).sum(1) - 2.0 * (centres @ values.T) + (centres * centres).sum(1)[:, None]
+    found: Array = np.sqrt(np.maximum(squares, 0.0))
+    return found
+
+
+def packed(matrices: Array) -> Array:
+    """The upper triangles of (..., r, r) symmetric matrices, (..., r(r + 1) / 2)."""
+    found: Array = matrices[(..., *np.triu_indices(matrices.shape[-1]))]
+    return found
+
+
+def _unpacked(triangles: Array, width: int) -> Array:
+    """The symmetric matrices of these upper triangles, (..., r, r)."""
+    upper = np.triu_indices(width)
+    found = np.empty((*triangles.shape[:-1], width, width), triangles.dtype)
+    found[(..., *upper)] = triangles
+    found[(..., upper[1], upper[0])] = triangles
+    return found
+
+
+def _pairs(left: Array, right: Array) -> Array:
+    """What a packed Σ must be multiplied with for leftᵀΣ·right, (b, r) x (b, r) -> (b, r(r + 1) / 2)."""
+    products = left[:, :, None] * right[:, None, :]
+    products = products + products.swapaxes(1, 2)
+    diagonal = np.arange(left.shape[1])
+    products[:, diagonal, diagonal] /= 2.0
+    return packed(products)
 
 
 def _two_points(variance: Floats, reach: Floats, side: float) -> Floats:
@@ -184,58 +237,5 @@ def _two_points(variance: Floats, reach: Floats, side: float) -> Floats:
     there = reach > 0
     reach = np.where(there, reach, 1.0)
     share = np.where(there, variance / (reach * reach + variance), 0.0)
-    ends = _log(share) + side * reach, np.log1p(-share) - side * variance / reach
+    ends = logarithm(share) + side * reach, np.log1p(-share) - side * variance / reach
     return np.where(there, np.logaddexp(*ends), 0.0)
-
-
-def _log(x: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        found: Floats = np.log(x)
-    return found
-
-
-def _slices(offsets: npt.NDArray[np.int64]) -> list[slice]:
-    return [slice(start, stop) for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
-
-
-def _centred(x: Array, owners: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """The mean of each list, and all rows counted from it."""
-    x = x.astype(np.float64)
-    sums = np.zeros((len(counts), x.shape[1]))
-    np.add.at(sums, owners, x)
-    means = sums / np.maximum(counts, 1)[:, None]
-    return means, x - means[owners]
-
-
-def _leading(centred: Floats, reduced: int) -> Floats:
-    """The directions in which rows differ most from the means of their lists, (d, r)."""
-    directions = np.linalg.eigh(centred.T @ centred)[1]
-    return np.ascontiguousarray(directions[:, ::-1][:, :reduced], np.float64)
-
-
-def _slope(values: Floats, inner: Floats) -> Floats:
-    """A of the least squares values ≈ A·keys, within lists, (p, r)."""
-    return np.ascontiguousarray(np.linalg.lstsq(inner, values, rcond=1e-9)[0].T, np.float64)
-
-
-def _covariance(left: Floats, right: Floats) -> Floats:
-    return left.T @ right / max(1, len(left))
-
-
-def _covariance_diagonal(x: Floats) -> Floats:
-    found: Floats = (x * x).sum(0) / max(1, len(x))
-    return found
-
-
-def _widest(x: Floats) -> float:
-    """At least the largest eigenvalue of the covariance: that of the smaller Gram matrix, by its fourth power."""
-    gram = x @ x.T if len(x) < x.shape[1] else x.T @ x
-    square = gram @ gram
-    fourth = float((square * square).sum())
-    return math.sqrt(math.sqrt(fourth)) / max(1, len(x))
-
-
-def _largest(x: Floats, owners: npt.NDArray[np.int64], lists: int) -> Floats:
-    found = np.zeros(lists)
-    np.maximum.at(found, owners, x)
-    return found

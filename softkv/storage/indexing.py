@@ -16,7 +16,7 @@ from softkv.storage.catalog import IndexRecord
 from softkv.storage.index_files import checked_name, numbered, remove_unnamed, require_folder
 from softkv.storage.writer import Writer
 
-Content: TypeAlias = "bytes | memoryview | Iterable[bytes]"
+Content: TypeAlias = "bytes | memoryview | Iterable[bytes | memoryview]"
 
 
 def put_index(writer: Writer, name: str, content: Content) -> None:

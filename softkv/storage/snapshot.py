@@ -201,6 +201,17 @@ class Snapshot:
             values = self._blended(generation.values.block(start, stop))
             yield Block(start, generation.keys.block(start, stop), values, self.live[start:stop])
 
+    def runs(self, starts: Rows, stops: Rows) -> Block:
+        """All rows as one block of views, of which only those in the runs starts[i] .. stops[i] - 1 are compared.
+
+        What lies outside of them must not be looked at: nobody knows whether it is what was written.
+        """
+        if len(starts) and not (starts.min() >= 0 and (starts < stops).all() and stops.max() <= self.rows):
+            raise ShapeError(f"the runs go from row {starts.min()} to {stops.max()}, but the store has {self.rows}")
+        generation = self._opened()
+        values = self._blended(generation.values.runs(starts, stops))
+        return Block(0, generation.keys.runs(starts, stops), values, self.live)
+
     def index(self, name: str) -> IndexFile | None:
         """The index file of this name as of this commit; None when there is none, or it was replaced or dropped since.
 

@@ -1,0 +1,199 @@
+"""A lookup by the index: what the lists say, how exact it is, and a scan for the queries that it does not suit.
+
+Only a plain lookup over all items is estimated, of a store so large that a scan takes its time, where some error is
+tolerated, and the index was built for this way to compare. All others are scanned (asking.py).
+
+Shapes: b queries, n rows of the arena, d key width, s rows shown.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.database.question import Question
+from softkv.database.rounding import rounding
+from softkv.database.view import View
+from softkv.index.calibration import Plan
+from softkv.index.lists import ListIndex
+from softkv.index.search import Arena, Asked, Estimate, assured, calibrated
+from softkv.maths.blending import Labels, Numbers, Values, Vectors
+from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.maths.forms import form_of
+from softkv.maths.inputs import checked
+from softkv.maths.lookup import Found
+from softkv.maths.nearfield import Rows, Run, Score
+from softkv.storage import ValueKind
+
+CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
+
+Scan = Callable[[View, Question], Answers]
+
+
+def estimate(view: View, question: Question, scan: Scan) -> Answers | None:
+    """The answers to a question by the index, or None when all queries have to be scanned."""
+    index = _index_for(view, question)
+    if index is None:
+        return None
+    asking = _Asking(view, index, question)
+    plans = None if question.guarantee else asking.plans()
+    some = np.arange(asking.count) if plans is None else np.flatnonzero([plan is not None for plan in plans])
+    if not len(some):
+        return None
+    found = asking.answers(some, None if plans is None else [plans[number] for number in some.tolist()])
+    sure = np.zeros(asking.count, np.bool_)
+    sure[some[found.sure]] = True
+    if not sure.any():
+        return None
+    answers = asking.presented(found, some)
+    if sure.all():
+        return answers
+    rest = np.flatnonzero(~sure)
+    mended = _mended(answers, some, scan(view, question.part(rest)), rest)
+    return replace(mended, temperature=question.temperature)
+
+
+def _index_for(view: View, question: Question) -> ListIndex | None:
+    plain = question.k is None and question.where is None and question.mask is None and not question.causal
+    if not plain or question.heads is not None or not question.tolerance:
+        return None
+    if view.snapshot.rows * view.layout.key_width <= CHEAP:
+        return None
+    form = form_of(question.compatibility)
+    index = view.index if form else None
+    return index if index is not None and index.form.name == form else None
+
+
+class _Asking:
+    """A question on its way through the index."""
+
+    def __init__(self, view: View, index: ListIndex, question: Question) -> None:
+        self.view, self.index, self.question = view, index, question
+        self.block = view.snapshot.runs(np.empty(0, np.int64), np.empty(0, np.int64))
+        self.values = self._values()
+        inputs = checked(
+            question.queries,
+            self.block.vectors,
+            self.values,
+            temperature=question.temperature,
+            k=None,
+            mask=None,
+            bias=None,
+            heads=None,
+            show=question.show,
+        )
+        self.queries, self.count, self.show = inputs.queries, inputs.count, inputs.show
+        self.compatibility = compatibility_of(question.compatibility)
+        self.temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (self.count,))
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.vectors, self.added = index.form.queries(self.queries, self.compatibility, 1.0 / self.temperatures)
+
+    def plans(self) -> list[Plan | None]:
+        """The plan of each query."""
+        question, calibration = self.question, self.index.calibration
+        equal = self.index.form.temperatures(self.vectors, 1.0 / self.temperatures)
+        return [calibration.plan(one, question.tolerance, question.confidence) for one in equal.tolist()]
+
+    def answers(self, some: Rows, plans: "Sequence[Plan | None] | None") -> Estimate:
+        """What the lists say to some of the queries."""
+        asked = Asked(self.vectors[some], self.added[some], self._score(some))
+        live = self.view.snapshot.live
+        everything = len(self.view.snapshot) == self.view.snapshot.rows
+        arena = Arena(
+            self.values, self._verify, None if everything else live, len(live), self.view.snapshot.value_scale
+        )
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
+            if plans is None:
+                found = assured(self.index, arena, asked, self.question.tolerance, show=self.show)
+            else:
+                known = [plan for plan in plans if plan is not None]
+                found = calibrated(self.index, arena, asked, known, show=self.show)
+        finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
+        return replace(found, sure=found.sure & finite & np.isfinite(found.error))
+
+    def presented(self, found: Estimate, some: Rows) -> Answers:
+        """Estimates as answers."""
+        question, kind = self.question.part(some), self.view.layout.kind
+        log_mass = found.blend.log_mass
+        there = found.near.rows >= 0
+        logits = np.where(there, found.near.logits, -np.inf).astype(np.float64)
+        temperatures = self.temperatures[some]
+        answered = Found(
+            value=found.blend.value.astype(self.values.dtype or np.float32),
+            spread=found.blend.spread,
+            log_mass=log_mass,
+            effective=found.blend.effective,
+            mass=np.minimum(np.exp(found.near.blend.log_mass - log_mass), 1.0),
+            scored=found.near.scored,
+            rows=found.near.rows,
+            weights=np.exp(logits - log_mass[:, None]),
+            scores=np.where(there, logits * temperatures[:, None], -np.inf),
+            head_weights=None,
+        )
+        # What a calibration saw was rounded already.
+        sway = rounding(self.view, answered, self.block.values, question, gathered=False) if question.guarantee else 0.0
+        numbers = isinstance(self.values, Numbers)
+        return replace(
+            Answers.of(answered, question.temperature, self.view.labels, numbers=numbers),
+            kind=kind.value,
+            error=found.error + sway,
+            error_kind="bound" if question.guarantee else "calibrated",
+            log_mass_error=found.log_mass_error,
+            source=self.view,
+        )
+
+    def _values(self) -> Values:
+        kind, values = self.view.layout.kind, self.block.values
+        if kind is ValueKind.LABEL:
+            return Labels(values, len(self.view.labels or ()))
+        return Numbers(values[:, None]) if kind is ValueKind.NUMBER else Vectors(values)
+
+    def _verify(self, runs: Sequence[Run]) -> None:
+        """Compare what is about to be read with its checksums, on first touch."""
+        starts, stops = (np.array([getattr(run, end) for run in runs], np.int64) for end in ("start", "stop"))
+        self.view.snapshot.runs(starts, stops)
+
+    def _score(self, some: Rows) -> Score:
+        """The logits of some of the queries with a run of rows."""
+        if self.index.form.name == "gaussian":
+            return self._score_by(self.compatibility, some)
+        keys, asked = self.block.vectors, self.vectors[some].astype(np.float32)
+        lengths = self.view.inverse_lengths if self.index.form.name == "cosine" else None
+
+        def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+            mine = asked if len(queries) == len(asked) else asked[queries]
+            np.matmul(mine, keys[start:stop].T, out=out)
+            if lengths is not None:
+                out *= lengths[start:stop]
+
+        return score
+
+    def _score_by(self, compatibility: Compatibility, some: Rows) -> Score:
+        keys, asked, sharpness = self.block.vectors, self.queries[some], (1.0 / self.temperatures[some])[:, None]
+        everyone = compatibility.ask(asked, sharpness.astype(np.float32))
+
+        def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+            scorer = everyone
+            if len(queries) != len(asked):
+                scorer = compatibility.ask(asked[queries], sharpness[queries].astype(np.float32))
+            out[...] = scorer(keys[start:stop], start)
+
+        return score
+
+
+def _mended(answers: Answers, some: Rows, scanned: Answers, rest: Rows) -> Answers:
+    """Estimates of some queries, with those of the rest, or those that are not to be believed, scanned."""
+    count = int(max(some.max(), rest.max())) + 1
+    found: dict[str, Any] = {}
+    for one in fields(answers):
+        here, there = getattr(answers, one.name), getattr(scanned, one.name)
+        if isinstance(here, np.ndarray) and one.name != "temperature":
+            joined = np.empty((count, *here.shape[1:]), here.dtype)
+            joined[some], joined[rest] = here, there if there is not None else 0.0
+            found[one.name] = joined
+    kinds = np.full(count, answers.error_kind, object)
+    kinds[rest] = scanned.error_kind
+    return replace(answers, **found, error_kind=tuple(kinds.tolist()))

@@ -1,0 +1,97 @@
+"""The index of a store as one commit sees it: its file read once, and what has died since taken out of its statistics.
+
+An index that is missing, damaged, or of another format is none: everything is scanned then, and `info` says why.
+"""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.index.lists import ListIndex
+from softkv.maths.farfield import Array
+from softkv.maths.forms import Form
+from softkv.storage import Snapshot, ValueKind
+from softkv.storage.layout import Rows
+
+NAME = "lists"  # of the index file
+
+
+class Indexes:
+    """The index that a handle has read, shared with its snapshots."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: tuple[int, int] | None = None  # the generation and the commit of the file that was read
+        self._written: ListIndex | None = None  # the index as it was written
+        self._current: ListIndex | None = None  # the same without these rows
+        self._dead: Rows = np.empty(0, np.int64)
+        self.problem = ""  # why there is none, if it is not that none was built
+
+    def of(self, snapshot: Snapshot) -> ListIndex | None:
+        """The index that suits this commit, or None."""
+        with self._lock:
+            file = snapshot.index(NAME)
+            if file is None:
+                return None
+            try:
+                if self._file != (snapshot.generation, file.commit):
+                    self._file, self._current, self.problem = (snapshot.generation, file.commit), None, ""
+                    self._read(file.read(), snapshot, file.rows)
+            except (IndexDamaged, FormatTooNew) as error:
+                self._written, self.problem = None, str(error)
+            finally:
+                file.close()
+            return None if self._written is None else self._without_the_dead(self._written, snapshot)
+
+    def _read(self, content: memoryview, snapshot: Snapshot, rows: int) -> None:
+        assert snapshot.layout is not None
+        self._written = None
+        index, layout = ListIndex.decoded(content, rows=rows, key_width=snapshot.layout.key_width), snapshot.layout
+        width = index.lists.values.shape[1]
+        if layout.kind is not ValueKind.LABEL and width != layout.value_width:
+            raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
+        self._written = index
+
+    def _without_the_dead(self, written: ListIndex, snapshot: Snapshot) -> ListIndex:
+        dead = np.flatnonzero(~snapshot.live[: written.rows])
+        if self._current is None or len(np.setdiff1d(self._dead, dead, assume_unique=True)):
+            self._current, self._dead = written, dead[:0]
+        more = np.setdiff1d(dead, self._dead, assume_unique=True)
+        if len(more):
+            keys = form_keys(written.form, snapshot, more)
+            values = as_vectors(snapshot.values(more), snapshot, written.lists.values.shape[1])
+            self._current, self._dead = self._current.without(more, keys, values), dead
+        return self._current
+
+
+def form_keys(form: Form, snapshot: Snapshot, rows: Rows) -> Array:
+    """The keys of some rows as a form makes them."""
+    keys = snapshot.vectors(rows)
+    lengths = np.linalg.norm(keys.astype(np.float64), axis=1)
+    return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
+
+
+def as_vectors(values: npt.NDArray[Any], snapshot: Snapshot, labels: int) -> Array:
+    """Values as lists sum them up: numbers in a column, labels as rows that are 1 at their code and 0 elsewhere."""
+    assert snapshot.layout is not None
+    if snapshot.layout.kind is ValueKind.NUMBER:
+        return values[:, None]
+    if snapshot.layout.kind is ValueKind.LABEL:
+        codes: Array = (values[:, None] == np.arange(labels)).astype(np.float32)
+        return codes
+    return values
+
+
+def with_labels(index: ListIndex, labels: int) -> ListIndex:
+    """The index where there are more labels than when it was built: no list has any of the new ones."""
+    missing = labels - index.lists.values.shape[1]
+    if missing <= 0:
+        return index
+    values = np.pad(index.lists.values, ((0, 0), (0, missing)))
+    return replace(
+        index, lists=replace(index.lists, values=values, slope=np.pad(index.lists.slope, ((0, missing), (0, 0))))
+    )

@@ -1,0 +1,227 @@
+"""Build the index of a store: arrange its rows in lists, lay them in that order, measure the lists, rehearse.
+
+Lookups go on meanwhile, and so does whatever else is added: only the moment in which rows are laid in their new order
+belongs to the builder. What is interrupted leaves a store that is as good as before.
+
+Does not look anything up, and does not know how files are written (storage/).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.database.indexed import NAME, as_vectors, form_keys
+from softkv.database.view import View
+from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
+from softkv.index.building import arranged, list_count
+from softkv.index.lists import ListIndex
+from softkv.index.rehearsal import rehearsed
+from softkv.maths.compatibility import COMPATIBILITIES
+from softkv.maths.farfield import Array
+from softkv.maths.forms import FORMS, Form
+from softkv.maths.moments import measured, without
+from softkv.storage import Snapshot, Store, ValueKind
+from softkv.storage.layout import Rows
+
+Told = Callable[[str, int, int], None]
+
+REHEARSED = 1440  # items; a third of them choose, the others judge
+WARMTH = 1.5  # from one temperature to the next
+COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
+MOST_LABELS = 1024  # lists know the share of each label
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What somebody wants of an index; what is None is chosen."""
+
+    lists: int | None = None
+    queries: Any = None  # vectors, (c, d), to calibrate on instead of items
+    temperatures: tuple[float, float] | None = None  # the range that is calibrated
+    backend: str = "auto"
+
+
+def build(
+    store: Store, lock: threading.RLock, view: Callable[[], View], wanted: Wanted, told: Told | None
+) -> ListIndex:
+    """Build an index of everything that is in the store now; it is there when this returns."""
+    progress = told or _untold
+    started, before = time.monotonic(), view()
+    form, compatibility = _form(before)
+    rows = np.flatnonzero(before.snapshot.live)
+    count = _checked_count(wanted.lists, len(rows))
+    temperatures = _temperatures(before, compatibility, wanted.temperatures)
+    asked = _checked_queries(before, wanted.queries)
+    order, offsets = arranged(
+        lambda some: _clustered(before.snapshot, form, some), rows, count, backend=wanted.backend, progress=progress
+    )
+    with lock:
+        offsets, generation = _laid(store, before.snapshot, order, offsets, progress)
+    with store.snapshot() as snapshot:
+        if snapshot.generation != generation:
+            raise _overtaken(store)
+        index = _measured(snapshot, form, compatibility, offsets, asked, temperatures, progress)
+        facts = {"lists": count, "items": len(rows), "seconds": round(time.monotonic() - started, 1)}
+        index.facts.update(facts)
+    with lock:
+        with store.snapshot() as now:
+            if now.generation != generation:
+                raise _overtaken(store)
+        store.put_index(NAME, index.encoded())
+    return index
+
+
+def _untold(_stage: str, _done: int, _total: int) -> None:
+    """Nobody wants to know."""
+
+
+def _form(view: View) -> tuple[Form, str]:
+    """The form of an index for the way in which this store compares, and that way."""
+    snapshot, compatibility = view.snapshot, view.profile.compatibility or "dot"
+    if compatibility not in FORMS:
+        raise NotExpressible(
+            f"this store compares by {compatibility!r}, which an index cannot help: its lookups scan. "
+            f"Indexes are for {', '.join(name for name in FORMS if name in COMPATIBILITIES)}."
+        )
+    if view.labels is not None and len(view.labels) > MOST_LABELS:
+        raise KindError(
+            f"this store has {len(view.labels):,} labels, and lists would know the share of each: at most "
+            f"{MOST_LABELS:,} can be. Its lookups scan."
+        )
+    live = np.flatnonzero(snapshot.live)
+    some = np.sort(np.random.default_rng(0).choice(live, min(len(live), 4096), replace=False))
+    keys = snapshot.vectors(some).astype(np.float64)
+    rewrite = COMPATIBILITIES[compatibility].rewrite
+    typical = 1.0
+    if rewrite is not None:
+        typical = float(np.sqrt((np.asarray(rewrite(keys)) ** 2).sum(1).mean())) or 1.0
+    return Form(FORMS[compatibility], keys.mean(0), typical), compatibility
+
+
+def _checked_count(lists: int | None, rows: int) -> int:
+    if lists is None:
+        return list_count(rows)
+    if isinstance(lists, bool) or not isinstance(lists, int) or not 1 <= lists <= rows:
+        raise InputError(f"expected from 1 to {rows:,} lists, one for each item at most, got {lists!r}.")
+    return lists
+
+
+def _temperatures(view: View, compatibility: str, given: tuple[float, float] | None) -> Array:
+    """The temperatures to rehearse at, rising, no further apart than WARMTH."""
+    if given is None:
+        usual = view.temperature(compatibility).value
+        return np.array([usual * WARMTH**step for step in range(COLDEST, WARMEST + 1)])
+    try:
+        low, high = (float(one) for one in given)
+    except (TypeError, ValueError):
+        low, high = 0.0, 0.0
+    if not 0 < low <= high < float("inf"):
+        raise InputError(f"expected the lowest and the highest temperature to calibrate for, got {given!r}.")
+    steps = max(2, int(np.ceil(np.log(high / low) / np.log(WARMTH))) + 1)
+    return np.unique(np.geomspace(low, high, steps).astype(np.float32)).astype(np.float64)
+
+
+def _checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
+    """The queries to calibrate on, as vectors, if there are any."""
+    if given is None:
+        return None
+    vectors = np.asarray(given, np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != view.layout.key_width or not np.isfinite(vectors).all():
+        raise ShapeError(
+            f"expected queries to calibrate on as finite vectors of width {view.layout.key_width}, one in each row, "
+            f"got shape {vectors.shape}."
+        )
+    if len(vectors) < 100:
+        raise InputError(f"expected at least 100 queries to calibrate on, better 500 or more, got {len(vectors)}.")
+    return vectors
+
+
+def _clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.float32]:
+    """The keys of some rows, as they are arranged: where directions are compared, their directions."""
+    keys = snapshot.vectors(rows)
+    if form.name == "cosine":
+        lengths = np.linalg.norm(keys, axis=1, keepdims=True)
+        keys = keys / np.maximum(lengths, np.finfo(np.float32).tiny)
+    if form.name == "gaussian":
+        keys = keys - form.centre.astype(np.float32)
+    return keys
+
+
+def _laid(store: Store, before: Snapshot, order: Rows, offsets: Rows, progress: Told) -> tuple[Rows, int]:
+    """Lay the rows in this order, with what was added meanwhile behind them; the offsets of what is left in lists."""
+    with store.snapshot() as now:
+        if now.generation != before.generation:
+            raise _overtaken(store)
+        live = now.live
+        kept = live[order]
+        added = before.rows + np.flatnonzero(live[before.rows :])
+    offsets = np.concatenate([[0], kept.cumsum()])[offsets].astype(np.int64)
+    everything = np.concatenate([order[kept], added])
+    store.compact(everything, progress=partial(progress, "laying rows in order"))
+    with store.snapshot() as now:
+        return offsets, now.generation
+
+
+def _overtaken(store: Store) -> StoreError:
+    return StoreError(f"{store.path} was compacted while its index was built. Build it again.")
+
+
+def _measured(
+    snapshot: Snapshot,
+    form: Form,
+    compatibility: str,
+    offsets: Rows,
+    asked: npt.NDArray[np.float32] | None,
+    temperatures: Array,
+    progress: Told,
+) -> ListIndex:
+    """Measure the lists, and how wrong they are."""
+    if not offsets[-1]:
+        raise EmptyStore(f"all that was in {snapshot.path} was deleted while its index was built.")
+    assert snapshot.layout is not None
+    labels = len(snapshot.labels()) if snapshot.layout.kind is ValueKind.LABEL else 0
+
+    def rows(start: int, stop: int) -> tuple[Array, Array]:
+        numbers = np.arange(start, stop)
+        values = as_vectors(snapshot.values(numbers), snapshot, labels)
+        return form_keys(form, snapshot, numbers), values
+
+    lists = measured(rows, offsets, progress=partial(progress, "measuring lists"))
+    held_out = _drawn(snapshot, int(offsets[-1])) if asked is None else np.empty(0, np.int64)
+    counted = snapshot.live[: int(offsets[-1])].copy()
+    counted[held_out] = False
+    gone = np.flatnonzero(~counted)
+    owners = np.searchsorted(offsets, gone, side="right") - 1
+    values = as_vectors(snapshot.values(gone), snapshot, labels)
+    calibration = rehearsed(
+        without(lists, owners, form_keys(form, snapshot, gone), values),
+        offsets,
+        rows,
+        counted,
+        _queries(form, compatibility, snapshot.vectors(held_out) if asked is None else asked),
+        temperatures,
+        scale=snapshot.value_scale,
+        progress=partial(progress, "rehearsing"),
+    )
+    return ListIndex(form, offsets, lists, calibration, {"calibrated on": "items" if asked is None else "queries"})
+
+
+def _queries(form: Form, compatibility: str, vectors: npt.NDArray[np.float32]) -> Array:
+    """The queries as dot products take them; of typical length, where lengths count."""
+    rewritten, _ = form.queries(vectors, COMPATIBILITIES[compatibility], np.ones(len(vectors)))
+    if form.name == "dot":
+        lengths = np.linalg.norm(rewritten, axis=1, keepdims=True)
+        rewritten = rewritten * (form.typical / np.where(lengths > 0, lengths, 1.0))
+    return rewritten if form.name == "gaussian" else rewritten.astype(np.float32)
+
+
+def _drawn(snapshot: Snapshot, rows: int) -> Rows:
+    """Some items to rehearse with, and to be held out."""
+    live = np.flatnonzero(snapshot.live[:rows])
+    return np.sort(np.random.default_rng(1).choice(live, min(len(live) // 4, REHEARSED), replace=False))

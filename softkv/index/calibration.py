@@ -1,0 +1,151 @@
+"""How wrong estimates are on queries whose answer is known, and what to read so that they are right enough.
+
+For each calibration query, at some temperatures and levels, the exact answer is compared with the estimate. A plan says
+at which level a query may stop: at the first from `least` on whose doubt is small enough, and at `most` at the latest.
+A third of the queries choose the plan that reads least; the others, which had no part in the choice, say how wrong it
+is. Their errors in order, one of them is such that the wanted share of all queries like them stays below it, unless the
+draw of them was among the unluckiest twentieth: that is the error of the plan. (Split conformal prediction would be
+content with a share that is right on the average of all draws.) A temperature between two that were measured gets the
+plan and the error that suit both; one outside of them has no plan.
+
+What else was seen of those that judge is the range in which that can be trusted. A query that leaves it, because its
+doubt is larger or because the lists it opened weigh otherwise than was foretold, has no estimate.
+
+Shapes: t temperatures, c calibration queries, j levels.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.index.opening import LEVELS
+
+Array = npt.NDArray[np.floating]
+Counts = npt.NDArray[np.int64]
+MARGINS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # of the tolerance that plans are chosen to keep, in turn
+LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
+THRESHOLDS = 16  # doubts at which plans may stop
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When to stop opening lists, and what can be said of the answer then."""
+
+    doubt: float  # stop where the doubt is no larger,
+    least: int  # but at this level at the earliest
+    most: int  # and at this one at the latest
+    error: float  # as a share of the value scale
+    log_mass_error: float
+    farthest: float  # a larger doubt than this was not seen
+    surprise: float  # nor a larger difference between the logarithms of the masses, foretold and found
+
+    def stops(self, doubts: Array) -> Counts:
+        """The levels at which queries with these doubts, (..., j), stop."""
+        found: Counts = np.clip(_first(doubts <= self.doubt), self.least, self.most)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What was measured, and the plans that follow from it."""
+
+    temperatures: Array  # (t,), rising
+    doubts: Array  # (t, c, j)
+    errors: Array  # (t, c, j), as shares of the value scale
+    log_mass_errors: Array  # (t, c, j)
+    surprises: Array  # (t, c, j)
+    _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict)
+
+    def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
+        """What to read so that the error stays below the tolerance; None when all rows have to be read."""
+        ends, edge = self.temperatures[[0, -1]].tolist(), 1 + 1e-6  # kept in float32, and given in float64
+        if not ends[0] / edge <= temperature <= ends[1] * edge:
+            return None
+        place = int(np.searchsorted(self.temperatures, temperature, side="right")) - 1
+        cell = max(0, min(place, len(self.temperatures) - 2))
+        wanted = (cell, tolerance, confidence)
+        if wanted not in self._known:
+            self._known[wanted] = self._cheapest(cell, tolerance, confidence)
+        return self._known[wanted]
+
+    @cached_property
+    def _choosing(self) -> int:
+        """How many queries choose; the others judge."""
+        return int(self.doubts.shape[1]) // 3
+
+    def _cheapest(self, cell: int, tolerance: float, confidence: float) -> Plan | None:
+        both = slice(cell, cell + 2)
+        for margin in MARGINS:
+            chosen = self._chosen(both, margin * tolerance, confidence)
+            plan = None if chosen is None else self._judged(both, *chosen, confidence)
+            if plan is not None and plan.error <= tolerance:
+                return plan
+        return None
+
+    def _chosen(self, both: slice, tolerance: float, confidence: float) -> tuple[float, int, int] | None:
+        """The plan that reads least of those that keep a tolerance on the queries that choose."""
+        doubts, errors = (x[both, : self._choosing] for x in (self.doubts, self.errors))
+        levels = np.array(LEVELS)
+        least, most = np.triu_indices(len(levels))
+        found = []
+        for doubt in np.unique(np.quantile(doubts, np.linspace(0.0, 1.0, THRESHOLDS))).tolist():
+            stops = np.clip(_first(doubts <= doubt)[..., None], least, most)  # (t, c, plans)
+            wrong = np.take_along_axis(errors, stops, axis=2)
+            worst = np.quantile(wrong, confidence, axis=1).max(0)
+            cost = levels[stops].mean((0, 1))
+            cost = np.where(worst <= tolerance, cost, np.inf)
+            best = int(cost.argmin())
+            found.append((float(cost[best]), doubt, int(least[best]), int(most[best])))
+        cheapest = min(found)
+        return None if math.isinf(cheapest[0]) else cheapest[1:]
+
+    def _judged(self, both: slice, doubt: float, least: int, most: int, confidence: float) -> Plan | None:
+        """A plan with what the queries that had no part in its choice say of it."""
+        plan = Plan(doubt, least, most, 0.0, 0.0, 0.0, 0.0)
+        stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
+
+        def at_stops(x: Array) -> Array:
+            found: Array = np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
+            return found
+
+        errors = limit(at_stops(self.errors), confidence)
+        masses = limit(at_stops(self.log_mass_errors), confidence)
+        if errors is None or masses is None:
+            return None
+        farthest, surprise = float(at_stops(self.doubts).max()), float(at_stops(self.surprises).max())
+        return Plan(doubt, least, most, errors, masses, farthest, surprise)
+
+
+def _first(fine: npt.NDArray[np.bool_]) -> Counts:
+    """The first fine level, or the one after the last; doubts fall from level to level, so all later ones are fine."""
+    first: Counts = np.where(fine.any(-1), fine.argmax(-1), fine.shape[-1])
+    return first
+
+
+def limit(errors: Array, confidence: float) -> float | None:
+    """What this share of all errors like these is below, (t, c) -> the largest over t; None if there are too few.
+
+    >>> limit(np.arange(1.0, 1001.0)[None], 0.95)
+    962.0
+    >>> limit(np.arange(1.0, 51.0)[None], 0.95) is None
+    True
+    """
+    rank = _rank(errors.shape[1], confidence)
+    return None if rank is None else float(np.sort(errors, axis=1)[:, rank - 1].max())
+
+
+def _rank(count: int, confidence: float) -> int | None:
+    """The first of so many errors in order that has this share of all below it, with the sureness of LUCK.
+
+    How many of them lie below the true quantile is binomial; the rank is one that this number stays below.
+    """
+    if not 0 < confidence < 1:
+        return None
+    numbers = np.arange(count + 1)
+    ways = np.array([math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in numbers])
+    below = np.exp(ways + numbers * math.log(confidence) + (count - numbers) * math.log1p(-confidence)).cumsum()
+    rank = int(np.searchsorted(below, LUCK)) + 1
+    return rank if rank <= count else None

@@ -1,0 +1,69 @@
+"""Arrays and facts as bytes: a line of magic, a header in JSON, then the arrays, each aligned.
+
+Nothing in it is executed, and every length is checked before it is used. Whether the bytes are those that were written,
+the store has compared already (storage/index_files.py).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import FormatTooNew, IndexDamaged
+
+MAGIC = b"softkv index\n"
+FORMAT = 1
+ALIGNED = 64
+LONGEST_HEADER = 1 << 24
+TYPES = ("float32", "float64", "int64")
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def encoded(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    """The pieces of a file with these facts (JSON) and arrays."""
+    table = {name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()}
+    header = json.dumps({"facts": facts, "arrays": table}, separators=(",", ":")).encode()
+    start = len(MAGIC) + 16 + len(header)
+    yield MAGIC + FORMAT.to_bytes(8, "little") + len(header).to_bytes(8, "little") + header
+    for array in arrays.values():
+        yield b"\0" * (-start % ALIGNED)
+        start += -start % ALIGNED + array.nbytes
+        if array.nbytes:
+            yield np.ascontiguousarray(array).data.cast("B")
+
+
+def decoded(content: memoryview) -> tuple[dict[str, Any], Arrays]:
+    """The facts and arrays of a file; the arrays are views of its bytes."""
+    fixed = len(MAGIC) + 16
+    if len(content) < fixed or bytes(content[: len(MAGIC)]) != MAGIC:
+        raise IndexDamaged("this is not an index of softkv: build the index again")
+    version, length = (int.from_bytes(content[at : at + 8], "little") for at in (len(MAGIC), len(MAGIC) + 8))
+    if version != FORMAT:
+        raise FormatTooNew(f"the index has format {version}, and this softkv knows {FORMAT}: build the index again")
+    if length > min(LONGEST_HEADER, len(content) - fixed):
+        raise IndexDamaged("the header of the index is longer than the index: build the index again")
+    try:
+        header = json.loads(bytes(content[fixed : fixed + length]))
+        facts, table = dict(header["facts"]), dict(header["arrays"])
+        return facts, _arrays(content, fixed + length, table)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise IndexDamaged(f"the header of the index cannot be read ({error}): build the index again") from error
+
+
+def _arrays(content: memoryview, start: int, table: Mapping[str, Any]) -> Arrays:
+    arrays: Arrays = {}
+    for name, (kind, shape) in table.items():
+        if kind not in TYPES or not all(type(length) is int and length >= 0 for length in shape):
+            raise ValueError(f"array {name!r} is {kind} of shape {shape}")
+        start += -start % ALIGNED
+        count = 1
+        for length in shape:
+            count *= length
+        if count * np.dtype(kind).itemsize > len(content) - start:
+            raise ValueError(f"array {name!r} goes beyond the end")
+        arrays[name] = np.frombuffer(content, kind, count, start).reshape(shape) if count else np.empty(shape, kind)
+        start += arrays[name].nbytes
+    return arrays

@@ -1,0 +1,136 @@
+"""An index of lists: the rows of a generation in list order, what is known of each list, and how wrong estimates are.
+
+Lists are consecutive rows of the arena, so the index holds no rows and no row numbers: offsets, statistics, and a
+calibration. Rows that are added later are not in any list.
+
+Does not read rows (search.py), nor make itself (building.py).
+
+Shapes: l lists, d key width, p value width.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import IndexDamaged
+from softkv.index.calibration import Calibration
+from softkv.index.encoding import decoded, encoded
+from softkv.index.opening import LEVELS
+from softkv.maths.farfield import Array, Lists
+from softkv.maths.forms import FORMS, Form
+from softkv.maths.moments import without
+
+Counts = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+_MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises")
+
+
+@dataclass(frozen=True, eq=False)
+class ListIndex:
+    """Lists of the first rows of an arena."""
+
+    form: Form
+    offsets: Counts  # (l + 1,): list i is rows offsets[i] .. offsets[i + 1] - 1
+    lists: Lists
+    calibration: Calibration
+    facts: dict[str, Any] = field(default_factory=dict)  # how it was built, for people
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in lists, dead ones included."""
+        return int(self.offsets[-1])
+
+    @cached_property
+    def quick(self) -> Lists:
+        """The statistics in float32."""
+        return self.lists.rounded()
+
+    def owners(self, rows: Counts) -> Counts:
+        """The list of each of these rows."""
+        return np.searchsorted(self.offsets, rows, side="right") - 1
+
+    def without(self, rows: Counts, keys: Array, values: Array) -> "ListIndex":
+        """The index once these rows are dead, whose keys (as the form makes them) and values are handed in."""
+        return replace(self, lists=without(self.lists, self.owners(rows), keys, values))
+
+    def compacted(self, live: Mask) -> "ListIndex":
+        """The index once the dead rows, that have left the statistics, have left the arena as well."""
+        kept = np.concatenate([[0], np.cumsum(live[: self.rows])])
+        return replace(self, offsets=kept[self.offsets].astype(np.int64))
+
+    def encoded(self) -> Iterator[bytes | memoryview]:
+        """The index as bytes, piece by piece."""
+        arrays = {f"lists.{one.name}": getattr(self.lists, one.name) for one in fields(self.lists)}
+        arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in _MEASURED}
+        facts = {"form": self.form.name, "typical": self.form.typical, "built": self.facts}
+        return encoded(facts, {"offsets": self.offsets, "centre": self.form.centre, **arrays})
+
+    @classmethod
+    def decoded(cls, content: memoryview, *, rows: int, key_width: int) -> "ListIndex":
+        """The index in these bytes, if it can be one of the first rows of such an arena."""
+        facts, arrays = decoded(content)
+        try:
+            lists = Lists(*(arrays[f"lists.{one.name}"] for one in fields(Lists)))
+            temperatures, doubts, errors, log_masses, surprises = (arrays[f"calibration.{one}"] for one in _MEASURED)
+            index = cls(
+                Form(str(facts["form"]), arrays["centre"], float(facts["typical"])),
+                arrays["offsets"],
+                lists,
+                Calibration(temperatures, doubts, errors, log_masses, surprises),
+                dict(facts["built"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise IndexDamaged(f"the index lacks {error}: build the index again") from error
+        problem = index._problem(rows, key_width)
+        if problem:
+            raise IndexDamaged(f"the index {problem}: build the index again")
+        return index
+
+    def _problem(self, rows: int, key_width: int) -> str | None:
+        """Why this is no index of such an arena, if it is none."""
+        count, offsets = len(self.offsets) - 1, self.offsets
+        if self.form.name not in FORMS.values() or self.form.centre.shape != (key_width,):
+            return f"is of form {self.form.name!r} and of keys of width {len(self.form.centre)}, not {key_width}"
+        if offsets.ndim != 1 or count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
+            return f"does not divide the {rows} rows into lists"
+        width, value_width = self.form.width(key_width), self.lists.values.shape[-1]
+        leading = width - len(self.lists.profile)
+        triangle = leading * (leading + 1) // 2
+        shapes: dict[str, tuple[int, ...]] = {
+            "counts": (count,),
+            "means": (count, width),
+            "axes": (width, width),
+            "spreads": (count, triangle),
+            "outside": (count,),
+            "profile": (width - leading,),
+            "widest": (count,),
+            "radii": (count, 2),
+            "values": (count, value_width),
+            "slope": (value_width, width),
+            "value_radii": (count,),
+            "slope_gaps": (count, 2),
+            "scatter": (count,),
+            "noise": (count,),
+        }
+        for name, shape in shapes.items():
+            found = getattr(self.lists, name)
+            if found.shape != shape or found.dtype != np.float64:
+                return f"holds {name} of shape {found.shape}, not {shape}"
+        if not 0 <= leading <= width or not (self.lists.counts <= np.diff(offsets)).all():
+            return "counts more rows than there are"
+        return self._calibration_problem()
+
+    def _calibration_problem(self) -> str | None:
+        measured = self.calibration
+        temperatures = measured.temperatures
+        if temperatures.ndim != 1 or not len(temperatures) or not (np.diff(temperatures) > 0).all():
+            return "was calibrated at no temperatures"
+        for name in _MEASURED[1:]:
+            shape = getattr(measured, name).shape
+            if shape != (len(temperatures), measured.doubts.shape[1], len(LEVELS)):
+                return f"holds {name} of shape {shape}"
+        return None

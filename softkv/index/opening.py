@@ -1,0 +1,71 @@
+"""Which lists to open, and how wrong it is to leave the others unread.
+
+What a list adds to the error of an answer is taken from the estimate's own assumption, that logits are normal: what is
+left of Σ e^x once count, mean and variance are known, and of the values once their slope is. Lists are opened in the
+order of what that saves for each row that must be read. What remains is the doubt: the expected error of the answer
+as a share of the value scale. Real lists are not normal, so a doubt is no error bar; calibration.py makes one of it.
+
+Reads no rows.
+
+Shapes: b queries, l lists, j levels.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.maths.farfield import Array, Chosen, Lists, Tilt, distances, logarithm
+
+Counts = npt.NDArray[np.int64]
+
+# How many rows to read, as shares of all that are in lists.
+LEVELS = tuple(float(f"{share:.3g}") for share in np.geomspace(0.001, 0.4, 14))
+STEEP = 40.0  # e to the variance is not taken any further: such a list is opened before all others anyway
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """The order in which lists are opened, and where the levels stop."""
+
+    order: Counts  # (b, l)
+    stops: Counts  # (b, j), how many lists are open at a level
+    doubts: Array  # (b, j), the expected error then, as a share of the value scale
+    log_mass: Array  # (b,), of all lists, estimated
+
+    def unread(self, stops: Counts) -> Chosen:
+        """The lists that stay closed when each query opens its first (b,) lists, (b, l)."""
+        closed = np.empty(self.order.shape, np.bool_)
+        np.put_along_axis(closed, self.order, np.arange(self.order.shape[1]) >= stops[:, None], axis=1)
+        return closed
+
+
+def opening(lists: Lists, tilt: Tilt, *, scale: float) -> Opening:
+    """How lists are opened for some queries; `scale` is the value scale."""
+    errors, total, log_mass = _errors(lists, tilt)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = np.argsort(np.where(lists.counts > 0, -errors / lists.counts, np.inf), axis=1)
+    read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
+    sorted_errors = np.take_along_axis(errors, order, axis=1)
+    # What is left, summed from the end: the difference of two large sums would be their rounding.
+    left = np.zeros((len(order), order.shape[1] + 1))
+    left[:, :-1] = sorted_errors[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
+    levels = np.array(LEVELS) * float(lists.counts.sum())
+    stops = np.stack([np.searchsorted(row, levels, side="right") for row in read])
+    doubts = np.sqrt(np.take_along_axis(left, stops, axis=1)) / (total[:, None] * (scale or 1.0))
+    return Opening(order, stops, doubts, log_mass)
+
+
+def _errors(lists: Lists, tilt: Tilt) -> tuple[Array, Array, Array]:
+    """The squared error that each list adds, (b, l), the mass it is a part of, (b,), and the logarithm of that."""
+    peak = tilt.logs.max(1)
+    masses = np.exp(tilt.logs - peak[:, None])
+    mass = masses.sum(1)
+    apart = distances(lists.values, masses @ lists.values / mass[:, None])
+    variances = np.minimum(tilt.variances, STEEP)
+    first = np.expm1(variances)
+    third = np.maximum(first - variances - variances * variances / 2, 0.0)
+    beyond = variances - np.minimum(tilt.within, variances)
+    count = np.maximum(lists.counts, 1)
+    errors = masses * masses / count * ((third + beyond * beyond / 2) * apart * apart + first * lists.noise)
+    return errors, mass, peak + logarithm(mass)

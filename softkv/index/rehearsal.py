@@ -1,0 +1,137 @@
+"""Ask calibration queries exactly and by estimate, at some temperatures, for calibration.py to learn from.
+
+All rows are read once, in blocks; what a query would have read at each level is known before, so that the sums over
+rows are kept level by level and nothing is read twice. Items that ask are held out: they are in no sum, and whoever
+calls has taken them out of the statistics. A list that knows its own asker is easier to judge than any other.
+
+Shapes: c calibration queries, n rows of a block, d key width, p value width, t temperatures, j levels, l lists.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.index.calibration import Calibration
+from softkv.index.opening import LEVELS, Opening, opening
+from softkv.maths.blending import Blend, merge
+from softkv.maths.farfield import Array, Floats, Lists, Tilt, estimated, tilted
+from softkv.maths.moments import Rows, Told
+
+Counts = npt.NDArray[np.int64]
+HELD = 1 << 24  # sums held at once
+ASKED = 512  # queries that go through all rows together
+BLOCK = 1 << 13  # rows scored together
+
+
+def rehearsed(
+    lists: Lists,
+    offsets: Counts,
+    rows: Rows,
+    counted: npt.NDArray[np.bool_],
+    queries: Array,
+    temperatures: Array,
+    *,
+    scale: float,
+    progress: Told | None = None,
+) -> Calibration:
+    """Measure how wrong estimates by these lists are, on (c, d) queries as dot products take them.
+
+    `counted` says which rows are in the sums.
+    """
+    quick = lists.rounded()
+    held = len(temperatures) * (len(LEVELS) + 1) * (lists.values.shape[1] + 2)
+    step = max(1, min(ASKED, HELD // held))
+    parts = []
+    for start in range(0, len(queries), step):
+        some = queries[start : start + step]
+        rehearsal = _Rehearsal(quick, some, temperatures, scale)
+
+        def told(done: int, total: int, start: int = start, count: int = len(some)) -> None:
+            if progress is not None:
+                progress(start * total + done * count, len(queries) * total)
+
+        rehearsal.read(offsets, rows, counted, told)
+        parts.append(rehearsal.compared())
+    doubts, errors, log_masses, surprises = (
+        np.concatenate(x, axis=1, dtype=np.float32) for x in zip(*parts, strict=True)
+    )
+    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises)
+
+
+class _Rehearsal:
+    """Some queries on their way through all rows."""
+
+    def __init__(self, lists: Lists, queries: Array, temperatures: Array, scale: float) -> None:
+        self.lists, self.queries, self.scale = lists, queries, scale
+        self.sharpness = [float(1.0 / temperature) for temperature in temperatures]
+        # For each temperature the level at which a list is opened, (c, l); what it follows from is large, and not kept.
+        self.levels = [_levels(self._opening(position)[1]) for position in range(len(self.sharpness))]
+        shape = (len(self.sharpness), len(queries), len(LEVELS) + 1)
+        self.masses, self.totals = np.zeros(shape), np.zeros((*shape, lists.values.shape[1]))
+        self.peaks = np.full(len(queries), -np.inf)  # of the scores so far
+
+    def _opening(self, position: int) -> tuple[Tilt, Opening]:
+        tilt = tilted(self.lists, self.queries * self.sharpness[position])
+        return tilt, opening(self.lists, tilt, scale=self.scale)
+
+    def read(
+        self, offsets: Counts, rows: Rows, counted: npt.NDArray[np.bool_], told: Callable[[int, int], None]
+    ) -> None:
+        """Sum up all rows, level by level."""
+        numbers = np.arange(len(self.queries))
+        total = int(offsets[-1])
+        for start in range(0, total, BLOCK):
+            stop = min(start + BLOCK, total)
+            first, last = (int(np.searchsorted(offsets, row, side="right")) - 1 for row in (start, stop - 1))
+            keys, values = rows(start, stop)
+            scores = self.queries.astype(keys.dtype, copy=False) @ keys.T
+            scores[:, ~counted[start:stop]] = -np.inf
+            self._rebase(scores.max(1, initial=-np.inf))
+            scores -= np.where(np.isfinite(self.peaks), self.peaks, 0.0)[:, None].astype(scores.dtype)
+            for position, sharp in enumerate(self.sharpness):
+                weights = np.exp(scores * sharp)
+                for number in range(first, last + 1):
+                    part = slice(max(0, int(offsets[number]) - start), int(offsets[number + 1]) - start)
+                    level = self.levels[position][:, number]
+                    self.masses[position, numbers, level] += weights[:, part].sum(1, dtype=np.float64)
+                    self.totals[position, numbers, level] += weights[:, part] @ values[part]
+            told(stop, total)
+
+    def _rebase(self, peaks: Array) -> None:
+        """Count from the highest score so far."""
+        higher = np.maximum(self.peaks, peaks)
+        with np.errstate(invalid="ignore"):
+            lower = np.where(self.peaks > -np.inf, self.peaks - higher, 0.0)
+        for position, sharp in enumerate(self.sharpness):
+            factor = np.exp(lower * sharp)
+            self.masses[position] *= factor[:, None]
+            self.totals[position] *= factor[:, None, None]
+        self.peaks = higher
+
+    def compared(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Doubts, errors, errors of the logarithm of the mass, and surprises, (t, c, j) each."""
+        found = [self._compared(position) for position in range(len(self.sharpness))]
+        doubts, errors, log_mass_errors, surprises = (np.stack(x) for x in zip(*found, strict=True))
+        return doubts, errors, log_mass_errors, surprises
+
+    def _compared(self, position: int) -> tuple[Floats, Floats, Floats, Floats]:
+        (tilt, opened), peaks = self._opening(position), self.peaks * self.sharpness[position]
+        masses, totals = self.masses[position].cumsum(1), self.totals[position].cumsum(1)
+        exact = totals[:, -1] / masses[:, -1:]
+        errors, log_mass_errors, surprises = [], [], []
+        for level in range(len(LEVELS)):
+            near = Blend(peaks, masses[:, level], totals[:, level], np.zeros_like(peaks))
+            blend = merge(near, estimated(self.lists, tilt, opened.unread(opened.stops[:, level])))
+            errors.append(np.linalg.norm(blend.value - exact, axis=1) / (self.scale or 1.0))
+            log_mass_errors.append(np.abs(blend.log_mass - peaks - np.log(masses[:, -1])))
+            surprises.append(np.abs(blend.log_mass - opened.log_mass))
+        columns = (errors, log_mass_errors, surprises)
+        return (opened.doubts.astype(np.float64), *(np.stack(x, axis=1) for x in columns))  # type: ignore[return-value]
+
+
+def _levels(opened: Opening) -> npt.NDArray[np.int8]:
+    """The level at which each list is opened; one more than there are for those that are not."""
+    places = np.argsort(opened.order, axis=1)  # where each list stands in the order
+    found = [np.searchsorted(stops, at, side="right") for stops, at in zip(opened.stops, places, strict=True)]
+    return np.stack(found).astype(np.int8)

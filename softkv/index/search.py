@@ -1,0 +1,185 @@
+"""Answer queries by an index of lists: some lists are read, the others are estimated, and the error is stated.
+
+Two ways. Calibrated: lists are opened as a plan says, and a query that does not look like those the plan was made with
+gets no answer. Bounded: lists are opened until an error that holds whatever they look like inside is small enough, if
+that does not take nearly all of them. Whoever gets no answer has to scan.
+
+Shapes: b queries, l lists, d key width, p value width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.index.calibration import Plan
+from softkv.index.lists import ListIndex
+from softkv.index.opening import opening
+from softkv.maths.blending import Blend, Numbers, Values, merge
+from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
+from softkv.maths.nearfield import Near, Rows, Run, Score, read
+
+MOST = 0.5  # of the rows: whoever would have to read more of them, scans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """Some queries: as dot products (forms.py), and how to score rows with them."""
+
+    vectors: Array  # (b, d), times β
+    added: Floats  # (b,), to every logit
+    score: Score
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arena:
+    """What can be read: all rows, those in lists and those behind them."""
+
+    values: Values
+    verify: Callable[[Sequence[Run]], None]  # told before rows are read
+    live: npt.NDArray[np.bool_] | None  # None when all rows are
+    rows: int
+    scale: float  # the value scale
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimate:
+    """Answers, and for which queries they may be believed."""
+
+    near: Near
+    blend: Blend  # of all rows
+    error: Floats  # (b,)
+    log_mass_error: Floats  # (b,)
+    sure: npt.NDArray[np.bool_]  # (b,)
+
+
+def calibrated(index: ListIndex, arena: Arena, asked: Asked, plans: Sequence[Plan], *, show: int) -> Estimate:
+    """Estimates as their plans say."""
+    tilt = tilted(index.quick, asked.vectors)
+    opened = opening(index.quick, tilt, scale=arena.scale)
+    levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
+    stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
+    doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
+    near = _opened(index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show)
+    far = estimated(index.quick, tilt, opened.unread(stops), squares=isinstance(arena.values, Numbers))
+    blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
+    surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
+    sure = np.array([plan.farthest for plan in plans]) >= doubts
+    sure &= np.array([plan.surprise for plan in plans]) >= surprise
+    error = np.array([plan.error for plan in plans]) * arena.scale
+    log_mass_error = np.array([plan.log_mass_error for plan in plans])
+    return _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
+
+
+def assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, *, show: int) -> Estimate:
+    """Answers whose error is bounded by the tolerance, a share of the value scale; not sure where that is too dear."""
+    found = [_assured(index, arena, _one(asked, number), tolerance, show) for number in range(len(asked.vectors))]
+    return _together(found)
+
+
+def _assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, show: int) -> Estimate:
+    lists, wanted = index.lists, tolerance * arena.scale
+    tilt, squares = tilted(lists, asked.vectors.astype(np.float64)), isinstance(arena.values, Numbers)
+    unread = (lists.counts > 0)[None, :].copy()
+    near = _opened(index, arena, asked, [np.flatnonzero(~unread[0])], show)
+    while True:
+        far = bounded(lists, tilt, unread, squares=squares)
+        far = replace(far, blend=replace(far.blend, peak=far.blend.peak + asked.added))
+        error = far.error(lists, near.blend)
+        if error[0] <= wanted or not unread.any():
+            break
+        wrong, mass = far.parts(lists, near.blend)
+        more = _dearest(np.where(np.isnan(wrong[0]), np.inf, wrong[0]), lists.counts, 0.8 * wanted * float(mass[0]))
+        unread[0, more] = False
+        if lists.counts[~unread[0]].sum() > MOST * lists.counts.sum():
+            return Estimate(near, near.blend, np.full(1, np.inf), np.full(1, np.inf), np.zeros(1, np.bool_))
+        near = _opened(index, arena, asked, [np.flatnonzero(~unread[0])], show)
+    blend = merge(near.blend, far.blend)
+    found = Estimate(near, blend, error, far.log_mass_error(near.blend), np.ones(1, np.bool_))
+    return _with_tail(index, arena, asked, found, show)
+
+
+def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:
+    """The lists to open so that the others add no more than is allowed: those that add most for each of their rows."""
+    order = np.argsort(-wrong / np.maximum(counts, 1))
+    left = wrong[order][::-1].cumsum()[::-1]
+    return order[: max(1, int((left > allowed).sum()))]
+
+
+def _one(asked: Asked, number: int) -> Asked:
+    """One of the queries."""
+
+    def score(_: Rows, start: int, stop: int, out: Array) -> None:
+        asked.score(np.array([number]), start, stop, out)
+
+    return Asked(asked.vectors[number : number + 1], asked.added[number : number + 1], score)
+
+
+def _together(found: Sequence[Estimate]) -> Estimate:
+    def joined(*parts: Any) -> Any:
+        return None if parts[0] is None else np.concatenate(parts)
+
+    blends, nears = [one.blend for one in found], [one.near for one in found]
+    blend = Blend(*(joined(*(getattr(one, name) for one in blends)) for name in Blend.__slots__))
+    near = Near(blend, *(joined(*(getattr(one, name) for one in nears)) for name in Near.__slots__[1:]))
+    return Estimate(near, blend, *(joined(*(getattr(one, name) for one in found)) for name in Estimate.__slots__[2:]))
+
+
+def _opened(index: ListIndex, arena: Arena, asked: Asked, lists: Sequence[Rows], show: int) -> Near:
+    """Read the lists of each query."""
+    runs = _runs(index.offsets, lists)
+    arena.verify(runs)
+    return read(asked.score, arena.values, runs, arena.live, count=len(lists), show=show)
+
+
+def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:
+    """The runs to read, so that every list is read once, for all queries that open it."""
+    if len(lists) == 1:
+        return _neighbours(offsets, np.sort(lists[0]))
+    opened = np.concatenate([*lists, np.empty(0, np.int64)]).astype(np.int64)
+    askers = np.repeat(np.arange(len(lists)), [len(some) for some in lists])
+    order = np.argsort(opened, kind="stable")
+    numbers, firsts = np.unique(opened[order], return_index=True)
+    queries = np.split(askers[order], firsts[1:])
+    bounds = zip(offsets[numbers].tolist(), offsets[numbers + 1].tolist(), queries, strict=False)
+    return [Run(start, stop, some) for start, stop, some in bounds if stop > start]
+
+
+def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
+    """For a single query, lists that lie side by side are one run."""
+    lists = lists[offsets[lists + 1] > offsets[lists]]
+    if not len(lists):
+        return []
+    starts, stops = offsets[lists], offsets[lists + 1]
+    apart = np.flatnonzero(starts[1:] != stops[:-1])
+    starts, stops = starts[np.append(0, apart + 1)], stops[np.append(apart, len(stops) - 1)]
+    alone = np.zeros(1, np.int64)
+    return [Run(start, stop, alone) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def _with_tail(index: ListIndex, arena: Arena, asked: Asked, found: Estimate, show: int) -> Estimate:
+    """With the rows behind the lists, which are read by everybody."""
+    if index.rows >= arena.rows:
+        return found
+    run = Run(index.rows, arena.rows, np.arange(len(found.error)))
+    arena.verify([run])
+    tail = read(asked.score, arena.values, [run], arena.live, count=len(found.error), show=show)
+    if not tail.scored.any():
+        return found
+    blend = merge(found.blend, tail.blend)
+    # What is wrong in the lists counts by their share, and so does their mass against the values of the others.
+    share = np.exp(np.minimum(found.blend.log_mass - blend.log_mass, 0.0))
+    apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
+    error = share * (found.error + apart * np.expm1(np.minimum(found.log_mass_error, 50.0)))
+    near = Near(
+        merge(found.near.blend, tail.blend), *_heaviest(found.near, tail, show), found.near.scored + tail.scored
+    )
+    return Estimate(near, blend, error, share * found.log_mass_error, found.sure)
+
+
+def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Array]:
+    rows, logits = np.hstack([left.rows, right.rows]), np.hstack([left.logits, right.logits])
+    order = np.lexsort((rows, -logits), axis=1)[:, :show]
+    return np.take_along_axis(rows, order, axis=1), np.take_along_axis(logits, order, axis=1)

@@ -1,0 +1,74 @@
+"""How a compatibility becomes a dot product: logit = (q′·k′)/T + a number for the query alone.
+
+What lists know of their rows is about k′, and what they are asked is q′. A form is a way to make both:
+
+    dot       k′ = k            q′ = q; also scaled_dot, bilinear and heads, which rewrite the query
+    cosine    k′ = k / ‖k‖      q′ = q / ‖q‖
+    gaussian  k′ = (k − c, −½‖k − c‖²)   q′ = (q − c, 1), and −½‖q − c‖² for the query, with c the mean of the keys
+
+Rows themselves are scored by compatibility.py, as in any scan; only the far field is asked this way.
+
+Shapes: b queries, n rows, d key width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.maths.compatibility import Compatibility, compatibility_of
+
+Array = npt.NDArray[np.floating]
+Floats = npt.NDArray[np.float64]
+FORMS = {"dot": "dot", "scaled_dot": "dot", "bilinear": "dot", "cosine": "cosine", "gaussian": "gaussian"}
+
+
+def form_of(compatibility: Any) -> str | None:
+    """The form that a compatibility has, or None when it has none and must be scanned."""
+    if isinstance(compatibility, (str, Compatibility)):
+        return FORMS.get(compatibility_of(compatibility).name)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """One of the forms; `centre` is for those that measure from the mean of the keys."""
+
+    name: str
+    centre: Array  # (d,)
+    typical: float = 1.0  # the length of a typical query, where lengths count
+
+    def width(self, key_width: int) -> int:
+        """How wide k′ is."""
+        return key_width + 1 if self.name == "gaussian" else key_width
+
+    def keys(self, keys: Array, inverse_lengths: Array) -> Array:
+        """k′ of some keys, (n, d) -> (n, d or d + 1); 1 / ‖k‖, (n,), is only looked at where it is needed."""
+        if self.name == "cosine":
+            return keys * inverse_lengths[:, None].astype(keys.dtype)
+        if self.name == "gaussian":
+            moved = keys.astype(np.float64) - self.centre
+            return np.concatenate([moved, -0.5 * np.einsum("ij,ij->i", moved, moved)[:, None]], axis=1)
+        return keys
+
+    def queries(self, queries: Array, compatibility: Compatibility, sharpness: Array) -> tuple[Array, Floats]:
+        """q′ times β, (b, q) -> (b, d or d + 1), and what is added to every logit of a query, (b,)."""
+        nothing = np.zeros(len(queries))
+        if self.name == "cosine":
+            lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
+            return queries / np.where(lengths > 0, lengths, 1.0) * sharpness[:, None], nothing
+        if self.name == "gaussian":
+            moved = queries.astype(np.float64) - self.centre
+            added: Floats = -0.5 * np.einsum("ij,ij->i", moved, moved) * sharpness
+            return np.concatenate([moved, np.ones((len(moved), 1))], axis=1) * sharpness[:, None], added
+        assert compatibility.rewrite is not None
+        return compatibility.rewrite(queries) * sharpness[:, None], nothing
+
+    def temperatures(self, queries: Array, sharpness: Array) -> Array:
+        """The temperatures at which queries of typical length would be as sharp, (b,); of q′ times β and β itself."""
+        if self.name != "dot":
+            return 1.0 / sharpness
+        lengths = np.linalg.norm(queries.astype(np.float64), axis=1)
+        found: Array = np.divide(self.typical, lengths, out=np.full(len(lengths), np.inf), where=lengths > 0)
+        return found

@@ -1,0 +1,192 @@
+"""Read some runs of rows, one by one: their blend, and the heaviest of them.
+
+A run is consecutive rows, and the queries that ask it. All logits of all runs lie in one flat array, a segment for each
+run and query, so that everything but the two products with keys and values is done in a few passes over it, however
+many runs there are.
+
+Does not choose runs (index/) and does not know what a compatibility is: whoever asks brings the scores.
+
+Shapes: b queries, p value width, s segments, n rows of a run, m queries that ask it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.maths.blending import RUN, Blend, Labels, Numbers, Values
+from softkv.maths.weighting import FLOOR
+
+Array = npt.NDArray[np.floating]
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+# The logits of some queries (their numbers) with rows start .. stop - 1, written into the last argument, (m, n).
+Score = Callable[[Rows, int, int, Array], None]
+LIGHT = 1e-10  # runs with less than this share of the mass add nothing that float32 could show
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Rows start .. stop - 1, and which queries ask them."""
+
+    start: int
+    stop: int
+    queries: Rows  # (m,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Near:
+    """What was read for some queries."""
+
+    blend: Blend
+    rows: Rows  # (b, show), the heaviest first; -1 where there are fewer
+    logits: Array  # (b, show)
+    scored: Rows  # (b,), how many rows that are live
+
+
+def read(
+    score: Score, values: Values, runs: Sequence[Run], live: npt.NDArray[np.bool_] | None, *, count: int, show: int
+) -> Near:
+    """Score the runs for `count` queries; `live` says which rows of the arena count, or None when all do."""
+    flat = _Flat(runs, count)
+    for run, block in zip(runs, flat.blocks(), strict=True):
+        score(run.queries, run.start, run.stop, block)
+        if live is not None:
+            alive = live[run.start : run.stop]
+            if not alive.all():
+                block[:, ~alive] = -np.inf
+    scored = flat.scored(everything=live is None)
+    rows, logits = flat.heaviest(show)
+    return Near(flat.blend(values), rows, logits, scored)
+
+
+class _Flat:
+    """The logits of all runs, side by side."""
+
+    def __init__(self, runs: Sequence[Run], count: int) -> None:
+        self.runs, self.count = runs, count
+        sizes = np.array([run.stop - run.start for run in runs], np.int64)
+        asked = np.array([len(run.queries) for run in runs], np.int64)
+        self.offsets = np.concatenate([[0], (sizes * asked).cumsum()])
+        self.queries = np.concatenate([run.queries for run in runs]) if runs else np.empty(0, np.int64)  # (s,)
+        self.lengths = np.repeat(sizes, asked)  # (s,)
+        self.starts = np.concatenate([[0], self.lengths.cumsum()[:-1]]).astype(np.int64)  # (s,)
+        self.firsts = np.repeat(np.array([run.start for run in runs], np.int64), asked)  # (s,)
+        self.logits = np.empty(int(self.offsets[-1]), np.float32)
+
+    def blocks(self) -> "list[Array]":
+        """The logits of each run, (m, n)."""
+        bounds = zip(self.runs, self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
+        return [self.logits[start:stop].reshape(len(run.queries), -1) for run, start, stop in bounds]
+
+    def scored(self, *, everything: bool) -> Rows:
+        """How many rows each query met."""
+        met = self.lengths if everything else self._sums((self.logits > -np.inf).astype(np.int64))
+        found: Rows = np.bincount(self.queries, met, self.count).astype(np.int64)
+        return found
+
+    def heaviest(self, show: int) -> tuple[Rows, Array]:
+        """The rows of the highest logits of each query, and these, (b, show)."""
+        rows, best = np.full((self.count, show), -1, np.int64), np.full((self.count, show), -np.inf, np.float32)
+        if not show or not len(self.logits):
+            return rows, best
+        places = np.flatnonzero(self.logits >= np.repeat(self._promising(show), self.lengths))
+        segments = np.searchsorted(self.starts, places, side="right") - 1
+        queries, logits = self.queries[segments], self.logits[places]
+        numbers = self.firsts[segments] + places - self.starts[segments]
+        order = np.lexsort((numbers, -logits, queries))
+        order = order[logits[order] > -np.inf]
+        ranked = queries[order]
+        rank = np.arange(len(order)) - np.searchsorted(ranked, ranked)
+        kept = rank < show
+        rows[ranked[kept], rank[kept]] = numbers[order[kept]]
+        best[ranked[kept], rank[kept]] = logits[order[kept]]
+        return rows, best
+
+    def _promising(self, show: int) -> Array:
+        """A logit for each segment below which its query has no row among the heaviest, (s,)."""
+        peaks = self._peaks()
+        order = np.lexsort((-peaks, self.queries))
+        ranked = self.queries[order]
+        last = np.searchsorted(ranked, np.arange(self.count)) + show - 1
+        # Each segment has a row as high as its peak, so the show-th highest peak is low enough; with fewer, any is.
+        enough = last < np.searchsorted(ranked, np.arange(self.count), side="right")
+        least = np.where(enough, peaks[order[np.minimum(last, len(order) - 1)]], -np.inf)
+        found: Array = least[self.queries].astype(np.float32)
+        return found
+
+    def _peaks(self) -> Array:
+        found: Array = np.maximum.reduceat(self.logits, self.starts)
+        return found
+
+    def _sums(self, x: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return np.add.reduceat(x, self.starts)
+
+    def blend(self, values: Values) -> Blend:
+        """The blend of the rows; the logits become weights."""
+        peak = np.full(self.count, -np.inf, np.float32)
+        if len(self.logits):
+            np.maximum.at(peak, self.queries, self._peaks())
+        base = np.where(np.isfinite(peak), peak, np.float32(0.0))
+        self.logits -= np.repeat(base[self.queries], self.lengths)
+        np.maximum(self.logits, np.float32(FLOOR), out=self.logits)
+        weights = np.exp(self.logits)
+        masses = self._by_segment(weights)
+        excess: Floats = np.bincount(self.queries, self._by_segment(weights * self.logits), self.count).astype(
+            np.float64
+        )
+        mass: Floats = np.bincount(self.queries, masses, self.count).astype(np.float64)
+        total, square = self._blended(values, weights, masses, mass)
+        return Blend(peak.astype(np.float64), mass, total, excess, square)
+
+    def _by_segment(self, x: Array) -> Floats:
+        return np.add.reduceat(x, self.starts, dtype=np.float64) if len(x) else np.empty(0)
+
+    def _blended(self, values: Values, weights: Array, masses: Floats, mass: Floats) -> tuple[Floats, Floats | None]:
+        """The sums of weights times values, (b, p), and for numbers those about the mean, (b, 1)."""
+        total = np.zeros((self.count, _width(values)))
+        moments = np.zeros((self.count, 2))
+        asked = np.cumsum([0] + [len(run.queries) for run in self.runs])
+        shares = masses / np.where(mass > 0, mass, 1.0)[self.queries]
+        heaviest = np.maximum.reduceat(shares, asked[:-1]) if self.runs else shares
+        middle = self._middle(values, heaviest)
+        for number in np.flatnonzero(heaviest > LIGHT).tolist():
+            run = self.runs[number]
+            block = weights[self.offsets[number] : self.offsets[number + 1]].reshape(len(run.queries), -1)
+            total[run.queries] += _summed(block, values, run.start, run.stop)
+            if isinstance(values, Numbers):
+                apart = values.array[run.start : run.stop] - middle
+                moments[run.queries] += block @ np.concatenate([apart, apart * apart], axis=1)
+        if not isinstance(values, Numbers):
+            return total, None
+        square = moments[:, 1] - moments[:, 0] ** 2 / np.where(mass > 0, mass, 1.0)
+        return total, np.maximum(square, 0.0)[:, None]
+
+    def _middle(self, values: Values, heaviest: Floats) -> float:
+        """A number near the mean of the heaviest run, from which squares are taken so that they do not cancel."""
+        if not isinstance(values, Numbers) or not self.runs:
+            return 0.0
+        run = self.runs[int(heaviest.argmax())]
+        return float(values.array[run.start : run.stop].mean())
+
+
+def _width(values: Values) -> int:
+    return values.count if isinstance(values, Labels) else int(values.array.shape[-1])
+
+
+def _summed(weights: Array, values: Values, start: int, stop: int) -> Floats:
+    """Weights times the values of a run, (m, n) -> (m, p)."""
+    part = values.array[start:stop]
+    if isinstance(values, Labels):
+        return np.array([np.bincount(part, row, values.count) for row in weights])
+    found: Floats
+    if len(weights) > 1 or len(part) <= RUN:
+        found = (weights @ part).astype(np.float64)
+        return found
+    # For a single query BLAS adds row after row to one float32, which forgets digits in long runs.
+    cuts = range(0, len(part), RUN)
+    parts = [weights[:, cut : cut + RUN] @ part[cut : cut + RUN] for cut in cuts]
+    found = np.sum(parts, axis=0, dtype=np.float64)
+    return found
