@@ -8,6 +8,7 @@ Shapes: b queries, n rows of the arena, d key width, s rows shown.
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
 from softkv.storage import ValueKind
 
+ROUNDING = 2.0**-22  # of logits, as a share of them
 CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
 
 Scan = Callable[[View, Question], Answers]
@@ -40,7 +42,7 @@ def estimate(view: View, question: Question, scan: Scan) -> Answers | None:
         return None
     asking = _Asking(view, index, question)
     plans = None if question.guarantee else asking.plans()
-    some = np.arange(asking.count) if plans is None else np.flatnonzero([plan is not None for plan in plans])
+    some = np.flatnonzero(np.isfinite(asking.equal) if plans is None else [plan is not None for plan in plans])
     if not len(some):
         return None
     found = asking.answers(some, None if plans is None else [plans[number] for number in some.tolist()])
@@ -91,11 +93,15 @@ class _Asking:
         with np.errstate(over="ignore", invalid="ignore"):
             self.vectors, self.added = index.form.queries(self.queries, self.compatibility, 1.0 / self.temperatures)
 
+    @cached_property
+    def equal(self) -> npt.NDArray[np.floating]:
+        """The temperatures to look up in the calibration; inf for a query without length."""
+        return self.index.form.temperatures(self.vectors, self.compatibility, 1.0 / self.temperatures)
+
     def plans(self) -> list[Plan | None]:
         """The plan of each query."""
         question, calibration = self.question, self.index.calibration
-        equal = self.index.form.temperatures(self.vectors, 1.0 / self.temperatures)
-        return [calibration.plan(one, question.tolerance, question.confidence) for one in equal.tolist()]
+        return [calibration.plan(one, question.tolerance, question.confidence) for one in self.equal.tolist()]
 
     def answers(self, some: Rows, plans: "Sequence[Plan | None] | None") -> Estimate:
         """What the lists say to some of the queries."""
@@ -110,14 +116,18 @@ class _Asking:
                 found = assured(self.index, arena, asked, self.question.tolerance, show=self.show)
             else:
                 known = [plan for plan in plans if plan is not None]
-                found = calibrated(self.index, arena, asked, known, show=self.show)
+                found = calibrated(self.index, arena, asked, known, self.question.tolerance, show=self.show)
         finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
         return replace(found, sure=found.sure & finite & np.isfinite(found.error))
 
     def presented(self, found: Estimate, some: Rows) -> Answers:
-        """Estimates as answers."""
+        """Estimates as answers; those that are not sure may be anything."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self._presented(found, some)
+
+    def _presented(self, found: Estimate, some: Rows) -> Answers:
         question, kind = self.question.part(some), self.view.layout.kind
-        log_mass = found.blend.log_mass
+        log_mass, read = found.blend.log_mass, found.near.blend
         there = found.near.rows >= 0
         logits = np.where(there, found.near.logits, -np.inf).astype(np.float64)
         temperatures = self.temperatures[some]
@@ -126,22 +136,23 @@ class _Asking:
             spread=found.blend.spread,
             log_mass=log_mass,
             effective=found.blend.effective,
-            mass=np.minimum(np.exp(found.near.blend.log_mass - log_mass), 1.0),
+            mass=np.minimum(np.exp(np.where(read.mass > 0, read.peak, -np.inf) - log_mass) * read.mass, 1.0),
             scored=found.near.scored,
             rows=found.near.rows,
             weights=np.exp(logits - log_mass[:, None]),
             scores=np.where(there, logits * temperatures[:, None], -np.inf),
             head_weights=None,
         )
-        # What a calibration saw was rounded already.
-        sway = rounding(self.view, answered, self.block.values, question, gathered=False) if question.guarantee else 0.0
+        error = found.error
+        if question.guarantee:  # what a calibration saw was rounded already
+            error = error + rounding(self.view, answered, self.block.values, question, gathered=False)
         numbers = isinstance(self.values, Numbers)
         return replace(
             Answers.of(answered, question.temperature, self.view.labels, numbers=numbers),
             kind=kind.value,
-            error=found.error + sway,
+            error=error,
             error_kind="bound" if question.guarantee else "calibrated",
-            log_mass_error=found.log_mass_error,
+            log_mass_error=found.log_mass_error + ROUNDING * (np.abs(log_mass) + 1.0),
             source=self.view,
         )
 

@@ -241,10 +241,17 @@ class SoftKV(Reader, MutableMapping[str, Value]):
         return self._store.check()
 
     def compact(self) -> None:
-        """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
+        """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed.
+
+        An index goes on as it is, without them.
+        """
         with self._changing:
+            view = self._view()
+            index = view.index if len(view.snapshot) < view.snapshot.rows else None
+            kept = {} if index is None else {NAME: index.compacted(view.snapshot.live).encoded()}
             self._seen = None
-            self._store.compact()
+            del view
+            self._store.compact(index=kept)
 
     def build_index(
         self,

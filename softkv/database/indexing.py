@@ -9,7 +9,7 @@ Does not look anything up, and does not know how files are written (storage/).
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -53,11 +53,11 @@ def build(
     """Build an index of everything that is in the store now; it is there when this returns."""
     progress = told or _untold
     started, before = time.monotonic(), view()
-    form, compatibility = _form(before)
+    asked = _checked_queries(before, wanted.queries)
+    form = _form(before, asked)
     rows = np.flatnonzero(before.snapshot.live)
     count = _checked_count(wanted.lists, len(rows))
-    temperatures = _temperatures(before, compatibility, wanted.temperatures)
-    asked = _checked_queries(before, wanted.queries)
+    temperatures = _temperatures(before, wanted.temperatures)
     order, offsets = arranged(
         lambda some: _clustered(before.snapshot, form, some), rows, count, backend=wanted.backend, progress=progress
     )
@@ -66,7 +66,7 @@ def build(
     with store.snapshot() as snapshot:
         if snapshot.generation != generation:
             raise _overtaken(store)
-        index = _measured(snapshot, form, compatibility, offsets, asked, temperatures, progress)
+        index = _measured(snapshot, form, offsets, asked, temperatures, progress)
         facts = {"lists": count, "items": len(rows), "seconds": round(time.monotonic() - started, 1)}
         index.facts.update(facts)
     with lock:
@@ -81,8 +81,8 @@ def _untold(_stage: str, _done: int, _total: int) -> None:
     """Nobody wants to know."""
 
 
-def _form(view: View) -> tuple[Form, str]:
-    """The form of an index for the way in which this store compares, and that way."""
+def _form(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
+    """The form of an index for the way in which this store compares."""
     snapshot, compatibility = view.snapshot, view.profile.compatibility or "dot"
     if compatibility not in FORMS:
         raise NotExpressible(
@@ -97,11 +97,10 @@ def _form(view: View) -> tuple[Form, str]:
     live = np.flatnonzero(snapshot.live)
     some = np.sort(np.random.default_rng(0).choice(live, min(len(live), 4096), replace=False))
     keys = snapshot.vectors(some).astype(np.float64)
-    rewrite = COMPATIBILITIES[compatibility].rewrite
-    typical = 1.0
-    if rewrite is not None:
-        typical = float(np.sqrt((np.asarray(rewrite(keys)) ** 2).sum(1).mean())) or 1.0
-    return Form(FORMS[compatibility], keys.mean(0), typical), compatibility
+    form = Form(FORMS[compatibility], compatibility, keys.mean(0), np.ones(3))
+    likely = keys if asked is None else asked
+    lengths = np.linalg.norm(form.queries(likely, COMPATIBILITIES[compatibility], np.ones(len(likely)))[0], axis=1)
+    return replace(form, lengths=np.array([lengths.min(), np.median(lengths), lengths.max()]))
 
 
 def _checked_count(lists: int | None, rows: int) -> int:
@@ -112,10 +111,10 @@ def _checked_count(lists: int | None, rows: int) -> int:
     return lists
 
 
-def _temperatures(view: View, compatibility: str, given: tuple[float, float] | None) -> Array:
+def _temperatures(view: View, given: tuple[float, float] | None) -> Array:
     """The temperatures to rehearse at, rising, no further apart than WARMTH."""
     if given is None:
-        usual = view.temperature(compatibility).value
+        usual = view.temperature(view.profile.compatibility or "dot").value
         return np.array([usual * WARMTH**step for step in range(COLDEST, WARMEST + 1)])
     try:
         low, high = (float(one) for one in given)
@@ -175,7 +174,6 @@ def _overtaken(store: Store) -> StoreError:
 def _measured(
     snapshot: Snapshot,
     form: Form,
-    compatibility: str,
     offsets: Rows,
     asked: npt.NDArray[np.float32] | None,
     temperatures: Array,
@@ -188,9 +186,13 @@ def _measured(
     labels = len(snapshot.labels()) if snapshot.layout.kind is ValueKind.LABEL else 0
 
     def rows(start: int, stop: int) -> tuple[Array, Array]:
-        numbers = np.arange(start, stop)
-        values = as_vectors(snapshot.values(numbers), snapshot, labels)
-        return form_keys(form, snapshot, numbers), values
+        edges = (
+            (np.array([start]), np.array([stop])) if stop > start else (np.empty(0, np.int64), np.empty(0, np.int64))
+        )
+        block = snapshot.runs(*edges)
+        lengths = snapshot.norms(start, stop)
+        keys = form.keys(block.vectors[start:stop], np.divide(1.0, lengths, where=lengths > 0, out=lengths * 0))
+        return keys, as_vectors(block.values[start:stop], snapshot, labels)
 
     lists = measured(rows, offsets, progress=partial(progress, "measuring lists"))
     held_out = _drawn(snapshot, int(offsets[-1])) if asked is None else np.empty(0, np.int64)
@@ -204,7 +206,7 @@ def _measured(
         offsets,
         rows,
         counted,
-        _queries(form, compatibility, snapshot.vectors(held_out) if asked is None else asked),
+        _queries(form, snapshot.vectors(held_out) if asked is None else asked),
         temperatures,
         scale=snapshot.value_scale,
         progress=partial(progress, "rehearsing"),
@@ -212,12 +214,10 @@ def _measured(
     return ListIndex(form, offsets, lists, calibration, {"calibrated on": "items" if asked is None else "queries"})
 
 
-def _queries(form: Form, compatibility: str, vectors: npt.NDArray[np.float32]) -> Array:
-    """The queries as dot products take them; of typical length, where lengths count."""
-    rewritten, _ = form.queries(vectors, COMPATIBILITIES[compatibility], np.ones(len(vectors)))
-    if form.name == "dot":
-        lengths = np.linalg.norm(rewritten, axis=1, keepdims=True)
-        rewritten = rewritten * (form.typical / np.where(lengths > 0, lengths, 1.0))
+def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> Array:
+    """The queries as dot products take them, in no order: some of them choose, and others judge."""
+    vectors = np.random.default_rng(2).permutation(vectors)
+    rewritten, _ = form.queries(vectors, COMPATIBILITIES[form.compatibility], np.ones(len(vectors)))
     return rewritten if form.name == "gaussian" else rewritten.astype(np.float32)
 
 

@@ -66,8 +66,10 @@ class ListIndex:
         """The index as bytes, piece by piece."""
         arrays = {f"lists.{one.name}": getattr(self.lists, one.name) for one in fields(self.lists)}
         arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in _MEASURED}
-        facts = {"form": self.form.name, "typical": self.form.typical, "built": self.facts}
-        return encoded(facts, {"offsets": self.offsets, "centre": self.form.centre, **arrays})
+        facts = {"form": self.form.name, "compatibility": self.form.compatibility, "built": self.facts}
+        return encoded(
+            facts, {"offsets": self.offsets, "centre": self.form.centre, "lengths": self.form.lengths, **arrays}
+        )
 
     @classmethod
     def decoded(cls, content: memoryview, *, rows: int, key_width: int) -> "ListIndex":
@@ -77,7 +79,7 @@ class ListIndex:
             lists = Lists(*(arrays[f"lists.{one.name}"] for one in fields(Lists)))
             temperatures, doubts, errors, log_masses, surprises = (arrays[f"calibration.{one}"] for one in _MEASURED)
             index = cls(
-                Form(str(facts["form"]), arrays["centre"], float(facts["typical"])),
+                Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"]),
                 arrays["offsets"],
                 lists,
                 Calibration(temperatures, doubts, errors, log_masses, surprises),
@@ -93,7 +95,11 @@ class ListIndex:
     def _problem(self, rows: int, key_width: int) -> str | None:
         """Why this is no index of such an arena, if it is none."""
         count, offsets = len(self.offsets) - 1, self.offsets
-        if self.form.name not in FORMS.values() or self.form.centre.shape != (key_width,):
+        if (
+            self.form.name not in FORMS.values()
+            or self.form.centre.shape != (key_width,)
+            or self.form.lengths.shape != (3,)
+        ):
             return f"is of form {self.form.name!r} and of keys of width {len(self.form.centre)}, not {key_width}"
         if offsets.ndim != 1 or count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
             return f"does not divide the {rows} rows into lists"

@@ -2,7 +2,8 @@
 
 What a list adds to the error of an answer is taken from the estimate's own assumption, that logits are normal: what is
 left of Σ e^x once count, mean and variance are known, and of the values once their slope is. Lists are opened in the
-order of what that saves for each row that must be read. What remains is the doubt: the expected error of the answer
+order of what that saves for each row that must be read; but first of all the few that are likeliest to hold the best
+rows, which an answer has to name. What remains is the doubt: the expected error of the answer
 as a share of the value scale. Real lists are not normal, so a doubt is no error bar; calibration.py makes one of it.
 
 Reads no rows.
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import Array, Chosen, Lists, Tilt, distances, logarithm
+from softkv.maths.farfield import Array, Chosen, Lists, Tilt, critical, distances, logarithm
 
 Counts = npt.NDArray[np.int64]
 
 # How many rows to read, as shares of all that are in lists.
 LEVELS = tuple(float(f"{share:.3g}") for share in np.geomspace(0.001, 0.4, 14))
+FIRST = 3  # lists that are opened at every level
 STEEP = 40.0  # e to the variance is not taken any further: such a list is opened before all others anyway
 
 
@@ -43,17 +45,25 @@ class Opening:
 def opening(lists: Lists, tilt: Tilt, *, scale: float) -> Opening:
     """How lists are opened for some queries; `scale` is the value scale."""
     errors, total, log_mass = _errors(lists, tilt)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        order = np.argsort(np.where(lists.counts > 0, -errors / lists.counts, np.inf), axis=1)
+    first = min(FIRST, errors.shape[1])
+    priority = np.where(lists.counts > 0, errors / np.maximum(lists.counts, 1), -1.0)
+    np.put_along_axis(priority, np.argpartition(-_best(lists, tilt), first - 1, axis=1)[:, :first], np.inf, axis=1)
+    order = np.argsort(-priority, axis=1)
     read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
     sorted_errors = np.take_along_axis(errors, order, axis=1)
     # What is left, summed from the end: the difference of two large sums would be their rounding.
     left = np.zeros((len(order), order.shape[1] + 1))
     left[:, :-1] = sorted_errors[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
     levels = np.array(LEVELS) * float(lists.counts.sum())
-    stops = np.stack([np.searchsorted(row, levels, side="right") for row in read])
+    stops = np.stack([np.maximum(np.searchsorted(row, levels, side="right"), first) for row in read])
     doubts = np.sqrt(np.take_along_axis(left, stops, axis=1)) / (total[:, None] * (scale or 1.0))
     return Opening(order, stops, doubts, log_mass)
+
+
+def _best(lists: Lists, tilt: Tilt) -> Array:
+    """The logit that the best row of each list has, if logits are normal, (b, l)."""
+    found: Array = np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
+    return found
 
 
 def _errors(lists: Lists, tilt: Tilt) -> tuple[Array, Array, Array]:
@@ -62,7 +72,7 @@ def _errors(lists: Lists, tilt: Tilt) -> tuple[Array, Array, Array]:
     masses = np.exp(tilt.logs - peak[:, None])
     mass = masses.sum(1)
     apart = distances(lists.values, masses @ lists.values / mass[:, None])
-    variances = np.minimum(tilt.variances, STEEP)
+    variances = np.minimum(tilt.variances * tilt.thaw * tilt.thaw, STEEP)
     first = np.expm1(variances)
     third = np.maximum(first - variances - variances * variances / 2, 0.0)
     beyond = variances - np.minimum(tilt.within, variances)

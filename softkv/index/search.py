@@ -21,6 +21,7 @@ from softkv.maths.blending import Blend, Numbers, Values, merge
 from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
+HARMLESS = 0.05  # of the tolerance
 MOST = 0.5  # of the rows: whoever would have to read more of them, scans
 
 
@@ -55,8 +56,14 @@ class Estimate:
     sure: npt.NDArray[np.bool_]  # (b,)
 
 
-def calibrated(index: ListIndex, arena: Arena, asked: Asked, plans: Sequence[Plan], *, show: int) -> Estimate:
-    """Estimates as their plans say."""
+def calibrated(
+    index: ListIndex, arena: Arena, asked: Asked, plans: Sequence[Plan], tolerance: float, *, show: int
+) -> Estimate:
+    """Estimates as their plans say, each with an error below the tolerance, a share of the value scale.
+
+    The tolerance is what is stated as the error. The error of a plan is smaller, but by how much is room for queries
+    that are a little unlike those it was judged by.
+    """
     tilt = tilted(index.quick, asked.vectors)
     opened = opening(index.quick, tilt, scale=arena.scale)
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
@@ -66,9 +73,10 @@ def calibrated(index: ListIndex, arena: Arena, asked: Asked, plans: Sequence[Pla
     far = estimated(index.quick, tilt, opened.unread(stops), squares=isinstance(arena.values, Numbers))
     blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
-    sure = np.array([plan.farthest for plan in plans]) >= doubts
+    # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
+    sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
-    error = np.array([plan.error for plan in plans]) * arena.scale
+    error = np.full(len(plans), tolerance * arena.scale)
     log_mass_error = np.array([plan.log_mass_error for plan in plans])
     return _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
 

@@ -6,7 +6,9 @@ x = βq·(k − m) for the logit of a row, counted from that of the mean. The li
     mass  = e^{βq·m} Σ e^x          total = e^{βq·m} Σ e^x v
 
 and if x were normal, Σ e^x were n e^{σ²/2} with σ² = β²qᵀΣq, and the tilted mean of the values v̄ + βCq, where Σ and C
-are the covariances of the keys, and of values and keys. That is the estimate.
+are the covariances of the keys, and of values and keys. That is the estimate, as long as a list has rows enough: the
+sum of e^x over n rows is no more than the highest few of them once σ exceeds √(2 ln n), its critical value, since rows
+so far out that their e^x would count are not among them. From there on it grows like that of the critical σ, frozen.
 
 The bound needs no assumption. x has mean 0, lies within ±R and has a variance that is known to lie between two numbers.
 Among all such distributions Σ e^x is largest, and smallest, for one of two points (Bennett), which gives
@@ -25,6 +27,7 @@ Shapes: b queries, l lists, d key width, r leading axes, p value width. Keys are
 scaled and extended where a compatibility needs it (forms.py).
 """
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -32,6 +35,7 @@ import numpy.typing as npt
 
 from softkv.maths.blending import Blend
 
+ROUNDED = 1e-5  # how much wider everything in a list is taken to be where it must bound, for rows in float32
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.floating]
 Chosen = npt.NDArray[np.bool_]
@@ -75,6 +79,7 @@ class Tilt:
     peaks: Array  # (b, l), βq·m
     within: Array  # (b, l), the variance of x that comes from the leading axes
     variances: Array  # (b, l), σ², estimated
+    thaw: Array  # (b, l), the critical σ as a share of σ, at most 1: how much of a tilt has rows to act on
     logs: Array  # (b, l), the logarithms of the masses, estimated; -inf for lists without rows
 
 
@@ -86,7 +91,20 @@ def tilted(lists: Lists, queries: Array) -> Tilt:
     peaks = queries @ lists.means.T
     within = np.maximum(_pairs(reduced, reduced) @ lists.spreads.T, 0.0)
     variances = within + ((beyond * beyond) @ lists.profile)[:, None] * lists.outside
-    return Tilt(reduced, beyond, peaks, within, variances, logarithm(lists.counts) + peaks + variances / 2)
+    thaw = _thaw(lists.counts, variances)
+    logs = logarithm(lists.counts) + peaks + variances * (thaw - thaw * thaw / 2)
+    return Tilt(reduced, beyond, peaks, within, variances, thaw, logs)
+
+
+def critical(counts: Array) -> Array:
+    """√(2 ln n): how many σ above the mean the highest of n rows is."""
+    found: Array = np.sqrt(2.0 * np.log(np.maximum(counts, 1)))
+    return found
+
+
+def _thaw(counts: Array, variances: Array) -> Array:
+    most, deviations = np.broadcast_to(critical(counts), variances.shape), np.sqrt(variances)
+    return np.divide(most, deviations, out=np.ones_like(variances), where=deviations > most)
 
 
 def estimated(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) -> Blend:
@@ -95,14 +113,14 @@ def estimated(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False
     peak = logs.max(1, initial=-np.inf)
     masses = np.exp(logs - np.where(np.isfinite(peak), peak, 0.0)[:, None])
     mass = masses.sum(1, dtype=np.float64)
-    total = (masses @ lists.values + _pulled(lists, tilt, masses)).astype(np.float64)
+    total = (masses @ lists.values + _pulled(lists, tilt, masses * tilt.thaw)).astype(np.float64)
     square = _squared(lists, tilt, masses, total, mass) if squares else None
     return Blend(peak.astype(np.float64), mass, total, _excess(tilt, unread, masses, peak), square)
 
 
 def _excess(tilt: Tilt, unread: Chosen, masses: Array, peak: Array) -> Floats:
     """The sum of mass x (the mean of the tilted logits − peak), (b,)."""
-    above = np.where(unread & (masses > 0), tilt.peaks + tilt.variances - peak[:, None], 0.0)
+    above = np.where(unread & (masses > 0), tilt.peaks + tilt.variances * tilt.thaw - peak[:, None], 0.0)
     excess: Floats = np.einsum("bl,bl->b", masses, above, dtype=np.float64)
     return excess
 
@@ -120,7 +138,7 @@ def _squared(lists: Lists, tilt: Tilt, masses: Array, total: Floats, mass: Float
     slope = np.broadcast_to(lists.slope[0], (len(masses), lists.slope.shape[1]))
     lead = lists.leading
     pull = _pairs(slope[:, :lead], tilt.reduced) @ lists.spreads.T
-    pull = pull + ((slope[:, lead:] * tilt.beyond) @ lists.profile)[:, None] * lists.outside
+    pull = (pull + ((slope[:, lead:] * tilt.beyond) @ lists.profile)[:, None] * lists.outside) * tilt.thaw
     mean = total[:, 0] / np.where(mass > 0, mass, 1.0)
     apart = (lists.values[:, 0] + pull - mean[:, None]) ** 2 + lists.scatter
     found: Floats = np.einsum("bl,bl->b", masses, apart, dtype=np.float64)[:, None]
@@ -141,7 +159,8 @@ class Bounded:
         """How far the value of the merged blends can be from the true one, (b,)."""
         wrong, least = self.parts(lists, near)
         most = np.where(np.isnan(wrong), np.inf, wrong).sum(1)
-        error: Floats = np.divide(most, least, out=np.where(most > 0, np.inf, 0.0), where=least > 0)
+        with np.errstate(over="ignore"):
+            error: Floats = np.divide(most, least, out=np.where(most > 0, np.inf, 0.0), where=least > 0)
         return error
 
     def parts(self, lists: Lists, near: Blend) -> tuple[Floats, Floats]:
@@ -172,14 +191,16 @@ def bounded(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) 
     length, rest = np.linalg.norm(tilt.reduced, axis=1), np.linalg.norm(tilt.beyond, axis=1)
     reach = length[:, None] * lists.radii[:, 0] + rest[:, None] * lists.radii[:, 1]
     deviation, doubt = np.sqrt(tilt.within), rest[:, None] * np.sqrt(lists.widest)
+    doubt = doubt + math.sqrt(ROUNDED) * reach
     low, high = np.maximum(deviation - doubt, 0.0) ** 2, np.minimum(deviation + doubt, reach) ** 2
     low = np.minimum(low, high)
     base = np.where(unread, logarithm(lists.counts) + tilt.peaks, -np.inf)
     least, most = base + _two_points(low, reach, -1.0), base + _two_points(high, reach, 1.0)
-    guessed = np.clip(base + tilt.variances / 2, least, most)
+    guessed = np.clip(np.where(unread, tilt.logs, -np.inf), least, most)
     peak = guessed.max(1, initial=-np.inf)
     shift = np.where(np.isfinite(peak), peak, 0.0)[:, None]
     gap = length[:, None] * lists.slope_gaps[:, 0] + rest[:, None] * lists.slope_gaps[:, 1]
+    gap = gap + ROUNDED * reach * lists.value_radii
     # What is beyond float64 is infinite: a bound that says nothing is still true.
     with np.errstate(over="ignore", invalid="ignore"):
         base, least, most, guessed = (np.exp(x - shift) for x in (base, least, most, guessed))

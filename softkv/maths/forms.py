@@ -21,6 +21,7 @@ from softkv.maths.compatibility import Compatibility, compatibility_of
 
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
+LEEWAY = 1.1  # how much shorter or longer than any that were measured queries may be
 FORMS = {"dot": "dot", "scaled_dot": "dot", "bilinear": "dot", "cosine": "cosine", "gaussian": "gaussian"}
 
 
@@ -33,11 +34,12 @@ def form_of(compatibility: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """One of the forms; `centre` is for those that measure from the mean of the keys."""
+    """One of the forms, and what the queries were like that it was made for."""
 
     name: str
-    centre: Array  # (d,)
-    typical: float = 1.0  # the length of a typical query, where lengths count
+    compatibility: str  # that was made a dot product
+    centre: Array  # (d,), the mean of the keys, for those that measure from it
+    lengths: Array  # (3,), of the shortest, a typical and the longest q′
 
     def width(self, key_width: int) -> int:
         """How wide k′ is."""
@@ -65,10 +67,15 @@ class Form:
         assert compatibility.rewrite is not None
         return compatibility.rewrite(queries) * sharpness[:, None], nothing
 
-    def temperatures(self, queries: Array, sharpness: Array) -> Array:
-        """The temperatures at which queries of typical length would be as sharp, (b,); of q′ times β and β itself."""
-        if self.name != "dot":
-            return 1.0 / sharpness
-        lengths = np.linalg.norm(queries.astype(np.float64), axis=1)
-        found: Array = np.divide(self.typical, lengths, out=np.full(len(lengths), np.inf), where=lengths > 0)
-        return found
+    def temperatures(self, queries: Array, compatibility: Compatibility, sharpness: Array) -> Array:
+        """At which temperature to look up how wrong an estimate is, (b,), of q′ times β; inf where nobody knows.
+
+        Queries that are compared in the way that was measured must be as long as those that it was measured on. In
+        another way of the same form they count as if they had a typical length.
+        """
+        shortest, typical, longest = self.lengths.tolist()
+        lengths = np.linalg.norm(queries.astype(np.float64), axis=1) / sharpness
+        with np.errstate(divide="ignore"):
+            equal: Array = 1.0 / sharpness * np.where(compatibility.name == self.compatibility, 1.0, typical / lengths)
+        known = (lengths >= shortest / LEEWAY) & (lengths <= longest * LEEWAY)
+        return np.where(known | (compatibility.name != self.compatibility), equal, np.inf)

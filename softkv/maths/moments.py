@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import Array, Floats, Lists, packed
+from softkv.maths.farfield import ROUNDED, Array, Floats, Lists, packed
 
 # Rows start .. stop - 1: their keys (n, d) and their values as vectors (n, p).
 Rows = Callable[[int, int], tuple[Array, Array]]
@@ -38,12 +38,13 @@ def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: T
     leading = min(leading, len(variances))
     rest = variances[leading:]
     profile = rest / rest.sum() if rest.sum() > 0 else np.full(len(rest), 1.0 / max(1, len(rest)))
-    frame = _Frame(axes, leading, profile, slope)
+    kind = keys.dtype if keys.dtype == values.dtype else np.float64
+    frame = _Frame(axes.astype(kind), leading, profile, slope.astype(kind))
     found = _Sums(len(counts), leading)
     told = 0
     for number, start, stop in _parts(offsets):
         keys, values = rows(start, stop)
-        found.add(number, frame, (keys - means[number]) @ axes, values - value_means[number])
+        found.add(number, frame, _from(keys, means[number]) @ frame.axes, _from(values, value_means[number]))
         if stop == offsets[number + 1]:
             found.close(number, frame, int(counts[number]))
         if progress is not None and (stop - told >= BLOCK or stop == offsets[-1]):
@@ -138,7 +139,10 @@ class _Frame:
 
 
 class _Sums:
-    """What the second pass adds up, list by list."""
+    """What the second pass adds up, list by list.
+
+    Rows come in the precision that they have, once they are counted from the means; bounds allow for it.
+    """
 
     def __init__(self, lists: int, leading: int) -> None:
         self.spreads = np.zeros((lists, leading * (leading + 1) // 2))
@@ -146,13 +150,13 @@ class _Sums:
         self.radii, self.slope_gaps = np.zeros((lists, 2)), np.zeros((lists, 2))
         self._pulled: Floats | None = None
 
-    def add(self, number: int, frame: _Frame, y: Floats, u: Array) -> None:
+    def add(self, number: int, frame: _Frame, y: Array, u: Array) -> None:
         """Some rows of a list: their keys along the axes and their values, both counted from the means."""
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         squares, sizes = np.einsum("ij,ij->i", outer, outer), np.einsum("ij,ij->i", u, u)
-        lengths = math.sqrt(np.einsum("ij,ij->i", inner, inner).max()), math.sqrt(squares.max())
+        lengths = np.sqrt([np.einsum("ij,ij->i", inner, inner).max(), squares.max()]) * (1.0 + ROUNDED)
         self.radii[number] = np.maximum(self.radii[number], lengths)
-        self.value_radii[number] = max(self.value_radii[number], math.sqrt(sizes.max()))
+        self.value_radii[number] = max(self.value_radii[number], math.sqrt(sizes.max()) * (1.0 + ROUNDED))
         self.spreads[number] += packed(inner.T @ inner)
         self.outside[number] += squares.sum()
         self.scatter[number] += sizes.sum()
@@ -177,6 +181,12 @@ class _Sums:
             np.linalg.norm(pulled[:, lead:] - self.outside[number] * frame.outer_slope),
         )
         self._pulled = None
+
+
+def _from(x: Array, mean: Floats) -> Array:
+    """Rows counted from a mean, in their own precision: the difference is taken before it is rounded."""
+    apart: Array = (x - mean).astype(x.dtype, copy=False)
+    return apart
 
 
 def _parts(offsets: Counts) -> Iterator[tuple[int, int, int]]:
@@ -208,11 +218,7 @@ def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats) -> 
     return axes, variances, slope
 
 
-def _widest(x: Floats) -> float:
-    """At least the largest eigenvalue of xᵀx: that of the smaller Gram matrix, by its fourth power."""
+def _widest(x: Array) -> float:
+    """At least the largest eigenvalue of xᵀx: the length of all of them, by the smaller Gram matrix."""
     gram = x @ x.T if len(x) < x.shape[1] else x.T @ x
-    scale = float(np.abs(gram).max(initial=0.0))
-    if not scale:
-        return 0.0
-    square = (gram / scale) @ (gram / scale)
-    return scale * math.sqrt(float(np.linalg.norm(square)))
+    return (1.0 + ROUNDED) * float(np.linalg.norm(gram))

@@ -83,7 +83,7 @@ class _Flat:
 
     def scored(self, *, everything: bool) -> Rows:
         """How many rows each query met."""
-        met = self.lengths if everything else self._sums((self.logits > -np.inf).astype(np.int64))
+        met = self.lengths if everything else self._by_segment((self.logits > -np.inf).astype(np.float32))
         found: Rows = np.bincount(self.queries, met, self.count).astype(np.int64)
         return found
 
@@ -120,9 +120,6 @@ class _Flat:
     def _peaks(self) -> Array:
         found: Array = np.maximum.reduceat(self.logits, self.starts)
         return found
-
-    def _sums(self, x: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        return np.add.reduceat(x, self.starts)
 
     def blend(self, values: Values) -> Blend:
         """The blend of the rows; the logits become weights."""

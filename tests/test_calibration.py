@@ -1,0 +1,84 @@
+"""Plans: what they cost, what they promise, and whether that holds."""
+
+import numpy as np
+import pytest
+
+from softkv.index.calibration import Calibration, limit
+from softkv.index.opening import LEVELS
+
+TEMPERATURES = np.array([0.1, 0.2, 0.4], np.float32)
+
+
+def calibration(queries: int, seed: int = 0, *, scale: float = 0.004) -> Calibration:
+    """Errors that fall from level to level, and doubts that go with them."""
+    rng = np.random.default_rng(seed)
+    ease = rng.exponential(1.0, (len(TEMPERATURES), queries, 1)) * np.array([1.0, 0.6, 0.3])[:, None, None]
+    doubts = ease * np.array(LEVELS) ** -0.5
+    errors = scale * doubts * rng.exponential(0.3, doubts.shape[:2])[..., None]
+    return Calibration(TEMPERATURES, doubts, errors, errors / 2, errors * 3)
+
+
+def covered(plan_of: Calibration, asked: Calibration, temperature: int, tolerance: float, confidence: float) -> float:
+    """The share of other queries whose error stays below what the plan says."""
+    plan = plan_of.plan(float(TEMPERATURES[temperature]), tolerance, confidence)
+    assert plan is not None
+    assert plan.error <= tolerance
+    stops = plan.stops(asked.doubts[temperature])
+    wrong = np.take_along_axis(asked.errors[temperature], stops[:, None], axis=1)[:, 0]
+    return float((wrong <= plan.error).mean())
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("temperature", [0, 1, 2])
+def test_plans_keep_what_they_promise(confidence: float, temperature: int) -> None:
+    """Of twenty stores calibrated on queries of their own, hardly any covers fewer queries than it says."""
+    asked = calibration(20_000, seed=1)
+    shares = [covered(calibration(1500, seed), asked, temperature, 0.05, confidence) for seed in range(2, 22)]
+    assert sum(share < confidence for share in shares) <= 4
+    assert min(shares) > confidence - 0.02
+
+
+def test_a_smaller_tolerance_reads_more() -> None:
+    """And never less."""
+    known = calibration(1500)
+    plans = [known.plan(0.2, tolerance, 0.95) for tolerance in (0.1, 0.05, 0.02, 0.01)]
+    stops = [np.array(LEVELS)[plan.stops(known.doubts[1])].mean() for plan in plans if plan is not None]
+    assert len(stops) == 4
+    assert stops == sorted(stops)
+    assert stops[0] < stops[-1]
+
+
+def test_no_plan_is_better_than_a_false_one() -> None:
+    """Where no level is right enough, or too few queries were asked for so much confidence."""
+    assert calibration(1500, scale=10.0).plan(0.2, 0.01, 0.95) is None
+    assert calibration(60).plan(0.2, 0.05, 0.95) is None
+    assert calibration(1500).plan(0.2, 0.05, 0.99999) is None
+    assert calibration(1500).plan(0.2, 0.05, 0.0) is None
+
+
+@pytest.mark.parametrize("temperature", [0.0999, 0.401, 1e-9, 1e9, float("inf")])
+def test_temperatures_outside_of_the_range_have_no_plan(temperature: float) -> None:
+    """Nobody knows how wrong estimates are there."""
+    assert calibration(1500).plan(temperature, 0.05, 0.95) is None
+
+
+def test_a_temperature_between_two_gets_what_suits_both() -> None:
+    """The error is the larger of the two, by the same plan; the ends of the range belong to it."""
+    known = calibration(1500)
+    plan = known.plan(0.3, 0.05, 0.95)
+    assert plan is not None
+    judges = slice(known.doubts.shape[1] // 3, None)
+    for temperature in (1, 2):
+        stops = plan.stops(known.doubts[temperature, judges])[:, None]
+        wrong = np.take_along_axis(known.errors[temperature, judges], stops, axis=1)[:, 0]
+        assert limit(wrong[None], 0.95) <= plan.error
+        seen = np.take_along_axis(known.doubts[temperature, judges], stops, axis=1)
+        assert seen.max() <= plan.farthest
+    assert known.plan(0.1, 0.05, 0.95) is not None
+    assert known.plan(0.4, 0.05, 0.95) is not None
+
+
+def test_limits_are_those_of_the_binomial_distribution() -> None:
+    """Of 59 errors the largest is above 95% of all with 95% sureness, since 0.95 ** 59 < 0.05; of 58 it is not."""
+    assert limit(np.arange(59.0)[None], 0.95) == 58.0
+    assert limit(np.arange(58.0)[None], 0.95) is None

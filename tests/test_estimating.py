@@ -1,0 +1,276 @@
+"""Lookups by an index: within what they state, whatever is compared and blended, and scanned where they must be."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv import errors
+from softkv.database import estimating, indexing
+from softkv.maths.compatibility import bilinear
+
+ITEMS, WIDTH = 4000, 12
+KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label", "scaled_dot": "vector"}
+
+
+def keys_of(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Keys in clusters of different sizes, and longer and shorter ones."""
+    centres = np.random.default_rng(7).standard_normal((40, WIDTH))
+    chosen = rng.choice(40, count, p=(weights := 1 / np.arange(1, 41)) / weights.sum())
+    keys = centres[chosen] + 0.5 * rng.standard_normal((count, WIDTH))
+    return (keys * rng.uniform(0.8, 1.2, (count, 1))).astype(np.float32)
+
+
+def values_of(kind: str, keys: np.ndarray) -> Any:
+    """Values that depend on keys."""
+    smooth = np.tanh(keys @ np.random.default_rng(8).standard_normal((WIDTH, 5)))
+    if kind == "number":
+        return smooth[:, 0] * 100 + 1000
+    return [f"class {one}" for one in smooth.argmax(1)] if kind == "label" else smooth.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[None]:
+    """Stores count as large from the first item on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimating, "CHEAP", 0)
+        patch.setattr(indexing, "REHEARSED", 700)
+        yield
+
+
+@pytest.fixture(scope="module")
+def stores(large: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, softkv.SoftKV]]:
+    """A store with an index for each way to compare that can have one."""
+    found = {}
+    for compatibility, kind in KINDS.items():
+        db = softkv.open(tmp_path_factory.mktemp("stores") / compatibility, value=kind, compatibility=compatibility)
+        keys = keys_of(np.random.default_rng(1), ITEMS)
+        db.add(vectors=keys, values=values_of(kind, keys))
+        db.build_index()
+        found[compatibility] = db
+    yield found
+    for db in found.values():
+        assert db.check().ok
+        db.close()
+
+
+def apart(found: Any, exact: Any) -> np.ndarray:
+    """How far the values of answers are from those of others."""
+    return np.linalg.norm((found.value - exact.value).reshape(len(found.scored), -1), axis=1)
+
+
+def kinds(answers: Any) -> tuple[str, ...]:
+    """The kind of each error."""
+    return answers.error_kind if isinstance(answers.error_kind, tuple) else (answers.error_kind,) * len(answers)
+
+
+@pytest.mark.parametrize("compatibility", KINDS)
+@pytest.mark.parametrize("warmer", [0.7, 1.5, 3.0])
+@pytest.mark.parametrize("tolerance", [0.15, 0.3])
+def test_estimates_are_as_close_as_they_say(
+    stores: dict[str, softkv.SoftKV], compatibility: str, warmer: float, tolerance: float
+) -> None:
+    """For at least the stated share of queries that were never in the store, and while reading a part of it."""
+    db = stores[compatibility]
+    queries = keys_of(np.random.default_rng(2), 300)
+    temperature = db.info().temperature * warmer
+    found = db.lookup(queries, temperature=temperature, tolerance=tolerance)
+    exact = db.lookup(queries, temperature=temperature, tolerance=0)
+    assert set(kinds(exact)) == {"exact"}
+    assert kinds(found).count("calibrated") > 280
+    assert (apart(found, exact) <= found.error).mean() >= 0.93
+    assert (found.error <= tolerance * db.info().value_scale + 1e-6).all()
+    assert (np.abs(found.log_mass - exact.log_mass) <= found.log_mass_error + 1e-6).mean() >= 0.9
+    assert found.scored.mean() < 0.6 * ITEMS
+    assert (found.mass <= 1.0).all()
+    assert np.median(np.abs(np.log(found.effective / exact.effective))) < 0.4
+    assert np.median(found.weights[:, :3].sum(1) / exact.weights[:, :3].sum(1)) > 0.9
+    if found.spread is not None:
+        assert np.median(np.abs(found.spread - exact.spread) / exact.spread) < 0.05
+
+
+@pytest.mark.parametrize("compatibility", KINDS)
+@pytest.mark.parametrize("warmer", [0.3, 2.0, 30.0])
+def test_a_bound_always_holds(stores: dict[str, softkv.SoftKV], compatibility: str, warmer: float) -> None:
+    """For every query, also for those unlike any item; where it would take all rows, they are scanned."""
+    db = stores[compatibility]
+    queries = np.concatenate([keys_of(np.random.default_rng(3), 40), 3 * np.eye(WIDTH, dtype=np.float32)])
+    temperature = db.info().temperature * warmer
+    found = db.lookup(queries, temperature=temperature, tolerance=0.1, guarantee="bound")
+    exact = db.lookup(queries, temperature=temperature, tolerance=0)
+    assert set(kinds(found)) <= {"bound", "exact"}
+    assert (apart(found, exact) <= found.error + exact.error).all()
+    assert (found.error <= 0.1 * db.info().value_scale + 1e-3).all()
+    if warmer == 30.0:
+        assert "bound" in kinds(found)
+
+
+def test_one_query_gets_what_a_batch_gets(stores: dict[str, softkv.SoftKV]) -> None:
+    """To rounding; a single Answer carries its error and its kind."""
+    db = stores["cosine"]
+    queries = keys_of(np.random.default_rng(4), 20)
+    together = db.lookup(queries)
+    for number, query in enumerate(queries):
+        alone = db.lookup(query)
+        assert alone.value == pytest.approx(together.value[number], abs=1e-4)
+        assert (alone.error_kind, alone.scored) == (kinds(together)[number], together.scored[number])
+        assert alone.error == pytest.approx(together.error[number])
+        assert alone.log_mass_error == pytest.approx(together.log_mass_error[number])
+        assert [one.row for one in alone.contributors] == together.rows[number].tolist()
+
+
+def test_contributors_have_weights_and_scores(stores: dict[str, softkv.SoftKV]) -> None:
+    """The same as in a scan, but for the share of a mass that is estimated."""
+    db = stores["dot"]
+    query = keys_of(np.random.default_rng(5), 1)[0]
+    found, exact = db.lookup(query, show=5), db.lookup(query, show=5, tolerance=0)
+    assert found.error_kind == "calibrated"
+    for one, other in zip(found.contributors, exact.contributors, strict=True):
+        assert one.score == pytest.approx(other.score, rel=1e-5)
+        assert one.weight == pytest.approx(other.weight, rel=0.1)
+
+
+def test_a_temperature_for_each_query(stores: dict[str, softkv.SoftKV]) -> None:
+    """Each gets its own plan; those outside of the calibrated range are scanned."""
+    db = stores["cosine"]
+    usual = db.info().temperature
+    queries = keys_of(np.random.default_rng(6), 4)
+    temperatures = np.array([usual, usual * 2, usual * 1e4, usual / 1e3])
+    found = db.lookup(queries, temperature=temperatures)
+    exact = db.lookup(queries, temperature=temperatures, tolerance=0)
+    assert kinds(found) == ("calibrated", "calibrated", "exact", "exact")
+    assert found.temperature == pytest.approx(temperatures)
+    assert (apart(found, exact) <= found.error * 3 + exact.error).all()
+    assert found.log_mass_error[2:] == pytest.approx(0.0)
+
+
+def test_queries_unlike_all_items_are_not_trusted(stores: dict[str, softkv.SoftKV]) -> None:
+    """A dot product with a query a hundred times as long is as sharp as a temperature that nobody calibrated."""
+    db = stores["dot"]
+    query = keys_of(np.random.default_rng(7), 1)[0]
+    assert db.lookup(query).error_kind == "calibrated"
+    assert db.lookup(query * 100).error_kind == "exact"
+    assert db.lookup(query * 0).error_kind == "exact"
+
+
+def test_other_ways_to_compare_use_the_index_where_it_fits(stores: dict[str, softkv.SoftKV]) -> None:
+    """An index for dot products serves those with a rewritten query; others are scanned."""
+    db = stores["dot"]
+    query, usual = keys_of(np.random.default_rng(8), 1)[0], db.info().temperature
+    turned = np.linalg.qr(np.random.default_rng(9).standard_normal((WIDTH, WIDTH)))[0]
+    for compatibility, temperature in (("scaled_dot", usual / WIDTH**0.5), (bilinear(turned), usual)):
+        found = db.lookup(
+            query @ turned.T if temperature == usual else query, compatibility=compatibility, temperature=temperature
+        )
+        exact = db.lookup(
+            query @ turned.T if temperature == usual else query,
+            compatibility=compatibility,
+            temperature=temperature,
+            tolerance=0,
+        )
+        assert found.error_kind == "calibrated"
+        assert abs(found.value - exact.value) <= found.error * 2
+    for compatibility in ("cosine", "laplace", "gaussian", lambda q, k: q @ k.T):
+        assert db.lookup(query, compatibility=compatibility).error_kind == "exact"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"k": 5}, {"tolerance": 0}, {"mask": np.ones(ITEMS, np.bool_)}, {"where": {}}, {"tolerance": 1e-9}],
+    ids=str,
+)
+def test_what_is_not_a_plain_lookup_is_scanned(stores: dict[str, softkv.SoftKV], options: dict[str, Any]) -> None:
+    """And exact."""
+    db = stores["cosine"]
+    assert db.lookup(keys_of(np.random.default_rng(10), 1)[0], **options).error_kind == "exact"
+
+
+def test_small_stores_are_scanned(stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of a few thousand rows takes no longer than anything else."""
+    monkeypatch.setattr(estimating, "CHEAP", ITEMS * WIDTH)
+    assert stores["cosine"].lookup(np.ones(WIDTH)).error_kind == "exact"
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "error"),
+    [
+        (np.full(WIDTH, np.nan), {}, errors.NotFinite),
+        (np.zeros(WIDTH), {}, errors.ZeroVector),
+        (np.ones(WIDTH), {"temperature": 0.0}, errors.TemperatureError),
+        (np.ones(WIDTH), {"temperature": np.array([1.0, 2.0])}, errors.ShapeError),
+        (np.ones(WIDTH), {"show": -1}, errors.KindError),
+        (np.ones(WIDTH + 1), {}, errors.ShapeError),
+    ],
+)
+def test_mistakes_are_named_as_in_a_scan(
+    stores: dict[str, softkv.SoftKV], query: np.ndarray, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """An index changes no error."""
+    for tolerance in (0.01, 0.0):
+        with pytest.raises(error):
+            stores["cosine"].lookup(query, tolerance=tolerance, **options)
+
+
+def test_threads_share_an_index(stores: dict[str, softkv.SoftKV]) -> None:
+    """And all get the same answers."""
+    db, queries = stores["gaussian"], keys_of(np.random.default_rng(11), 30)
+    expected, wrong = db.lookup(queries).value, []
+
+    def ask() -> None:
+        wrong.extend(n for n in range(30) if not np.allclose(db.lookup(queries[n]).value, expected[n], atol=1e-4))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("compatibility", KINDS)
+def test_adds_and_deletions_are_seen_at_once(large: None, tmp_path: Path, compatibility: str) -> None:
+    """What was added is scanned, what was deleted leaves the statistics, and the error still holds; also compacted."""
+    kind = KINDS[compatibility]
+    with softkv.open(tmp_path / "s", value=kind, compatibility=compatibility) as db:
+        rng = np.random.default_rng(12)
+        keys = keys_of(rng, ITEMS)
+        db.add([str(n) for n in range(ITEMS)], values_of(kind, keys), vectors=keys)
+        db.build_index()
+        db.delete([str(n) for n in rng.choice(ITEMS, ITEMS // 3, replace=False)])
+        more = keys_of(rng, 200)
+        db.add(vectors=more, values=values_of(kind, more))
+        if kind == "label":
+            db.add("new", "class that was never there", vectors=more[0])
+        queries = keys_of(rng, 200)
+        for _ in range(2):
+            for options in ({}, {"guarantee": "bound", "temperature": db.info().temperature * 100}):
+                found, exact = (
+                    db.lookup(queries, tolerance=0.05, **options),
+                    db.lookup(queries, **(options | {"tolerance": 0})),
+                )
+                assert kinds(found).count("exact") < (150 if options else 20)
+                share = (apart(found, exact) <= found.error + exact.error).mean()
+                assert share >= (1.0 if options else 0.92)
+                assert (found.scored <= len(db)).all()
+            db.compact()
+        assert db.check().ok
+
+
+def test_a_snapshot_keeps_the_index_of_its_time(large: None, tmp_path: Path) -> None:
+    """Deletions after it are none of its business."""
+    with softkv.open(tmp_path / "s", compatibility="cosine") as db:
+        keys = keys_of(np.random.default_rng(13), ITEMS)
+        db.add([str(n) for n in range(ITEMS)], values_of("vector", keys), vectors=keys)
+        db.build_index()
+        with db.snapshot() as before:
+            expected = before.lookup(keys[:50])
+            db.delete([str(n) for n in range(500)])
+            db.lookup(keys[:50])
+            again = before.lookup(keys[:50])
+            assert again.value == pytest.approx(expected.value)
+            assert set(kinds(again)) == {"calibrated"}
+            assert db.lookup(keys[:50], tolerance=0).value != pytest.approx(expected.value)
