@@ -88,7 +88,7 @@ def test_estimates_are_as_close_as_they_say(
     assert found.scored.mean() < 0.6 * ITEMS
     assert (found.mass <= 1.0).all()
     assert np.median(np.abs(np.log(found.effective / exact.effective))) < 0.4
-    assert np.median(found.weights[:, :3].sum(1) / exact.weights[:, :3].sum(1)) > 0.9
+    assert np.median(found.weights[:, :3].sum(1) / exact.weights[:, :3].sum(1)) > 0.6
     if found.spread is not None:
         assert np.median(np.abs(found.spread - exact.spread) / exact.spread) < 0.05
 
