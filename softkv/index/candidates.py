@@ -1,0 +1,358 @@
+"""Any index of FAISS as a proposer of rows: fast, approximate, and never believed about scores.
+
+A proposer names rows that may be among the best; whoever asks scores them anew from the stored keys, and leaves out the
+rows that are dead or masked. So what is proposed costs recall, never correctness.
+
+Keys are copied in here, as a rule in few bytes each. Built on one or two passes over them; searched on the CPU.
+
+Shapes: m rows of a block, b queries, d width.
+"""
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import Any, final
+
+import numpy as np
+
+from softkv.errors import FormatTooNew, IndexDamaged, InputError, KindError, ShapeError
+from softkv.index.engine import (
+    METRICS,
+    Matrix,
+    Progress,
+    Rows,
+    by_blas,
+    checked,
+    checked_metric,
+    chosen_backend,
+    device,
+    faiss_module,
+    flat_on_gpu,
+)
+
+FORMAT = 1
+FEWEST = 1000  # rows below which the short names mean a plain scan
+_MAGIC = b"SOFTPROP"
+_HEAD = struct.Struct("<8sIIQ")  # magic, format, bytes of JSON, bytes of FAISS
+_LONGEST_JSON = 4096
+_LONGEST_KIND = 200
+_PIECE = 1 << 13  # rows that are added at a time
+_LARGEST = 1e15  # of numbers: their squares, times any width, stay inside float32
+_NUMBERS = re.compile(r"(IVF|x)?(\d+)")
+_LIMITS = {"IVF": 1 << 20, "x": 16, "": 1 << 16}  # lists, bits, and anything else
+_NEED = "a candidate index"
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a proposer says of itself in a file."""
+
+    kind: str
+    metric: str
+    width: int
+    rows: int
+
+
+_FIELDS = {"kind": str, "metric": str, "width": int, "rows": int}
+
+
+@final
+class Proposer:
+    """A FAISS index over rows 0 … rows − 1 of some keys. Threads may ask it at the same time.
+
+    >>> keys = np.random.default_rng(0).standard_normal((2000, 16)).astype(np.float32)
+    >>> blocks = lambda: iter([(0, keys)])
+    >>> built = Proposer.build("hnsw", blocks, keys, 16, rows=2000, metric="l2", backend="cpu")
+    >>> built.kind, int(built.propose(keys[7:8], 3)[0, 0])
+    ('HNSW32,SQ8', 7)
+    """
+
+    def __init__(self, index: Any, made: _Made) -> None:
+        self.kind, self.metric, self.width, self.rows = made.kind, made.metric, made.width, made.rows
+        self._index, self._made = index, made
+
+    @classmethod
+    def build(
+        cls,
+        kind: str,
+        blocks: Callable[[], Iterator[tuple[int, Matrix]]],
+        sample: Matrix,
+        width: int,
+        *,
+        rows: int,
+        metric: str,
+        backend: str,
+        progress: Progress | None = None,
+    ) -> "Proposer":
+        """Train on a sample and add all rows, which come in blocks from row 0 on; `progress` is told of rows added.
+
+        `kind` is "hnsw", "ivf", "pq", "rabitq", or a factory string of FAISS. A GPU helps where centres are trained.
+        """
+        sample = _bounded("sample", sample, width)
+        kind = spelled_out(kind, width, rows, len(sample))
+        gpu = chosen_backend(backend) == "gpu"
+        index = _empty(kind, width, checked_metric(metric))
+        _train(index, sample, kind, gpu=gpu)
+        for first, block in blocks():
+            if first != index.ntotal:
+                raise ShapeError(f"expected the block of row {index.ntotal}, got that of row {first}. Keep the order.")
+            _add(index, _bounded("keys", block, width, first=first), kind, rows, progress)
+        if index.ntotal != rows:
+            raise ShapeError(f"expected {rows} rows in blocks, got {index.ntotal}. Give as many as were announced.")
+        return cls(index, _Made(kind, metric, width, rows))
+
+    @classmethod
+    def from_bytes(cls, given: memoryview | bytes, *, width: int, rows: int) -> "Proposer":
+        """The proposer that these bytes hold, for this many rows of this width; else `IndexDamaged`.
+
+        Subtle: compare the bytes with their checksum first. FAISS trusts what it reads: altered bytes may end the
+        process. Here the head is checked, all lengths, and that what was read agrees with the head.
+        """
+        view = memoryview(given).cast("B")
+        made, body = _read_head(view)
+        if (made.width, made.rows) != (width, rows):
+            raise _damaged(f"is for {made.rows} rows of width {made.width}, but {rows} rows of width {width} are there")
+        index = _read_index(body)
+        _require_like(index, made)
+        return cls(index, made)
+
+    def to_bytes(self) -> bytes:
+        """All of it, for `from_bytes`."""
+        faiss, body = faiss_module(_NEED), bytearray()
+        faiss.write_index(self._index, faiss.PyCallbackIOWriter(body.extend))
+        text = json.dumps(asdict(self._made), sort_keys=True).encode()
+        return b"".join([_HEAD.pack(_MAGIC, FORMAT, len(text), len(body)), text, body])
+
+    def propose(self, queries: Matrix, count: int, *, effort: float | None = None) -> Rows:
+        """Rows that may be among the best of each query, (b, count), in no order to rely on; -1 where there are none.
+
+        `effort` multiplies how much is looked at: lists of an IVF, candidates in a graph. 1 is the default; kinds that
+        look at everything do not heed it. Indexes of codes rank coarsely: ask for some times as many as are needed.
+        """
+        queries, effort = checked("queries", queries), _effort(effort)
+        if queries.shape[1] != self.width:
+            raise ShapeError(f"the queries have width {queries.shape[1]}, the index {self.width}. Pass that width.")
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+            raise KindError(f"expected count to be a whole number of at least 1, got {count!r}. Pass such a number.")
+        proposed, asked = np.full((len(queries), count), -1, np.int64), min(int(count), self.rows)
+        if asked and len(queries):
+            with by_blas(_NEED) as faiss:
+                parameters = _parameters(faiss, self._index, asked, effort)
+                found = self._index.search(queries, asked, params=parameters)[1]
+            proposed[:, :asked] = np.where((found >= 0) & (found < self.rows), found, -1)
+        return proposed
+
+
+def spelled_out(kind: str, width: int, rows: int, sampled: int) -> str:
+    """The factory string that a short name stands for; one that is no short name stays.
+
+    >>> spelled_out("pq", 384, 50_000, 50_000)
+    'IVF894,PQ96x4fs'
+    """
+    lists = f"IVF{max(1, min(int(4 * math.sqrt(rows)), sampled // 16))}"
+    padded = -(-width // 4) * 4
+    pad = f"Pad{padded}," if padded != width else ""  # codes of four numbers each; others may not divide the width
+    short = {
+        "hnsw": "HNSW32,SQ8",
+        "ivf": f"{lists},SQ8",
+        "pq": f"{pad}{lists},PQ{padded // 4}x4fs",
+        "rabitq": f"{lists},RaBitQ",
+    }
+    if kind not in short:
+        return _checked_kind(kind)
+    return short[kind] if min(rows, sampled) >= FEWEST else "Flat"
+
+
+def _checked_kind(kind: object) -> str:
+    """A factory string whose numbers FAISS survives: some divide by a 0, and large ones take all memory."""
+    if not isinstance(kind, str) or not 0 < len(kind) <= _LONGEST_KIND or not kind.isascii() or "\0" in kind:
+        raise _unknown(kind, "it is no text of ASCII letters")
+    if "IDMap" in kind:
+        raise _unknown(kind, "rows keep their own numbers here, so there is nothing to map")
+    for before, number in _NUMBERS.findall(kind):
+        if not 1 <= int(number[:20]) <= _LIMITS[before]:
+            raise _unknown(kind, f"{before}{number} is out of range, which is 1 to {_LIMITS[before]}")
+    return kind
+
+
+def _empty(kind: str, width: int, metric: str) -> Any:
+    faiss = faiss_module(_NEED)
+    wanted = faiss.METRIC_INNER_PRODUCT if metric == "dot" else faiss.METRIC_L2
+    try:
+        index = faiss.index_factory(width, kind, wanted)
+    except (RuntimeError, MemoryError) as error:
+        raise _unknown(kind, f"FAISS says: {_said(error)}") from error
+    if any(part.metric_type != wanted for part in _parts(faiss, index)):
+        raise _unknown(kind, f"it cannot compare by {metric!r}")
+    return index
+
+
+def _train(index: Any, sample: Matrix, kind: str, *, gpu: bool) -> None:
+    if index.is_trained:
+        return
+    with by_blas(_NEED) as faiss, device(gpu=gpu), _explained(kind, "train", len(sample)):
+        parts = list(_parts(faiss, index))
+        for one in (*parts, *(getattr(part, "pq", None) for part in parts)):
+            if hasattr(one, "cp"):
+                one.cp.min_points_per_centroid = 1  # else it prints a warning
+        searched = [flat_on_gpu(faiss, part.d) for part in parts if gpu and isinstance(part, faiss.IndexIVF)]
+        for part in parts:
+            if searched and isinstance(part, faiss.IndexIVF):
+                part.clustering_index = searched[0]
+        try:
+            index.train(sample)
+        finally:
+            for part in parts:
+                if searched and isinstance(part, faiss.IndexIVF):
+                    part.clustering_index = None
+
+
+def _add(index: Any, block: Matrix, kind: str, rows: int, progress: Progress | None) -> None:
+    for start in range(0, len(block), _PIECE):
+        with by_blas(_NEED), _explained(kind, "add", len(block)):
+            index.add(block[start : start + _PIECE])
+        if progress is not None:
+            progress(index.ntotal, rows)
+
+
+@contextmanager
+def _explained(kind: str, work: str, rows: int) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        raise InputError(
+            f"FAISS cannot {work} {rows} rows as {kind!r}: {_said(error)}. Take another kind, or give more rows to "
+            f"train on."
+        ) from error
+
+
+def _parameters(faiss: ModuleType, index: Any, count: int, effort: float) -> Any:
+    """How to search this once. In an object of its own, so that nobody else's search changes."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        inner = _parameters(faiss, index.index, count, effort)
+        return inner and faiss.SearchParametersPreTransform(index_params=inner)
+    if isinstance(index, faiss.IndexRefine):
+        inner = _parameters(faiss, index.base_index, count, effort)
+        return inner and faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
+    if isinstance(index, faiss.IndexIVF):
+        # A thirtieth of the lists, and enough of them to hold four times what is wanted.
+        usual = max(8, index.nlist / 32, 4 * count * index.nlist / max(1, index.ntotal))
+        return faiss.SearchParametersIVF(nprobe=int(min(max(1, usual * effort), index.nlist)))
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=int(min(max(1, max(64, count) * effort), index.ntotal)))
+    return None
+
+
+def _parts(faiss: ModuleType, index: Any) -> Iterator[Any]:
+    """An index and those inside it through which rows go."""
+    index = faiss.downcast_index(index)
+    yield index
+    for name in ("index", "base_index"):
+        inner = getattr(index, name, None)
+        if inner is not None:
+            yield from _parts(faiss, inner)
+
+
+def _read_head(view: memoryview) -> tuple[_Made, memoryview]:
+    if len(view) < _HEAD.size:
+        raise _damaged(f"has {len(view)} bytes, which is less than a head")
+    magic, number, text, body = _HEAD.unpack_from(view)
+    if magic != _MAGIC or number < 1:
+        raise _damaged("does not start as one does")
+    if number > FORMAT:
+        raise FormatTooNew(
+            f"the candidate index has format {number}; this softkv reads up to {FORMAT}. "
+            "Install a newer one (pip install -U softkv), or build the index again."
+        )
+    if text > _LONGEST_JSON or len(view) != _HEAD.size + text + body:
+        raise _damaged(f"has {len(view)} bytes, not the {_HEAD.size + text + body} that its head tells of")
+    start = _HEAD.size + text
+    return _made(bytes(view[_HEAD.size : start])), view[start:]
+
+
+def _made(text: bytes) -> _Made:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(f"has a head that cannot be read: {error}") from error
+    if not isinstance(fields, dict) or {name: type(one) for name, one in fields.items()} != _FIELDS:
+        raise _damaged(f"has a head without the fields {sorted(_FIELDS)}")
+    made = _Made(**fields)
+    if made.metric not in METRICS or made.width < 1 or made.rows < 0:
+        raise _damaged(f"has a head that makes no sense: {made}")
+    return made
+
+
+def _read_index(body: memoryview) -> Any:
+    faiss, place = faiss_module(_NEED), 0
+
+    def read(size: int) -> bytes:
+        nonlocal place
+        piece = bytes(body[place : place + size])
+        place += len(piece)
+        return piece
+
+    try:
+        index = faiss.read_index(faiss.PyCallbackIOReader(read))
+    except (RuntimeError, MemoryError) as error:
+        raise _damaged(f"cannot be read by this FAISS: {_said(error)}") from error
+    if place != len(body):
+        raise _damaged(f"has {len(body) - place} bytes after its end")
+    return index
+
+
+def _require_like(index: Any, made: _Made) -> None:
+    faiss = faiss_module(_NEED)
+    wanted = faiss.METRIC_INNER_PRODUCT if made.metric == "dot" else faiss.METRIC_L2
+    parts = list(_parts(faiss, index))
+    if any(isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)) for part in parts):
+        raise _damaged("maps rows to other numbers")
+    if any((part.ntotal, part.metric_type, part.is_trained) != (made.rows, wanted, True) for part in parts):
+        raise _damaged("holds other rows, or another metric, than its head says")
+    if index.d != made.width:
+        raise _damaged(f"holds keys of width {index.d}, while its head says {made.width}")
+
+
+def _bounded(what: str, given: Any, width: int, first: int = 0) -> Matrix:
+    """Rows that FAISS can square: beyond that, its k-means ends the process."""
+    matrix = checked(what, given, first=first)
+    if matrix.shape[1] != width:
+        raise ShapeError(f"the {what} have width {matrix.shape[1]}, not {width}. Pass rows of that width.")
+    if matrix.size and max(float(matrix.max()), -float(matrix.min())) > _LARGEST:
+        raise InputError(
+            f"expected {what} with numbers up to {_LARGEST:g}, which can be squared in float32, got larger ones. Scale "
+            f"them down, or look up without a candidate index."
+        )
+    return matrix
+
+
+def _effort(given: float | None) -> float:
+    if given is None:
+        return 1.0
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 < given < math.inf:
+        raise KindError(f"expected an effort above 0, where 1 is the default, got {given!r}. Pass such a number.")
+    return float(given)
+
+
+def _unknown(kind: object, why: str) -> InputError:
+    shown = repr(kind)
+    return InputError(
+        f"{shown if len(shown) <= 80 else shown[:80] + '...'} cannot be a candidate index: {why}. Take 'hnsw', 'ivf', "
+        f"'pq', 'rabitq', or a factory string of FAISS such as 'IVF1024,PQ48x4fs'."
+    )
+
+
+def _damaged(what: str) -> IndexDamaged:
+    return IndexDamaged(f"the candidate index {what}. Nothing is lost: build the index again.")
+
+
+def _said(error: Exception) -> str:
+    """What FAISS says, without the place in its sources."""
+    text = " ".join(str(error).split())
+    return text.rsplit("Error: ", 1)[-1][:200] or type(error).__name__
