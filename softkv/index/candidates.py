@@ -43,8 +43,18 @@ _LONGEST_JSON = 4096
 _LONGEST_KIND = 200
 _PIECE = 1 << 13  # rows that are added at a time
 _LARGEST = 1e15  # of numbers: their squares, times any width, stay inside float32
-_NUMBERS = re.compile(r"(IVF|x)?(\d+)")
-_LIMITS = {"IVF": 1 << 20, "x": 16, "": 1 << 16}  # lists, bits, and anything else
+_KIND = re.compile(
+    r"((PCAR?\d{1,7}|RR\d{1,7}|Pad\d{1,7}),)?"  # what is done to vectors first
+    r"(HNSW\d{1,7}(,Flat|,SQ(4|6|8|fp16|bf16)|,PQ\d{1,7})?"
+    r"|(IVF\d{1,7}(_HNSW\d{1,7})?,)?(Flat|SQ(4|6|8|fp16|bf16)|PQ\d{1,7}(x\d{1,7}(fsr?)?)?|RaBitQ[1-9]?(fs)?))\Z"
+)
+_NUMBERS = re.compile(r"(HNSW|IVF|PCA|PCAR|RR|Pad|PQ|x)(\d+)")
+_LIMITS = {
+    "HNSW": (4, 512),
+    "IVF": (1, 1 << 20),
+    "x": (4, 12),
+    **dict.fromkeys(("PCA", "PCAR", "RR", "Pad", "PQ"), (1, 1 << 16)),
+}
 _NEED = "a candidate index"
 
 
@@ -169,14 +179,14 @@ def spelled_out(kind: str, width: int, rows: int, sampled: int) -> str:
 
 
 def _checked_kind(kind: object) -> str:
-    """A factory string whose numbers FAISS survives: some divide by a 0, and large ones take all memory."""
-    if not isinstance(kind, str) or not 0 < len(kind) <= _LONGEST_KIND or not kind.isascii() or "\0" in kind:
-        raise _unknown(kind, "it is no text of ASCII letters")
-    if "IDMap" in kind:
-        raise _unknown(kind, "rows keep their own numbers here, so there is nothing to map")
+    # FAISS itself is no judge: some strings that it takes end the process, compare by another metric, cannot be read
+    # back, or take their rows all at once.
+    if not isinstance(kind, str) or len(kind) > _LONGEST_KIND or not _KIND.match(kind):
+        raise _unknown(kind, "it is none of the kinds that are known to work")
     for before, number in _NUMBERS.findall(kind):
-        if not 1 <= int(number[:20]) <= _LIMITS[before]:
-            raise _unknown(kind, f"{before}{number} is out of range, which is 1 to {_LIMITS[before]}")
+        least, most = _LIMITS[before]
+        if not least <= int(number) <= most:
+            raise _unknown(kind, f"{before}{number} is out of range, which is {before}{least} to {before}{most}")
     return kind
 
 
@@ -237,9 +247,6 @@ def _parameters(faiss: ModuleType, index: Any, count: int, effort: float) -> Any
     if isinstance(index, faiss.IndexPreTransform):
         inner = _parameters(faiss, index.index, count, effort)
         return inner and faiss.SearchParametersPreTransform(index_params=inner)
-    if isinstance(index, faiss.IndexRefine):
-        inner = _parameters(faiss, index.base_index, count, effort)
-        return inner and faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
     if isinstance(index, faiss.IndexIVF):
         # A thirtieth of the lists, and enough of them to hold four times what is wanted.
         usual = max(8, index.nlist / 32, 4 * count * index.nlist / max(1, index.ntotal))
@@ -253,7 +260,7 @@ def _parts(faiss: ModuleType, index: Any) -> Iterator[Any]:
     """An index and those inside it through which rows go."""
     index = faiss.downcast_index(index)
     yield index
-    for name in ("index", "base_index"):
+    for name in ("index", "storage"):  # behind a transform, and of a graph
         inner = getattr(index, name, None)
         if inner is not None:
             yield from _parts(faiss, inner)
@@ -344,7 +351,7 @@ def _unknown(kind: object, why: str) -> InputError:
     shown = repr(kind)
     return InputError(
         f"{shown if len(shown) <= 80 else shown[:80] + '...'} cannot be a candidate index: {why}. Take 'hnsw', 'ivf', "
-        f"'pq', 'rabitq', or a factory string of FAISS such as 'IVF1024,PQ48x4fs'."
+        f"'pq', 'rabitq', or a factory string of FAISS such as 'HNSW32', 'PQ48', 'IVF1024,PQ48x4fs', 'IVF1024,RaBitQ'."
     )
 
 
