@@ -140,13 +140,13 @@ def test_builds_without_the_functions_of_gpus_have_none(monkeypatch: pytest.Monk
 def test_blas_is_on_inside_and_as_before_outside() -> None:
     """Also after an exception, and only when the last one leaves."""
     before = threshold()
+    with by_blas("this"):
+        with pytest.raises(ZeroDivisionError), by_blas("that"):
+            _ = 1 / (threshold() - 1)
+        assert threshold() == 1
     with pytest.raises(ZeroDivisionError), by_blas("this"):
-        assert threshold() == 1
-        with by_blas("that"):
-            assert threshold() == 1
-        assert threshold() == 1
-        _ = 1 / 0
-    assert threshold() == before
+        _ = 1 / (threshold() - 1)
+    assert threshold() == before != 1
 
 
 def test_blas_stays_on_for_those_who_are_still_inside() -> None:
@@ -333,11 +333,11 @@ def test_the_nearest_rows_in_large_units_are_found() -> None:
 def test_what_faiss_would_choke_on_is_refused(error: type[Exception], given: Any) -> None:
     """Before FAISS sees it, with what was expected."""
     good = np.ones((4, 2), np.float32)
-    with pytest.raises(error, match="expected|holds"):
+    with pytest.raises(error, match=r"expected|holds"):
         clusters(given, 2, seed=0, iterations=1, backend="cpu")
-    with pytest.raises(error, match="expected|holds"):
+    with pytest.raises(error, match=r"expected|holds"):
         assigned(given, good, backend="cpu")
-    with pytest.raises(error, match="expected|holds"):
+    with pytest.raises(error, match=r"expected|holds"):
         nearest_rows(given, good, 1, metric="dot", backend="cpu")
 
 
