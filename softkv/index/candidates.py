@@ -225,7 +225,7 @@ def _set_up(part: Any) -> None:
         if hasattr(one, "cp"):
             one.cp.min_points_per_centroid = 1  # else it prints a warning
     if hasattr(part, "do_polysemous_training"):
-        part.do_polysemous_training = False  # fifty times as long, for a search that is not used here
+        part.do_polysemous_training = False  # takes many times as long, for a search that is not used here
 
 
 @contextmanager
