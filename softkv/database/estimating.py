@@ -105,7 +105,7 @@ class _Asking:
 
     def answers(self, some: Rows, plans: "Sequence[Plan | None] | None") -> Estimate:
         """What the lists say to some of the queries."""
-        asked = Asked(self.vectors[some], self.added[some], self._score(some))
+        asked = Asked(self.vectors[some], self.added[some], self.equal[some].astype(np.float64), self._score(some))
         live = self.view.snapshot.live
         everything = len(self.view.snapshot) == self.view.snapshot.rows
         arena = Arena(

@@ -206,7 +206,7 @@ def _measured(
         offsets,
         rows,
         counted,
-        _queries(form, snapshot.vectors(held_out) if asked is None else asked),
+        *_queries(form, snapshot.vectors(held_out) if asked is None else asked),
         temperatures,
         scale=snapshot.value_scale,
         progress=partial(progress, "rehearsing"),
@@ -214,11 +214,11 @@ def _measured(
     return ListIndex(form, offsets, lists, calibration, {"calibrated on": "items" if asked is None else "queries"})
 
 
-def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> Array:
-    """The queries as dot products take them, in no order: some of them choose, and others judge."""
+def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
+    """The queries as dot products take them, in no order: some of them choose, and others judge; what scores add."""
     vectors = np.random.default_rng(2).permutation(vectors)
-    rewritten, _ = form.queries(vectors, COMPATIBILITIES[form.compatibility], np.ones(len(vectors)))
-    return rewritten if form.name == "gaussian" else rewritten.astype(np.float32)
+    rewritten, added = form.queries(vectors, COMPATIBILITIES[form.compatibility], np.ones(len(vectors)))
+    return rewritten if form.name == "gaussian" else rewritten.astype(np.float32), added
 
 
 def _drawn(snapshot: Snapshot, rows: int) -> Rows:

@@ -8,8 +8,9 @@ draw of them was among the unluckiest twentieth: that is the error of the plan. 
 content with a share that is right on the average of all draws.) A temperature between two that were measured gets the
 plan and the error that suit both; one outside of them has no plan.
 
-What else was seen of those that judge is the range in which that can be trusted. A query that leaves it, because its
-doubt is larger or because the lists it opened weigh otherwise than was foretold, has no estimate.
+What else was seen of those that judge is the range in which that can be trusted. A query that leaves it has no
+estimate: because its doubt is larger, because the lists it opened weigh otherwise than was foretold, or because no key
+is as near to it as some were to them.
 
 Shapes: t temperatures, c calibration queries, j levels.
 """
@@ -27,6 +28,7 @@ Array = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
 MARGINS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # of the tolerance that plans are chosen to keep, in turn
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
+STRANGE = 0.005  # of the queries that judge, those whose best score is lowest, are not counted as usual
 THRESHOLDS = 16  # doubts at which plans may stop
 
 
@@ -40,7 +42,8 @@ class Plan:
     error: float  # as a share of the value scale
     log_mass_error: float
     farthest: float  # a larger doubt than this was not seen
-    surprise: float  # nor a larger difference between the logarithms of the masses, foretold and found
+    surprise: float  # nor a larger difference between the logarithms of the masses, foretold and found,
+    nearest: float  # nor, but for a few, a best score below this
 
     def stops(self, doubts: Array) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
@@ -57,7 +60,8 @@ class Calibration:
     errors: Array  # (t, c, j), as shares of the value scale
     log_mass_errors: Array  # (t, c, j)
     surprises: Array  # (t, c, j)
-    _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict)
+    best: Array  # (c,), the best score of each query
+    _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
         """What to read so that the error stays below the tolerance; None when all rows have to be read."""
@@ -104,7 +108,7 @@ class Calibration:
 
     def _judged(self, both: slice, doubt: float, least: int, most: int, confidence: float) -> Plan | None:
         """A plan with what the queries that had no part in its choice say of it."""
-        plan = Plan(doubt, least, most, 0.0, 0.0, 0.0, 0.0)
+        plan = Plan(doubt, least, most, 0.0, 0.0, 0.0, 0.0, 0.0)
         stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
 
         def at_stops(x: Array) -> Array:
@@ -116,7 +120,8 @@ class Calibration:
         if errors is None or masses is None:
             return None
         farthest, surprise = float(at_stops(self.doubts).max()), float(at_stops(self.surprises).max())
-        return Plan(doubt, least, most, errors, masses, farthest, surprise)
+        nearest = float(np.quantile(self.best[self._choosing :], STRANGE))
+        return Plan(doubt, least, most, errors, masses, farthest, surprise, nearest)
 
 
 def _first(fine: npt.NDArray[np.bool_]) -> Counts:

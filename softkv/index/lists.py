@@ -26,7 +26,7 @@ from softkv.maths.moments import without
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-_MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises")
+_MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +77,12 @@ class ListIndex:
         facts, arrays = decoded(content)
         try:
             lists = Lists(*(arrays[f"lists.{one.name}"] for one in fields(Lists)))
-            temperatures, doubts, errors, log_masses, surprises = (arrays[f"calibration.{one}"] for one in _MEASURED)
+            measured = [arrays[f"calibration.{one}"] for one in _MEASURED]
             index = cls(
                 Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"]),
                 arrays["offsets"],
                 lists,
-                Calibration(temperatures, doubts, errors, log_masses, surprises),
+                Calibration(*measured),
                 dict(facts["built"]),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -135,7 +135,9 @@ class ListIndex:
         temperatures = measured.temperatures
         if temperatures.ndim != 1 or not len(temperatures) or not (np.diff(temperatures) > 0).all():
             return "was calibrated at no temperatures"
-        for name in _MEASURED[1:]:
+        if measured.best.shape != (measured.doubts.shape[1],):
+            return "was calibrated on queries without a best score"
+        for name in _MEASURED[1:-1]:
             shape = getattr(measured, name).shape
             if shape != (len(temperatures), measured.doubts.shape[1], len(LEVELS)):
                 return f"holds {name} of shape {shape}"

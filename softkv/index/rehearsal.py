@@ -30,6 +30,7 @@ def rehearsed(
     rows: Rows,
     counted: npt.NDArray[np.bool_],
     queries: Array,
+    added: Floats,
     temperatures: Array,
     *,
     scale: float,
@@ -37,12 +38,12 @@ def rehearsed(
 ) -> Calibration:
     """Measure how wrong estimates by these lists are, on (c, d) queries as dot products take them.
 
-    `counted` says which rows are in the sums.
+    `counted` says which rows are in the sums, and `added`, (c,), what belongs to every score of a query.
     """
     quick = lists.rounded()
     held = len(temperatures) * (len(LEVELS) + 1) * (lists.values.shape[1] + 2)
     step = max(1, min(ASKED, HELD // held))
-    parts = []
+    parts, best = [], []
     for start in range(0, len(queries), step):
         some = queries[start : start + step]
         rehearsal = _Rehearsal(quick, some, temperatures, scale)
@@ -53,10 +54,12 @@ def rehearsed(
 
         rehearsal.read(offsets, rows, counted, told)
         parts.append(rehearsal.compared())
+        best.append(rehearsal.peaks + added[start : start + step])
     doubts, errors, log_masses, surprises = (
         np.concatenate(x, axis=1, dtype=np.float32) for x in zip(*parts, strict=True)
     )
-    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises)
+    nearest = np.concatenate(best, dtype=np.float32)
+    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises, nearest)
 
 
 class _Rehearsal:

@@ -31,6 +31,7 @@ class Asked:
 
     vectors: Array  # (b, d), times β
     added: Floats  # (b,), to every logit
+    temperatures: Floats  # (b,), as the calibration knows them
     score: Score
 
 
@@ -76,6 +77,7 @@ def calibrated(
     # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
     sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
+    sure &= near.blend.peak * asked.temperatures >= [plan.nearest for plan in plans]
     error = np.full(len(plans), tolerance * arena.scale)
     log_mass_error = np.array([plan.log_mass_error for plan in plans])
     return _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
@@ -122,7 +124,8 @@ def _one(asked: Asked, number: int) -> Asked:
     def score(_: Rows, start: int, stop: int, out: Array) -> None:
         asked.score(np.array([number]), start, stop, out)
 
-    return Asked(asked.vectors[number : number + 1], asked.added[number : number + 1], score)
+    part = slice(number, number + 1)
+    return Asked(asked.vectors[part], asked.added[part], asked.temperatures[part], score)
 
 
 def _together(found: Sequence[Estimate]) -> Estimate:
