@@ -31,8 +31,16 @@ shown = click.option(
 @shown
 @options.compatibility
 @click.option(
-    "--tolerance", type=float, default=0.01, show_default=True, help="The error to allow, of the value scale."
+    "--tolerance",
+    type=float,
+    default=0.01,
+    show_default=True,
+    help="The error to allow, as a share of the value scale; 0 scans.",
 )
+@click.option(
+    "--confidence", type=float, default=0.95, show_default=True, help="How sure that is to be, where it is estimated."
+)
+@click.option("--guarantee", type=click.Choice(["bound"]), help="An error that always holds, whatever is asked.")
 @options.where
 @vector
 @click.option("--hard", is_flag=True, help="The best key takes all.")
@@ -47,6 +55,8 @@ def query(
     show: int,
     compatibility: str | None,
     tolerance: float,
+    confidence: float,
+    guarantee: str | None,
     where: Any,
     vector: list[float] | None,
     hard: bool,
@@ -64,12 +74,12 @@ def query(
     if hard and k is not None:
         raise click.UsageError("--hard is -k 1; give one of them")
     how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
-    soft: dict[str, Any] = {"k": k, "show": show, "tolerance": tolerance}
+    sure: dict[str, Any] = {"tolerance": tolerance, "confidence": confidence, "guarantee": guarantee}
     questions = Questions(text, vector, form)
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
-                answer = db.nearest(asked, **how) if hard else db.lookup(asked, **soft, **how)
+                answer = db.nearest(asked, **how) if hard else db.lookup(asked, k=k, show=show, **sure, **how)
                 _print_answer(asked, answer, form, explain=explain)
     return questions.failed
 

@@ -9,7 +9,7 @@ import click
 from softkv import __version__
 from softkv.errors import SoftKVError
 
-from . import adding, asking, demonstration, dictionary, models, options, transfer, upkeep
+from . import adding, asking, benching, demonstration, dictionary, indexing, models, options, transfer, upkeep
 from .wording import in_options
 
 INTERRUPTED = 130
@@ -36,10 +36,12 @@ for command in (
     upkeep.check,
     upkeep.compact,
     upkeep.reembed,
+    indexing.index,
     transfer.export,
     transfer.import_,
     models.models,
     demonstration.demo,
+    benching.bench,
 ):
     softkv.add_command(command)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 Progress = Callable[[int, int], None]
+Stages = Callable[[str, int, int], None]
 
 
 def resolved(form: str | None) -> str:
@@ -122,16 +123,31 @@ def show(*renderables: Any) -> None:
 @contextmanager
 def progress(doing: str, *, quiet: bool = False) -> Iterator[Progress | None]:
     """A progress bar on stderr: a function (done, all) to move it, or None where there is no terminal to show it on."""
+    with stages(doing, quiet=quiet) as moved:
+        yield moved and (lambda done, total: moved(doing, done, total))
+
+
+@contextmanager
+def stages(first: str, *, quiet: bool = False) -> Iterator[Stages | None]:
+    """The same of work that has stages: a function (stage, done, all), whose bar starts anew with every stage."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+        task, now = bar.add_task(first, total=None), first
+
+        def moved(stage: str, done: int, total: int) -> None:
+            nonlocal now
+            if stage != now:
+                bar.reset(task, description=stage)
+                now = stage
+            bar.update(task, completed=done, total=total or None)
+
+        yield moved
 
 
 @contextmanager

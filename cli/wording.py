@@ -31,6 +31,9 @@ PHRASES = (
      r"Leave out --compatibility here; `softkv query --compatibility \1` compares otherwise once."),
     (r"make a store with compatibility='dot' or 'gaussian'", "make a store with --compatibility dot or gaussian"),
     (r"use compatibility='dot' or 'gaussian'", "use --compatibility dot or gaussian"),
+    (r"build the index again", "build it again with `softkv index build`"),
+    (r"backend='gpu' was asked for", "--backend gpu was asked for"),
+    (r"Take backend='auto' or 'cpu'", "Take --backend auto or cpu"),
     (r"start the store anew with value='label' \(--kind label\), and", "start the store anew with --kind label, and"),
 )  # fmt: skip
 

@@ -147,7 +147,18 @@ def as_dict(answer: Answer) -> dict[str, Any]:
     if answer.texts is not None:
         texts = [{"text": text, "weight": weight} for text, weight in answer.texts]
         found = {"value": texts[0]["text"] if texts else None, "texts": texts, "embedding": found["value"]}
-    for name in ("spread", "log_mass", "effective", "mass", "scored", "temperature", "error", "error_kind"):
+    facts = (
+        "spread",
+        "log_mass",
+        "effective",
+        "mass",
+        "scored",
+        "temperature",
+        "error",
+        "error_kind",
+        "log_mass_error",
+    )
+    for name in facts:
         found[name] = _plain(getattr(answer, name))
     found["contributors"] = [_contributor_as_dict(one) for one in answer.contributors]
     if answer.head_weights is not None:

@@ -59,7 +59,8 @@ def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
     assert example(command).startswith(f"Example: softkv {' '.join(command)}")
 
 
-SLOW = {("models", "distil"), ("demo",), ()}  # a large model is loaded, or the worked examples are worked
+# A large model is loaded, the worked examples are worked, or contestants rest between their turns.
+SLOW = {("models", "distil"), ("demo",), ("bench",), ()}
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatc
         with database.open("films.softkv") as db:
             db.add(["The Alchemist", "Upstream"], ["A shepherd travels in search of treasure.", "Two boats race."])
             db.export("films.jsonl") if command == ("import",) else None
+            db.add(["The Lost Map", "The Desert Gold"], ["A map.", "A desert."]) if command[:1] == ("index",) else None
     done = ran(*shlex.split(example(command).removeprefix("Example: softkv")))
     assert done.code == 0, done.err
     assert done.out or done.err

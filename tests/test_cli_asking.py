@@ -7,8 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
+from softkv_cli.mixtures import mixture
 
 import softkv
+from softkv.portrait import short
 
 from .commands import ran
 
@@ -117,6 +119,44 @@ def test_the_options_of_a_query_are_those_of_the_library(rents: Path) -> None:
         assert found["value"] == pytest.approx(db.lookup(vector).value)
 
 
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of vectors with an index."""
+    path = tmp_path_factory.mktemp("clusters") / "s"
+    made = mixture(2000, 8, 4, 1, seed=0)
+    with softkv.open(path, temperature=0.3) as db:
+        db.add(vectors=made.keys, values=made.values)
+        db.build_index(temperatures=(0.3, 0.4))
+    return path
+
+
+def test_a_query_says_how_sure_it_has_to_be(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tolerance, confidence and guarantee reach the library, and the error that comes back is shown with its kind."""
+    monkeypatch.setattr("softkv.database.estimating.CHEAP", 0)  # so few items are scanned otherwise
+    query = [float(cell) for cell in mixture(2000, 8, 4, 1, seed=0).queries[0]]
+    ask = ("query", "--vector", ",".join(map(repr, query)), "--db", clusters)
+    with softkv.open(clusters, "r") as db:
+        scale = db.info().value_scale
+        cases: dict[tuple[object, ...], softkv.Answer] = {
+            (): db.lookup(query),
+            ("--tolerance", 0.02): db.lookup(query, tolerance=0.02),
+            ("--confidence", 0.8): db.lookup(query, confidence=0.8),
+            ("--tolerance", 0.5, "--guarantee", "bound"): db.lookup(query, tolerance=0.5, guarantee="bound"),
+            ("--tolerance", 0): db.lookup(query, tolerance=0),
+        }
+    found = [json.loads(ran(*ask, *options).out) for options in cases]
+    for one, expected in zip(found, cases.values(), strict=True):
+        assert {name: value for name, value in one.items() if name != "query"} == expected.to_dict()
+    usual, rough, less_sure, bound, exact = found
+    assert [one["error_kind"] for one in found] == ["calibrated"] * 3 + ["bound", "exact"]
+    assert exact["error"] < less_sure["error"] < usual["error"] < rough["error"] < bound["error"]
+    assert usual["error"] <= 0.01 * scale
+    assert bound["error"] <= 0.5 * scale
+    assert usual["log_mass_error"] > 0
+    assert "log_mass_error" not in exact
+    assert f"error {short(usual['error'])} (calibrated), " in ran(*ask, terminal=True).out
+
+
 def test_many_queries_come_from_stdin(rents: Path) -> None:
     """One line each, one answer each; a line that says nothing is reported and does not silence the others."""
     done = ran("query", "-", "--db", rents, "--plain", stdin="a small room\n\na big house\r\n")
@@ -160,6 +200,9 @@ def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
         (["query", "a", "--compatibility", "taste"], 1, "Check the spelling"),
         (["query", "a", "--where", '{"rooms": 99}'], 1, "no item matches"),
         (["query", "a", "--where", '{"rooms": {"$near": 9}}'], 1, "$near"),
+        (["query", "a", "--tolerance", "-1"], 1, "tolerance"),
+        (["query", "a", "--confidence", "1"], 1, "confidence to be a number from 0 to 1"),
+        (["query", "a", "--guarantee", "sure"], 2, "bound"),
         (["query", ""], 1, ""),
     ],
 )

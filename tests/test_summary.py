@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import softkv
 
 from .databases import KINDS, filled
+from .test_architecture import loaded_after
 
 
 def test_an_empty_store_has_no_widths_yet(tmp_path: Path) -> None:
@@ -55,3 +57,106 @@ def test_the_figures_are_plain(tmp_path: Path) -> None:
     lines = str(found).splitlines()
     assert f"path              {db.path}" in lines
     assert "items             40" in lines
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 40 numbers with an index of two lists, to be copied before it is changed."""
+    with filled(tmp_path_factory.mktemp("indexed") / "s", "number") as db:
+        db.build_index(lists=2, temperatures=(0.5, 1.0))
+    return Path(db.path)
+
+
+@pytest.fixture
+def store(indexed: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(indexed, tmp_path / "s"))
+
+
+def test_a_store_without_an_index_says_so(tmp_path: Path) -> None:
+    """By None, in a dict as well, and not in a line of its own."""
+    with filled(tmp_path / "s", "number") as db:
+        found = db.info()
+    assert found.index is None
+    assert found.to_dict()["index"] is None
+    assert not [line for line in str(found).splitlines() if line.startswith("index")]
+    assert f"backend           {found.backend}" in str(found)
+
+
+def test_an_index_is_told_of_in_figures(store: Path) -> None:
+    """Lists, rows, how it was built; as numbers and as a line."""
+    with softkv.open(store, "r") as db:
+        found = db.info()
+    assert found.index is not None
+    assert (found.index.lists, found.index.rows, found.index.added, found.index.deleted) == (2, 40, 0, 0)
+    assert (found.index.needed, found.index.problem) == (False, None)
+    built = found.index.built
+    assert (built["calibrated_on"], built["queries"]) == ("items", 10)
+    assert built["temperatures"] == pytest.approx([0.5, 1.0])
+    assert built["seconds"] >= 0
+    line = "2 lists over 40 items, not needed yet: so few are scanned in a moment"
+    assert str(found).splitlines()[-1] == f"index             {line}"
+    assert json.loads(json.dumps(found.to_dict()))["index"]["lists"] == 2
+
+
+def test_what_was_added_and_deleted_since_is_counted(store: Path) -> None:
+    """Rows that came and went again are neither."""
+    with softkv.open(store) as db:
+        db.delete(["item 3", "item 4", "item 5"])
+        db.add(["new", "brief"], [1.0, 2.0], vectors=np.ones((2, 5)))
+        db.delete("brief")
+        found = db.info().index
+        assert db.check().ok
+    assert found is not None
+    assert (found.rows, found.added, found.deleted) == (40, 1, 3)
+    assert str(found).startswith("2 lists over 40 items, 1 row added since, 3 deleted since")
+
+
+def test_an_index_that_is_needed_is_not_excused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line ends with the figures where lookups really use the index."""
+    monkeypatch.setattr("softkv.database.summary.CHEAP", 10)
+    with softkv.open(store, "r") as db:
+        found = db.info().index
+    assert found is not None
+    assert found.needed
+    assert str(found) == "2 lists over 40 items"
+
+
+def test_an_index_that_is_damaged_says_why(store: Path) -> None:
+    """Lookups scan then, and nothing else is the worse for it."""
+    (file,) = (store / "index").iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with softkv.open(store, "r") as db:
+        found = db.info().index
+        assert db.lookup(np.ones(5)).error_kind == "exact"
+    assert found is not None
+    assert (found.lists, found.rows, found.built) == (None, 40, {})
+    assert found.problem is not None
+    assert "does not match its checksum" in found.problem
+    assert str(found) == f"cannot be used, so lookups scan: {found.problem}"
+
+
+def test_a_problem_goes_with_the_index_that_had_it(store: Path) -> None:
+    """A handle that saw the damage sees the index that is built after it, and its end."""
+    (file,) = (store / "index").iterdir()
+    file.write_bytes(b"nothing")
+    with softkv.open(store) as db:
+        assert "cannot be used" in str(db.info().index)
+        assert db.build_index(lists=3, temperatures=(0.5, 1.0)).index.lists == 3  # type: ignore[union-attr]
+        db.drop_index()
+        assert db.info().index is None
+        assert db.check().ok
+
+
+def test_a_snapshot_tells_of_its_own_index(store: Path) -> None:
+    """What was added later is not in it."""
+    with softkv.open(store) as db, db.snapshot() as before:
+        db.add("new", 1.0, vectors=np.ones(5))
+        assert (before.info().index.added, db.info().index.added) == (0, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_telling_of_an_index_loads_nothing_heavy(store: Path) -> None:
+    """FAISS is for building, not for info."""
+    script = f"import softkv\nwith softkv.open({str(store)!r}, 'r') as db: db.info()"
+    assert loaded_after(script) == {"sqlalchemy"}

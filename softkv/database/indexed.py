@@ -4,7 +4,7 @@ An index that is missing, damaged, or of another format is none: everything is s
 """
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,19 @@ from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.lists import ListIndex
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
-from softkv.storage import Snapshot, ValueKind
+from softkv.storage import IndexFile, Snapshot, ValueKind
 from softkv.storage.layout import Rows
 
 NAME = "lists"  # of the index file
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """An index as it was written: its rows, dead or not, and the index itself, or why it is of no use."""
+
+    rows: int
+    index: ListIndex | None
+    problem: str = ""
 
 
 class Indexes:
@@ -26,35 +35,49 @@ class Indexes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: tuple[int, int] | None = None  # the generation and the commit of the file that was read
-        self._written: ListIndex | None = None  # the index as it was written
+        self._written = Written(0, None)
         self._current: ListIndex | None = None  # the same without these rows
         self._dead: Rows = np.empty(0, np.int64)
-        self.problem = ""  # why there is none, if it is not that none was built
 
     def of(self, snapshot: Snapshot) -> ListIndex | None:
         """The index that suits this commit, or None."""
         with self._lock:
-            file = snapshot.index(NAME)
-            if file is None:
+            written = self._of_file(snapshot)
+            if written is None or written.index is None:
                 return None
-            try:
-                if self._file != (snapshot.generation, file.commit):
-                    self._file, self._current, self.problem = (snapshot.generation, file.commit), None, ""
-                    self._read(file.read(), snapshot, file.rows)
-            except (IndexDamaged, FormatTooNew) as error:
-                self._written, self.problem = None, str(error)
-            finally:
-                file.close()
-            return None if self._written is None else self._without_the_dead(self._written, snapshot)
+            return self._without_the_dead(written.index, snapshot)
 
-    def _read(self, content: memoryview, snapshot: Snapshot, rows: int) -> None:
+    def as_written(self, snapshot: Snapshot) -> Written | None:
+        """The index before anything of it died, which costs less; None when none was built."""
+        with self._lock:
+            return self._of_file(snapshot)
+
+    def _of_file(self, snapshot: Snapshot) -> Written | None:
+        try:
+            file = snapshot.index(NAME)
+        except IndexDamaged as error:
+            return Written(0, None, str(error))
+        if file is None:
+            return None
+        try:
+            if self._file != (snapshot.generation, file.commit):
+                self._written, self._current = self._read(file, snapshot), None
+                self._file = snapshot.generation, file.commit
+        finally:
+            file.close()
+        return self._written
+
+    def _read(self, file: IndexFile, snapshot: Snapshot) -> Written:
         assert snapshot.layout is not None
-        self._written = None
-        index, layout = ListIndex.decoded(content, rows=rows, key_width=snapshot.layout.key_width), snapshot.layout
-        width = index.lists.values.shape[1]
-        if layout.kind is not ValueKind.LABEL and width != layout.value_width:
-            raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
-        self._written = index
+        layout = snapshot.layout
+        try:
+            index = ListIndex.decoded(file.read(), rows=file.rows, key_width=layout.key_width)
+            width = index.lists.values.shape[1]
+            if layout.kind is not ValueKind.LABEL and width != layout.value_width:
+                raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
+        except (IndexDamaged, FormatTooNew) as error:
+            return Written(file.rows, None, str(error))
+        return Written(index.rows, index)
 
     def _without_the_dead(self, written: ListIndex, snapshot: Snapshot) -> ListIndex:
         dead = np.flatnonzero(~snapshot.live[: written.rows])

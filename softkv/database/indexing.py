@@ -31,6 +31,7 @@ from softkv.storage.layout import Rows
 
 Told = Callable[[str, int, int], None]
 
+FEWEST = 4  # items, since a quarter of them is held out
 REHEARSED = 1440  # items; a third of them choose, the others judge
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
@@ -56,6 +57,7 @@ def build(
     asked = _checked_queries(before, wanted.queries)
     form = _form(before, asked)
     rows = np.flatnonzero(before.snapshot.live)
+    _require_enough(before, len(rows))
     count = _checked_count(wanted.lists, len(rows))
     temperatures = _temperatures(before, wanted.temperatures)
     order, offsets = arranged(
@@ -101,6 +103,14 @@ def _form(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     likely = keys if asked is None else asked
     lengths = np.linalg.norm(form.queries(likely, COMPATIBILITIES[compatibility], np.ones(len(likely)))[0], axis=1)
     return replace(form, lengths=np.array([lengths.min(), np.median(lengths), lengths.max()]))
+
+
+def _require_enough(view: View, rows: int) -> None:
+    if rows < FEWEST:
+        raise InputError(
+            f"expected at least {FEWEST} items to build an index of, but {view.snapshot.path} has {rows}. "
+            "Lookups scan them, which takes no time."
+        )
 
 
 def _checked_count(lists: int | None, rows: int) -> int:

@@ -4,10 +4,35 @@ Reads no rows, except to find a temperature when none is remembered.
 """
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from softkv.database.backend import backend_name
+from softkv.database.estimating import CHEAP
+from softkv.database.indexed import Written
 from softkv.database.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """An index in a few figures; `lists` is None, and `built` empty, when it cannot be used."""
+
+    lists: int | None
+    rows: int  # items that the lists were made of
+    added: int  # items since, which every lookup scans
+    deleted: int  # of the items in lists, since
+    needed: bool  # False while the store is so small that lookups scan all of it anyway
+    built: dict[str, Any]  # in how many seconds, calibrated on what, and for which temperatures
+    problem: str | None = None  # why it cannot be used
+
+    def __str__(self) -> str:
+        if self.problem is not None:
+            return f"cannot be used, so lookups scan: {self.problem}"
+        told = [f"{_counted(self.lists or 0, 'list')} over {_counted(self.rows, 'item')}"]
+        told += [f"{_counted(self.added, 'row')} added since"] if self.added else []
+        told += [f"{self.deleted:,} deleted since"] if self.deleted else []
+        told += [] if self.needed else ["not needed yet: so few are scanned in a moment"]
+        return ", ".join(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +52,8 @@ class Info:
     temperature: float | None
     temperature_from: str | None  # "rule", "given" or "tuned", and from how many items
     bytes_on_disk: int
+    backend: str  # what builds indexes, and where
+    index: IndexInfo | None = None  # None when there is none: lookups scan
     unfinished: str | None = None  # a change of embedder that has begun
 
     def to_dict(self) -> dict[str, Any]:
@@ -34,7 +61,8 @@ class Info:
         return asdict(self)
 
     def __str__(self) -> str:
-        shown = {name.replace("_", " "): value for name, value in asdict(self).items() if value is not None}
+        named = ((one.name.replace("_", " "), getattr(self, one.name)) for one in fields(self))
+        shown = {name: value for name, value in named if value is not None}
         wide = max(map(len, shown))
         return "\n".join(f"{name.ljust(wide)}  {_figure(value)}" for name, value in shown.items())
 
@@ -58,8 +86,40 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         temperature=found.value if found else None,
         temperature_from=f"{found.origin}, from {found.items:,} items" if found else None,
         bytes_on_disk=_size(path),
+        backend=backend_name(),
+        index=_index(view),
         unfinished=unfinished,
     )
+
+
+def _index(view: View) -> IndexInfo | None:
+    written, snapshot = view.index_as_written, view.snapshot
+    if written is None:
+        return None
+    live = snapshot.live
+    return IndexInfo(
+        lists=None if written.index is None else len(written.index.lists.counts),
+        rows=written.rows,
+        added=int(live[written.rows :].sum()),
+        deleted=written.rows - int(live[: written.rows].sum()),
+        needed=snapshot.rows * view.layout.key_width > CHEAP,
+        built=_built(written),
+        problem=written.problem or None,
+    )
+
+
+def _built(written: Written) -> dict[str, Any]:
+    """What is to be told of how an index was built."""
+    if written.index is None:
+        return {}
+    facts, calibration = written.index.facts, written.index.calibration
+    low, high = (float(one) for one in calibration.temperatures[[0, -1]])
+    return {
+        "seconds": facts.get("seconds"),
+        "calibrated_on": facts.get("calibrated on"),
+        "queries": int(calibration.doubts.shape[1]),
+        "temperatures": [low, high],
+    }
 
 
 def _size(path: str) -> int:
@@ -72,6 +132,10 @@ def _size(path: str) -> int:
             except FileNotFoundError:
                 continue
     return total
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _figure(value: Any) -> str:

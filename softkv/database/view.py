@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
-from softkv.database.indexed import Indexes, with_labels
+from softkv.database.indexed import Indexes, Written, with_labels
 from softkv.database.profile import Profile, Temperature
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
@@ -96,7 +96,13 @@ class View:
     @property
     def index_problem(self) -> str:
         """Why an index that was built cannot be used; empty when nothing is wrong."""
-        return "" if self.index else self._findings.indexes.problem
+        written = self.index_as_written
+        return "" if written is None else written.problem
+
+    @property
+    def index_as_written(self) -> Written | None:
+        """The index without what happened since; None when none was built."""
+        return self._findings.indexes.as_written(self.snapshot)
 
     def temperature(self, compatibility: str) -> Temperature:
         """The temperature that the store remembers, or else the one by rule."""

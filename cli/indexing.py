@@ -1,0 +1,136 @@
+"""The index that spares lookups most of the keys: `index build`, `index status`, `index drop`."""
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from softkv.errors import SoftKVError
+
+from . import options, output
+from .wording import in_options
+
+if TYPE_CHECKING:
+    from softkv.database.summary import Info
+
+NONE = "no index: lookups scan"
+
+
+@click.group(epilog=options.example("softkv index status --db films.softkv"))
+def index() -> None:
+    """Build, look at or drop the index by which lookups read a few percent of a large store."""
+
+
+@index.command(epilog=options.example("softkv index build --db films.softkv"))
+@options.database
+@click.option("--lists", type=click.IntRange(min=1), help="How many lists the items are divided into.")
+@click.option(
+    "--temperatures",
+    nargs=2,
+    type=float,
+    metavar="LOW HIGH",
+    help="The temperatures to calibrate for; by default around that of the store.",
+)
+@click.option("--queries", metavar="FILE.npy", help="Vectors like those to be asked, to calibrate on; else items are.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cpu", "gpu"]),
+    default="auto",
+    show_default=True,
+    help="Where the lists are made.",
+)
+@options.progress_off
+def build(
+    path: str,
+    lists: int | None,
+    temperatures: tuple[float, float] | None,
+    queries: str | None,
+    backend: str,
+    no_progress: bool,
+) -> None:
+    """Build an index of all items. Lookups go on meanwhile.
+
+    Items that are added later are scanned by every lookup until the index is built again.
+    """
+    import softkv
+
+    vectors = None if queries is None else _vectors(queries)
+    with softkv.open(path, "w") as db:
+        started = time.monotonic()
+        try:
+            with output.stages("reading", quiet=no_progress) as moved:
+                found = db.build_index(
+                    lists=lists, queries=vectors, temperatures=temperatures, backend=backend, progress=moved
+                )
+        except KeyboardInterrupt:
+            output.say(_interrupted(db, path))
+            raise
+    output.say(f"built in {time.monotonic() - started:.1f} s: {_told(found)}")
+
+
+@index.command(epilog=options.example("softkv index status --db films.softkv"))
+@options.database
+@options.form
+def status(path: str, form: str | None) -> None:
+    """Say what the index is of, what was added and deleted since, and why it cannot be used if it cannot."""
+    import softkv
+
+    with softkv.open(path, "r") as db:
+        found = db.info()
+    record = {"index": found.to_dict()["index"], "says": _told(found), "backend": found.backend}
+    if output.resolved(form) == "json":
+        output.print_json(record)
+    elif form == "csv":
+        output.print_csv([record], list(record))
+    else:
+        click.echo("\n".join(_lines(found)) if form is None else record["says"])
+
+
+@index.command(epilog=options.example("softkv index drop --db films.softkv"))
+@options.database
+def drop(path: str) -> None:
+    """Forget the index; lookups scan again. No item is touched."""
+    import softkv
+
+    with softkv.open(path, "w") as db:
+        there = db.info().index is not None
+        db.drop_index()
+    output.say("dropped: lookups scan again" if there else "there was no index to drop")
+
+
+def _told(found: "Info") -> str:
+    """What `info` says about the index, in the words of the command."""
+    return NONE if found.index is None else in_options(str(found.index))
+
+
+def _lines(found: "Info") -> list[str]:
+    """The same, with how it was built, a line for each."""
+    shown = {"index": _told(found)}
+    built = found.index.built if found.index else {}
+    if built:
+        low, high = built["temperatures"]
+        shown["calibrated"] = f"on {built['queries']:,} {built['calibrated_on']}, for T from {low:.4g} to {high:.4g}"
+        shown["built in"] = f"{built['seconds']} s"
+    shown["backend"] = found.backend
+    return [f"{name:10}  {says}" for name, says in shown.items()]
+
+
+def _vectors(file: str) -> Any:
+    """The vectors in an npy file, or `-` for one on stdin."""
+    import numpy as np
+
+    from .reading import records
+
+    found: list[Any] = [one.vector for one in records(file, format="npy")]
+    return np.stack(found) if found else np.empty((0, 0), np.float32)
+
+
+def _interrupted(db: Any, path: str) -> str:
+    """What a build that was interrupted leaves."""
+    again = f"`softkv index build --db {shlex.quote(path)}` starts again."
+    try:
+        state = "lookups scan" if db.info().index is None else "the index is the one from before"
+    except SoftKVError:
+        return f"interrupted. {again}"
+    return f"interrupted. Nothing is lost, and {state}. {again}"

@@ -1,0 +1,69 @@
+"""Keys in clusters of very different sizes, and values that depend on them: what `softkv bench` measures with.
+
+Shapes: n items, b queries, d key width, p value width.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+
+MOST_CENTRES, MEMBERS = 2000, 50  # clusters; fewer where one would have fewer than so many items on the average
+SPREADS = (0.5, 1.2)  # how far keys of a cluster are from its centre, which has length 1
+STEEPNESS, NOISE = 3.0, 0.1  # of the values
+BLOCK = 1 << 14  # items made together
+
+
+class Mixture(NamedTuple):
+    """Items, and queries that are like their keys."""
+
+    keys: Array  # (n, d), of length 1
+    values: Array  # (n, p)
+    queries: Array  # (b, d), of length 1
+
+
+def mixture(items: int, width: int, value_width: int, queries: int, seed: int) -> Mixture:
+    """Items in clusters whose sizes fall as 1/rank; the same for the same arguments.
+
+    Made in blocks, so that it takes little more memory than what comes of it.
+
+    >>> made = mixture(1000, 8, 2, 5, seed=0)
+    >>> made.keys.shape, made.values.shape, made.queries.shape
+    ((1000, 8), (1000, 2), (5, 8))
+    """
+    rng = np.random.default_rng(seed)
+    draw = _Clusters(rng, max(1, min(MOST_CENTRES, items // MEMBERS)), width)
+    slopes = rng.standard_normal((width, value_width), dtype=np.float32)
+    keys, values = np.empty((items, width), np.float32), np.empty((items, value_width), np.float32)
+    for start in range(0, items, BLOCK):
+        part = slice(start, min(start + BLOCK, items))
+        keys[part] = draw.keys(part.stop - start)
+        noise = rng.standard_normal((part.stop - start, value_width), dtype=np.float32)
+        values[part] = np.tanh(STEEPNESS * (keys[part] @ slopes)) + NOISE * noise
+    return Mixture(keys, values, draw.keys(queries))
+
+
+class _Clusters:
+    """Centres in all directions, each with a spread of its own."""
+
+    def __init__(self, rng: np.random.Generator, count: int, width: int) -> None:
+        self._rng = rng
+        self._centres = _of_length_1(rng.standard_normal((count, width), dtype=np.float32))
+        self._spreads = rng.uniform(*SPREADS, count).astype(np.float32)
+        shares = 1.0 / np.arange(1, count + 1)
+        self._shares = shares / shares.sum()
+
+    def keys(self, count: int) -> Array:
+        """Some keys, in no order, (count, d)."""
+        members = self._rng.choice(len(self._centres), count, p=self._shares)
+        apart = self._rng.standard_normal((count, self._centres.shape[1]), dtype=np.float32)
+        apart *= (self._spreads[members] / float(np.sqrt(apart.shape[1])))[:, None]
+        apart += self._centres[members]
+        return _of_length_1(apart)
+
+
+def _of_length_1(vectors: Array) -> Array:
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
