@@ -1,7 +1,6 @@
 """`bench`: this machine, softkv beside plain FAISS and plain NumPy."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -12,7 +11,6 @@ import click
 from softkv.errors import MissingExtra, StoreExists
 
 from . import options, output
-from .machine import machine, threads
 
 if TYPE_CHECKING:
     from .contest import Result
@@ -60,17 +58,18 @@ def bench(
     import softkv
 
     from .contest import contest
+    from .machine import machine, threads
     from .mixtures import mixture
 
-    with _place(keep) as path, output.stages("making items", quiet=no_progress) as moved:
-        told = moved or _untold
-        made = mixture(items, width, value_width, queries, seed)
-        with softkv.open(path, compatibility="cosine", temperature=temperature) as db:
-            _fill(db, made, told)
-            index = _build(db, told)
-            count = threads()
-            found = contest(db, made, index=index, rounds=repeats, pause=pause, threads=count, told=told)
-            info = db.info()
+    with _place(keep) as path, softkv.open(path, compatibility="cosine", temperature=temperature) as db:
+        with output.stages("making items", quiet=no_progress) as moved:
+            made = mixture(items, width, value_width, queries, seed)
+            _fill(db, made, moved or _untold)
+            index = _build(db, moved or _untold)
+        if moved is not None:
+            output.say("asking in turn ...")  # a bar that moves would take its share of the time
+        info, count = db.info(), threads()
+        found = contest(db, made, index=index, rounds=repeats, pause=pause, threads=count)
     facts = {
         "machine": machine(),
         "threads": count,
@@ -96,8 +95,14 @@ def _place(keep: str | None) -> Iterator[str]:
     if keep is not None:
         if os.path.lexists(keep):
             raise StoreExists(f"there is something at {keep} already. Name a new place with --keep.")
-        yield keep
+        try:
+            yield keep
+        except KeyboardInterrupt:
+            output.say(f"interrupted: what was made until then is at {keep}")
+            raise
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="softkv-bench-") as folder:
         yield os.path.join(folder, "bench.softkv")
 
@@ -152,7 +157,7 @@ def _table(facts: dict[str, Any], found: "list[Result]") -> Any:
 
 
 def _times(ms: float, *ratios: float | None) -> list[str]:
-    return [f"{ms:.2f} ms", *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios)]
+    return [f"{ms:.2f} ms", *("" if ratio is None else f"{ratio:.3g}" for ratio in ratios)]
 
 
 def _footnotes(facts: dict[str, Any], found: "list[Result]") -> list[str]:

@@ -25,7 +25,6 @@ from .mixtures import Mixture
 
 Floats = npt.NDArray[np.float64]
 Ask = Callable[[Any], Any]
-Told = Callable[[str, int, int], None]
 
 TOP = 32
 SCAN, ESTIMATE, BEST = "softkv, full softmax by a scan", "softkv, full softmax within 1%", f"softkv, top {TOP}"
@@ -55,9 +54,7 @@ class Result:
     estimated: int | None = None  # queries that were not scanned
 
 
-def contest(
-    db: Any, made: Mixture, *, index: bool, rounds: int, pause: float, threads: int, told: Told
-) -> list[Result]:
+def contest(db: Any, made: Mixture, *, index: bool, rounds: int, pause: float, threads: int) -> list[Result]:
     """Ask everybody; without `index` the estimate and FAISS stay away."""
     info = db.info()
     ways: dict[str, Ask] = {
@@ -68,9 +65,9 @@ def contest(
     }
     if not index:
         del ways[ESTIMATE]
-        return _results(ways, made, info, rounds, pause, told)
+        return _results(ways, made, info, rounds, pause)
     with _flat(made, threads) as search:
-        return _results({**ways, FLAT: search}, made, info, rounds, pause, told)
+        return _results({**ways, FLAT: search}, made, info, rounds, pause)
 
 
 def plain(asked: Any, made: Mixture, temperature: float) -> Any:
@@ -102,7 +99,7 @@ def exact(made: Mixture, temperature: float) -> Floats:
     return total / mass[:, None]
 
 
-def turns(works: Mapping[str, Callable[[int], Any]], rounds: int, pause: float, told: Told) -> dict[str, float]:
+def turns(works: Mapping[str, Callable[[int], Any]], rounds: int, pause: float) -> dict[str, float]:
     """The median seconds of each work, taken in turn, back and forth; each is told the number of the round."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
@@ -111,7 +108,6 @@ def turns(works: Mapping[str, Callable[[int], Any]], rounds: int, pause: float, 
             start = time.perf_counter()
             works[name](number)
             seconds[name].append(time.perf_counter() - start)
-        told("asking in turn", number + 1, rounds + 1)
     return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
@@ -129,10 +125,10 @@ def _flat(made: Mixture, threads: int) -> Iterator[Ask]:
             faiss.omp_set_num_threads(before)
 
 
-def _results(ways: Mapping[str, Ask], made: Mixture, info: Any, rounds: int, pause: float, told: Told) -> list[Result]:
+def _results(ways: Mapping[str, Ask], made: Mixture, info: Any, rounds: int, pause: float) -> list[Result]:
     queries = made.queries
-    one = turns({name: _one_of(queries, ask) for name, ask in ways.items()}, rounds, pause, told)
-    batch = turns({name: _all_of(queries, ask) for name, ask in ways.items()}, rounds, pause, told)
+    one = turns({name: _one_of(queries, ask) for name, ask in ways.items()}, rounds, pause)
+    batch = turns({name: _all_of(queries, ask) for name, ask in ways.items()}, rounds, pause)
     true, found = exact(made, info.temperature), []
     for name, ask in ways.items():
         facts: dict[str, Any] = {

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from . import options, output
+from .wording import in_options
 
 ON_A_TERMINAL = 50  # items that `list` shows where somebody has to read them
 COLUMNS = ("key", "value", "payload", "text")
@@ -67,7 +68,7 @@ def info(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([found.to_dict()], list(found.to_dict()))
     else:
-        click.echo(found)
+        click.echo(in_options(str(found)))
 
 
 @click.command("path", epilog=options.example("softkv path --db films.softkv"))

@@ -143,7 +143,7 @@ def stages(first: str, *, quiet: bool = False) -> Iterator[Stages | None]:
         def moved(stage: str, done: int, total: int) -> None:
             nonlocal now
             if stage != now:
-                bar.reset(task, description=stage)
+                bar.reset(task, description=stage, total=total or None)
                 now = stage
             bar.update(task, completed=done, total=total or None)
 

@@ -100,8 +100,8 @@ def test_without_faiss_its_rows_and_the_index_are_left_out(scratch: Path, monkey
     assert {row["one_to_faiss"] for row in rows} == {""}
 
 
-def test_ctrl_c_leaves_nothing_behind(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 130, and the store is gone."""
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 130, and the store is gone, unless it was to be kept: then it is said where it is."""
     seen: list[list[Path]] = []
 
     def ctrl_c(*given: Any, **options: Any) -> None:
@@ -114,6 +114,12 @@ def test_ctrl_c_leaves_nothing_behind(scratch: Path, monkeypatch: pytest.MonkeyP
     assert (done.code, done.out) == (130, "")
     assert len(seen[0]) == 1
     assert list(scratch.iterdir()) == []
+    done = ran("bench", *TINY, "--keep", tmp_path / "kept")
+    assert done.code == 130
+    assert f"what was made until then is at {tmp_path / 'kept'}" in done.err
+    with softkv.open(tmp_path / "kept", "r") as db:
+        assert len(db) == 2000
+        assert db.check().ok
 
 
 def test_faiss_has_its_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,13 +160,14 @@ def test_without_faiss_it_says_what_to_install(store: Path, monkeypatch: pytest.
 
 
 def test_advice_is_in_the_words_of_the_command(store: Path) -> None:
-    """A damaged index names the command that makes another; a GPU that is not there names the option."""
+    """A damaged index names the command that makes another, in the status and in `info`."""
     build(store)
     (file,) = (store / "index").iterdir()
     file.write_bytes(b"nothing")
     said = status(store)["says"]
     assert said.startswith("cannot be used, so lookups scan: ")
     assert "`softkv index build`" in said
+    assert said in ran("info", "--db", store, terminal=True).out
     assert build(store).code == 0
     assert "8 lists" in status(store)["says"]
 
