@@ -28,7 +28,7 @@ class Blend:
     peak: Array  # (..., b), the highest logit
     mass: Array  # (..., b), the sum of e = exp(logit - peak)
     total: Array  # (..., b, p), the sum of e x value
-    excess: Array  # (..., b), the sum of e x (logit - peak)
+    excess: Array | None  # (..., b), the sum of e x (logit - peak)
     square: Array | None = None  # (..., b, p), the sum of e x (value - mean)², for numbers
 
     @property
@@ -45,6 +45,7 @@ class Blend:
     def effective(self) -> Array:
         """How many rows really contributed: exp of the entropy of the weights."""
         library = library_of(self.mass)
+        assert self.excess is not None, "nobody asks for the effective number of rows that were weighed without it"
         return library.exp(library.log(self.mass) - self.excess / self.mass)
 
     @property
@@ -61,7 +62,7 @@ def merge(left: Blend, right: Blend) -> Blend:
         peak=peak,
         mass=left.mass + right.mass,
         total=left.total + right.total,
-        excess=left.excess + right.excess,
+        excess=None if left.excess is None or right.excess is None else left.excess + right.excess,
         square=_joined_square(left, right),
     )
 
@@ -77,7 +78,7 @@ def _rebased(blend: Blend, peak: Array) -> Blend:
         peak=peak,
         mass=blend.mass * factor,
         total=blend.total * factor[..., None],
-        excess=(blend.excess + blend.mass * shift) * factor,
+        excess=None if blend.excess is None else (blend.excess + blend.mass * shift) * factor,
         square=None if blend.square is None else blend.square * factor[..., None],
     )
 

@@ -113,7 +113,7 @@ def refuse_scores(inputs: Inputs, logits: Array, first: int) -> None:
     """Raise unless all scores of a block are finite, naming the first row that is not."""
     library = inputs.library
     # One sum tells of NaN and infinity anywhere in the block; a sum that overflows by itself is looked at again.
-    if math.isfinite(float(library.constant(logits).sum())) or library.finite(logits).all():
+    if library.finite(library.total(library.constant(logits))).all() or library.finite(logits).all():
         return
     count = logits.shape[-1]
     _check_numbers("keys", library, inputs.keys[..., first : first + count, :], first)

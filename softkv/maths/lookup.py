@@ -118,14 +118,15 @@ class _Asking:
             peak = self.library.largest(self.library.constant(logits))
             ranking = (no_ranking(logits, shown) if folded is None else folded.ranking).offer(logits, peak, rows.start)
             seen = self._seen(logits)
-            weights = weigh(logits, peak, masked=self.may_mask)
+            weights = weigh(logits, peak, masked=self.may_mask, entropy=self.inputs.k is None)
             if folded is None:
                 folded = _Folded(values.part(rows).blend(weights), ranking, seen)
-                continue
-            # The values of blocks that all together stay below rounding are not even read.
-            light = too_light(folded.blend, weights, share=negligible)
-            part = stand_in(folded.blend, weights) if light else values.part(rows).blend(weights)
-            folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
+            else:
+                # The values of blocks that all together stay below rounding are not even read.
+                light = too_light(folded.blend, weights, share=negligible)
+                part = stand_in(folded.blend, weights) if light else values.part(rows).blend(weights)
+                folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
+            del logits, weights  # the next block is then written where this one was, which is still in the cache
         assert folded is not None
         return folded
 
@@ -133,10 +134,12 @@ class _Asking:
         """The logits of one block of rows after the other, -inf where masked, for the caller to overwrite."""
         for start in range(0, self.rows, self.step):
             rows = slice(start, min(start + self.step, self.rows))
-            keys = self.library.cast(self.keys[..., rows, :], self.inputs.dtype)
-            logits = self.scorer(keys, start)
-            refuse_scores(self.inputs, logits, start)
-            yield rows, self._masked(self._biased(logits, rows), rows)
+            yield rows, self._masked(self._biased(self._scored(rows), rows), rows)
+
+    def _scored(self, rows: slice) -> Array:
+        logits = self.scorer(self.library.cast(self.keys[..., rows, :], self.inputs.dtype), rows.start)
+        refuse_scores(self.inputs, logits, rows.start)
+        return logits
 
     def _biased(self, logits: Array, rows: slice) -> Array:
         if self.inputs.bias is None:
@@ -163,7 +166,8 @@ class _Asking:
         weights = weigh(logits, library.largest(library.constant(logits)), masked=True)
         blend = self.inputs.values.gather(ranking.rows[..., :k]).blend(weights)
         square = None if blend.square is None else blend.square[..., 0, :]
-        return Blend(blend.peak[..., 0], blend.mass[..., 0], blend.total[..., 0, :], blend.excess[..., 0], square)
+        excess = None if blend.excess is None else blend.excess[..., 0]
+        return Blend(blend.peak[..., 0], blend.mass[..., 0], blend.total[..., 0, :], excess, square)
 
     def found(self, full: "_Folded", used: Blend, seen: Array) -> Found:
         """The findings without heads."""

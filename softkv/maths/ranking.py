@@ -24,23 +24,38 @@ class Ranking:
 
     def offer(self, logits: Array, peak: Array, first: int) -> "Ranking":
         """The ranking after one more block, (..., b, n) with its maxima (..., b), whose first row has this number."""
-        k = self.rows.shape[-1]
-        if k == 0 or not (peak > library_of(logits).constant(self.logits)[..., -1]).any():
-            return self  # most blocks hold nothing new, and their peaks say so
-        return self._with(logits.reshape(-1, logits.shape[-1]), first)
+        if not self.rows.shape[-1]:
+            return self
+        hopeful = (
+            peak > library_of(logits).constant(self.logits)[..., -1]
+        )  # most blocks hold nothing new for most queries
+        return self._with(logits.reshape(-1, logits.shape[-1]), hopeful.reshape(-1), first) if hopeful.any() else self
 
-    def _with(self, block: Array, first: int) -> "Ranking":
+    def _with(self, block: Array, hopeful: Array, first: int) -> "Ranking":
+        """The ranking after a block (b, n) in which some queries (b,) find a row among their best."""
         library, k = library_of(block), self.rows.shape[-1]
         best, rows = self.logits.reshape(-1, k), self.rows.reshape(-1, k)
-        columns, there = _places(_promising(library, library.constant(best), library.constant(block)))
-        fresh = library.where(there, library.take_along(block, columns, -1), NEVER)
-        candidates = library.join([best, fresh], -1)
-        numbers = library.join([rows, library.where(there, columns + first, -1)], -1)
-        order = library.descending(library.constant(candidates))[:, :k]
+        queries = library.true_indices(hopeful)
+        if 2 * len(queries) > len(block):  # to copy most of a block would cost more than to look at all of it
+            queries = library.indices(0, len(block), like=block)
+        else:
+            block = block[queries]
+        better, numbers = _best_of(best[queries], rows[queries], block, first)
         return Ranking(
-            library.take_along(candidates, order, -1).reshape(self.logits.shape),
-            library.take_along(numbers, order, -1).reshape(self.rows.shape),
+            library.put(library.copy(best), queries, better).reshape(self.logits.shape),
+            library.put(library.copy(rows), queries, numbers).reshape(self.rows.shape),
         )
+
+
+def _best_of(best: Array, rows: Array, block: Array, first: int) -> tuple[Array, Array]:
+    """The k highest of what was best, (b, k) with its rows, and of a block (b, n): (b, k) twice."""
+    library, k = library_of(block), best.shape[-1]
+    columns, there = _places(_promising(library, library.constant(best), library.constant(block)))
+    fresh = library.where(there, library.take_along(block, columns, -1), NEVER)
+    candidates = library.join([best, fresh], -1)
+    numbers = library.join([rows, library.where(there, columns + first, -1)], -1)
+    order = library.descending(library.constant(candidates))[:, :k]
+    return library.take_along(candidates, order, -1), library.take_along(numbers, order, -1)
 
 
 def no_ranking(logits: Array, k: int) -> Ranking:
@@ -61,16 +76,19 @@ def _promising(library: Library, best: Array, block: Array) -> Array:
     strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], -1, STRIP)
     least = library.kth_largest(library.largest(strips), k)[:, None]
     level = block == least
-    return (block > worst) & ((block > least) | (level & (level.cumsum(-1) <= k)))
+    if (level.sum(-1) > k).any():
+        level = level & (level.cumsum(-1) <= k)
+    return (block > worst) & ((block > least) | level)
 
 
 def _places(marked: Array) -> tuple[Array, Array]:
     """The marked columns of each row, in order, side by side, and where there is one: (b, n) -> (b, c), (b, c)."""
     library, width = library_of(marked), marked.shape[-1]
-    counts = marked.sum(-1)
-    widest = int(counts.max())
     flat = library.true_indices(marked.reshape(-1))
-    row, numbers = flat // width, library.indices(0, max(widest, len(flat)), like=marked)
+    row = flat // width
+    counts = library.counts(row, len(marked))  # a sum over the marks would take longer than all else here
+    widest = int(counts.max())
+    numbers = library.indices(0, max(widest, len(flat)), like=marked)
     within = numbers[: len(flat)] - (counts.cumsum(0) - counts)[row]
     columns = library.put(numbers[:1].repeat(len(marked) * widest), row * widest + within, flat % width)
     return columns.reshape(-1, widest), numbers[:widest] < counts[:, None]

@@ -76,6 +76,9 @@ class Torch:
     def tanh(self, x: Array) -> Array:
         return x.tanh()
 
+    def spend_exp(self, spent: Array) -> Array:
+        return spent.exp() if _tracked(spent) else spent.exp_()
+
     def spend_minus(self, spent: Array, other: Array) -> Array:
         return spent - other if _tracked(spent, other) else spent.sub_(other)
 
@@ -103,6 +106,9 @@ class Torch:
     def bounds(self, x: Array) -> tuple[Array, Array]:
         return x.amin(-2), x.amax(-2)
 
+    def total(self, x: Array) -> Array:
+        return x.sum(-1)
+
     def multiply_total(self, x: Array, y: Array) -> Array:
         return (x * y).sum(-1)
 
@@ -129,6 +135,9 @@ class Torch:
 
     def true_indices(self, condition: Array) -> Array:
         return condition.nonzero()[:, 0]
+
+    def counts(self, codes: Array, count: int) -> Array:
+        return codes.bincount(minlength=count)
 
     def spread_out(self, x: Array, shape: Sequence[int]) -> Array:
         return x.expand(tuple(shape))

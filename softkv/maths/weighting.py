@@ -23,11 +23,13 @@ class Weights:
     peak: Array  # (..., b); -inf where all rows of the block are masked
     weights: Array  # (..., b, n)
     mass: Array  # (..., b), the sum of the weights
-    excess: Array  # (..., b), the sum of weight x (logit - peak), from which the entropy follows
+    excess: Array | None  # (..., b), the sum of weight x (logit - peak), from which the entropy follows
 
 
-def weigh(logits: Array, peak: Array, *, masked: bool) -> Weights:
+def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> Weights:
     """Turn the logits of one block, which are overwritten, into weights. `masked` says that some may be -inf.
+
+    Without `entropy` there is no excess, which saves a pass and a second array.
 
     The peak is a constant: shifting all logits alike changes no answer, so no gradient flows through it.
     """
@@ -36,11 +38,14 @@ def weigh(logits: Array, peak: Array, *, masked: bool) -> Weights:
     shifted = library.spend_minus(logits, base[..., None])
     if masked:
         shifted = library.maximum(shifted, FLOOR)
+    if not entropy:
+        weights = library.spend_exp(shifted)
+        return Weights(library.double(peak), weights, library.double(library.total(weights)), None)
     weights = library.exp(shifted)
     # The sum of a product is one pass over two arrays that are in the cache; the entropy from the weights alone would
     # need their logarithms.
     excess = library.double(library.multiply_total(shifted, weights))
-    return Weights(library.double(peak), weights, library.double(weights.sum(-1)), excess)
+    return Weights(library.double(peak), weights, library.double(library.total(weights)), excess)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
