@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from softkv.maths.arrays import NUMPY, columns_where, has_float, inner, library_of
+from softkv.maths.arrays import NUMPY, SHORT, Library, columns_where, has_float, inner, library_of
 from softkv.maths.tensors import TORCH
 
 from .backends import Backend, every_backend, exact
@@ -48,6 +48,22 @@ def test_columns_are_found_in_any_row(backend: Backend) -> None:
     assert exact(columns_where(condition)).tolist() == [1, 2]
 
 
+@every_backend
+def test_codes_are_counted(backend: Backend) -> None:
+    """Each code counts as often as it occurs, and one that does not occur counts 0."""
+    codes = library_of(backend.array([0.0])).array([2, 0, 2, 2], like=backend.array([0.0]))
+    assert exact(library_of(backend.array([0.0])).counts(codes, 4)).tolist() == [1, 0, 3, 0]
+
+
+@pytest.mark.parametrize("width", [0, 1, SHORT, SHORT + 1, 200_000])
+@pytest.mark.parametrize("library", [NUMPY, TORCH])
+def test_totals_of_long_rows_keep_their_digits(library: Library, width: int) -> None:
+    """Short rows or long, a total in float32 is a few roundings off."""
+    rows = np.random.default_rng(4).random((3, width), dtype=np.float32)
+    total = exact(library.total(library.array(rows, like=torch.ones(1) if library is TORCH else None)))
+    assert total == pytest.approx(rows.sum(-1, dtype=np.float64), rel=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_torch_does_not_spend_what_a_gradient_needs(dtype: str) -> None:
     """In-place operations write over tensors without a gradient only."""
@@ -58,6 +74,9 @@ def test_torch_does_not_spend_what_a_gradient_needs(dtype: str) -> None:
         assert x.tolist() == [2.0] * 3
         fresh = y.clone()
         assert spend(fresh, one).data_ptr() == fresh.data_ptr()
+    assert TORCH.spend_exp(x).tolist() == TORCH.exp(y).tolist()
+    assert x.tolist() == [2.0] * 3
+    assert TORCH.spend_exp(y).data_ptr() == y.data_ptr()
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,22 @@ def test_a_block_too_light_to_matter_stands_in_with_its_mass() -> None:
 
 
 @every_backend
+def test_the_mass_alone_merges_without_values_or_entropy(backend: Backend) -> None:
+    """Blends of no values, weighed without the entropy, have the mass of all rows, also of those masked."""
+    logits = backend.array([[0.0, 1.0, -math.inf, 3.0, -2.0], [1e4, 2.0, 9999.0, -math.inf, 0.0]])
+    library = library_of(logits)
+    parts = []
+    for rows in (slice(0, 2), slice(2, 3), slice(3, 5)):
+        part = library.copy(library.cast(logits[:, rows], library.shared_float(logits)))
+        weights = weigh(part, library.largest(part), masked=True, entropy=False)
+        parts.append(Vectors(backend.array(np.ones((2, 5, 0)))).part(rows).blend(weights))
+    merged = merge(merge(parts[0], parts[1]), parts[2])
+    assert tuple(merged.value.shape) == (2, 0)
+    wanted = [math.log(sum(math.exp(x - max(one)) for x in one)) + max(one) for one in exact(logits).tolist()]
+    assert exact(merged.log_mass) == pytest.approx(np.array(wanted), rel=4 * backend.epsilon)
+
+
+@every_backend
 def test_rows_are_gathered_for_each_query(backend: Backend) -> None:
     """Each query takes rows of its own, with and without leading axes; -1 takes any."""
     x = backend.array(np.arange(24).reshape(2, 4, 3))

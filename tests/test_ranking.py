@@ -44,6 +44,21 @@ def test_the_ranking_is_that_of_a_sort(backend: Backend, k: int, step: int) -> N
             assert exact(ranking.logits)[lead, query].tolist() == held
 
 
+@every_backend
+@pytest.mark.parametrize("lucky", [[3], [0, 2], [0, 1, 3, 4], [0, 1, 2, 3, 4]])
+def test_a_block_that_is_news_to_some_queries_changes_theirs_alone(backend: Backend, lucky: list[int]) -> None:
+    """Whether few or most queries find a better row in a block, the others keep what they had, and so does the past."""
+    logits = np.random.default_rng(8).random((5, 12)).round(2)
+    logits[:, 8:] -= 2
+    logits[lucky, 9] = 5
+    array = backend.array(logits)
+    before = ranked(array[:, :8], 3, 8)
+    kept = exact(before.rows).tolist()
+    after = before.offer(array[:, 8:], library_of(array).largest(array[:, 8:]), 8)
+    assert exact(after.rows).tolist() == [expected(one, 3) for one in exact(array).tolist()]
+    assert exact(before.rows).tolist() == kept
+
+
 @given(
     st.lists(st.sampled_from([-math.inf, 0.0, 1.0, 2.0]), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 9)
 )
@@ -57,6 +72,12 @@ def test_a_wide_block_is_ranked_without_sorting_it_all() -> None:
     logits = np.random.default_rng(6).integers(0, 50, (3, 4000)).astype(np.float32)
     ranking = ranked(logits, 8, 4000)
     assert [rows.tolist() for rows in ranking.rows] == [expected(one.tolist(), 8) for one in logits]
+
+
+def test_a_wide_block_of_equals_names_its_first_rows() -> None:
+    """When all logits are alike, only as many of them are looked at as are asked for, and the first come first."""
+    ranking = ranked(np.zeros((2, 4000), dtype=np.float32), 8, 4000)
+    assert ranking.rows.tolist() == [list(range(8))] * 2
 
 
 def test_nothing_is_ranked_when_nothing_is_asked_for() -> None:

@@ -45,6 +45,18 @@ def test_masked_rows_weigh_nothing_and_add_no_excess(backend: Backend) -> None:
     assert found == {"peak": [0.0, -math.inf], "weights": [[0, 1], [0, 0]], "mass": [1, 0], "excess": [0, 0]}
 
 
+@wide_backends
+def test_weights_are_the_same_without_the_entropy(backend: Backend) -> None:
+    """Only the excess is left out; weights and mass are not a rounding away."""
+    logits = backend.array([[-math.inf, 0.0, 1.5, -3.0], [2.0, -0.5, 0.25, 7.0]])
+    peak = backend.array([1.5, 7.0])
+    full = weigh(logits * 1, peak, masked=True)
+    plain = weigh(logits * 1, peak, masked=True, entropy=False)
+    assert plain.excess is None
+    for name in ("peak", "weights", "mass"):
+        assert exact(getattr(plain, name)).tolist() == exact(getattr(full, name)).tolist()
+
+
 @every_backend
 def test_masks_combine(backend: Backend) -> None:
     """A row is seen when the boolean mask allows it and it does not come later than the query."""
