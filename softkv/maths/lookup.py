@@ -25,7 +25,7 @@ from softkv.maths.ranking import Ranking, no_ranking
 from softkv.maths.weighting import NEVER, Mask, cut, weigh
 
 QUERIES = 1024  # queries asked at once, counting each head as one
-LOGITS = 1 << 20  # logits of one block: 4 MB of float32, which stay in the cache through max, exp and the sums
+LOGITS = 3 << 19  # logits of one block: 6 MB of float32, which stay in the cache through max, exp and the sums
 LARGE_LOGITS = 1 << 25  # the same on a GPU, which wants large blocks
 ROWS = 1 << 17  # the most rows in a block, enough for one query to spend no time on Python
 COPIED = 1 << 21  # the most numbers of keys in a block that has to be copied

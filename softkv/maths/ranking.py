@@ -26,9 +26,8 @@ class Ranking:
         """The ranking after one more block, (..., b, n) with its maxima (..., b), whose first row has this number."""
         if not self.rows.shape[-1]:
             return self
-        hopeful = (
-            peak > library_of(logits).constant(self.logits)[..., -1]
-        )  # most blocks hold nothing new for most queries
+        # Most blocks hold nothing new for most queries, and their peaks say so.
+        hopeful = peak > library_of(logits).constant(self.logits)[..., -1]
         return self._with(logits.reshape(-1, logits.shape[-1]), hopeful.reshape(-1), first) if hopeful.any() else self
 
     def _with(self, block: Array, hopeful: Array, first: int) -> "Ranking":
@@ -49,12 +48,17 @@ class Ranking:
 
 def _best_of(best: Array, rows: Array, block: Array, first: int) -> tuple[Array, Array]:
     """The k highest of what was best, (b, k) with its rows, and of a block (b, n): (b, k) twice."""
-    library, k = library_of(block), best.shape[-1]
-    columns, there = _places(_promising(library, library.constant(best), library.constant(block)))
-    fresh = library.where(there, library.take_along(block, columns, -1), NEVER)
-    candidates = library.join([best, fresh], -1)
-    numbers = library.join([rows, library.where(there, columns + first, -1)], -1)
-    order = library.descending(library.constant(candidates))[:, :k]
+    library, (count, width) = library_of(block), block.shape
+    found = library.true_indices(_promising(library, library.constant(best), library.constant(block)).reshape(-1))
+    places, widest = _side_by_side(found // width, count)
+
+    def beside(known: Array, fresh: Array, none: float) -> Array:
+        room = library.put(library.full((count * widest,), none, like=fresh), places, fresh)
+        return library.join([known, room.reshape(count, widest)], -1)
+
+    candidates = beside(best, block.reshape(-1)[found], NEVER)
+    numbers = beside(rows, found % width + first, -1)
+    order = library.descending(library.constant(candidates))[:, : best.shape[-1]]
     return library.take_along(candidates, order, -1), library.take_along(numbers, order, -1)
 
 
@@ -81,14 +85,10 @@ def _promising(library: Library, best: Array, block: Array) -> Array:
     return (block > worst) & ((block > least) | level)
 
 
-def _places(marked: Array) -> tuple[Array, Array]:
-    """The marked columns of each row, in order, side by side, and where there is one: (b, n) -> (b, c), (b, c)."""
-    library, width = library_of(marked), marked.shape[-1]
-    flat = library.true_indices(marked.reshape(-1))
-    row = flat // width
-    counts = library.counts(row, len(marked))  # a sum over the marks would take longer than all else here
+def _side_by_side(owners: Array, count: int) -> tuple[Array, int]:
+    """Where entries, in the order of their owners, go in a flat (count, widest) with one line for each; and widest."""
+    library = library_of(owners)
+    counts = library.counts(owners, count)
     widest = int(counts.max())
-    numbers = library.indices(0, max(widest, len(flat)), like=marked)
-    within = numbers[: len(flat)] - (counts.cumsum(0) - counts)[row]
-    columns = library.put(numbers[:1].repeat(len(marked) * widest), row * widest + within, flat % width)
-    return columns.reshape(-1, widest), numbers[:widest] < counts[:, None]
+    within = library.indices(0, len(owners), like=owners) - (counts.cumsum(0) - counts)[owners]
+    return owners * widest + within, widest
