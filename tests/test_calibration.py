@@ -15,7 +15,9 @@ def calibration(queries: int, seed: int = 0, *, scale: float = 0.004) -> Calibra
     ease = rng.exponential(1.0, (len(TEMPERATURES), queries, 1)) * np.array([1.0, 0.6, 0.3])[:, None, None]
     doubts = ease * np.array(LEVELS) ** -0.5
     errors = scale * doubts * rng.exponential(0.3, doubts.shape[:2])[..., None]
-    return Calibration(TEMPERATURES, doubts, errors, errors / 2, errors * 3, rng.random(queries))
+    return Calibration(
+        TEMPERATURES, doubts, errors, errors / 2, errors * 3, rng.random(queries), rng.geometric(0.5, (queries, 8))
+    )
 
 
 def covered(plan_of: Calibration, asked: Calibration, temperature: int, tolerance: float, confidence: float) -> float:

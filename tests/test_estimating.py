@@ -178,9 +178,37 @@ def test_other_ways_to_compare_use_the_index_where_it_fits(stores: dict[str, sof
         assert db.lookup(query, compatibility=compatibility).error_kind == "exact"
 
 
+@pytest.mark.parametrize("compatibility", KINDS)
+@pytest.mark.parametrize("k", [1, 10, 64])
+def test_the_best_rows_are_found(stores: dict[str, softkv.SoftKV], compatibility: str, k: int) -> None:
+    """All k of them, for the stated share of queries, by reading a part of the store; also deleted and added to."""
+    db = stores[compatibility]
+    queries = keys_of(np.random.default_rng(12), 200)
+    found, exact = db.lookup(queries, k=k, show=k), db.lookup(queries, k=k, show=k, tolerance=0)
+    assert kinds(found).count("calibrated") > 180
+    same = (found.rows == exact.rows).all(1)
+    assert same.mean() >= 0.93
+    assert apart(found, exact)[same].max() < 1e-4 * (1 + np.abs(exact.value).max())
+    assert found.scores[same] == pytest.approx(exact.scores[same], rel=1e-4, abs=1e-4)
+    assert found.effective[same] == pytest.approx(exact.effective[same], rel=1e-3)
+    assert (found.scored == k).all()
+    assert np.median(np.abs(np.log(found.mass / exact.mass))) < 0.2
+    nearest = db.nearest(queries, tolerance=0.01)
+    assert (nearest.rows[:, 0] == exact.rows[:, 0]).mean() >= 0.93
+    assert set(kinds(db.nearest(queries))) == {"exact"}
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"k": 5}, {"tolerance": 0}, {"mask": np.ones(ITEMS, np.bool_)}, {"where": {}}, {"tolerance": 1e-9}],
+    [
+        {"k": 5, "guarantee": "bound"},
+        {"k": 65},
+        {"k": 5, "confidence": 0.99999},
+        {"tolerance": 0},
+        {"mask": np.ones(ITEMS, np.bool_)},
+        {"where": {}},
+        {"tolerance": 1e-9},
+    ],
     ids=str,
 )
 def test_what_is_not_a_plain_lookup_is_scanned(stores: dict[str, softkv.SoftKV], options: dict[str, Any]) -> None:

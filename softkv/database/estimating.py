@@ -20,8 +20,8 @@ from softkv.database.rounding import rounding
 from softkv.database.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
-from softkv.index.search import Arena, Asked, Estimate, assured, calibrated
-from softkv.maths.blending import Labels, Numbers, Values, Vectors
+from softkv.index.search import Arena, Asked, Estimate, assured, best, calibrated
+from softkv.maths.blending import Labels, Numbers, Values, Vectors, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.forms import form_of
 from softkv.maths.inputs import checked
@@ -41,11 +41,10 @@ def estimate(view: View, question: Question, scan: Scan) -> Answers | None:
     if index is None:
         return None
     asking = _Asking(view, index, question)
-    plans = None if question.guarantee else asking.plans()
-    some = np.flatnonzero(np.isfinite(asking.equal) if plans is None else [plan is not None for plan in plans])
+    some = asking.suited()
     if not len(some):
         return None
-    found = asking.answers(some, None if plans is None else [plans[number] for number in some.tolist()])
+    found = asking.answers(some)
     sure = np.zeros(asking.count, np.bool_)
     sure[some[found.sure]] = True
     if not sure.any():
@@ -59,8 +58,8 @@ def estimate(view: View, question: Question, scan: Scan) -> Answers | None:
 
 
 def _index_for(view: View, question: Question) -> ListIndex | None:
-    plain = question.k is None and question.where is None and question.mask is None and not question.causal
-    if not plain or question.heads is not None or not question.tolerance:
+    plain = question.where is None and question.mask is None and not question.causal
+    if not plain or question.heads is not None or not question.tolerance or (question.k and question.guarantee):
         return None
     if view.snapshot.rows * view.layout.key_width <= CHEAP:
         return None
@@ -81,13 +80,13 @@ class _Asking:
             self.block.vectors,
             self.values,
             temperature=question.temperature,
-            k=None,
+            k=question.k,
             mask=None,
             bias=None,
             heads=None,
             show=question.show,
         )
-        self.queries, self.count, self.show = inputs.queries, inputs.count, inputs.show
+        self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show
         self.compatibility = compatibility_of(question.compatibility)
         self.temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (self.count,))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -98,12 +97,26 @@ class _Asking:
         """The temperatures to look up in the calibration; inf for a query without length."""
         return self.index.form.temperatures(self.vectors, self.compatibility, 1.0 / self.temperatures)
 
+    def suited(self) -> Rows:
+        """The queries that the index can be asked."""
+        if self.question.guarantee or self.k is not None:
+            known = self.k is None or self.depth is not None
+            return np.flatnonzero(np.isfinite(self.equal) & known)
+        return np.flatnonzero([plan is not None for plan in self.plans])
+
+    @cached_property
+    def depth(self) -> int | None:
+        """The level at which the k best rows are found."""
+        assert self.k is not None
+        return self.index.calibration.depth(self.k, self.question.confidence)
+
+    @cached_property
     def plans(self) -> list[Plan | None]:
         """The plan of each query."""
         question, calibration = self.question, self.index.calibration
         return [calibration.plan(one, question.tolerance, question.confidence) for one in self.equal.tolist()]
 
-    def answers(self, some: Rows, plans: "Sequence[Plan | None] | None") -> Estimate:
+    def answers(self, some: Rows) -> Estimate:
         """What the lists say to some of the queries."""
         asked = Asked(self.vectors[some], self.added[some], self.equal[some].astype(np.float64), self._score(some))
         live = self.view.snapshot.live
@@ -112,13 +125,19 @@ class _Asking:
             self.values, self._verify, None if everything else live, len(live), self.view.snapshot.value_scale
         )
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
-            if plans is None:
-                found = assured(self.index, arena, asked, self.question.tolerance, show=self.show)
-            else:
-                known = [plan for plan in plans if plan is not None]
-                found = calibrated(self.index, arena, asked, known, self.question.tolerance, show=self.show)
+            found = self._found(arena, asked, some)
         finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
         return replace(found, sure=found.sure & finite & np.isfinite(found.error))
+
+    def _found(self, arena: Arena, asked: Asked, some: Rows) -> Estimate:
+        tolerance = self.question.tolerance
+        if self.question.guarantee:
+            return assured(self.index, arena, asked, tolerance, show=self.show)
+        if self.k is not None:
+            assert self.depth is not None
+            return best(self.index, arena, asked, self.depth, show=max(self.k, self.show))
+        plans = [plan for plan in (self.plans[number] for number in some.tolist()) if plan is not None]
+        return calibrated(self.index, arena, asked, plans, tolerance, show=self.show)
 
     def presented(self, found: Estimate, some: Rows) -> Answers:
         """Estimates as answers; those that are not sure may be anything."""
@@ -127,24 +146,30 @@ class _Asking:
 
     def _presented(self, found: Estimate, some: Rows) -> Answers:
         question, kind = self.question.part(some), self.view.layout.kind
-        log_mass, read = found.blend.log_mass, found.near.blend
-        there = found.near.rows >= 0
-        logits = np.where(there, found.near.logits, -np.inf).astype(np.float64)
+        log_mass, read, used = found.blend.log_mass, found.near.blend, found.blend
+        scored, rows, logits = found.near.scored, found.near.rows[:, : self.show], found.near.logits[:, : self.show]
+        if self.k is not None:
+            chosen = found.near.rows[:, : self.k]
+            read = used = blend_of_rows(self.values, chosen, found.near.logits[:, : self.k])
+            scored = (chosen >= 0).sum(1)
+        logits = np.where(rows >= 0, logits, -np.inf).astype(np.float64)
         temperatures = self.temperatures[some]
         answered = Found(
-            value=found.blend.value.astype(self.values.dtype or np.float32),
-            spread=found.blend.spread,
+            value=used.value.astype(self.values.dtype or np.float32),
+            spread=used.spread,
             log_mass=log_mass,
-            effective=found.blend.effective,
+            effective=used.effective,
             mass=np.minimum(np.exp(np.where(read.mass > 0, read.peak, -np.inf) - log_mass) * read.mass, 1.0),
-            scored=found.near.scored,
-            rows=found.near.rows,
+            scored=scored,
+            rows=rows,
             weights=np.exp(logits - log_mass[:, None]),
-            scores=np.where(there, logits * temperatures[:, None], -np.inf),
+            scores=np.where(rows >= 0, logits * temperatures[:, None], -np.inf),
             head_weights=None,
         )
         error = found.error
-        if question.guarantee:  # what a calibration saw was rounded already
+        if self.k is not None:  # with this confidence, they are the k best
+            error = np.full(len(some), question.tolerance * self.view.snapshot.value_scale)
+        if question.guarantee:
             error = error + rounding(self.view, answered, self.block.values, question, gathered=False)
         numbers = isinstance(self.values, Numbers)
         return replace(
@@ -152,9 +177,13 @@ class _Asking:
             kind=kind.value,
             error=error,
             error_kind="bound" if question.guarantee else "calibrated",
-            log_mass_error=found.log_mass_error + ROUNDING * (np.abs(log_mass) + 1.0),
+            log_mass_error=None if self.k is not None else self._log_mass_error(found),
             source=self.view,
         )
+
+    def _log_mass_error(self, found: Estimate) -> npt.NDArray[np.float64]:
+        error: npt.NDArray[np.float64] = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
+        return error
 
     def _values(self) -> Values:
         kind, values = self.view.layout.kind, self.block.values

@@ -158,11 +158,14 @@ class Reader(Mapping[str, Value]):
         compatibility: Compared | None = None,
         where: Mapping[str, Any] | None = None,
         mask: Any = None,
+        tolerance: float = 0.0,
     ) -> Any:
-        """Look a query up the hard way: the best key takes all. An Answer with one contributor, or Answers of such."""
-        return self.lookup(
-            query, k=1, temperature=temperature, compatibility=compatibility, where=where, mask=mask, show=1
-        )
+        """Look a query up the hard way: the best key takes all. An Answer with one contributor, or Answers of such.
+
+        With a `tolerance`, the best key is one that the index found, which it is with confidence 0.95.
+        """
+        options: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "tolerance": tolerance}
+        return self.lookup(query, k=1, where=where, mask=mask, show=1, **options)
 
     def compare(
         self,

@@ -61,6 +61,7 @@ class Calibration:
     log_mass_errors: Array  # (t, c, j)
     surprises: Array  # (t, c, j)
     best: Array  # (c,), the best score of each query
+    depths: Array  # (c, k), the level at which its first, second ... best row is found, when those are looked for
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -74,6 +75,18 @@ class Calibration:
         if wanted not in self._known:
             self._known[wanted] = self._cheapest(cell, tolerance, confidence)
         return self._known[wanted]
+
+    def depth(self, k: int, confidence: float) -> int | None:
+        """The level at which all of the k best rows are found; None when nobody knows one."""
+        if k > self.depths.shape[1]:
+            return None
+        level = limit(self.depths[None, :, :k].max(2), confidence)
+        return None if level is None or level >= len(LEVELS) else int(level)
+
+    @cached_property
+    def strange(self) -> float:
+        """A best score below this is not usual."""
+        return float(np.quantile(self.best[self._choosing :], STRANGE))
 
     @cached_property
     def _choosing(self) -> int:
@@ -120,8 +133,7 @@ class Calibration:
         if errors is None or masses is None:
             return None
         farthest, surprise = float(at_stops(self.doubts).max()), float(at_stops(self.surprises).max())
-        nearest = float(np.quantile(self.best[self._choosing :], STRANGE))
-        return Plan(doubt, least, most, errors, masses, farthest, surprise, nearest)
+        return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange)
 
 
 def _first(fine: npt.NDArray[np.bool_]) -> Counts:

@@ -26,7 +26,7 @@ from softkv.maths.moments import without
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-_MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best")
+_MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,9 @@ class ListIndex:
             return "was calibrated at no temperatures"
         if measured.best.shape != (measured.doubts.shape[1],):
             return "was calibrated on queries without a best score"
-        for name in _MEASURED[1:-1]:
+        if measured.depths.ndim != 2 or len(measured.depths) != len(measured.best):
+            return f"holds depths of shape {measured.depths.shape}"
+        for name in _MEASURED[1:-2]:
             shape = getattr(measured, name).shape
             if shape != (len(temperatures), measured.doubts.shape[1], len(LEVELS)):
                 return f"holds {name} of shape {shape}"

@@ -35,12 +35,6 @@ class Opening:
     doubts: Array  # (b, j), the expected error then, as a share of the value scale
     log_mass: Array  # (b,), of all lists, estimated
 
-    def unread(self, stops: Counts) -> Chosen:
-        """The lists that stay closed when each query opens its first (b,) lists, (b, l)."""
-        closed = np.empty(self.order.shape, np.bool_)
-        np.put_along_axis(closed, self.order, np.arange(self.order.shape[1]) >= stops[:, None], axis=1)
-        return closed
-
 
 def opening(lists: Lists, tilt: Tilt, *, scale: float) -> Opening:
     """How lists are opened for some queries; `scale` is the value scale."""
@@ -49,15 +43,36 @@ def opening(lists: Lists, tilt: Tilt, *, scale: float) -> Opening:
     priority = np.where(lists.counts > 0, errors / np.maximum(lists.counts, 1), -1.0)
     np.put_along_axis(priority, np.argpartition(-_best(lists, tilt), first - 1, axis=1)[:, :first], np.inf, axis=1)
     order = np.argsort(-priority, axis=1)
-    read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
     sorted_errors = np.take_along_axis(errors, order, axis=1)
     # What is left, summed from the end: the difference of two large sums would be their rounding.
     left = np.zeros((len(order), order.shape[1] + 1))
     left[:, :-1] = sorted_errors[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
-    levels = np.array(LEVELS) * float(lists.counts.sum())
-    stops = np.stack([np.maximum(np.searchsorted(row, levels, side="right"), first) for row in read])
+    stops = _stops(lists, order)
     doubts = np.sqrt(np.take_along_axis(left, stops, axis=1)) / (total[:, None] * (scale or 1.0))
     return Opening(order, stops, doubts, log_mass)
+
+
+def ranked(lists: Lists, tilt: Tilt) -> tuple[Counts, Counts]:
+    """The order in which lists are opened when only the best rows are wanted, (b, l), and its levels, (b, j).
+
+    It is the same at any temperature.
+    """
+    order = np.argsort(-_best(lists, tilt), axis=1)
+    return order, _stops(lists, order)
+
+
+def closed(order: Counts, stops: Counts) -> Chosen:
+    """The lists that stay closed when each query opens its first (b,) lists, (b, l)."""
+    found = np.empty(order.shape, np.bool_)
+    np.put_along_axis(found, order, np.arange(order.shape[1]) >= stops[:, None], axis=1)
+    return found
+
+
+def _stops(lists: Lists, order: Counts) -> Counts:
+    """How many lists are open at each level: at least the few likeliest."""
+    read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
+    levels, first = np.array(LEVELS) * float(lists.counts.sum()), min(FIRST, order.shape[1])
+    return np.stack([np.maximum(np.searchsorted(row, levels, side="right"), first) for row in read])
 
 
 def _best(lists: Lists, tilt: Tilt) -> Array:

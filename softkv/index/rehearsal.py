@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.index.calibration import Calibration
-from softkv.index.opening import LEVELS, Opening, opening
+from softkv.index.opening import LEVELS, Opening, closed, opening, ranked
 from softkv.maths.blending import Blend, merge
 from softkv.maths.farfield import Array, Floats, Lists, Tilt, estimated, tilted
 from softkv.maths.moments import Rows, Told
+from softkv.maths.ranking import no_ranking
 
 Counts = npt.NDArray[np.int64]
+TOP = 64  # best rows of each query that are looked for
 HELD = 1 << 24  # sums held at once
 ASKED = 512  # queries that go through all rows together
 BLOCK = 1 << 13  # rows scored together
@@ -43,7 +45,7 @@ def rehearsed(
     quick = lists.rounded()
     held = len(temperatures) * (len(LEVELS) + 1) * (lists.values.shape[1] + 2)
     step = max(1, min(ASKED, HELD // held))
-    parts, best = [], []
+    parts, best, depths = [], [], []
     for start in range(0, len(queries), step):
         some = queries[start : start + step]
         rehearsal = _Rehearsal(quick, some, temperatures, scale)
@@ -55,11 +57,13 @@ def rehearsed(
         rehearsal.read(offsets, rows, counted, told)
         parts.append(rehearsal.compared())
         best.append(rehearsal.peaks + added[start : start + step])
+        depths.append(rehearsal.depths(offsets))
     doubts, errors, log_masses, surprises = (
         np.concatenate(x, axis=1, dtype=np.float32) for x in zip(*parts, strict=True)
     )
     nearest = np.concatenate(best, dtype=np.float32)
-    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises, nearest)
+    found = np.concatenate(depths, dtype=np.float32)
+    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises, nearest, found)
 
 
 class _Rehearsal:
@@ -69,10 +73,12 @@ class _Rehearsal:
         self.lists, self.queries, self.scale = lists, queries, scale
         self.sharpness = [float(1.0 / temperature) for temperature in temperatures]
         # For each temperature the level at which a list is opened, (c, l); what it follows from is large, and not kept.
-        self.levels = [_levels(self._opening(position)[1]) for position in range(len(self.sharpness))]
+        opened = (self._opening(position)[1] for position in range(len(self.sharpness)))
+        self.levels = [_levels(one.order, one.stops) for one in opened]
         shape = (len(self.sharpness), len(queries), len(LEVELS) + 1)
         self.masses, self.totals = np.zeros(shape), np.zeros((*shape, lists.values.shape[1]))
         self.peaks = np.full(len(queries), -np.inf)  # of the scores so far
+        self.ranking = no_ranking(np.empty((len(queries), 0), queries.dtype), TOP)
 
     def _opening(self, position: int) -> tuple[Tilt, Opening]:
         tilt = tilted(self.lists, self.queries * self.sharpness[position])
@@ -90,7 +96,9 @@ class _Rehearsal:
             keys, values = rows(start, stop)
             scores = self.queries.astype(keys.dtype, copy=False) @ keys.T
             scores[:, ~counted[start:stop]] = -np.inf
-            self._rebase(scores.max(1, initial=-np.inf))
+            peaks = scores.max(1, initial=-np.inf)
+            self.ranking = self.ranking.offer(scores, peaks, start)
+            self._rebase(peaks)
             scores -= np.where(np.isfinite(self.peaks), self.peaks, 0.0)[:, None].astype(scores.dtype)
             for position, sharp in enumerate(self.sharpness):
                 weights = np.exp(scores * sharp)
@@ -112,6 +120,13 @@ class _Rehearsal:
             self.totals[position] *= factor[:, None, None]
         self.peaks = higher
 
+    def depths(self, offsets: Counts) -> npt.NDArray[np.int8]:
+        """The level at which each of the best rows is found, (c, TOP), when the best are what is wanted."""
+        order, stops = ranked(self.lists, tilted(self.lists, self.queries))
+        owners = np.asarray(np.searchsorted(offsets, np.maximum(self.ranking.rows, 0), side="right") - 1)
+        levels = np.take_along_axis(_levels(order, stops), owners, axis=1)
+        return np.where(self.ranking.rows >= 0, levels, 0).astype(np.int8)
+
     def compared(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Doubts, errors, errors of the logarithm of the mass, and surprises, (t, c, j) each."""
         found = [self._compared(position) for position in range(len(self.sharpness))]
@@ -125,7 +140,7 @@ class _Rehearsal:
         errors, log_mass_errors, surprises = [], [], []
         for level in range(len(LEVELS)):
             near = Blend(peaks, masses[:, level], totals[:, level], np.zeros_like(peaks))
-            blend = merge(near, estimated(self.lists, tilt, opened.unread(opened.stops[:, level])))
+            blend = merge(near, estimated(self.lists, tilt, closed(opened.order, opened.stops[:, level])))
             errors.append(np.linalg.norm(blend.value - exact, axis=1) / (self.scale or 1.0))
             log_mass_errors.append(np.abs(blend.log_mass - peaks - np.log(masses[:, -1])))
             surprises.append(np.abs(blend.log_mass - opened.log_mass))
@@ -133,8 +148,8 @@ class _Rehearsal:
         return (opened.doubts.astype(np.float64), *(np.stack(x, axis=1) for x in columns))  # type: ignore[return-value]
 
 
-def _levels(opened: Opening) -> npt.NDArray[np.int8]:
+def _levels(order: Counts, stops: Counts) -> npt.NDArray[np.int8]:
     """The level at which each list is opened; one more than there are for those that are not."""
-    places = np.argsort(opened.order, axis=1)  # where each list stands in the order
-    found = [np.searchsorted(stops, at, side="right") for stops, at in zip(opened.stops, places, strict=True)]
+    places = np.argsort(order, axis=1)  # where each list stands in the order
+    found = [np.searchsorted(ends, at, side="right") for ends, at in zip(stops, places, strict=True)]
     return np.stack(found).astype(np.int8)

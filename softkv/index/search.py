@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
-from softkv.index.opening import opening
+from softkv.index.opening import closed, opening, ranked
 from softkv.maths.blending import Blend, Numbers, Values, merge
 from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
@@ -71,7 +71,7 @@ def calibrated(
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
     near = _opened(index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show)
-    far = estimated(index.quick, tilt, opened.unread(stops), squares=isinstance(arena.values, Numbers))
+    far = estimated(index.quick, tilt, closed(opened.order, stops), squares=isinstance(arena.values, Numbers))
     blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
     # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
@@ -81,6 +81,19 @@ def calibrated(
     error = np.full(len(plans), tolerance * arena.scale)
     log_mass_error = np.array([plan.log_mass_error for plan in plans])
     return _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
+
+
+def best(index: ListIndex, arena: Arena, asked: Asked, level: int, *, show: int) -> Estimate:
+    """The best rows, as far as they are found at a level, and all of the mass: what `near` names is what counts."""
+    tilt = tilted(index.quick, asked.vectors)
+    order, levels = ranked(index.quick, tilt)
+    stops = levels[:, level]
+    near = _opened(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
+    far = estimated(index.quick, tilt, closed(order, stops), squares=isinstance(arena.values, Numbers))
+    blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
+    sure = near.blend.peak * asked.temperatures >= index.calibration.strange
+    nothing = np.zeros(len(sure))
+    return _with_tail(index, arena, asked, Estimate(near, blend, nothing, nothing, sure), show)
 
 
 def assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, *, show: int) -> Estimate:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from softkv.maths.arrays import Array, DType, Library, library_of
-from softkv.maths.weighting import NEVER, Weights
+from softkv.maths.weighting import NEVER, Weights, weigh
 
 RUN = 1024  # rows that one float32 may add up
 
@@ -237,6 +237,17 @@ class Labels:
         # Summed by code: a one-hot matrix would hold `count` numbers for every row.
         total = library_of(weights.weights).sums_by_code(self.array, weights.weights, self.count)
         return Blend(weights.peak, total.sum(-1), total, weights.excess)
+
+
+def blend_of_rows(values: Values, rows: Array, logits: Array) -> Blend:
+    """The blend of each query's own rows, (..., b, k) with their logits; -1 and -inf where there are fewer."""
+    library = library_of(logits)
+    own = library.copy(logits[..., None, :])  # (..., b, 1, k)
+    weights = weigh(own, library.largest(library.constant(own)), masked=True)
+    blend = values.gather(rows).blend(weights)
+    square = None if blend.square is None else blend.square[..., 0, :]
+    excess = None if blend.excess is None else blend.excess[..., 0]
+    return Blend(blend.peak[..., 0], blend.mass[..., 0], blend.total[..., 0, :], excess, square)
 
 
 def gather_rows(x: Array, rows: Array) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from softkv.maths.arrays import Array
-from softkv.maths.blending import Blend, Labels, Values, Vectors, gather_rows, merge, stand_in, too_light
+from softkv.maths.blending import Blend, Labels, Values, Vectors, blend_of_rows, gather_rows, merge, stand_in, too_light
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import Inputs, checked, refuse_all_masked, refuse_scores, refuse_values
@@ -105,7 +105,10 @@ class _Asking:
             used, seen = full.blend, full.seen
         else:
             full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k, shown))
-            used, seen = self.heaviest(full.ranking, inputs.k), self.library.minimum(full.seen, inputs.k)
+            used, seen = (
+                blend_of_rows(inputs.values, full.ranking.rows[..., : inputs.k], full.ranking.logits[..., : inputs.k]),
+                self.library.minimum(full.seen, inputs.k),
+            )
         refuse_all_masked(full.seen, self.queries.start)
         refuse_values(inputs.values, used)
         return self.found(full, used, seen) if inputs.heads is None else self.found_by_heads(full, used, seen)
@@ -158,16 +161,6 @@ class _Asking:
         if not self.may_mask:
             return self.library.full(logits.shape[:-1], logits.shape[-1], like=self.library.indices(0, 1, like=logits))
         return (logits > NEVER).sum(-1)
-
-    def heaviest(self, ranking: Ranking, k: int) -> Blend:
-        """The blend of the k heaviest rows, which are other rows for every query."""
-        library = self.library
-        logits = library.copy(ranking.logits[..., None, :k])  # (..., b, 1, k): every query has rows of its own
-        weights = weigh(logits, library.largest(library.constant(logits)), masked=True)
-        blend = self.inputs.values.gather(ranking.rows[..., :k]).blend(weights)
-        square = None if blend.square is None else blend.square[..., 0, :]
-        excess = None if blend.excess is None else blend.excess[..., 0]
-        return Blend(blend.peak[..., 0], blend.mass[..., 0], blend.total[..., 0, :], excess, square)
 
     def found(self, full: "_Folded", used: Blend, seen: Array) -> Found:
         """The findings without heads."""
