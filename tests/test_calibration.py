@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from softkv.index.calibration import Calibration, limit
+from softkv.index.calibration import BEST, Calibration, limit
 from softkv.index.opening import LEVELS
 
 TEMPERATURES = np.array([0.1, 0.2, 0.4], np.float32)
@@ -84,3 +84,16 @@ def test_limits_are_those_of_the_binomial_distribution() -> None:
     """Of 59 errors the largest is above 95% of all with 95% sureness, since 0.95 ** 59 < 0.05; of 58 it is not."""
     assert limit(np.arange(59.0)[None], 0.95) == 58.0
     assert limit(np.arange(58.0)[None], 0.95) is None
+
+
+def test_the_best_rows_are_looked_for_as_deep_as_they_were_found() -> None:
+    """The next larger number that was rehearsed counts; beyond the largest, or where some were not found, none does."""
+    known = calibration(2000)
+    for k, place in ((1, 0), (3, 2), (64, 6)):
+        found = known.depth(k, 0.95)
+        assert found is not None
+        assert found[0] == BEST[place]
+        assert 0.95 <= (known.depths[:, place] <= found[1]).mean() <= 0.975
+    assert known.depth(65, 0.95) is None
+    known.depths[:200, 0] = 1.0
+    assert known.depth(1, 0.95) is None

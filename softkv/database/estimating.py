@@ -105,8 +105,8 @@ class _Asking:
         return np.flatnonzero([plan is not None for plan in self.plans])
 
     @cached_property
-    def depth(self) -> int | None:
-        """The level at which the k best rows are found."""
+    def depth(self) -> tuple[int, float] | None:
+        """How the k best rows are found."""
         assert self.k is not None
         return self.index.calibration.depth(self.k, self.question.confidence)
 

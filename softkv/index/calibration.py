@@ -29,6 +29,8 @@ Counts = npt.NDArray[np.int64]
 MARGINS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # of the tolerance that plans are chosen to keep, in turn
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
 STRANGE = 0.005  # of the queries that judge, those whose best score is lowest, are not counted as usual
+LENIENCE = 0.5  # how much lower still it may be, as a share of their distance from the median
+BEST = (1, 2, 4, 8, 16, 32, 64)  # how many of the best rows are looked for
 THRESHOLDS = 16  # doubts at which plans may stop
 
 
@@ -43,7 +45,7 @@ class Plan:
     log_mass_error: float
     farthest: float  # a larger doubt than this was not seen
     surprise: float  # nor a larger difference between the logarithms of the masses, foretold and found,
-    nearest: float  # nor, but for a few, a best score below this
+    nearest: float  # nor, but for a few, a best score near this
 
     def stops(self, doubts: Array) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
@@ -61,7 +63,7 @@ class Calibration:
     log_mass_errors: Array  # (t, c, j)
     surprises: Array  # (t, c, j)
     best: Array  # (c,), the best score of each query
-    depths: Array  # (c, k), the level at which its first, second ... best row is found, when those are looked for
+    depths: Array  # (c, len(BEST)), the share of the k best rows that is expected before all of them are found
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -76,17 +78,19 @@ class Calibration:
             self._known[wanted] = self._cheapest(cell, tolerance, confidence)
         return self._known[wanted]
 
-    def depth(self, k: int, confidence: float) -> int | None:
-        """The level at which all of the k best rows are found; None when nobody knows one."""
-        if k > self.depths.shape[1]:
+    def depth(self, k: int, confidence: float) -> tuple[int, float] | None:
+        """How many best rows to look for, and the share of them to expect, so that the k best are all found."""
+        place = int(np.searchsorted(BEST, k))
+        if place == len(BEST):
             return None
-        level = limit(self.depths[None, :, :k].max(2), confidence)
-        return None if level is None or level >= len(LEVELS) else int(level)
+        share = limit(self.depths[None, :, place], confidence)
+        return None if share is None or share >= 1 else (BEST[place], share)
 
     @cached_property
     def strange(self) -> float:
         """A best score below this is not usual."""
-        return float(np.quantile(self.best[self._choosing :], STRANGE))
+        low, median = np.quantile(self.best[self._choosing :], (STRANGE, 0.5)).tolist()
+        return float(low - LENIENCE * (median - low))
 
     @cached_property
     def _choosing(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import IndexDamaged
-from softkv.index.calibration import Calibration
+from softkv.index.calibration import BEST, Calibration
 from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
 from softkv.maths.farfield import Array, Lists
@@ -137,7 +137,7 @@ class ListIndex:
             return "was calibrated at no temperatures"
         if measured.best.shape != (measured.doubts.shape[1],):
             return "was calibrated on queries without a best score"
-        if measured.depths.ndim != 2 or len(measured.depths) != len(measured.best):
+        if measured.depths.shape != (len(measured.best), len(BEST)):
             return f"holds depths of shape {measured.depths.shape}"
         for name in _MEASURED[1:-2]:
             shape = getattr(measured, name).shape

@@ -23,6 +23,8 @@ Counts = npt.NDArray[np.int64]
 # How many rows to read, as shares of all that are in lists.
 LEVELS = tuple(float(f"{share:.3g}") for share in np.geomspace(0.001, 0.4, 14))
 FIRST = 3  # lists that are opened at every level
+LIKELY = 512  # lists that the best rows are looked for in
+HALVINGS = 16  # until the logit of the last of them is known
 STEEP = 40.0  # e to the variance is not taken any further: such a list is opened before all others anyway
 
 
@@ -47,32 +49,52 @@ def opening(lists: Lists, tilt: Tilt, *, scale: float) -> Opening:
     # What is left, summed from the end: the difference of two large sums would be their rounding.
     left = np.zeros((len(order), order.shape[1] + 1))
     left[:, :-1] = sorted_errors[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
-    stops = _stops(lists, order)
+    read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
+    levels = np.array(LEVELS) * float(lists.counts.sum())
+    stops = np.stack([np.maximum(np.searchsorted(row, levels, side="right"), first) for row in read])
     doubts = np.sqrt(np.take_along_axis(left, stops, axis=1)) / (total[:, None] * (scale or 1.0))
     return Opening(order, stops, doubts, log_mass)
 
 
-def ranked(lists: Lists, tilt: Tilt) -> tuple[Counts, Counts]:
-    """The order in which lists are opened when only the best rows are wanted, (b, l), and its levels, (b, j).
+def ranked(lists: Lists, tilt: Tilt, k: int) -> tuple[Counts, Array]:
+    """The lists to open when only the k best rows are wanted, (b, m), and the share found before each of them.
 
-    It is the same at any temperature.
+    A logit above which k rows are expected, if logits are normal, says how many of these each list holds.
     """
-    order = np.argsort(-_best(lists, tilt), axis=1)
-    return order, _stops(lists, order)
+    best = _best(lists, tilt)
+    some = min(LIKELY, best.shape[1])
+    likely = np.argpartition(-best, some - 1, axis=1)[:, :some]
+    likely = np.take_along_axis(likely, np.argsort(-np.take_along_axis(best, likely, axis=1), axis=1), axis=1)
+    means, counts, tops = (
+        np.take_along_axis(tilt.peaks, likely, axis=1),
+        lists.counts[likely],
+        np.take_along_axis(best, likely, axis=1),
+    )
+    deviations = np.sqrt(np.take_along_axis(tilt.variances, likely, axis=1)) + np.finfo(np.float32).tiny
+    low, high = tops[:, -1:] - 1.0, tops[:, :1] + 1.0
+    with np.errstate(over="ignore"):  # of a list whose keys are all alike
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            more = (counts * _above((middle - means) / deviations)).sum(1, keepdims=True) > k
+            low, high = np.where(more, middle, low), np.where(more, high, middle)
+        expected = counts * _above((low - means) / deviations)
+    before = expected.cumsum(1) - expected
+    return likely, before / np.maximum(expected.sum(1, keepdims=True), np.finfo(np.float32).tiny)
 
 
-def closed(order: Counts, stops: Counts) -> Chosen:
-    """The lists that stay closed when each query opens its first (b,) lists, (b, l)."""
-    found = np.empty(order.shape, np.bool_)
-    np.put_along_axis(found, order, np.arange(order.shape[1]) >= stops[:, None], axis=1)
+def _above(deviations: Array) -> Array:
+    """The share of a normal distribution above so many standard deviations, to a few percent of itself (Lin, 1989)."""
+    far = np.minimum(np.abs(deviations), 12.0)
+    tail = 0.5 * np.exp(-0.717 * far - 0.416 * far * far)
+    found: Array = np.where(deviations > 0, tail, 1.0 - tail)
     return found
 
 
-def _stops(lists: Lists, order: Counts) -> Counts:
-    """How many lists are open at each level: at least the few likeliest."""
-    read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
-    levels, first = np.array(LEVELS) * float(lists.counts.sum()), min(FIRST, order.shape[1])
-    return np.stack([np.maximum(np.searchsorted(row, levels, side="right"), first) for row in read])
+def closed(order: Counts, stops: Counts, lists: int) -> Chosen:
+    """Which of so many lists stay closed when each query opens its first (b,) of them, (b, l)."""
+    found = np.ones((len(order), lists), np.bool_)
+    np.put_along_axis(found, order, np.arange(order.shape[1]) >= stops[:, None], axis=1)
+    return found
 
 
 def _best(lists: Lists, tilt: Tilt) -> Array:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from softkv.index.calibration import Calibration
+from softkv.index.calibration import BEST, Calibration
 from softkv.index.opening import LEVELS, Opening, closed, opening, ranked
 from softkv.maths.blending import Blend, merge
 from softkv.maths.farfield import Array, Floats, Lists, Tilt, estimated, tilted
@@ -20,7 +20,6 @@ from softkv.maths.moments import Rows, Told
 from softkv.maths.ranking import no_ranking
 
 Counts = npt.NDArray[np.int64]
-TOP = 64  # best rows of each query that are looked for
 HELD = 1 << 24  # sums held at once
 ASKED = 512  # queries that go through all rows together
 BLOCK = 1 << 13  # rows scored together
@@ -78,7 +77,7 @@ class _Rehearsal:
         shape = (len(self.sharpness), len(queries), len(LEVELS) + 1)
         self.masses, self.totals = np.zeros(shape), np.zeros((*shape, lists.values.shape[1]))
         self.peaks = np.full(len(queries), -np.inf)  # of the scores so far
-        self.ranking = no_ranking(np.empty((len(queries), 0), queries.dtype), TOP)
+        self.ranking = no_ranking(np.empty((len(queries), 0), queries.dtype), BEST[-1])
 
     def _opening(self, position: int) -> tuple[Tilt, Opening]:
         tilt = tilted(self.lists, self.queries * self.sharpness[position])
@@ -120,12 +119,17 @@ class _Rehearsal:
             self.totals[position] *= factor[:, None, None]
         self.peaks = higher
 
-    def depths(self, offsets: Counts) -> npt.NDArray[np.int8]:
-        """The level at which each of the best rows is found, (c, TOP), when the best are what is wanted."""
-        order, stops = ranked(self.lists, tilted(self.lists, self.queries))
+    def depths(self, offsets: Counts) -> Floats:
+        """The share of the k best rows that is expected before all of them are found, (c, ks); 1 where they are not."""
         owners = np.asarray(np.searchsorted(offsets, np.maximum(self.ranking.rows, 0), side="right") - 1)
-        levels = np.take_along_axis(_levels(order, stops), owners, axis=1)
-        return np.where(self.ranking.rows >= 0, levels, 0).astype(np.int8)
+        tilt, found = tilted(self.lists, self.queries), []
+        for k in BEST:
+            order, before = ranked(self.lists, tilt, k)
+            shares = np.ones((len(order), len(self.lists.counts)))
+            np.put_along_axis(shares, order, before, axis=1)
+            needed = np.where(self.ranking.rows[:, :k] >= 0, np.take_along_axis(shares, owners[:, :k], axis=1), 0.0)
+            found.append(needed.max(1))
+        return np.stack(found, axis=1)
 
     def compared(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Doubts, errors, errors of the logarithm of the mass, and surprises, (t, c, j) each."""
@@ -140,7 +144,9 @@ class _Rehearsal:
         errors, log_mass_errors, surprises = [], [], []
         for level in range(len(LEVELS)):
             near = Blend(peaks, masses[:, level], totals[:, level], np.zeros_like(peaks))
-            blend = merge(near, estimated(self.lists, tilt, closed(opened.order, opened.stops[:, level])))
+            blend = merge(
+                near, estimated(self.lists, tilt, closed(opened.order, opened.stops[:, level], len(self.lists.counts)))
+            )
             errors.append(np.linalg.norm(blend.value - exact, axis=1) / (self.scale or 1.0))
             log_mass_errors.append(np.abs(blend.log_mass - peaks - np.log(masses[:, -1])))
             surprises.append(np.abs(blend.log_mass - opened.log_mass))

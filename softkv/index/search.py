@@ -71,7 +71,12 @@ def calibrated(
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
     near = _opened(index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show)
-    far = estimated(index.quick, tilt, closed(opened.order, stops), squares=isinstance(arena.values, Numbers))
+    far = estimated(
+        index.quick,
+        tilt,
+        closed(opened.order, stops, len(index.quick.counts)),
+        squares=isinstance(arena.values, Numbers),
+    )
     blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
     # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
@@ -83,13 +88,15 @@ def calibrated(
     return _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
 
 
-def best(index: ListIndex, arena: Arena, asked: Asked, level: int, *, show: int) -> Estimate:
-    """The best rows, as far as they are found at a level, and all of the mass: what `near` names is what counts."""
+def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
+    """The best rows, as a calibration says how to find them, and all of the mass: what `near` names is what counts."""
     tilt = tilted(index.quick, asked.vectors)
-    order, levels = ranked(index.quick, tilt)
-    stops = levels[:, level]
+    order, before = ranked(index.quick, tilt, depth[0])
+    stops = np.maximum((before <= depth[1]).sum(1), 1)
     near = _opened(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
-    far = estimated(index.quick, tilt, closed(order, stops), squares=isinstance(arena.values, Numbers))
+    far = estimated(
+        index.quick, tilt, closed(order, stops, len(index.quick.counts)), squares=isinstance(arena.values, Numbers)
+    )
     blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange
     nothing = np.zeros(len(sure))
