@@ -82,7 +82,7 @@ class Answer:
     spread: Any  # the weighted standard deviation of numbers, else None
     log_mass: Any  # log of the summed exp(logit) of all rows: how much is known here; with heads (h,)
     effective: Any  # how many rows really contributed; with heads (h,)
-    mass: Any  # the share of the full mass that the rows in the value hold; with heads (h,)
+    mass: Any  # the share of the full mass that the rows in the value hold, None if unknown; with heads (h,)
     scored: int  # how many rows are in the value
     temperature: Any
     contributors: tuple[Contributor, ...]  # the heaviest first
@@ -90,7 +90,7 @@ class Answer:
     labels: tuple[object, ...] | None = None
     kind: str | None = None  # number, vector, label or text; None for the values of plain arrays
     error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
-    error_kind: str = "exact"  # or "bound", or "calibrated"
+    error_kind: str = "exact"  # or "bound", "calibrated", "unknown"
     log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
 
     @property
@@ -139,7 +139,7 @@ class Answers:
     spread: Array | None  # (b,), for numbers
     log_mass: Array  # (b,); with heads (b, h)
     effective: Array  # (b,); with heads (b, h)
-    mass: Array  # (b,); with heads (b, h)
+    mass: Array | None  # (b,); with heads (b, h)
     scored: Array  # (b,)
     temperature: Any  # one for all, or (b,)
     rows: Array  # (b, s), the heaviest first; -1 where there are fewer
@@ -187,7 +187,7 @@ class Answers:
             spread=None if self.spread is None else _single(self.spread[index]),
             log_mass=_single(self.log_mass[index]),
             effective=_single(self.effective[index]),
-            mass=_single(self.mass[index]),
+            mass=None if self.mass is None else _single(self.mass[index]),
             scored=int(self.scored[index]),
             temperature=_single(self.temperature[index] if getattr(self.temperature, "ndim", 0) else self.temperature),
             contributors=self._contributors(index),

@@ -104,6 +104,8 @@ def how_exact(answer: Answer) -> str:
     """How far the answer can be trusted."""
     if answer.error_kind == "exact":
         return f"exact over {answer.scored:,}"
+    if answer.error is None:
+        return f"error unknown, {answer.scored:,} scored"
     return f"error {short(answer.error)} ({answer.error_kind}), {answer.scored:,} scored"
 
 
@@ -207,7 +209,9 @@ def comparison_as_text(found: Comparison) -> str:
     lines = [f"exact   {exact}"]
     for name in ("hard", "top_k", "soft"):
         answer = getattr(found, name)
-        held = f"{_mean(answer.mass):6.1%} of the mass, effective {short(_mean(answer.effective))}"
+        share = _mean(answer.mass)
+        held = "an unknown share" if share is None else f"{share:6.1%}"
+        held = f"{held} of the mass, effective {short(_mean(answer.effective))}"
         lines.append(f"{name.replace('_', ' '):7} {value_of(answer)}   ({held})")
     for one in found.strip:
         lines.append(f"  T {short(one.temperature):>9}  {bar(one.weight)}  {short(one.value)}")

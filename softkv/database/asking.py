@@ -18,6 +18,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.database.estimating import estimate
 from softkv.database.profile import REAL
+from softkv.database.proposing import propose
 from softkv.database.question import Compared, Question
 from softkv.database.rounding import rounding
 from softkv.database.view import View
@@ -44,12 +45,20 @@ class Candidates:
 def ask(view: View, question: Question) -> Answers:
     """The answers to a question: estimated where that is good enough, and else by a scan."""
     found = estimate(view, question, scan)
+    if found is None:
+        found = propose(view, question, answer_among)
     return scan(view, question) if found is None else found
 
 
 def scan(view: View, question: Question) -> Answers:
     """The answers to a question, of all rows."""
     return _answered(view, question, _candidates(view, question))
+
+
+def answer_among(view: View, question: Question, rows: Rows) -> Answers:
+    """The answers to a question of these rows alone."""
+    snapshot = view.snapshot
+    return _answered(view, question, Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows))
 
 
 def ask_each(view: View, question: Question) -> Answers:

@@ -16,11 +16,12 @@ from softkv.database.embedding import Embedding, Given, Progress
 from softkv.database.indexed import NAME
 from softkv.database.indexing import Wanted, build
 from softkv.database.profile import Profile, Temperature, checked_temperature
+from softkv.database.proposing import build_proposer
 from softkv.database.reader import Reader, Value
 from softkv.database.reembedding import reembed
 from softkv.database.summary import Info, summary
 from softkv.database.view import Findings, View
-from softkv.errors import KeyMissing, StoreError, StoreExists
+from softkv.errors import InputError, KeyMissing, StoreError, StoreExists
 from softkv.storage import Added, Report, Store
 from softkv.transfer import load
 
@@ -255,6 +256,7 @@ class SoftKV(Reader, MutableMapping[str, Value]):
 
     def build_index(
         self,
+        kind: str = "lists",
         *,
         lists: int | None = None,
         queries: Any = None,
@@ -267,6 +269,8 @@ class SoftKV(Reader, MutableMapping[str, Value]):
         Lookups and adds go on meanwhile. What is added later is scanned by every lookup until the index is built again.
 
         Args:
+            kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory
+                string of FAISS. Their answers have no stated error; where there are lists as well, these answer.
             lists: How many lists the items are divided into.
             queries: Vectors like those that will be asked, at least 100, to calibrate on; otherwise items are.
             temperatures: The lowest and the highest temperature to calibrate for; otherwise around that of the store.
@@ -276,13 +280,18 @@ class SoftKV(Reader, MutableMapping[str, Value]):
         self._store.require_writable()
         with self._lock:
             asking.require_items(self._view().snapshot)
-        build(self._store, self._changing, self._new_view, Wanted(lists, queries, temperatures, backend), progress)
+        if kind != "lists":
+            if lists is not None or queries is not None or temperatures is not None:
+                raise InputError(f"expected lists, queries and temperatures only for lists, not for {kind!r}.")
+            build_proposer(self._store, self._changing, self._new_view, kind, backend, progress)
+        else:
+            build(self._store, self._changing, self._new_view, Wanted(lists, queries, temperatures, backend), progress)
         return self.info()
 
     def drop_index(self) -> None:
         """Forget the index; lookups scan again."""
         with self._changing:
-            self._store.drop_index(NAME)
+            self._store.drop_index()
 
     def reembed(self, embedder: Given, *, progress: Progress | None = None) -> int:
         """Embed all items again with another model; returns how many.

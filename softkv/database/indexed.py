@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
@@ -18,6 +19,7 @@ from softkv.storage import IndexFile, Snapshot, ValueKind
 from softkv.storage.layout import Rows
 
 NAME = "lists"  # of the index file
+PROPOSER = "proposer"  # of that of a proposer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +91,39 @@ class Indexes:
             values = as_vectors(snapshot.values(more), snapshot, written.lists.values.shape[1])
             self._current, self._dead = self._current.without(more, keys, values), dead
         return self._current
+
+
+class Proposers:
+    """The proposer that a handle has read, shared with its snapshots."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: tuple[int, int] | None = None
+        self._found: Proposer | None = None
+
+    def of(self, snapshot: Snapshot) -> Proposer | None:
+        """The proposer of this commit, or None when there is none that can be used."""
+        with self._lock:
+            try:
+                file = snapshot.index(PROPOSER)
+                if file is None:
+                    return None
+                with_file = snapshot.generation, file.commit
+                if self._file != with_file:
+                    self._found, self._file = None, with_file
+                    self._found = _read(file.read(), snapshot, file.rows)
+                file.close()
+            except (IndexDamaged, FormatTooNew):
+                return None
+            return self._found
+
+
+def _read(content: memoryview, snapshot: Snapshot, rows: int) -> Proposer:
+    assert snapshot.layout is not None
+    known = int.from_bytes(content[:8], "little")
+    if known > rows:
+        raise IndexDamaged(f"the proposer knows {known} rows, but {rows} were there: build it again")
+    return Proposer.from_bytes(content[8:], width=snapshot.layout.key_width, rows=known)
 
 
 def form_keys(form: Form, snapshot: Snapshot, rows: Rows) -> Array:

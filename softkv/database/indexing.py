@@ -52,16 +52,16 @@ def build(
     store: Store, lock: threading.RLock, view: Callable[[], View], wanted: Wanted, told: Told | None
 ) -> ListIndex:
     """Build an index of everything that is in the store now; it is there when this returns."""
-    progress = told or _untold
+    progress = told or untold
     started, before = time.monotonic(), view()
     asked = _checked_queries(before, wanted.queries)
-    form = _form(before, asked)
+    form = form_for(before, asked)
     rows = np.flatnonzero(before.snapshot.live)
     _require_enough(before, len(rows))
     count = _checked_count(wanted.lists, len(rows))
     temperatures = _temperatures(before, wanted.temperatures)
     order, offsets = arranged(
-        lambda some: _clustered(before.snapshot, form, some), rows, count, backend=wanted.backend, progress=progress
+        lambda some: clustered(before.snapshot, form, some), rows, count, backend=wanted.backend, progress=progress
     )
     with lock:
         offsets, generation = _laid(store, before.snapshot, order, offsets, progress)
@@ -79,11 +79,11 @@ def build(
     return index
 
 
-def _untold(_stage: str, _done: int, _total: int) -> None:
+def untold(_stage: str, _done: int, _total: int) -> None:
     """Nobody wants to know."""
 
 
-def _form(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
+def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     """The form of an index for the way in which this store compares."""
     snapshot, compatibility = view.snapshot, view.profile.compatibility or "dot"
     if compatibility not in FORMS:
@@ -151,7 +151,7 @@ def _checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
     return vectors
 
 
-def _clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.float32]:
+def clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.float32]:
     """The keys of some rows, as they are arranged: where directions are compared, their directions."""
     keys = snapshot.vectors(rows)
     if form.name == "cosine":

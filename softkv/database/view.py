@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
-from softkv.database.indexed import Indexes, Written, with_labels
+from softkv.database.indexed import Indexes, Proposers, Written, with_labels
 from softkv.database.profile import Profile, Temperature
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
+from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.learning.temperature import typical_temperature
 from softkv.storage import Layout, Snapshot, ValueKind
@@ -93,6 +94,11 @@ class View:
         found = self._findings.indexes.of(self.snapshot)
         return found if found is None or self.labels is None else with_labels(found, len(self.labels))
 
+    @cached_property
+    def proposer(self) -> Proposer | None:
+        """The proposer of rows, if there is one that can be believed."""
+        return self._findings.proposers.of(self.snapshot)
+
     @property
     def index_problem(self) -> str:
         """Why an index that was built cannot be used; empty when nothing is wrong."""
@@ -159,7 +165,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._temperatures: dict[tuple[str, Identity | None], Temperature] = {}
-        self.indexes = Indexes()
+        self.indexes, self.proposers = Indexes(), Proposers()
         self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at
         self._lock = threading.Lock()
 
