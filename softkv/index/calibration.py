@@ -17,7 +17,7 @@ Shapes: t temperatures, c calibration queries, j levels.
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,7 @@ def limit(errors: Array, confidence: float) -> float | None:
     return None if rank is None else float(np.sort(errors, axis=1)[:, rank - 1].max())
 
 
+@lru_cache
 def _rank(count: int, confidence: float) -> int | None:
     """The first of so many errors in order that has this share of all below it, with the sureness of LUCK.
 

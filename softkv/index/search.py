@@ -17,7 +17,7 @@ import numpy.typing as npt
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import closed, opening, ranked
-from softkv.maths.blending import Blend, Numbers, Values, merge
+from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
@@ -89,15 +89,17 @@ def calibrated(
 
 
 def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
-    """The best rows, as a calibration says how to find them, and all of the mass: what `near` names is what counts."""
+    """The best rows, as a calibration says how to find them, and all of the mass.
+
+    What counts of it are the rows that `near` names: no values are read, and both blends have none.
+    """
+    arena = replace(arena, values=Vectors(np.empty((arena.rows, 0), np.float32)))
     tilt = tilted(index.quick, asked.vectors)
     order, before = ranked(index.quick, tilt, depth[0])
     stops = np.maximum((before <= depth[1]).sum(1), 1)
     near = _opened(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
-    far = estimated(
-        index.quick, tilt, closed(order, stops, len(index.quick.counts)), squares=isinstance(arena.values, Numbers)
-    )
-    blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
+    far = estimated(index.quick, tilt, closed(order, stops, len(index.quick.counts)))
+    blend = merge(near.blend, replace(far, peak=far.peak + asked.added, total=near.blend.total))
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange
     nothing = np.zeros(len(sure))
     return _with_tail(index, arena, asked, Estimate(near, blend, nothing, nothing, sure), show)

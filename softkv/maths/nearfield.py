@@ -92,7 +92,8 @@ class _Flat:
         rows, best = np.full((self.count, show), -1, np.int64), np.full((self.count, show), -np.inf, np.float32)
         if not show or not len(self.logits):
             return rows, best
-        places = np.flatnonzero(self.logits >= np.repeat(self._promising(show), self.lengths))
+        least = self._promising(show)
+        places = np.flatnonzero(self.logits >= (least[0] if self.count == 1 else np.repeat(least, self.lengths)))
         segments = np.searchsorted(self.starts, places, side="right") - 1
         queries, logits = self.queries[segments], self.logits[places]
         numbers = self.firsts[segments] + places - self.starts[segments]
@@ -127,7 +128,7 @@ class _Flat:
         if len(self.logits):
             np.maximum.at(peak, self.queries, self._peaks())
         base = np.where(np.isfinite(peak), peak, np.float32(0.0))
-        self.logits -= np.repeat(base[self.queries], self.lengths)
+        self.logits -= base[0] if self.count == 1 else np.repeat(base[self.queries], self.lengths)
         np.maximum(self.logits, np.float32(FLOOR), out=self.logits)
         weights = np.exp(self.logits)
         masses = self._by_segment(weights)
