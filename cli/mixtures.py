@@ -24,9 +24,18 @@ class Mixture(NamedTuple):
     queries: Array  # (b, d), of length 1
 
 
-def mixture(items: int, width: int, value_width: int, queries: int, seed: int) -> Mixture:
+def mixture(
+    items: int,
+    width: int,
+    value_width: int,
+    queries: int,
+    seed: int,
+    *,
+    asking: tuple[float, float] | None = None,
+) -> Mixture:
     """Items in clusters whose sizes fall as 1/rank; the same for the same arguments.
 
+    Queries spread around the centres as keys do; or, with `asking`, each as far as it likes between these two numbers.
     Made in blocks, so that it takes little more memory than what comes of it.
 
     >>> made = mixture(1000, 8, 2, 5, seed=0)
@@ -35,14 +44,27 @@ def mixture(items: int, width: int, value_width: int, queries: int, seed: int) -
     """
     rng = np.random.default_rng(seed)
     draw = _Clusters(rng, max(1, min(MOST_CENTRES, items // MEMBERS)), width)
-    slopes = rng.standard_normal((width, value_width), dtype=np.float32)
-    keys, values = np.empty((items, width), np.float32), np.empty((items, value_width), np.float32)
+    keys = np.empty((items, width), np.float32)
     for start in range(0, items, BLOCK):
-        part = slice(start, min(start + BLOCK, items))
-        keys[part] = draw.keys(part.stop - start)
-        noise = rng.standard_normal((part.stop - start, value_width), dtype=np.float32)
-        values[part] = np.tanh(STEEPNESS * (keys[part] @ slopes)) + NOISE * noise
-    return Mixture(keys, values, draw.keys(queries))
+        keys[start : start + BLOCK] = draw.keys(min(BLOCK, items - start))
+    return Mixture(keys, values_of(keys, value_width, rng), draw.keys(queries, asking))
+
+
+def values_of(keys: Array, width: int, rng: np.random.Generator) -> Array:
+    """Values that follow from keys, but for some noise, (n, width)."""
+    slopes = rng.standard_normal((keys.shape[1], width), dtype=np.float32)
+    values = np.empty((len(keys), width), np.float32)
+    for start in range(0, len(keys), BLOCK):
+        part = keys[start : start + BLOCK]
+        noise = rng.standard_normal((len(part), width), dtype=np.float32)
+        values[start : start + BLOCK] = np.tanh(STEEPNESS * (part @ slopes)) + NOISE * noise
+    return values
+
+
+def of_length_1(vectors: Array) -> Array:
+    """The directions of vectors, in their place."""
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 class _Clusters:
@@ -50,20 +72,16 @@ class _Clusters:
 
     def __init__(self, rng: np.random.Generator, count: int, width: int) -> None:
         self._rng = rng
-        self._centres = _of_length_1(rng.standard_normal((count, width), dtype=np.float32))
+        self._centres = of_length_1(rng.standard_normal((count, width), dtype=np.float32))
         self._spreads = rng.uniform(*SPREADS, count).astype(np.float32)
         shares = 1.0 / np.arange(1, count + 1)
         self._shares = shares / shares.sum()
 
-    def keys(self, count: int) -> Array:
-        """Some keys, in no order, (count, d)."""
+    def keys(self, count: int, around: tuple[float, float] | None = None) -> Array:
+        """Some keys, in no order, (count, d), with the spreads of their clusters or with others."""
         members = self._rng.choice(len(self._centres), count, p=self._shares)
         apart = self._rng.standard_normal((count, self._centres.shape[1]), dtype=np.float32)
-        apart *= (self._spreads[members] / float(np.sqrt(apart.shape[1])))[:, None]
+        spreads = self._spreads[members] if around is None else self._rng.uniform(*around, count).astype(np.float32)
+        apart *= (spreads / float(np.sqrt(apart.shape[1])))[:, None]
         apart += self._centres[members]
-        return _of_length_1(apart)
-
-
-def _of_length_1(vectors: Array) -> Array:
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors
+        return of_length_1(apart)

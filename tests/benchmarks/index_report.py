@@ -1,0 +1,99 @@
+"""How the figures of the index are told: a table for each section, what was to be reached, and whether it was.
+
+Figures that are drawn later, or compared with later ones, are kept in the folder of the run.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from softkv.database import estimating
+
+HEAD = "| what | figure | against | goal | reached |\n|---|---|---|---|---|"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a figure is to be: at most a number, or at least."""
+
+    limit: float
+    shown: str
+    least: bool = False
+
+    def reached(self, figure: float) -> str:
+        """Whether it is, or by how much not."""
+        if figure >= self.limit if self.least else figure <= self.limit:
+            return "yes"
+        missed = 1.0 - figure / self.limit if self.least else figure / self.limit - 1.0
+        if missed >= 1:
+            return f"missed: {figure / self.limit:.3g} × the goal"
+        return f"missed by {missed:.1%}" if missed < 0.1 else f"missed by {missed:.0%}"
+
+
+def at_most(limit: float, shown: str = "") -> Goal:
+    """The goal not to exceed a number.
+
+    >>> at_most(0.6).reached(0.75)
+    'missed by 25%'
+    """
+    return Goal(limit, f"≤ {shown or format(limit, 'g')}")
+
+
+def at_least(limit: float, shown: str = "") -> Goal:
+    """The goal not to stay below a number.
+
+    >>> at_least(0.95, "95%").reached(0.95)
+    'yes'
+    """
+    return Goal(limit, f"≥ {shown or format(limit, 'g')}", least=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bench:
+    """One run: where it works, how large, how often; and what it tells."""
+
+    folder: Path
+    figures: Path
+    scale: float = 1.0
+    rounds: int = 15
+    pause: float = 0.2  # seconds, in which the threads of the contestant before go to sleep
+    threads: int = 1
+    texts: str | None = None  # the folder of clinc150 and banking77
+    anew: set[str] | None = None  # indexes that were built by this run; None where those of others will do
+    begun: list[str] = field(default_factory=list)
+
+    def sized(self, count: int, least: int = 1) -> int:
+        """So many, scaled down."""
+        return max(least, round(count * self.scale))
+
+    def begin(self, title: str, *notes: str) -> None:
+        """The head of a section, and of its table."""
+        print("\n".join(["", f"### {title}", "", *(f"{note}\n" for note in notes), HEAD]), flush=True)
+        self.begun.append(title)
+
+    def row(
+        self, what: str, figure: str, against: str = "", goal: Goal | None = None, value: float | None = None
+    ) -> None:
+        """A line of the table; `value` is compared with the goal."""
+        reached = "" if goal is None or value is None else goal.reached(value)
+        print(f"| {what} | {figure} | {against} | {goal.shown if goal else ''} | {reached} |", flush=True)
+
+    def keep(self, name: str, found: Mapping[str, Any]) -> None:
+        """Remember figures under a name, for later sections and later runs."""
+        (self.folder / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """What was remembered, if it was."""
+        path = self.folder / f"{name}.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+Section = Callable[[Bench], None]
+
+
+def never_cheap() -> str:
+    """Let no store be so small that it is scanned; returns the words to say so."""
+    estimating.CHEAP = 0
+    return "So small a store would be scanned by itself; here its index is asked all the same (`CHEAP = 0`)."
