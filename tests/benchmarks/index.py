@@ -17,10 +17,11 @@ from pathlib import Path
 from softkv_cli.machine import threads
 
 from .index_contests import scans
+from .index_quality import mixture, spectrum, text
 from .index_report import Bench, Section, never_cheap
 from .machine import machine
 
-SECTIONS: dict[str, Section] = {"scans": scans}
+SECTIONS: dict[str, Section] = {"scans": scans, "mixture": mixture, "spectrum": spectrum, "text": text}
 NEED_TEXTS = ("text",)
 
 

@@ -26,7 +26,7 @@ from .index_report import Bench, Goal, at_least, at_most, never_cheap
 WITHIN = 0.01  # of the value scale
 ENOUGH = 0.95  # of the queries
 DRAWN = 32  # queries that the plots are drawn from
-MOST_DRAWN = 12  # times four is the k of the largest top-k drawn, as a power of two
+DRAWN_K = (1, 4, 16, 64, 256, 1024, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,11 @@ def opened(db: Any, queries: Array, temperature: float, level: int | None = None
     question = Question(queries, "cosine", temperature, show=0, tolerance=WITHIN)
     asking = _Asking(view, view.index, question)
     # Nothing is doubted at a level of our own choice: it is how wrong it is that we want to see.
-    plans = asking.plans() if level is None else [Plan(-1.0, level, level, 0.0, 0.0, np.inf, np.inf, -np.inf)] * len(queries)
+    plans = (
+        asking.plans()
+        if level is None
+        else [Plan(-1.0, level, level, 0.0, 0.0, np.inf, np.inf, -np.inf)] * len(queries)
+    )
     return None if None in plans else asking.answers(np.arange(len(queries)), plans)
 
 
@@ -92,7 +96,9 @@ def mixture(bench: Bench) -> None:
     estimates(bench, "Mixture", data, (0.05, 0.07, 0.1), aims)
     with softkv.open(store_of(bench, data), "r") as db:
         seconds = db.info().index.built["seconds"]
-    bench.row(f"building the index, {data.count:,} × {index_data.WIDTH}", f"{seconds} s", "", at_most(120, "120 s"), seconds)
+    bench.row(
+        f"building the index, {data.count:,} × {index_data.WIDTH}", f"{seconds} s", "", at_most(120, "120 s"), seconds
+    )
 
 
 def spectrum(bench: Bench) -> None:
@@ -135,9 +141,7 @@ def _times(bench: Bench, db: Any, data: DataSet, temperatures: tuple[float, ...]
     return found
 
 
-def _told(
-    bench: Bench, db: Any, data: DataSet, temperature: float, aims: Aims, times: Mapping[str, Any]
-) -> None:
+def _told(bench: Bench, db: Any, data: DataSet, temperature: float, aims: Aims, times: Mapping[str, Any]) -> None:
     """The rows of one temperature."""
     queries = data.items.queries
     true = truth(bench, data, queries, temperature)
@@ -151,7 +155,9 @@ def _told(
         scanned = f", {found.scanned.sum()} of {len(queries)} scanned"
         bench.row(f"{label}: within 1%", f"{share:.1%}{scanned}", "", at_least(ENOUGH, "95%"), share)
     goal = at_most(aims.rows, f"{aims.rows:.0%}")
-    bench.row(f"T {temperature:g}: rows read", _spread(single.rows, "%"), "mean, 95th percentile", goal, float(single.rows.mean()))
+    bench.row(
+        f"T {temperature:g}: rows read", shares(single.rows), "mean, 95th percentile", goal, float(single.rows.mean())
+    )
     _beside(bench, db, queries, true, temperature, single)
 
 
@@ -183,7 +189,7 @@ def _drawn(bench: Bench, title: str, db: Any, data: DataSet) -> None:
         assert estimate is not None
         alone, both = (np.median(off(one.value, true, scale)) for one in (estimate.near.blend, estimate.blend))
         found["lists"].append([float(estimate.near.scored.mean() / len(db)), float(alone), float(both)])
-    for k in (4**power for power in range(MOST_DRAWN) if 4**power <= min(4096, len(db))):
+    for k in (one for one in DRAWN_K if one <= len(db)):
         answers = db.lookup(queries, k=k, temperature=TEMPERATURE, tolerance=0)
         found["top"].append([k / len(db), float(np.median(off(answers.value, true, scale)))])
     bench.keep(f"errors-{title.lower()}", found)
@@ -193,5 +199,6 @@ def _quantiles(errors: Floats) -> str:
     return f"{np.median(errors):.2g}, {np.quantile(errors, 0.95):.2g}"
 
 
-def _spread(shares: Floats, _: str) -> str:
-    return f"{shares.mean():.2%}, {np.quantile(shares, 0.95):.2%}"
+def shares(rows: Floats) -> str:
+    """The mean and the 95th percentile of shares."""
+    return f"{rows.mean():.2%}, {np.quantile(rows, 0.95):.2%}"
