@@ -16,12 +16,29 @@ from pathlib import Path
 
 from softkv_cli.machine import threads
 
+from .index_adding import adding
 from .index_contests import scans
+from .index_coverage import coverage
+from .index_growth import changed, growth
+from .index_plots import plots
+from .index_processes import memory, opening
 from .index_quality import mixture, spectrum, text
 from .index_report import Bench, Section, never_cheap
 from .machine import machine
 
-SECTIONS: dict[str, Section] = {"scans": scans, "mixture": mixture, "spectrum": spectrum, "text": text}
+SECTIONS: dict[str, Section] = {
+    "scans": scans,
+    "mixture": mixture,
+    "spectrum": spectrum,
+    "text": text,
+    "growth": growth,
+    "changed": changed,
+    "opening": opening,
+    "memory": memory,
+    "adding": adding,
+    "coverage": coverage,
+    "plots": plots,
+}
 NEED_TEXTS = ("text",)
 
 
@@ -32,7 +49,7 @@ def main() -> None:
         bench = _bench(chosen, chosen.folder or Path(stack.enter_context(tempfile.TemporaryDirectory())))
         print(f"{machine()}, {_versions(bench.threads)}", flush=True)
         if bench.scale < 1:
-            print(f"\nScaled down to {bench.scale:g} of its size. {never_cheap()}", flush=True)
+            print(f"\nScaled down to {bench.scale:g} of its size. {stack.enter_context(never_cheap())}", flush=True)
         for name in chosen.sections or SECTIONS:
             if name in NEED_TEXTS and not bench.texts:
                 print(f"\n### {name}: left out, because SOFTKV_DATA does not name the folder of texts", flush=True)

@@ -4,7 +4,8 @@ Figures that are drawn later, or compared with later ones, are kept in the folde
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,11 @@ class Bench:
 Section = Callable[[Bench], None]
 
 
-def never_cheap() -> str:
-    """Let no store be so small that it is scanned; returns the words to say so."""
-    estimating.CHEAP = 0
-    return "So small a store would be scanned by itself; here its index is asked all the same (`CHEAP = 0`)."
+@contextmanager
+def never_cheap() -> Iterator[str]:
+    """Let no store be so small that it is scanned; gives the words to say so."""
+    before, estimating.CHEAP = estimating.CHEAP, 0
+    try:
+        yield "So small a store would be scanned by itself; here its index is asked all the same (`CHEAP = 0`)."
+    finally:
+        estimating.CHEAP = before
