@@ -104,8 +104,8 @@ def _row(bench: Bench, what: str, found: list[Judged], kind: Kind, confidence: f
     if not shares:
         bench.row(what, "all scanned", against, goal)
         return None
-    covered, worst = float(np.concatenate(held).mean()), min(shares)
-    bench.row(what, f"{covered:.1%}, at one temperature {worst:.1%}", against, goal, covered)
+    covered, worst, count = float(np.concatenate(held).mean()), min(shares), sum(map(len, held))
+    bench.row(what, f"{covered:.1%} of {count:,}, at one temperature {worst:.1%}", against, goal, covered)
     return covered
 
 

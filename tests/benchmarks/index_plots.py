@@ -4,15 +4,30 @@ Drawn from what the other sections measured in the same folder; what is not ther
 files, whose lines differ in style and marker as well, so that they can be told apart in grey.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .index_report import Bench
 
-DARK, MIDDLE, LIGHT, PALE = "#1b2a49", "#b8432f", "#5b8c8a", "#d9a441"
-STYLES = ((DARK, "-", "o"), (MIDDLE, "--", "s"), (LIGHT, "-.", "^"), (PALE, ":", "D"))
-RELIABLE = {"svg.fonttype": "none", "svg.hashsalt": "softkv", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
+STYLES = (
+    ("#1b2a49", "-", "o"),
+    ("#b8432f", "--", "s"),
+    ("#5b8c8a", "-.", "^"),
+    ("#d9a441", ":", "D"),
+    ("#7a7a7a", (0, (5, 1, 1, 1, 1, 1)), "v"),
+)
+SETTINGS = {
+    "svg.fonttype": "none",  # texts as texts
+    "svg.hashsalt": "softkv",  # the same file for the same figures
+    "font.sans-serif": ["DejaVu Sans"],  # every text would name all others as well
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+}
+THIN = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 2))}
 ERRORS = ("mixture", "spectrum", "text")
+LIKE, BETWEEN = "like the items", "at temperatures between"
 
 
 def plots(bench: Bench) -> None:
@@ -25,7 +40,7 @@ def plots(bench: Bench) -> None:
     mpl.use("svg")
     bench.figures.mkdir(parents=True, exist_ok=True)
     print("\n### Plots\n", flush=True)
-    with mpl.rc_context(RELIABLE):
+    with mpl.rc_context(SETTINGS):
         for name, draw in (("errors", _errors), ("growth", _growth), ("coverage", _coverage)):
             figure = draw(bench)
             print(f"- {name}: {_saved(figure, bench.figures / f'index-{name}.svg')}", flush=True)
@@ -50,6 +65,14 @@ def _line(axes: Any, number: int, label: str, across: list[float], up: list[floa
     axes.plot(across, up, color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.4, label=label)
 
 
+def _plain(axis: Any, told: Callable[[float, Any], str]) -> None:
+    """Whole powers of ten, in plain figures: others, and those with exponents, take most of a small file."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axis.set_major_formatter(FuncFormatter(told))
+    axis.set_minor_locator(NullLocator())
+
+
 def _errors(bench: Bench) -> Any:
     """A panel for each data set: the best item, the best k, lists alone, lists and what is far from them."""
     found = [kept for kept in (bench.kept(f"errors-{name}") for name in ERRORS) if kept is not None]
@@ -61,13 +84,13 @@ def _errors(bench: Bench) -> Any:
         shares, errors = (list(column) for column in zip(*one["top"], strict=True))
         _line(axes, 0, "opened lists + far field", read, both)
         _line(axes, 1, "opened lists alone", read, alone)
-        _line(axes, 2, "the best k items", shares, errors)
-        axes.plot(
-            shares[:1], errors[:1], color=PALE, linestyle="", marker="*", markersize=11, label="hard: the best item"
-        )
-        axes.axhline(0.01, color="black", linewidth=0.8, linestyle=(0, (1, 2)))
+        _line(axes, 2, "the best k items, found for nothing", shares, errors)
+        _line(axes, 3, "the best item (hard)", shares[:1], errors[:1])
+        axes.axhline(0.01, **THIN)
         axes.set(xscale="log", yscale="log", title=f"{one['title']}, T = {one['temperature']}")
         axes.set_xlabel("share of the keys that is read")
+        _plain(axes.xaxis, lambda share, _: f"{share:.4%}".rstrip("0%").rstrip(".") + "%")
+        _plain(axes.yaxis, lambda error, _: f"{error:g}")
     panels[0].set_ylabel("error, as a share of the value scale")
     panels[0].legend(fontsize=7, loc="lower left")
     return figure
@@ -78,12 +101,16 @@ def _growth(bench: Bench) -> Any:
     found = bench.kept("growth")
     if found is None:
         return None
+    from matplotlib.ticker import LogLocator
+
     figure, (axes,) = _axes(1, 4.2, 3.2)
     for number, (name, label) in enumerate((("index", "within 1%, by the index"), ("scan", "exact, by a scan"))):
         _line(axes, number, label, found["items"], [1e3 * seconds for seconds in found[name]])
     axes.set(xscale="log", yscale="log", title=f"Keys {found['width']} wide, T = {found['temperature']}")
-    axes.set_xticks(found["items"], [f"{count:,}" for count in found["items"]])
-    axes.minorticks_off()
+    axes.set_xticks(found["items"])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    _plain(axes.xaxis, lambda count, _: f"{count:,.0f}")
+    _plain(axes.yaxis, lambda milliseconds, _: f"{milliseconds:g}")
     axes.set_xlabel("items in the store")
     axes.set_ylabel("milliseconds for a query, median")
     axes.legend(fontsize=8)
@@ -91,29 +118,34 @@ def _growth(bench: Bench) -> Any:
 
 
 def _coverage(bench: Bench) -> Any:
-    """A panel for queries like the items, and one for the others."""
+    """A panel for queries like the items, one for temperatures between, and one for other queries."""
     found = bench.kept("coverage")
     if found is None:
         return None
-    figure, panels = _axes(2, 8.0, 3.4)
-    groups: tuple[list[str], list[str]] = ([], [])
-    for name in found["observed"]:
-        groups["like the items" not in name].append(name)
-    titles = ("Queries like the items", "Other queries, other temperatures")
-    for axes, names, title in zip(panels, groups, titles, strict=True):
-        _covered(axes, found, names)
-        axes.set(title=title, xlabel="confidence that was asked for")
+    figure, panels = _axes(3, 10.0, 3.4)
+    told = ("queries like the items", "at temperatures between", "other queries")
+    for number, (axes, title) in enumerate(zip(panels, told, strict=True)):
+        _covered(axes, found, [name for name in found["observed"] if _panel(name) == number])
+        axes.set(title=title, xlabel="confidence that was asked for", ylim=(0.5, 1.02))
+        for axis in (axes.xaxis, axes.yaxis):
+            _plain(axis, lambda share, _: f"{share:.0%}")
     panels[0].set_ylabel("share of estimates within their stated error")
     return figure
+
+
+def _panel(name: str) -> int:
+    return 0 if name.endswith(LIKE) else 1 if name.endswith(BETWEEN) else 2
 
 
 def _covered(axes: Any, found: dict[str, Any], names: list[str]) -> None:
     """A line for each kind of queries; none where all were scanned."""
     nominal = found["nominal"]
-    axes.plot(nominal, nominal, color="black", linewidth=0.8, linestyle=(0, (1, 2)))
+    axes.plot(nominal, nominal, **THIN)
+    axes.set_xticks(nominal)
     for number, name in enumerate(names):
         pairs = [pair for pair in zip(nominal, found["observed"][name], strict=True) if pair[1] is not None]
         if pairs:
             across, up = (list(column) for column in zip(*pairs, strict=True))
-            _line(axes, number, name.removesuffix(", like the items"), across, up)
-    axes.legend(fontsize=6.5, loc="lower right")
+            _line(axes, number, name.removesuffix(f", {LIKE}").removesuffix(f", {BETWEEN}"), across, up)
+    if len(axes.lines) > 1:
+        axes.legend(fontsize=6.5, loc="lower right")
