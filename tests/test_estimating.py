@@ -302,3 +302,18 @@ def test_a_snapshot_keeps_the_index_of_its_time(large: None, tmp_path: Path) -> 
             assert again.value == pytest.approx(expected.value)
             assert set(kinds(again)) == {"calibrated"}
             assert db.lookup(keys[:50], tolerance=0).value != pytest.approx(expected.value)
+
+
+def test_the_best_rows_are_found_where_lists_are_empty(large: None, tmp_path: Path) -> None:
+    """Lists that lost all their rows expect nothing, and hide nothing."""
+    with softkv.open(tmp_path / "s", compatibility="cosine") as db:
+        keys = keys_of(np.random.default_rng(14), ITEMS)
+        db.add([str(n) for n in range(ITEMS)], values_of("vector", keys), vectors=keys)
+        db.build_index(lists=400)
+        owners = db._view().index.owners(np.arange(ITEMS))
+        items = list(db.select())
+        db.delete([item.name for item in items if owners[item.row] % 2])
+        queries = keys_of(np.random.default_rng(15), 100)
+        found, exact = db.lookup(queries, k=8, show=8), db.lookup(queries, k=8, show=8, tolerance=0)
+        assert kinds(found).count("calibrated") > 80
+        assert np.mean([len(set(a) & set(b)) / 8 for a, b in zip(found.rows, exact.rows, strict=True)]) > 0.95

@@ -24,7 +24,8 @@ Counts = npt.NDArray[np.int64]
 LEVELS = tuple(float(f"{share:.3g}") for share in np.geomspace(0.001, 0.4, 14))
 FIRST = 3  # lists that are opened at every level
 LIKELY = 512  # lists that the best rows are looked for in
-HALVINGS = 16  # until the logit of the last of them is known
+FAR = 8.0  # standard deviations from the mean within which all rows are expected
+HALVINGS = 20  # until the logit of the last of them is known
 STEEP = 40.0  # e to the variance is not taken any further: such a list is opened before all others anyway
 
 
@@ -65,13 +66,11 @@ def ranked(lists: Lists, tilt: Tilt, k: int) -> tuple[Counts, Array]:
     some = min(LIKELY, best.shape[1])
     likely = np.argpartition(-best, some - 1, axis=1)[:, :some]
     likely = np.take_along_axis(likely, np.argsort(-np.take_along_axis(best, likely, axis=1), axis=1), axis=1)
-    means, counts, tops = (
-        np.take_along_axis(tilt.peaks, likely, axis=1),
-        lists.counts[likely],
-        np.take_along_axis(best, likely, axis=1),
-    )
+    means, counts = np.take_along_axis(tilt.peaks, likely, axis=1), lists.counts[likely]
     deviations = np.sqrt(np.take_along_axis(tilt.variances, likely, axis=1)) + np.finfo(np.float32).tiny
-    low, high = tops[:, -1:] - 1.0, tops[:, :1] + 1.0
+    there = counts > 0  # nothing is expected of the others, and they are nowhere
+    low = np.where(there, means - FAR * deviations, np.inf).min(1, keepdims=True)
+    high = np.where(there, means + FAR * deviations, -np.inf).max(1, keepdims=True)
     with np.errstate(over="ignore"):  # of a list whose keys are all alike
         for _ in range(HALVINGS):
             middle = (low + high) / 2

@@ -99,12 +99,9 @@ def opened(db: Any, queries: Array, temperature: float, level: int | None = None
     question = Question(queries, "cosine", temperature, show=0, tolerance=WITHIN)
     asking = _Asking(view, view.index, question)
     # Nothing is doubted at a level of our own choice: it is how wrong it is that we want to see.
-    plans = (
-        asking.plans()
-        if level is None
-        else [Plan(-1.0, level, level, 0.0, 0.0, np.inf, np.inf, -np.inf)] * len(queries)
-    )
-    return None if None in plans else asking.answers(np.arange(len(queries)), plans)
+    if level is not None:
+        asking.plans = [Plan(-1.0, level, level, 0.0, 0.0, np.inf, np.inf, -np.inf)] * len(queries)
+    return None if None in asking.plans else asking.answers(np.arange(len(queries)))
 
 
 def mixture(bench: Bench) -> None:
