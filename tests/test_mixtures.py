@@ -52,3 +52,14 @@ def test_blocks_are_all_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.linalg.norm(made.keys, axis=1) == pytest.approx(np.ones(150), abs=1e-6)
     assert np.abs(made.values).max() < 2
     assert len(np.unique(made.keys, axis=0)) == len(np.unique(made.values, axis=0)) == 150
+
+
+def test_queries_may_be_nearer_or_farther_than_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With spreads of their own they leave the keys as they are, and each is as far from its centre as it likes."""
+    usual, asked = mixture(1000, 32, 1, 200, seed=1), mixture(1000, 32, 1, 200, seed=1, asking=(0.01, 3.0))
+    assert np.array_equal(usual.keys, asked.keys)
+    monkeypatch.setattr(mixtures, "SPREADS", (0.01, 0.01))
+    centres = mixture(1000, 32, 1, 1, seed=1).keys
+    nearest = (asked.queries @ centres.T).max(axis=1)
+    assert nearest.max() > 0.99
+    assert nearest.min() < 0.7

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.index [SECTION ...] [--folder FOLDER]
 
 With a folder, data sets, stores and exact answers are kept there and used again, so that sections can be run one at a
-time; at full size they take some 25 GB. Ratios are of medians; contestants take turns in one process.
+time; at full size they take some 20 GB. Ratios are of medians; contestants take turns in one process.
 
 Does not judge: a goal that is missed is told, and nothing fails.
 """

@@ -6,6 +6,7 @@ call returns, softkv has synced what was added; what the others have is their ow
 
 import itertools
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,8 +52,7 @@ def _in_turn(bench: Bench, ways: dict[str, Adding], batches: list[Batch]) -> dic
     """What each took; nothing for those that are not installed."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _, (name, way) in itertools.product(range(ROUNDS), ways.items()):
-        folder = bench.folder / "adding"
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(dir=bench.folder))  # Chroma takes a path that it has seen for the same
         time.sleep(bench.pause)
         try:
             seconds[name].append(way(folder, batches))

@@ -186,10 +186,10 @@ def _many_queries(bench: Bench, db: Any, flat: Any, queries: Array) -> None:
 
 
 def recall(answers: Any, true: Any) -> float:
-    """The share of the true items that contribute; items are called by their numbers, from #1 on."""
+    """The share of the true items that are the heaviest; items are called by their numbers, from #1 on."""
     shares = []
     for answer, best in zip(answers, true, strict=True):
-        numbers = {int(one.key[1:]) - 1 for one in answer.contributors}
+        numbers = {int(one.key[1:]) - 1 for one in answer.contributors[: len(best)]}
         shares.append(len(numbers.intersection(best.tolist())) / len(best))
     return float(np.mean(shares))
 

@@ -4,6 +4,7 @@ Drawn from what the other sections measured in the same folder; what is not ther
 files, whose lines differ in style and marker as well, so that they can be told apart in grey.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def _saved(figure: Any, path: Path) -> str:
     if figure is None:
         return "nothing measured yet"
     figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    path.write_text(re.sub(r">\s+<", "><", path.read_text(encoding="utf-8")), encoding="utf-8")
     return f"{path}, {path.stat().st_size / 1e3:.0f} KB"
 
 
@@ -92,7 +94,7 @@ def _errors(bench: Bench) -> Any:
         _plain(axes.xaxis, lambda share, _: f"{share:.4%}".rstrip("0%").rstrip(".") + "%")
         _plain(axes.yaxis, lambda error, _: f"{error:g}")
     panels[0].set_ylabel("error, as a share of the value scale")
-    panels[0].legend(fontsize=7, loc="lower left")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 
@@ -142,10 +144,11 @@ def _covered(axes: Any, found: dict[str, Any], names: list[str]) -> None:
     nominal = found["nominal"]
     axes.plot(nominal, nominal, **THIN)
     axes.set_xticks(nominal)
-    for number, name in enumerate(names):
+    for name in names:
         pairs = [pair for pair in zip(nominal, found["observed"][name], strict=True) if pair[1] is not None]
         if pairs:
             across, up = (list(column) for column in zip(*pairs, strict=True))
-            _line(axes, number, name.removesuffix(f", {LIKE}").removesuffix(f", {BETWEEN}"), across, up)
+            label = name.removesuffix(f", {LIKE}").removesuffix(f", {BETWEEN}")
+            _line(axes, len(axes.lines) - 1, label, across, up)
     if len(axes.lines) > 1:
         axes.legend(fontsize=6.5, loc="lower right")

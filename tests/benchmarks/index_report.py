@@ -65,7 +65,7 @@ class Bench:
     anew: set[str] | None = None  # indexes that were built by this run; None where those of others will do
     begun: list[str] = field(default_factory=list)
 
-    def sized(self, count: int, least: int = 1) -> int:
+    def sized(self, count: float, least: int = 1) -> int:
         """So many, scaled down."""
         return max(least, round(count * self.scale))
 

@@ -1,0 +1,72 @@
+"""The figures of the index: at a tiny size, but whole."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+
+from .benchmarks.index_contests import recall
+from .benchmarks.index_quality import Judged
+from .benchmarks.index_report import HEAD
+
+ROOT = Path(__file__).parent.parent
+TINY = ("--scale", "0.003", "--rounds", "1", "--pause", "0")
+
+
+def told(folder: Path, *sections: str) -> str:
+    """What the command prints, with one thread, so that it does not disturb others."""
+    command = [sys.executable, "-m", "tests.benchmarks.index", *sections, *TINY, "--folder", str(folder)]
+    alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=os.environ | alone, capture_output=True, text=True, check=True)
+    return run.stdout
+
+
+def tables(printed: str) -> dict[str, dict[str, list[str]]]:
+    """The cells of each row, by section and by what they are about."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for part in printed.split("### ")[1:]:
+        name, (_, body) = part.split(":")[0], part.split(HEAD)
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.strip().splitlines()]
+        assert {len(cells) for cells in rows} == {5}
+        found[name] = {cells[0]: cells[1:] for cells in rows}
+    return found
+
+
+@pytest.mark.slow
+def test_the_table_comes_out(tmp_path: Path) -> None:
+    """Every goal of the two sections is answered, the scan recalls what FAISS finds, and what is drawn falls."""
+    found = tables(told(tmp_path, "scans", "mixture"))
+    assert list(found) == ["Scans", "Mixture"]
+    for rows in found.values():
+        assert all(reached.startswith(("yes", "missed")) for _, _, goal, reached in rows.values() if goal)
+    assert found["Scans"]["recall of top-32 by a scan"][0] == "1.0000"
+    assert {f"T {one}: rows read" for one in ("0.05", "0.07", "0.1")} <= set(found["Mixture"])
+    drawn = json.loads((tmp_path / "errors-mixture.json").read_text(encoding="utf-8"))
+    first, last = drawn["lists"][0], drawn["lists"][-1]  # rows read, errors of lists alone, errors with the far field
+    assert 0 < first[0] < last[0] < 1
+    assert first[2] < first[1]
+    assert last[2] < last[1] < first[1]
+    assert drawn["top"][0][1] > drawn["top"][-1][1]
+
+
+def test_within_means_all_three() -> None:
+    """The error is small, no larger than what is stated, and what is stated is small; each fails on its own."""
+    errors, stated = np.array([0.005, 0.02, 0.008, 0.005]), np.array([0.01, 0.03, 0.006, 0.02])
+    judged = Judged(errors, stated, np.full(4, 0.1), np.zeros(4, np.bool_))
+    assert judged.within == 0.25
+    assert str(judged) == "25.0% (error ≤ 1%: 75.0%, error ≤ stated: 75.0%, stated ≤ 1%: 50.0%), 0 of 4 scanned"
+
+
+def test_recall_counts_items_by_their_names(tmp_path: Path) -> None:
+    """The first item is #1, whatever its row; of four best items, three are the ones that are wanted."""
+    with softkv.open(tmp_path / "corners.softkv", compatibility="dot") as db:
+        db.add(vectors=np.eye(4), values=np.arange(4.0))
+        answers = db.lookup(np.eye(4), k=1, temperature=1.0)
+        assert recall(answers, np.array([[0], [1], [2], [0]])) == 0.75
+        assert db.check().ok
