@@ -60,6 +60,15 @@ def shown(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
+def times(ratio: float) -> str:
+    """A ratio as people say it.
+
+    >>> times(0.025), times(1.071)
+    ('1/40', '1.07 ×')
+    """
+    return f"{ratio:.3g} ×" if ratio > 0.5 else f"1/{1 / ratio:.3g}"
+
+
 def turns(bench: Bench, works: Mapping[str, Work], rounds: int | None = None) -> dict[str, Taken]:
     """What each took; they are asked in turn, back and forth, and the first round does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
@@ -197,4 +206,4 @@ def recall(answers: Any, true: Any) -> float:
 def compared(bench: Bench, what: str, ours: Taken, name: str, theirs: Taken, goal: Any = None) -> None:
     """A row with a ratio of medians."""
     ratio = ours.p50 / theirs.p50
-    bench.row(what, f"{ours}: {ratio:.3g} ×", f"{name}, {theirs}", goal, ratio)
+    bench.row(what, f"{ours}: {times(ratio)}", f"{name}, {theirs}", goal, ratio)

@@ -16,7 +16,7 @@ import numpy as np
 from softkv.index.engine import by_blas
 
 from . import index_data
-from .index_contests import TOP, shown
+from .index_contests import TOP, shown, times
 from .index_data import TEMPERATURE, DataSet, store_of
 from .index_report import Bench, at_most
 
@@ -97,7 +97,7 @@ def opening(bench: Bench) -> None:
     first, other = (statistics.median(taken[1:]) for taken in seconds.values())
     against = f"np.load of the keys, faiss.read_index, search, {shown(other)}"
     what = f"open and look up once, {shown(first)}"
-    bench.row(what, f"{first / other:.3g} ×", against, at_most(1 / 8, "1/8"), first / other)
+    bench.row(what, times(first / other), against, at_most(1 / 8, "1/8"), first / other)
 
 
 def memory(bench: Bench) -> None:

@@ -142,7 +142,7 @@ def estimates(
 
 def _times(bench: Bench, db: Any, data: DataSet, temperatures: tuple[float, ...]) -> dict[str, Any]:
     """One query and many, by the index and by torch."""
-    items, some = in_memory(data), data.items.queries[: bench.sized(BATCH_ASKED, least=32)]
+    items, some = in_memory(data), _batch(bench, data.items.queries)
     torch = Torch(items.keys, items.values)
     one: dict[str, Work] = torch.works(items.queries, batch=False)
     many: dict[str, Work] = torch.works(some, batch=True)
@@ -157,6 +157,11 @@ def _times(bench: Bench, db: Any, data: DataSet, temperatures: tuple[float, ...]
     return found
 
 
+def _batch(bench: Bench, queries: Array) -> Array:
+    """Those that are asked together."""
+    return queries[: bench.sized(BATCH_ASKED, least=32)]
+
+
 def _told(bench: Bench, db: Any, data: DataSet, temperature: float, aims: Aims, times: Mapping[str, Any]) -> None:
     """The rows of one temperature."""
     queries = data.items.queries
@@ -164,7 +169,7 @@ def _told(bench: Bench, db: Any, data: DataSet, temperature: float, aims: Aims, 
     single, many = judged_singly(db, queries, true, temperature), judged(db, queries, true, temperature)
     for found, what, goal in ((single, "one", aims.one), (many, "batch", aims.batch)):
         taken = times[what]
-        label = f"T {temperature:g}, {'1 query' if what == 'one' else 'many queries'}"
+        label = f"T {temperature:g}, {'1 query' if what == 'one' else f'{len(_batch(bench, queries))} queries'}"
         compared(bench, f"{label}: time", taken[f"{temperature}"], EXACT, exact_torch(taken), goal)
         found.row(bench, label)
     goal = at_most(aims.rows, f"{aims.rows:.0%}")
