@@ -24,6 +24,9 @@ def index() -> None:
 
 @index.command(epilog=options.example("softkv index build --db films.softkv"))
 @options.database
+@click.option(
+    "--kind", default="lists", show_default=True, help="lists; or hnsw, ivf, pq, rabitq or a FAISS factory string."
+)
 @click.option("--lists", type=click.IntRange(min=1), help="How many lists the items are divided into.")
 @click.option(
     "--temperatures",
@@ -43,6 +46,7 @@ def index() -> None:
 @options.progress_off
 def build(
     path: str,
+    kind: str,
     lists: int | None,
     temperatures: tuple[float, float] | None,
     queries: str | None,
@@ -61,7 +65,7 @@ def build(
         try:
             with output.stages("reading", quiet=no_progress) as moved:
                 found = db.build_index(
-                    lists=lists, queries=vectors, temperatures=temperatures, backend=backend, progress=moved
+                    kind, lists=lists, queries=vectors, temperatures=temperatures, backend=backend, progress=moved
                 )
         except KeyboardInterrupt:
             output.say(_interrupted(db, path))
@@ -101,7 +105,9 @@ def drop(path: str) -> None:
 
 def _told(found: "Info") -> str:
     """What `info` says about the index, in the words of the command."""
-    return NONE if found.index is None else in_options(str(found.index))
+    if found.index is None:
+        return NONE if found.proposer is None else f"{NONE}, but rows are proposed for {found.proposer}"
+    return in_options(str(found.index))
 
 
 def _lines(found: "Info") -> list[str]:

@@ -317,3 +317,29 @@ def test_the_best_rows_are_found_where_lists_are_empty(large: None, tmp_path: Pa
         found, exact = db.lookup(queries, k=8, show=8), db.lookup(queries, k=8, show=8, tolerance=0)
         assert kinds(found).count("calibrated") > 80
         assert np.mean([len(set(a) & set(b)) / 8 for a, b in zip(found.rows, exact.rows, strict=True)]) > 0.95
+
+
+@pytest.mark.parametrize("compatibility", ["dot", "scaled_dot"])
+@pytest.mark.parametrize("options", [{}, {"guarantee": "bound"}], ids=str)
+def test_heads_are_estimated_too(stores: dict[str, softkv.SoftKV], compatibility: str, options: dict[str, Any]) -> None:
+    """Each head is a lookup of its own; values, masses and the weights of each head are those of a scan, nearly."""
+    db = stores[compatibility]
+    p = db.info().value_width
+    heads = softkv.Heads.random(3, query_width=7, key_width=WIDTH, value_width=p, head_width=4, output_width=2, seed=1)
+    queries = np.random.default_rng(16).standard_normal((30, 7))
+    temperature = db.info().temperature * (1 if not options else 30)
+    asked = {"heads": heads, "temperature": temperature, "compatibility": compatibility, "show": 5}
+    found = db.lookup(queries, tolerance=0.5, **asked, **options)
+    exact = db.lookup(queries, tolerance=0, **asked)
+    assert kinds(found).count("bound" if options else "calibrated") > 10
+    assert (apart(found, exact) <= found.error + exact.error).mean() >= (1.0 if options else 0.9)
+    assert found.value.shape == exact.value.shape
+    assert found.log_mass.shape == exact.log_mass.shape == (30, 3)
+    assert np.median(np.abs(found.log_mass - exact.log_mass)) < 0.2
+    assert found.head_weights.shape == exact.head_weights.shape
+    sure = np.array(kinds(found)) == "exact"
+    assert found.value[sure] == pytest.approx(exact.value[sure], rel=1e-4, abs=1e-4)
+    assert found.rows[sure].tolist() == exact.rows[sure].tolist()
+    assert found.scores[sure] == pytest.approx(exact.scores[sure], rel=1e-4, abs=1e-4)
+    one = db.lookup(queries[0], tolerance=0.5, **asked, **options)
+    assert one.value == pytest.approx(found.value[0], rel=1e-3, abs=1e-3)

@@ -219,3 +219,41 @@ def test_statistics_do_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch)
     query = np.full((1, 6), 0.2)
     for one in (whole, parts):
         assert tilted(one, query).logs == pytest.approx(tilted(whole, query).logs, rel=0.05)
+
+
+@pytest.mark.slow
+def test_bounds_hold_in_every_one_of_very_many_cases(thorough: bool) -> None:
+    """Lists of all shapes, from the mildest temperature to the sharpest, some of them read, some rows gone.
+
+    Values of wildly different lengths, a huge far key, lists of near-duplicates: 120,000 cases with --thorough.
+    """
+    broken = []
+    for seed in range(20_000 if thorough else 500):
+        rng = np.random.default_rng([seed, 2])
+        for shape in SHAPES:
+            keys, values, offsets = rows(shape, seed)
+            values = values * 10.0 ** rng.uniform(-3, 3, (len(values), 1)) if seed % 3 else values
+            gone = rng.random(len(keys)) < rng.choice([0.0, 0.3, 0.8])
+            opened = int(rng.integers(0, 4))
+            temperature = 10.0 ** rng.uniform(-3, 3)
+            query = rng.standard_normal(keys.shape[1]) / np.linalg.norm(keys, axis=1).max() / temperature
+            wrong, admitted = gap_after(keys, values, offsets, query, opened, gone)
+            if not wrong <= admitted * (1 + 1e-9) + 1e-7 * float(np.abs(values).max()):
+                broken.append((shape, seed, wrong, admitted))
+    assert not broken
+
+
+def gap_after(
+    keys: np.ndarray, values: np.ndarray, offsets: np.ndarray, query: np.ndarray, opened: int, gone: np.ndarray
+) -> tuple[float, float]:
+    """How wrong a bounded answer is, once some rows are gone, that has read the first lists; and how it may be."""
+    gone[-1] = False  # one row is always left
+    owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    lists = without(lists_of(keys, values, offsets, leading=3), owners[gone], keys[gone], values[gone])
+    found = bounded(lists, tilted(lists, query[None]), np.arange(len(offsets) - 1)[None, :] >= opened)
+    read = (owners < opened) & ~gone
+    near = Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, values.shape[1])), np.zeros(1))
+    if read.any():
+        near = summed(keys[read], values[read], query)
+    answer, true = merge(found.blend, near).value, summed(keys[~gone], values[~gone], query).value
+    return float(np.linalg.norm(answer - true)), float(found.error(lists, near)[0])

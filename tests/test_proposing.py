@@ -8,7 +8,7 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.database import estimating, proposing
+from softkv.database import estimating
 
 ITEMS, WIDTH = 3000, 16
 
@@ -17,7 +17,6 @@ ITEMS, WIDTH = 3000, 16
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on."""
     monkeypatch.setattr(estimating, "CHEAP", 0)
-    monkeypatch.setattr(proposing, "CHEAP", 0)
 
 
 def filled(path: Path, **options: Any) -> softkv.SoftKV:

@@ -21,6 +21,7 @@ from softkv.database.profile import REAL
 from softkv.database.proposing import propose
 from softkv.database.question import Compared, Question
 from softkv.database.rounding import rounding
+from softkv.database.several import ask_heads
 from softkv.database.view import View
 from softkv.errors import AllMasked, EmptyStore, InputError, KindError, ShapeError
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
@@ -44,7 +45,7 @@ class Candidates:
 
 def ask(view: View, question: Question) -> Answers:
     """The answers to a question: estimated where that is good enough, and else by a scan."""
-    found = estimate(view, question, scan)
+    found = ask_heads(view, question, ask) if question.heads is not None else estimate(view, question, scan)
     if found is None:
         found = propose(view, question, answer_among)
     return scan(view, question) if found is None else found

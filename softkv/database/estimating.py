@@ -57,11 +57,16 @@ def estimate(view: View, question: Question, scan: Scan) -> Answers | None:
     return replace(mended, temperature=question.temperature)
 
 
+def is_cheap(view: View) -> bool:
+    """Whether a scan takes no longer than anything else would."""
+    return view.snapshot.rows * view.layout.key_width <= CHEAP
+
+
 def _index_for(view: View, question: Question) -> ListIndex | None:
     plain = question.where is None and question.mask is None and not question.causal
     if not plain or question.heads is not None or not question.tolerance or (question.k and question.guarantee):
         return None
-    if view.snapshot.rows * view.layout.key_width <= CHEAP:
+    if is_cheap(view):
         return None
     form = form_of(question.compatibility)
     index = view.index if form else None

@@ -101,6 +101,16 @@ class Proposers:
         self._file: tuple[int, int] | None = None
         self._found: Proposer | None = None
 
+    def there(self, snapshot: Snapshot) -> bool:
+        """Whether there is one, of use or not."""
+        try:
+            file = snapshot.index(PROPOSER)
+        except IndexDamaged:
+            return True
+        if file is not None:
+            file.close()
+        return file is not None
+
     def of(self, snapshot: Snapshot) -> Proposer | None:
         """The proposer of this commit, or None when there is none that can be used."""
         with self._lock:

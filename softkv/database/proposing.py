@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
-from softkv.database.estimating import CHEAP
+from softkv.database.estimating import is_cheap
 from softkv.database.indexed import PROPOSER
 from softkv.database.indexing import Told, clustered, form_for, untold
 from softkv.database.question import Question
@@ -78,7 +78,7 @@ def propose(view: View, question: Question, answer: Answer) -> Answers | None:
         return None
     if question.where is not None or question.mask is not None or question.causal or not len(question.queries):
         return None
-    proposer = view.proposer if view.snapshot.rows * view.layout.key_width > CHEAP else None
+    proposer = None if is_cheap(view) else view.proposer
     form = form_of(question.compatibility)
     if proposer is None or form is None or (form == "gaussian") != (proposer.metric == "l2"):
         return None

@@ -45,7 +45,7 @@ def rounding(
         spread = _spread_within(reach, found, heads)
     widest = 2.0 * reach.radius
     swayed = np.where(moved < 1.0, np.minimum(np.expm1(2.0 * np.minimum(moved, 1.0)) * spread, widest), widest)
-    gain = 1.0 if heads is None else _gain(heads)
+    gain = 1.0 if heads is None else gain_of(heads)
     error: Floats = gain * swayed + _summed(view, found, reach, gain)
     return error
 
@@ -116,7 +116,7 @@ def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
     return UNIT * (4.0 * value + (4.0 + terms) * gain * longest)
 
 
-def _gain(heads: Heads) -> float:
+def gain_of(heads: Heads) -> float:
     """How much further apart answers may be than the means that heads project to them."""
     inner = math.sqrt(len(heads)) if heads.w_v is None else float(np.linalg.norm(np.asarray(heads.w_v)))
     return inner * (1.0 if heads.w_o is None else float(np.linalg.norm(np.asarray(heads.w_o))))

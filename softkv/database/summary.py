@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from softkv.database.backend import backend_name
-from softkv.database.estimating import CHEAP
+from softkv.database.estimating import is_cheap
 from softkv.database.indexed import Written
 from softkv.database.view import View
 
@@ -54,6 +54,7 @@ class Info:
     bytes_on_disk: int
     backend: str  # what builds indexes, and where
     index: IndexInfo | None = None  # None when there is none: lookups scan
+    proposer: str | None = None  # what another index, that only proposes rows, is for
     unfinished: str | None = None  # a change of embedder that has begun
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         bytes_on_disk=_size(path),
         backend=backend_name(),
         index=_index(view),
+        proposer="the k best" if view.has_proposer else None,
         unfinished=unfinished,
     )
 
@@ -102,7 +104,7 @@ def _index(view: View) -> IndexInfo | None:
         rows=written.rows,
         added=int(live[written.rows :].sum()),
         deleted=written.rows - int(live[: written.rows].sum()),
-        needed=snapshot.rows * view.layout.key_width > CHEAP,
+        needed=not is_cheap(view),
         built=_built(written),
         problem=written.problem or None,
     )

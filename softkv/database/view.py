@@ -94,6 +94,11 @@ class View:
         found = self._findings.indexes.of(self.snapshot)
         return found if found is None or self.labels is None else with_labels(found, len(self.labels))
 
+    @property
+    def has_proposer(self) -> bool:
+        """Whether there is a proposer, of use or not."""
+        return self._findings.proposers.there(self.snapshot)
+
     @cached_property
     def proposer(self) -> Proposer | None:
         """The proposer of rows, if there is one that can be believed."""

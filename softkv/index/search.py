@@ -62,8 +62,8 @@ def calibrated(
 ) -> Estimate:
     """Estimates as their plans say, each with an error below the tolerance, a share of the value scale.
 
-    The tolerance is what is stated as the error. The error of a plan is smaller, but by how much is room for queries
-    that are a little unlike those it was judged by.
+    The tolerance is what is stated as the error. That of a plan is smaller, but the difference is room for queries that
+    are a little unlike those it was judged by.
     """
     tilt = tilted(index.quick, asked.vectors)
     opened = opening(index.quick, tilt, scale=arena.scale)
@@ -83,9 +83,11 @@ def calibrated(
     sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
     sure &= near.blend.peak * asked.temperatures >= [plan.nearest for plan in plans]
-    error = np.full(len(plans), tolerance * arena.scale)
+    error = np.array([plan.error for plan in plans]) * arena.scale
     log_mass_error = np.array([plan.log_mass_error for plan in plans])
-    return _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
+    found = _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
+    stated = np.full(len(plans), tolerance * arena.scale)
+    return replace(found, error=stated, sure=found.sure & (found.error <= stated))
 
 
 def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
@@ -130,7 +132,8 @@ def _assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, sho
         near = _opened(index, arena, asked, [np.flatnonzero(~unread[0])], show)
     blend = merge(near.blend, far.blend)
     found = Estimate(near, blend, error, far.log_mass_error(near.blend), np.ones(1, np.bool_))
-    return _with_tail(index, arena, asked, found, show)
+    found = _with_tail(index, arena, asked, found, show)
+    return replace(found, sure=found.sure & (found.error <= wanted))
 
 
 def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:

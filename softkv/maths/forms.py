@@ -22,7 +22,14 @@ from softkv.maths.compatibility import Compatibility, compatibility_of
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
 LEEWAY = 1.1  # how much shorter or longer than any that were measured queries may be
-FORMS = {"dot": "dot", "scaled_dot": "dot", "bilinear": "dot", "cosine": "cosine", "gaussian": "gaussian"}
+FORMS = {
+    "dot": "dot",
+    "scaled_dot": "dot",
+    "bilinear": "dot",
+    "heads": "dot",
+    "cosine": "cosine",
+    "gaussian": "gaussian",
+}
 
 
 def form_of(compatibility: Any) -> str | None:
