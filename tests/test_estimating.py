@@ -123,6 +123,22 @@ def test_one_query_gets_what_a_batch_gets(stores: dict[str, softkv.SoftKV]) -> N
         assert [one.row for one in alone.contributors] == together.rows[number].tolist()
 
 
+@pytest.mark.parametrize("options", [{}, {"k": 5}, {"guarantee": "bound", "temperature": 50.0}], ids=str)
+def test_large_batches_are_answered_in_parts(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """As many queries at once as there is room for; nobody sees the seams."""
+    db, queries = stores["dot"], keys_of(np.random.default_rng(17), 40)
+    whole = db.lookup(queries, tolerance=0.3, **options)
+    monkeypatch.setattr(estimating, "LOGITS", 4000)
+    parts = db.lookup(queries, tolerance=0.3, **options)
+    assert "exact" not in kinds(whole)
+    for name in ("value", "spread", "log_mass", "effective", "mass", "weights", "error"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-4, abs=1e-5)
+    assert (parts.rows == whole.rows).all()
+    assert (parts.mass < 1.0).any()
+
+
 def test_contributors_have_weights_and_scores(stores: dict[str, softkv.SoftKV]) -> None:
     """The same as in a scan, but for the share of a mass that is estimated."""
     db = stores["dot"]

@@ -20,7 +20,8 @@ from softkv.database.rounding import rounding
 from softkv.database.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
-from softkv.index.search import Arena, Asked, Estimate, assured, best, calibrated
+from softkv.index.opening import LEVELS
+from softkv.index.search import Arena, Asked, Estimate, assured, best, calibrated, together
 from softkv.maths.blending import Labels, Numbers, Values, Vectors, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.forms import form_of
@@ -29,6 +30,9 @@ from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
 from softkv.storage import ValueKind
 
+LOGITS = 1 << 25  # held at once
+TOGETHER = 512  # queries that ask all lists at once
+BROAD = 0.1  # the share of rows that is allowed for where no plan says how many are read
 ROUNDING = 2.0**-22  # of logits, as a share of them
 CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
 
@@ -122,7 +126,19 @@ class _Asking:
         return [calibration.plan(one, question.tolerance, question.confidence) for one in self.equal.tolist()]
 
     def answers(self, some: Rows) -> Estimate:
-        """What the lists say to some of the queries."""
+        """What the lists say to some of the queries, as many at once as there is room for their logits."""
+        step = self._at_once()
+        parts = [self._answers(some[start : start + step]) for start in range(0, len(some), step)]
+        return parts[0] if len(parts) == 1 else together(parts)
+
+    def _at_once(self) -> int:
+        behind, known = len(self.view.snapshot.live) - self.index.rows, self.index.rows
+        most = BROAD
+        if self.k is None and not self.question.guarantee:
+            most = max(LEVELS[plan.most] for plan in self.plans if plan is not None)
+        return max(1, min(TOGETHER, LOGITS // max(1, int(most * known) + behind)))
+
+    def _answers(self, some: Rows) -> Estimate:
         asked = Asked(self.vectors[some], self.added[some], self.equal[some].astype(np.float64), self._score(some))
         live = self.view.snapshot.live
         everything = len(self.view.snapshot) == self.view.snapshot.rows

@@ -110,7 +110,7 @@ def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float],
 def assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, *, show: int) -> Estimate:
     """Answers whose error is bounded by the tolerance, a share of the value scale; not sure where that is too dear."""
     found = [_assured(index, arena, _one(asked, number), tolerance, show) for number in range(len(asked.vectors))]
-    return _together(found)
+    return together(found)
 
 
 def _assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, show: int) -> Estimate:
@@ -153,14 +153,18 @@ def _one(asked: Asked, number: int) -> Asked:
     return Asked(asked.vectors[part], asked.added[part], asked.temperatures[part], score)
 
 
-def _together(found: Sequence[Estimate]) -> Estimate:
-    def joined(*parts: Any) -> Any:
-        return None if parts[0] is None else np.concatenate(parts)
+def together(found: Sequence[Estimate]) -> Estimate:
+    """Estimates of some queries after those of others."""
 
-    blends, nears = [one.blend for one in found], [one.near for one in found]
-    blend = Blend(*(joined(*(getattr(one, name) for one in blends)) for name in Blend.__slots__))
-    near = Near(blend, *(joined(*(getattr(one, name) for one in nears)) for name in Near.__slots__[1:]))
-    return Estimate(near, blend, *(joined(*(getattr(one, name) for one in found)) for name in Estimate.__slots__[2:]))
+    def joined(parts: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        columns = ([getattr(part, name) for part in parts] for name in names)
+        return [None if column[0] is None else np.concatenate(column) for column in columns]
+
+    nears = [one.near for one in found]
+    read = Blend(*joined([near.blend for near in nears], Blend.__slots__))
+    blend = Blend(*joined([one.blend for one in found], Blend.__slots__))
+    near = Near(read, *joined(nears, Near.__slots__[1:]))
+    return Estimate(near, blend, *joined(found, Estimate.__slots__[2:]))
 
 
 def _opened(index: ListIndex, arena: Arena, asked: Asked, lists: Sequence[Rows], show: int) -> Near:

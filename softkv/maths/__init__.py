@@ -9,4 +9,11 @@ To understand attention, read in this order:
     ranking.py        which rows count most?                  a running top-k over blocks
     lookup.py         all of it over all rows                 fold the blocks into one Blend
     heads.py          several learned views at once           one query rewritten into h
+
+and, for more rows than anybody wants to read:
+
+    nearfield.py      some runs of rows, one by one           runs -> Blend, and the heaviest rows
+    farfield.py       what the others add, and how surely     statistics of lists -> Blend, bounds
+    moments.py        these statistics                        rows -> lists; lists without some rows
+    forms.py          any compatibility as a dot product      what lists know keys and queries by
 """
