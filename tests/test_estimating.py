@@ -359,3 +359,23 @@ def test_heads_are_estimated_too(stores: dict[str, softkv.SoftKV], compatibility
     assert found.scores[sure] == pytest.approx(exact.scores[sure], rel=1e-4, abs=1e-4)
     one = db.lookup(queries[0], tolerance=0.5, **asked, **options)
     assert one.value == pytest.approx(found.value[0], rel=1e-3, abs=1e-3)
+
+
+def test_texts_are_blended_by_their_embeddings(large: None, tmp_path: Path) -> None:
+    """The mean embedding is that of a scan, nearly, and the ranked texts are those of the heaviest items."""
+    rng = np.random.default_rng(18)
+    keys = keys_of(rng, ITEMS)
+    words = np.array(["river", "train", "bread", "winter", "money", "music"])
+    texts = [
+        f"{one} {two}" for one, two in zip(words[keys[:, :6].argmax(1)], words[keys[:, 6:].argmax(1)], strict=True)
+    ]
+    with softkv.open(tmp_path / "s", value="text", compatibility="cosine") as db:
+        db.add(vectors=keys, values=texts)
+        db.build_index()
+        queries = keys_of(rng, 100)
+        warm = db.info().temperature * 3
+        found = db.lookup(queries, tolerance=0.2, temperature=warm)
+        exact = db.lookup(queries, tolerance=0, temperature=warm)
+        assert kinds(found).count("calibrated") > 90
+        assert (apart(found, exact) <= found.error).mean() >= 0.93
+        assert np.mean([a.texts[0].text == b.texts[0].text for a, b in zip(found, exact, strict=True)]) > 0.7
