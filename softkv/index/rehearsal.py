@@ -150,8 +150,8 @@ class _Rehearsal:
             errors.append(np.linalg.norm(blend.value - exact, axis=1) / (self.scale or 1.0))
             log_mass_errors.append(np.abs(blend.log_mass - peaks - np.log(masses[:, -1])))
             surprises.append(np.abs(blend.log_mass - opened.log_mass))
-        columns = (errors, log_mass_errors, surprises)
-        return (opened.doubts.astype(np.float64), *(np.stack(x, axis=1) for x in columns))  # type: ignore[return-value]
+        doubts = opened.doubts.astype(np.float64)
+        return doubts, np.stack(errors, axis=1), np.stack(log_mass_errors, axis=1), np.stack(surprises, axis=1)
 
 
 def _levels(order: Counts, stops: Counts) -> npt.NDArray[np.int8]:

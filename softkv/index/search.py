@@ -18,7 +18,7 @@ from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import closed, opening, ranked
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
-from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
+from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted, unread_mass
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
 HARMLESS = 0.05  # of the tolerance
@@ -100,8 +100,8 @@ def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float],
     order, before = ranked(index.quick, tilt, depth[0])
     stops = np.maximum((before <= depth[1]).sum(1), 1)
     near = _opened(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
-    far = estimated(index.quick, tilt, closed(order, stops, len(index.quick.counts)))
-    blend = merge(near.blend, replace(far, peak=far.peak + asked.added, total=near.blend.total))
+    far = unread_mass(tilt, closed(order, stops, len(index.quick.counts)))
+    blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange
     nothing = np.zeros(len(sure))
     return _with_tail(index, arena, asked, Estimate(near, blend, nothing, nothing, sure), show)

@@ -109,13 +109,25 @@ def _thaw(counts: Array, variances: Array) -> Array:
 
 def estimated(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) -> Blend:
     """The blend of the lists that are not read, (b, l), as if their logits were normal; `squares` for their spread."""
-    logs = np.where(unread, tilt.logs, -np.inf)
-    peak = logs.max(1, initial=-np.inf)
-    masses = np.exp(logs - np.where(np.isfinite(peak), peak, 0.0)[:, None])
+    peak, masses = _weighed(tilt, unread)
     mass = masses.sum(1, dtype=np.float64)
     total = (masses @ lists.values + _pulled(lists, tilt, masses * tilt.thaw)).astype(np.float64)
     square = _squared(lists, tilt, masses, total, mass) if squares else None
     return Blend(peak.astype(np.float64), mass, total, _excess(tilt, unread, masses, peak), square)
+
+
+def unread_mass(tilt: Tilt, unread: Chosen) -> Blend:
+    """The same without values, for who only wants to know how much there is."""
+    peak, masses = _weighed(tilt, unread)
+    mass = masses.sum(1, dtype=np.float64)
+    return Blend(peak.astype(np.float64), mass, np.empty((len(mass), 0)), _excess(tilt, unread, masses, peak))
+
+
+def _weighed(tilt: Tilt, unread: Chosen) -> tuple[Array, Array]:
+    """The highest logarithm of a mass, (b,), and all masses relative to it, (b, l)."""
+    logs = np.where(unread, tilt.logs, -np.inf)
+    peak = logs.max(1, initial=-np.inf)
+    return peak, np.exp(logs - np.where(np.isfinite(peak), peak, 0.0)[:, None])
 
 
 def _excess(tilt: Tilt, unread: Chosen, masses: Array, peak: Array) -> Floats:

@@ -92,8 +92,11 @@ class _Flat:
         rows, best = np.full((self.count, show), -1, np.int64), np.full((self.count, show), -np.inf, np.float32)
         if not show or not len(self.logits):
             return rows, best
-        least = self._promising(show)
-        places = np.flatnonzero(self.logits >= (least[0] if self.count == 1 else np.repeat(least, self.lengths)))
+        if self.count == 1:
+            first = max(0, len(self.logits) - show)
+            places = np.flatnonzero(self.logits >= np.partition(self.logits, first)[first])
+        else:
+            places = np.flatnonzero(self.logits >= np.repeat(self._promising(show), self.lengths))
         segments = np.searchsorted(self.starts, places, side="right") - 1
         queries, logits = self.queries[segments], self.logits[places]
         numbers = self.firsts[segments] + places - self.starts[segments]
