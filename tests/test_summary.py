@@ -125,7 +125,9 @@ def test_an_index_that_is_needed_is_not_excused(store: Path, monkeypatch: pytest
 def test_an_index_that_is_damaged_says_why(store: Path) -> None:
     """Lookups scan then, and nothing else is the worse for it."""
     (file,) = (store / "index").iterdir()
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
     with softkv.open(store, "r") as db:
         found = db.info().index
         assert db.lookup(np.ones(5)).error_kind == "exact"
