@@ -64,7 +64,15 @@ def test_adds_and_deletions_are_seen_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"k": 3, "tolerance": 0}, {"k": 3, "where": {}}, {"k": 3, "compatibility": "laplace"}], ids=str
+    "options",
+    [
+        {},
+        {"k": 3, "tolerance": 0},
+        {"k": 3, "where": {}},
+        {"k": 3, "compatibility": "laplace"},
+        {"k": 3, "compatibility": "dot"},
+    ],
+    ids=str,
 )
 def test_nothing_else_is_asked_of_it(tmp_path: Path, options: dict[str, Any]) -> None:
     """A full softmax, an exact one, a filtered one, and one that is compared otherwise are scans."""

@@ -67,8 +67,12 @@ def is_cheap(view: View) -> bool:
 
 
 def _index_for(view: View, question: Question) -> ListIndex | None:
-    plain = question.where is None and question.mask is None and not question.causal
-    if not plain or question.heads is not None or not question.tolerance or (question.k and question.guarantee):
+    if (
+        not question.asks_all
+        or question.heads is not None
+        or not question.tolerance
+        or (question.k and question.guarantee)
+    ):
         return None
     if is_cheap(view):
         return None

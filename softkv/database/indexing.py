@@ -27,6 +27,7 @@ from softkv.maths.farfield import Array
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.moments import measured, without
 from softkv.storage import Snapshot, Store, ValueKind
+from softkv.storage.indexing import Content
 from softkv.storage.layout import Rows
 
 Told = Callable[[str, int, int], None]
@@ -71,12 +72,17 @@ def build(
         index = _measured(snapshot, form, offsets, asked, temperatures, progress)
         facts = {"lists": count, "items": len(rows), "seconds": round(time.monotonic() - started, 1)}
         index.facts.update(facts)
+    put(store, lock, generation, NAME, index.encoded())
+    return index
+
+
+def put(store: Store, lock: threading.RLock, generation: int, name: str, content: Content) -> None:
+    """Write an index file, if the rows still lie as they did when it was made of them."""
     with lock:
         with store.snapshot() as now:
             if now.generation != generation:
                 raise _overtaken(store)
-        store.put_index(NAME, index.encoded())
-    return index
+        store.put_index(name, content)
 
 
 def untold(_stage: str, _done: int, _total: int) -> None:

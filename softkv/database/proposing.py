@@ -18,10 +18,9 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.database.estimating import is_cheap
 from softkv.database.indexed import PROPOSER
-from softkv.database.indexing import Told, clustered, form_for, untold
+from softkv.database.indexing import Told, clustered, form_for, put, untold
 from softkv.database.question import Question
 from softkv.database.view import View
-from softkv.errors import InputError, StoreError
 from softkv.index.candidates import Proposer
 from softkv.maths.compatibility import compatibility_of
 from softkv.maths.forms import form_of
@@ -60,11 +59,7 @@ def build_proposer(
         backend=backend,
         progress=partial(progress, "adding rows"),
     )
-    with lock:
-        with store.snapshot() as now:
-            if now.generation != snapshot.generation:
-                raise StoreError(f"{store.path} was compacted while its index was built. Build it again.")
-        store.put_index(PROPOSER, _with_head(found))
+    put(store, lock, snapshot.generation, PROPOSER, _with_head(found))
 
 
 def _with_head(found: Proposer) -> bytes:
@@ -76,13 +71,16 @@ def propose(view: View, question: Question, answer: Answer) -> Answers | None:
     """The answers of the k best of what is proposed, or None when this has to be scanned."""
     if question.k is None or not question.tolerance or question.guarantee or question.heads is not None:
         return None
-    if question.where is not None or question.mask is not None or question.causal or not len(question.queries):
+    if not question.asks_all or not len(question.queries) or is_cheap(view):
         return None
-    proposer = None if is_cheap(view) else view.proposer
-    form = form_of(question.compatibility)
-    if proposer is None or form is None or (form == "gaussian") != (proposer.metric == "l2"):
+    # It was built for the way in which the store compares, and knows no other.
+    form, proposer = form_of(question.compatibility), view.proposer
+    if proposer is None or form is None or form != form_of(view.profile.compatibility):
         return None
-    rows = proposer.propose(_vectors(question), max(EACH * question.k, FEWEST))
+    vectors = _vectors(question)
+    if not np.isfinite(vectors).all():
+        return None  # the scan says which
+    rows = proposer.propose(vectors, max(EACH * question.k, FEWEST))
     if (rows < 0).all(1).any():
         return None
     added = np.arange(proposer.rows, view.snapshot.rows)
@@ -102,8 +100,6 @@ def _vectors(question: Question) -> npt.NDArray[np.float32]:
     compared = compatibility_of(question.compatibility)
     if compared.rewrite is not None:
         queries = np.asarray(compared.rewrite(queries), np.float32)
-    if not np.isfinite(queries).all():
-        raise InputError("queries holds NaN or infinity; expected finite numbers. Repair or remove that row.")
     return queries
 
 

@@ -33,6 +33,11 @@ class Question:
     confidence: float = 0.95  # how sure that is to be
     guarantee: str | None = None  # "bound" where it must always hold
 
+    @property
+    def asks_all(self) -> bool:
+        """Whether every query may see every item."""
+        return self.where is None and self.mask is None and not self.causal
+
     def part(self, rows: Any) -> "Question":
         """The same about some of the queries."""
 

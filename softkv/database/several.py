@@ -31,8 +31,9 @@ REWRITTEN = linear("heads", lambda queries: queries)
 def ask_heads(view: View, question: Question, ask: Ask) -> Answers | None:
     """The answers of several heads, or None when they have to be scanned."""
     heads = question.heads
-    plain = question.k is None and question.where is None and question.mask is None and not question.causal
-    if heads is None or not plain or not question.tolerance or view.layout.kind is ValueKind.LABEL:
+    if heads is None or question.k is not None or not question.asks_all or not question.tolerance:
+        return None
+    if view.layout.kind is ValueKind.LABEL:
         return None
     if is_cheap(view) or view.index is None or view.index.form.name != "dot":
         return None
