@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softkv.errors import FormatTooNew, IndexDamaged
-from softkv.index.encoding import MAGIC, decoded, encoded
+from softkv.index.encoding import FORMAT, MAGIC, decoded, encoded
 
 ARRAYS = {
     "counts": np.arange(5, dtype=np.float64),
@@ -74,7 +74,7 @@ def test_a_flipped_header_is_refused_or_harmless(place: int, flip: int) -> None:
 def test_a_lying_header_is_refused(table: object) -> None:
     """Types that are not numbers, sizes beyond the file, negative ones, and what is no table."""
     header = json.dumps({"facts": {}, "arrays": table}).encode()
-    content = MAGIC + (1).to_bytes(8, "little") + len(header).to_bytes(8, "little") + header + b"\0" * 64
+    content = MAGIC + FORMAT.to_bytes(8, "little") + len(header).to_bytes(8, "little") + header + b"\0" * 64
     if table == []:
         assert decoded(memoryview(content)) == ({}, {})
         return

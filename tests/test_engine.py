@@ -15,7 +15,7 @@ import pytest
 
 from softkv.errors import InputError, KindError, MissingExtra, NotFinite, ShapeError, SoftKVError
 from softkv.index import engine
-from softkv.index.engine import assigned, by_blas, chosen_backend, clusters, faiss_module, nearest_rows
+from softkv.index.engine import assigned, by_blas, chosen_backend, clusters, faiss_module
 
 faiss = pytest.importorskip("faiss")
 THRESHOLD = engine._Switch.name
@@ -169,11 +169,12 @@ def test_blas_stays_on_for_those_who_are_still_inside() -> None:
 
 
 def test_failures_leave_the_switch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that raises, and a k-means that is interrupted."""
+    """A k-means that raises, and one that is interrupted."""
     before = threshold()
-    monkeypatch.setattr(faiss, "knn", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        nearest_rows(groups(), groups(), 3, metric="dot", backend="cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(faiss, "Clustering", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            clusters(groups(), 3, seed=0, iterations=5, backend="cpu")
     with pytest.raises(KeyboardInterrupt):
         clusters(groups(), 3, seed=0, iterations=5, backend="cpu", progress=interrupt)
     assert threshold() == before
@@ -257,8 +258,6 @@ def test_the_origin_does_not_matter(backend: str) -> None:
     times = times.astype(np.float32)
     centres = times[25::50]
     assert np.array_equal(assigned(times, centres, backend=backend), np.repeat(np.arange(8), 50))
-    rows = nearest_rows(times[:1], times, 3, metric="l2", backend=backend)[1]
-    assert rows.tolist() == [[0, 1, 2]]
     found = clusters(times, 8, seed=2, iterations=30, backend=backend)
     assert float(squares(times, found).min(axis=1).max()) < 86400.0**2
 
@@ -282,43 +281,6 @@ def test_no_rows_are_assigned_to_nothing() -> None:
         assigned(groups(), groups()[:0], backend="cpu")
 
 
-@backends
-@pytest.mark.parametrize("metric", ["dot", "l2"])
-@pytest.mark.parametrize("asked", [1, 40])
-def test_the_nearest_rows_are_those_of_a_scan(
-    monkeypatch: pytest.MonkeyPatch, metric: str, backend: str, asked: int
-) -> None:
-    """One query or many, in blocks of keys: the k best of all by NumPy, best first."""
-    monkeypatch.setattr(engine, "_BLOCK", 128)
-    keys = groups()
-    queries = keys[:asked] + np.float32(0.5)
-    dots = queries.astype(np.float64) @ keys.T.astype(np.float64)
-    exact = dots if metric == "dot" else -0.5 * squares(queries, keys)
-    scores, rows = nearest_rows(queries, keys, 7, metric=metric, backend=backend)
-    np.testing.assert_allclose(scores, -np.sort(-exact, axis=1)[:, :7], rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(scores, np.take_along_axis(exact, rows, axis=1), rtol=1e-4, atol=1e-3)
-    assert all(len(set(row)) == 7 for row in rows.tolist())
-
-
-def test_where_there_are_too_few_keys_the_rest_is_empty() -> None:
-    """Nothing is repeated or made up: (-inf, -1)."""
-    keys = groups()[:2]
-    scores, rows = nearest_rows(keys, keys, 4, metric="dot", backend="cpu")
-    assert [set(row) for row in rows.tolist()] == [{0, 1, -1}] * 2
-    assert np.array_equal(scores == -np.inf, rows == -1)
-    assert nearest_rows(keys[:0], keys, 4, metric="dot", backend="cpu")[1].shape == (0, 4)
-    assert (nearest_rows(keys, keys[:0], 4, metric="l2", backend="cpu")[1] == -1).all()
-
-
-def test_the_nearest_rows_in_large_units_are_found() -> None:
-    """Scores that overflow are infinite, and the rows are right."""
-    keys = np.ldexp(groups(count=90), 80)
-    scores, rows = nearest_rows(keys[::100], keys, 1, metric="l2", backend="cpu")
-    assert rows[:, 0].tolist() == list(range(0, 900, 100))
-    assert nearest_rows(keys[:1], keys, 2, metric="l2", backend="cpu")[0][0, 1] == -np.inf
-    assert scores.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("error", "given"),
     [
@@ -337,8 +299,6 @@ def test_what_faiss_would_choke_on_is_refused(error: type[Exception], given: Any
         clusters(given, 2, seed=0, iterations=1, backend="cpu")
     with pytest.raises(error, match=r"expected|holds"):
         assigned(given, good, backend="cpu")
-    with pytest.raises(error, match=r"expected|holds"):
-        nearest_rows(given, good, 1, metric="dot", backend="cpu")
 
 
 def test_the_row_that_is_not_finite_is_named() -> None:
@@ -350,20 +310,10 @@ def test_the_row_that_is_not_finite_is_named() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    """Widths, counts and metrics."""
+    """Widths and counts."""
     rows = groups()
-    with pytest.raises(ShapeError, match="width 12, but the keys have width 5"):
-        nearest_rows(rows, np.ascontiguousarray(rows[:, :5]), 1, metric="dot", backend="cpu")
-    with pytest.raises(InputError, match="dot, l2"):
-        nearest_rows(rows, rows, 1, metric="cosine", backend="cpu")
+    with pytest.raises(ShapeError, match="width 12, but the centres have width 5"):
+        assigned(rows, np.ascontiguousarray(rows[:, :5]), backend="cpu")
     for count in (0, -1, True, 2.0):
         with pytest.raises(KindError, match="at least 1"):
             clusters(rows, count, seed=0, iterations=1, backend="cpu")  # type: ignore[arg-type]
-
-
-@needs_gpu
-def test_more_rows_than_a_gpu_selects_are_found_all_the_same() -> None:
-    """Beyond its limit the CPU does the work."""
-    keys = groups(rows=3600)
-    rows = nearest_rows(keys[:2], keys, 3000, metric="dot", backend="gpu")[1]
-    assert np.array_equal(rows, nearest_rows(keys[:2], keys, 3000, metric="dot", backend="cpu")[1])

@@ -8,7 +8,7 @@ Shapes: b queries, n rows of the arena, d key width, s rows shown.
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
 from softkv.storage import ValueKind
+from softkv.storage.layout import Matrix
 
 LOGITS = 1 << 25  # held at once
 TOGETHER = 512  # queries that ask all lists at once
@@ -49,6 +50,7 @@ def estimate(view: View, question: Question, scan: Scan) -> Answers | None:
     if not len(some):
         return None
     found = asking.answers(some)
+    view.read_behind()
     sure = np.zeros(asking.count, np.bool_)
     sure[some[found.sure]] = True
     if not sure.any():
@@ -87,7 +89,7 @@ class _Asking:
     def __init__(self, view: View, index: ListIndex, question: Question) -> None:
         self.view, self.index, self.question = view, index, question
         self.block = view.snapshot.runs(np.empty(0, np.int64), np.empty(0, np.int64))
-        self.values = self._values()
+        self.values = self._values(self.block.values)
         inputs = checked(
             question.queries,
             self.block.vectors,
@@ -143,11 +145,21 @@ class _Asking:
         return max(1, min(TOGETHER, LOGITS // max(1, int(most * known) + behind)))
 
     def _answers(self, some: Rows) -> Estimate:
-        asked = Asked(self.vectors[some], self.added[some], self.equal[some].astype(np.float64), self._score(some))
-        live = self.view.snapshot.live
-        everything = len(self.view.snapshot) == self.view.snapshot.rows
+        asked = Asked(
+            self.vectors[some],
+            self.added[some],
+            self.equal[some].astype(np.float64),
+            self._score(some, self.block.vectors, self.view.inverse_lengths if self._is_cosine else None),
+            partial(self._score_some, some),
+        )
+        snapshot = self.view.snapshot
         arena = Arena(
-            self.values, self._verify, None if everything else live, len(live), self.view.snapshot.value_scale
+            self.values,
+            lambda rows: self._values(snapshot.values(rows)),
+            self._verify,
+            None if len(snapshot) == snapshot.rows else snapshot.live,
+            snapshot.rows,
+            snapshot.value_scale,
         )
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
             found = self._found(arena, asked, some)
@@ -210,8 +222,8 @@ class _Asking:
         error: npt.NDArray[np.float64] = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
         return error
 
-    def _values(self) -> Values:
-        kind, values = self.view.layout.kind, self.block.values
+    def _values(self, values: npt.NDArray[Any]) -> Values:
+        kind = self.view.layout.kind
         if kind is ValueKind.LABEL:
             return Labels(values, len(self.view.labels or ()))
         return Numbers(values[:, None]) if kind is ValueKind.NUMBER else Vectors(values)
@@ -221,12 +233,20 @@ class _Asking:
         starts, stops = (np.array([getattr(run, end) for run in runs], np.int64) for end in ("start", "stop"))
         self.view.snapshot.runs(starts, stops)
 
-    def _score(self, some: Rows) -> Score:
-        """The logits of some of the queries with a run of rows."""
+    @property
+    def _is_cosine(self) -> bool:
+        return self.index.form.name == "cosine"
+
+    def _score_some(self, some: Rows, rows: Rows) -> Score:
+        """The logits of some of the queries with some rows, gathered."""
+        lengths = self.view.inverse_lengths[rows] if self._is_cosine else None
+        return self._score(some, self.view.snapshot.vectors(rows), lengths)
+
+    def _score(self, some: Rows, keys: Matrix, lengths: npt.NDArray[np.float32] | None) -> Score:
+        """The logits of some of the queries with a run of rows of these keys."""
         if self.index.form.name == "gaussian":
-            return self._score_by(self.compatibility, some)
-        keys, asked = self.block.vectors, self.vectors[some].astype(np.float32)
-        lengths = self.view.inverse_lengths if self.index.form.name == "cosine" else None
+            return self._score_by(self.compatibility, some, keys)
+        asked = self.vectors[some].astype(np.float32)
 
         def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
             mine = asked if len(queries) == len(asked) else asked[queries]
@@ -236,8 +256,8 @@ class _Asking:
 
         return score
 
-    def _score_by(self, compatibility: Compatibility, some: Rows) -> Score:
-        keys, asked, sharpness = self.block.vectors, self.queries[some], (1.0 / self.temperatures[some])[:, None]
+    def _score_by(self, compatibility: Compatibility, some: Rows, keys: Matrix) -> Score:
+        asked, sharpness = self.queries[some], (1.0 / self.temperatures[some])[:, None]
         everyone = compatibility.ask(asked, sharpness.astype(np.float32))
 
         def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:

@@ -266,7 +266,8 @@ class SoftKV(Reader, MutableMapping[str, Value]):
     ) -> Info:
         """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
 
-        Lookups and adds go on meanwhile. What is added later is scanned by every lookup until the index is built again.
+        Lookups and adds go on meanwhile. What is added later is read by every lookup, until a handle has done so often
+        enough to put it into lists.
 
         Args:
             kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory

@@ -1,4 +1,8 @@
-"""The index of a store as one commit sees it: its file read once, and what has died since taken out of its statistics.
+"""The index of a store as one commit sees it: its file read once, what has died since taken out of its statistics.
+
+Rows that were added since are read by every query. When that has been done so often that it was cheaper to look for the
+lists they belong to, some of them join these. Where few of them belong to any, it is left at that: then it is time to
+build the index again.
 
 An index that is missing, damaged, or of another format is none: everything is scanned then, and `info` says why.
 """
@@ -12,6 +16,7 @@ import numpy.typing as npt
 
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
+from softkv.index.joining import joining
 from softkv.index.lists import ListIndex
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
@@ -20,6 +25,9 @@ from softkv.storage.layout import Rows
 
 NAME = "lists"  # of the index file
 PROPOSER = "proposer"  # of that of a proposer
+TOGETHER = 1 << 12  # rows that join lists together: a lookup that waits for it takes a fraction of a second
+WORTH = 128  # times that a row is read before it is looked at
+ALIKE = 0.75  # the share of them that must find a list
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +48,8 @@ class Indexes:
         self._written = Written(0, None)
         self._current: ListIndex | None = None  # the same without these rows
         self._dead: Rows = np.empty(0, np.int64)
+        self._read_behind = 0  # rows behind the lists that were read in vain, so to speak
+        self._strange = False  # what was added since looks like no list
 
     def of(self, snapshot: Snapshot) -> ListIndex | None:
         """The index that suits this commit, or None."""
@@ -48,6 +58,32 @@ class Indexes:
             if written is None or written.index is None:
                 return None
             return self._without_the_dead(written.index, snapshot)
+
+    def read_behind(self, snapshot: Snapshot) -> bool:
+        """Take note that a lookup read the rows behind the lists; whether some of them have joined lists now."""
+        with self._lock:
+            index = self._current
+            if index is None or self._strange or index.known >= snapshot.rows:
+                return False
+            self._read_behind += snapshot.rows - index.known
+            if self._read_behind < WORTH * TOGETHER or snapshot.generation != (self._file or (-1,))[0]:
+                return False
+            self._read_behind = 0
+            return self._join(index, snapshot)
+
+    def _join(self, index: ListIndex, snapshot: Snapshot) -> bool:
+        assert snapshot.layout is not None
+        rows, labels = np.arange(index.known, min(index.known + TOGETHER, snapshot.rows)), index.lists.values.shape[1]
+        live, given, keys = snapshot.live[rows], snapshot.values(rows), form_keys(index.form, snapshot, rows)
+        values = as_vectors(given, snapshot, labels)
+        # Lists cannot count labels that are newer than they are.
+        suited = live & (given < labels) if snapshot.layout.kind is ValueKind.LABEL else live
+        owners = joining(index, keys, values, suited, width=snapshot.layout.key_width)
+        self._strange = bool(np.count_nonzero(owners >= 0) < ALIKE * np.count_nonzero(live))
+        if not self._strange:
+            self._current = index.with_more(owners, keys, values)
+            self._dead = np.concatenate([self._dead, rows[~live]])
+        return not self._strange
 
     def as_written(self, snapshot: Snapshot) -> Written | None:
         """The index before anything of it died, which costs less; None when none was built."""
@@ -64,6 +100,7 @@ class Indexes:
         try:
             if self._file != (snapshot.generation, file.commit):
                 self._written, self._current = self._read(file, snapshot), None
+                self._read_behind, self._strange = 0, False
                 self._file = snapshot.generation, file.commit
         finally:
             file.close()
@@ -82,9 +119,12 @@ class Indexes:
         return Written(index.rows, index)
 
     def _without_the_dead(self, written: ListIndex, snapshot: Snapshot) -> ListIndex:
-        dead = np.flatnonzero(~snapshot.live[: written.rows])
-        if self._current is None or len(np.setdiff1d(self._dead, dead, assume_unique=True)):
+        known = written.known if self._current is None else self._current.known
+        dead = np.flatnonzero(~snapshot.live[:known])
+        if self._current is None or known > snapshot.rows or len(np.setdiff1d(self._dead, dead, assume_unique=True)):
+            # The first question, or one about an earlier commit.
             self._current, self._dead = written, dead[:0]
+            dead = np.flatnonzero(~snapshot.live[: written.known])
         more = np.setdiff1d(dead, self._dead, assume_unique=True)
         if len(more):
             keys = form_keys(written.form, snapshot, more)

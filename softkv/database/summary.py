@@ -19,7 +19,7 @@ class IndexInfo:
 
     lists: int | None
     rows: int  # items that the lists were made of
-    added: int  # items since, which every lookup scans
+    added: int  # items since, which lookups read until a handle puts them into lists
     deleted: int  # of the items in lists, since
     needed: bool  # False while the store is so small that lookups scan all of it anyway
     built: dict[str, Any]  # in how many seconds, calibrated on what, and for which temperatures

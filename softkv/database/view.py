@@ -94,6 +94,11 @@ class View:
         found = self._findings.indexes.of(self.snapshot)
         return found if found is None or self.labels is None else with_labels(found, len(self.labels))
 
+    def read_behind(self) -> None:
+        """A lookup read the rows behind the lists. Now and then some of these join lists, so that the next need not."""
+        if self._findings.indexes.read_behind(self.snapshot):
+            self.__dict__.pop("index", None)
+
     @property
     def has_proposer(self) -> bool:
         """Whether there is a proposer, of use or not."""

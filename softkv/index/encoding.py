@@ -14,7 +14,7 @@ import numpy.typing as npt
 from softkv.errors import FormatTooNew, IndexDamaged
 
 MAGIC = b"softkv index\n"
-FORMAT = 1
+FORMAT = 2  # 1 knew of no rows that join lists
 ALIGNED = 64
 LONGEST_HEADER = 1 << 24
 TYPES = ("float32", "float64", "int64")

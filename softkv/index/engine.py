@@ -1,14 +1,15 @@
 """FAISS, reached from one place: whether it is there, where it runs, and the work of an index that is exact.
 
-Centres by k-means, the nearest centre of each row, the nearest rows of each query. `backend` is "cpu", "gpu" or "auto";
-without FAISS, "auto" is the CPU, and `assigned` needs no FAISS there.
+Centres by k-means, and the nearest centre of each row. `backend` is "cpu", "gpu" or "auto"; without FAISS, "auto" is
+the CPU, and `assigned` needs no FAISS there.
 
 FAISS multiplies matrices in float32, where ‖x − c‖² cancels far from the origin and overflows far from 1: its k-means
 ends the process over an overflow. So vectors are first moved into a frame in which neither happens.
 
-Does not know lists or files, and keeps nothing on a GPU between calls. Approximate indexes are in candidates.py.
+Does not know lists or files, and keeps nothing on a GPU between calls. Does not scan: FAISS finds the k best rows, and
+an answer also says how much mass all the others have (database/asking.py). Other indexes are in candidates.py.
 
-Shapes: n vectors or keys, b queries, d width.
+Shapes: n vectors or centres, d width.
 """
 
 import functools
@@ -32,9 +33,7 @@ Progress: TypeAlias = Callable[[int, int], None]  # called with how much is done
 
 BACKENDS = ("cpu", "gpu", "auto")
 METRICS = ("dot", "l2")
-_BLOCK = 1 << 16  # keys that are searched at a time
 _SCORES = 1 << 22  # scores that are held at a time, while rows are assigned
-_GPU_MOST = 2048  # results that a GPU can select for one query
 _FAR = 100.0  # from here on, mean²/variance, squared distances lose two digits and more to cancellation
 _SAMPLED = 1024  # rows that tell where vectors lie
 _BUILDS = re.compile(r"faiss-(cpu|gpu)(-.+)?\Z")
@@ -148,30 +147,6 @@ def assigned(vectors: Matrix, centres: Matrix, *, backend: str) -> Rows:
     return nearest
 
 
-def nearest_rows(queries: Matrix, keys: Matrix, k: int, *, metric: str, backend: str) -> tuple[Matrix, Rows]:
-    """The k best rows of each query among all keys, best first: scores (b, k) and rows (b, k).
-
-    Scores are q·k for "dot" and −½‖q − k‖² for "l2", rounded as float32 matrix products are. Where there are fewer than
-    k keys, the rest is (-inf, -1). Which of equals comes first is not specified. Keys are trusted to be finite.
-    """
-    queries, keys = checked("queries", queries), checked("keys", keys, numbers=False)
-    _check_widths("queries", queries, "keys", keys)
-    k, metric = _count("k", k), checked_metric(metric)
-    gpu = chosen_backend(backend) == "gpu" and k <= _GPU_MOST
-    frame = _Frame.around(keys) if metric == "l2" else _Frame(None, 0)
-    queries = frame.into(queries)
-    scores, rows = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int64)
-    for first in range(0, len(keys) if len(queries) else 0, _BLOCK):
-        block = frame.into(keys[first : first + _BLOCK])
-        fresh, places = _best_of_block(queries, block, min(k, len(block)), metric=metric, gpu=gpu)
-        scores = np.concatenate([scores, fresh], axis=1)
-        rows = np.concatenate([rows, np.where(places < 0, -1, places + first)], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        scores, rows = np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
-    with np.errstate(over="ignore"):
-        return np.ldexp(scores, 2 * frame.exponent), rows
-
-
 def flat_on_gpu(faiss: ModuleType, width: int) -> Any:
     """An empty exact L2 index on the first GPU; only for the holder of `device`."""
     return faiss.index_cpu_to_gpu(_resources(faiss), 0, faiss.IndexFlatL2(width))
@@ -247,12 +222,6 @@ class _Frame:
         return cls._from(vectors[:: max(1, len(vectors) // _SAMPLED)], float(_largest(vectors)))
 
     @classmethod
-    def around(cls, vectors: Matrix) -> "_Frame":
-        """The frame that a few of these suggest."""
-        some = vectors[:: max(1, len(vectors) // _SAMPLED)]
-        return cls._from(some, float(_largest(some)))
-
-    @classmethod
     def _from(cls, some: Matrix, largest: float) -> "_Frame":
         exponent = int(np.frexp(largest)[1]) if 0 < largest < np.inf else 0
         exponent = exponent if abs(exponent) > 32 else 0  # 2^32 squared, times any width, is well inside float32
@@ -318,18 +287,6 @@ def _by_gpu(centres: Matrix) -> Callable[[Matrix], Rows]:
         return np.maximum(found, 0)  # -1 where a distance overflowed
 
     return search
-
-
-def _best_of_block(queries: Matrix, keys: Matrix, k: int, *, metric: str, gpu: bool) -> tuple[Matrix, Rows]:
-    # Subtle: no ID selector, here and elsewhere: some builds ignore it on a GPU. What is masked is left out later.
-    with by_blas("searching by FAISS") as faiss, device(gpu=gpu):
-        kind = faiss.METRIC_INNER_PRODUCT if metric == "dot" else faiss.METRIC_L2
-        if gpu:
-            figures, rows = faiss.knn_gpu(_resources(faiss), queries, keys, k, metric=kind, device=0)
-        else:
-            figures, rows = faiss.knn(queries, keys, k, metric=kind)
-    scores = figures if metric == "dot" else -0.5 * figures
-    return np.where(rows < 0, np.float32(-np.inf), scores), rows
 
 
 @functools.cache

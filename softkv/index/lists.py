@@ -1,11 +1,11 @@
 """An index of lists: the rows of a generation in list order, what is known of each list, and how wrong estimates are.
 
 Lists are consecutive rows of the arena, so the index holds no rows and no row numbers: offsets, statistics, and a
-calibration. Rows that are added later are not in any list.
+calibration. Rows that are added later lie behind all lists; those that look like the rows of a list can join it.
 
-Does not read rows (search.py), nor make itself (building.py).
+Does not read rows (search.py), choose who joins (joining.py), nor make itself (building.py).
 
-Shapes: l lists, d key width, p value width.
+Shapes: l lists, m rows behind the lists that were looked at, d key width, p value width.
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,15 @@ from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import FORMS, Form
-from softkv.maths.moments import without
+from softkv.maths.moments import with_more, without
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
+
+
+def _nobody() -> Counts:
+    return np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,29 +42,58 @@ class ListIndex:
     lists: Lists
     calibration: Calibration
     facts: dict[str, Any] = field(default_factory=dict)  # how it was built, for people
+    joined: Counts = field(default_factory=_nobody)  # (m,), the lists of the first rows behind them; -1 for no list
 
     @property
     def rows(self) -> int:
-        """How many rows are in lists, dead ones included."""
+        """How many rows lie in lists, dead ones included."""
         return int(self.offsets[-1])
+
+    @property
+    def known(self) -> int:
+        """How many rows lie in lists, or behind them and were looked at."""
+        return self.rows + len(self.joined)
 
     @cached_property
     def quick(self) -> Lists:
         """The statistics in float32."""
         return self.lists.rounded()
 
+    @cached_property
+    def members(self) -> tuple[Counts, Counts]:
+        """The rows behind the lists that joined one, list by list, and where each list begins among them, (l + 1,)."""
+        order = np.argsort(self.joined, kind="stable")
+        starts = np.searchsorted(self.joined[order], np.arange(len(self.offsets)))
+        return self.rows + order, starts
+
+    @cached_property
+    def strangers(self) -> Counts:
+        """The rows that were looked at and are in no list."""
+        return self.rows + np.flatnonzero(self.joined < 0)
+
     def owners(self, rows: Counts) -> Counts:
-        """The list of each of these rows."""
-        return np.searchsorted(self.offsets, rows, side="right") - 1
+        """The list of each of these rows, -1 for those of no list."""
+        found = np.searchsorted(self.offsets, rows, side="right") - 1
+        behind = rows >= self.rows
+        found[behind] = self.joined[rows[behind] - self.rows]
+        return found
 
     def without(self, rows: Counts, keys: Array, values: Array) -> "ListIndex":
         """The index once these rows are dead, whose keys (as the form makes them) and values are handed in."""
-        return replace(self, lists=without(self.lists, self.owners(rows), keys, values))
+        owners = self.owners(rows)
+        counted = owners >= 0
+        return replace(self, lists=without(self.lists, owners[counted], keys[counted], values[counted]))
+
+    def with_more(self, owners: Counts, keys: Array, values: Array) -> "ListIndex":
+        """The index once the next rows behind the lists joined these, or no list where it says -1."""
+        found, joined = owners >= 0, np.concatenate([self.joined, owners])
+        return replace(self, lists=with_more(self.lists, owners[found], keys[found], values[found]), joined=joined)
 
     def compacted(self, live: Mask) -> "ListIndex":
         """The index once the dead rows, that have left the statistics, have left the arena as well."""
         kept = np.concatenate([[0], np.cumsum(live[: self.rows])])
-        return replace(self, offsets=kept[self.offsets].astype(np.int64))
+        joined = self.joined[live[self.rows : self.known]]
+        return replace(self, offsets=kept[self.offsets].astype(np.int64), joined=joined)
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
@@ -68,7 +101,14 @@ class ListIndex:
         arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in _MEASURED}
         facts = {"form": self.form.name, "compatibility": self.form.compatibility, "built": self.facts}
         return encoded(
-            facts, {"offsets": self.offsets, "centre": self.form.centre, "lengths": self.form.lengths, **arrays}
+            facts,
+            {
+                "offsets": self.offsets,
+                "joined": self.joined,
+                "centre": self.form.centre,
+                "lengths": self.form.lengths,
+                **arrays,
+            },
         )
 
     @classmethod
@@ -84,6 +124,7 @@ class ListIndex:
                 lists,
                 Calibration(*measured),
                 dict(facts["built"]),
+                arrays["joined"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise IndexDamaged(f"the index lacks {error}: build the index again") from error
@@ -126,9 +167,19 @@ class ListIndex:
             found = getattr(self.lists, name)
             if found.shape != shape or found.dtype != np.float64:
                 return f"holds {name} of shape {found.shape}, not {shape}"
-        if not 0 <= leading <= width or not (self.lists.counts <= np.diff(offsets)).all():
+        if not 0 <= leading <= width:
+            return "has more leading axes than axes"
+        return self._problem_of_rows(rows) or self._calibration_problem()
+
+    def _problem_of_rows(self, rows: int) -> str | None:
+        joined, lists = self.joined, len(self.offsets) - 1
+        if joined.ndim != 1 or joined.dtype != np.int64 or self.known > rows:
+            return f"knows more than the {rows} rows there are"
+        if len(joined) and not (joined.min() >= -1 and joined.max() < lists):
+            return "has rows that joined lists that are not there"
+        if not (self.lists.counts <= np.diff(self.offsets) + np.bincount(joined + 1, minlength=lists + 1)[1:]).all():
             return "counts more rows than there are"
-        return self._calibration_problem()
+        return None
 
     def _calibration_problem(self) -> str | None:
         measured = self.calibration

@@ -33,6 +33,7 @@ class Asked:
     added: Floats  # (b,), to every logit
     temperatures: Floats  # (b,), as the calibration knows them
     score: Score
+    score_some: Callable[[Rows], Score]  # the same for some rows, that are gathered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +41,7 @@ class Arena:
     """What can be read: all rows, those in lists and those behind them."""
 
     values: Values
+    some_values: Callable[[Rows], Values]  # of some rows, gathered
     verify: Callable[[Sequence[Run]], None]  # told before rows are read
     live: npt.NDArray[np.bool_] | None  # None when all rows are
     rows: int
@@ -95,7 +97,7 @@ def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float],
 
     What counts of it are the rows that `near` names: no values are read, and both blends have none.
     """
-    arena = replace(arena, values=Vectors(np.empty((arena.rows, 0), np.float32)))
+    arena = replace(arena, values=_no_values(arena.rows), some_values=lambda rows: _no_values(len(rows)))
     tilt = tilted(index.quick, asked.vectors)
     order, before = ranked(index.quick, tilt, depth[0])
     stops = np.maximum((before <= depth[1]).sum(1), 1)
@@ -105,6 +107,10 @@ def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float],
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange
     nothing = np.zeros(len(sure))
     return _with_tail(index, arena, asked, Estimate(near, blend, nothing, nothing, sure), show)
+
+
+def _no_values(rows: int) -> Values:
+    return Vectors(np.empty((rows, 0), np.float32))
 
 
 def assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, *, show: int) -> Estimate:
@@ -146,11 +152,20 @@ def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:
 def _one(asked: Asked, number: int) -> Asked:
     """One of the queries."""
 
-    def score(_: Rows, start: int, stop: int, out: Array) -> None:
-        asked.score(np.array([number]), start, stop, out)
+    def alone(score: Score) -> Score:
+        def scored(_: Rows, start: int, stop: int, out: Array) -> None:
+            score(np.array([number]), start, stop, out)
+
+        return scored
 
     part = slice(number, number + 1)
-    return Asked(asked.vectors[part], asked.added[part], asked.temperatures[part], score)
+    return Asked(
+        asked.vectors[part],
+        asked.added[part],
+        asked.temperatures[part],
+        alone(asked.score),
+        lambda rows: alone(asked.score_some(rows)),
+    )
 
 
 def together(found: Sequence[Estimate]) -> Estimate:
@@ -168,10 +183,31 @@ def together(found: Sequence[Estimate]) -> Estimate:
 
 
 def _opened(index: ListIndex, arena: Arena, asked: Asked, lists: Sequence[Rows], show: int) -> Near:
-    """Read the lists of each query."""
+    """Read the lists of each query, with the rows that joined them."""
     runs = _runs(index.offsets, lists)
     arena.verify(runs)
-    return read(asked.score, arena.values, runs, arena.live, count=len(lists), show=show)
+    near = read(asked.score, arena.values, runs, arena.live, count=len(lists), show=show)
+    members, starts = index.members
+    return _and(near, _gathered(arena, asked, members, _runs(starts, lists), show), show)
+
+
+def _gathered(arena: Arena, asked: Asked, rows: Rows, runs: Sequence[Run], show: int) -> Near | None:
+    """Read runs of some rows that do not lie side by side, or nothing when there are none."""
+    if not runs:
+        return None
+    rows = np.concatenate([rows[run.start : run.stop] for run in runs])
+    stops = np.cumsum([run.stop - run.start for run in runs]).tolist()
+    moved = [Run(stop - (run.stop - run.start), stop, run.queries) for run, stop in zip(runs, stops, strict=True)]
+    live = None if arena.live is None else arena.live[rows]
+    near = read(asked.score_some(rows), arena.some_values(rows), moved, live, count=len(asked.vectors), show=show)
+    return replace(near, rows=np.where(near.rows < 0, -1, rows[near.rows]))
+
+
+def _and(near: Near, more: Near | None, show: int) -> Near:
+    """What was read of two sets of rows."""
+    if more is None:
+        return near
+    return Near(merge(near.blend, more.blend), *_heaviest(near, more, show), near.scored + more.scored)
 
 
 def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:
@@ -200,12 +236,15 @@ def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
 
 
 def _with_tail(index: ListIndex, arena: Arena, asked: Asked, found: Estimate, show: int) -> Estimate:
-    """With the rows behind the lists, which are read by everybody."""
-    if index.rows >= arena.rows:
+    """With the rows of no list, which are read by everybody."""
+    everybody = np.arange(len(found.error))
+    strangers = [Run(0, len(index.strangers), everybody)] if len(index.strangers) else []
+    behind = [Run(index.known, arena.rows, everybody)] if index.known < arena.rows else []
+    if not strangers and not behind:
         return found
-    run = Run(index.rows, arena.rows, np.arange(len(found.error)))
-    arena.verify([run])
-    tail = read(asked.score, arena.values, [run], arena.live, count=len(found.error), show=show)
+    arena.verify(behind)
+    tail = read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show)
+    tail = _and(tail, _gathered(arena, asked, index.strangers, strangers, show), show)
     if not tail.scored.any():
         return found
     blend = merge(found.blend, tail.blend)
@@ -213,10 +252,7 @@ def _with_tail(index: ListIndex, arena: Arena, asked: Asked, found: Estimate, sh
     share = np.exp(np.minimum(found.blend.log_mass - blend.log_mass, 0.0))
     apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
     error = share * (found.error + apart * np.expm1(np.minimum(found.log_mass_error, 50.0)))
-    near = Near(
-        merge(found.near.blend, tail.blend), *_heaviest(found.near, tail, show), found.near.scored + tail.scored
-    )
-    return Estimate(near, blend, error, share * found.log_mass_error, found.sure)
+    return Estimate(_and(found.near, tail, show), blend, error, share * found.log_mass_error, found.sure)
 
 
 def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Array]:

@@ -1,4 +1,4 @@
-"""The statistics of lists: measured once over all rows, and corrected when rows are deleted.
+"""The statistics of lists: measured once over all rows, and corrected when rows come and go.
 
 Rows are handed in by blocks, so memory does not grow with their number. Two passes: the first finds the means, and a
 sample of the rows the axes that all lists share; the second everything else.
@@ -70,41 +70,89 @@ def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: T
 
 def without(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
     """The statistics once these rows, of the lists `owners`, are gone: sums are taken back, and radii only grow."""
-    left = Lists(*(getattr(lists, field.name).copy() for field in fields(lists)))
+    return _changed(lists, owners, keys, values, sign=-1.0)
+
+
+def with_more(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
+    """The statistics once these rows are in the lists `owners`, none of which is empty; radii only grow."""
+    return _changed(lists, owners, keys, values, sign=1.0)
+
+
+def _changed(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float) -> Lists:
+    changed = Lists(*(getattr(lists, field.name).copy() for field in fields(lists)))
     frame = _Frame(lists.axes, lists.leading, lists.profile, lists.slope)
     order = np.argsort(owners, kind="stable")
-    numbers, starts = np.unique(owners[order], return_index=True)
-    stops = [*starts[1:].tolist(), len(order)][: len(numbers)]
-    for number, start, stop in zip(numbers.tolist(), starts.tolist(), stops, strict=True):
-        gone = order[start:stop]
-        _take_back(left, number, frame, keys[gone] - lists.means[number], values[gone] - lists.values[number])
-    return left
+    for first in range(0, len(order), BLOCK):
+        rows = order[first : first + BLOCK]
+        numbers, starts = np.unique(owners[rows], return_index=True)
+        y, u = keys[rows] - changed.means[owners[rows]], values[rows] - changed.values[owners[rows]]
+        _Groups(numbers, starts, sign).move(changed, frame, y @ frame.axes, u)
+    return changed
 
 
-def _take_back(lists: Lists, number: int, frame: "_Frame", keys: Array, values: Array) -> None:
-    """Take rows of one list, counted from its means, out of its statistics."""
-    count, left = float(lists.counts[number]), float(lists.counts[number]) - len(keys)
-    lists.counts[number] = left
-    if left <= 0:
-        return
-    turned = keys @ frame.axes
-    shift, value_shift = -turned.sum(0) / left, -values.sum(0) / left
-    inner, outer = turned[:, : frame.leading], turned[:, frame.leading :]
-    s_in, s_out = shift[: frame.leading], shift[frame.leading :]
-    spread = (count * lists.spreads[number] - packed(inner.T @ inner)) / left - packed(np.outer(s_in, s_in))
-    outside = (count * lists.outside[number] - (outer**2).sum()) / left - s_out @ s_out
-    scatter = (count * lists.scatter[number] - (values**2).sum()) / left - value_shift @ value_shift
-    lists.slope_gaps[number] = frame.gaps_without(
-        lists.slope_gaps[number] * count, turned, values, shift, value_shift, left
-    )
-    lists.means[number] += frame.axes @ shift
-    lists.values[number] += value_shift
-    lists.spreads[number], lists.outside[number] = spread, max(0.0, outside)
-    lists.widest[number] *= count / left  # the covariance about the old mean is no smaller than that about the new
-    lists.radii[number] += np.linalg.norm(s_in), np.linalg.norm(s_out)
-    lists.value_radii[number] += np.linalg.norm(value_shift)
-    lists.scatter[number] = max(0.0, scatter)
-    lists.noise[number] = min(lists.scatter[number], lists.noise[number] * count / left)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Rows that come to some lists, or leave them: consecutive rows, a group for each list."""
+
+    numbers: Counts  # (g,), the lists
+    starts: Counts  # (g,), where the rows of each begin
+    sign: float  # 1.0 when they come, -1.0 when they leave
+
+    def sums(self, x: Array) -> Floats:
+        """Sums over the rows of each group."""
+        found: Floats = np.add.reduceat(x, self.starts, axis=0, dtype=np.float64)
+        return found
+
+    def most(self, x: Array) -> Floats:
+        """The largest of each group."""
+        found: Floats = np.maximum.reduceat(x, self.starts).astype(np.float64)
+        return found
+
+    def move(self, lists: Lists, frame: "_Frame", y: Array, u: Array) -> None:
+        """Bring the statistics up to date; keys along the axes and values, both counted from the means there were."""
+        sizes = self.sums(np.ones(len(y)))
+        before = lists.counts[self.numbers]
+        after = before + self.sign * sizes
+        lists.counts[self.numbers] = after
+        after = np.where(after > 0, after, np.inf)  # what is said of a list without rows is not looked at
+        shift, value_shift = (self.sign * self.sums(x) / after[:, None] for x in (y, u))
+        inner, outer = y[:, : frame.leading], y[:, frame.leading :]
+        s_in, s_out = shift[:, : frame.leading], shift[:, frame.leading :]
+
+        def mean(old: Array, rows: Array) -> Floats:
+            """A mean over all rows of a list, from the old mean and what these rows have."""
+            turned = (before * old.T + self.sign * self.sums(rows).T) / after
+            found: Floats = turned.T
+            return found
+
+        gaps = frame.gaps(self, (before[:, None] * lists.slope_gaps[self.numbers]), y, u, shift, value_shift, after)
+        squares, sizes_of_values = _squares(outer), _squares(u)
+        at, upper = self.numbers, np.triu_indices(frame.leading)
+        lists.spreads[at] = (
+            mean(lists.spreads[at], inner[:, upper[0]] * inner[:, upper[1]]) - s_in[:, upper[0]] * s_in[:, upper[1]]
+        )
+        lists.outside[at] = np.maximum(mean(lists.outside[at], squares) - _squares(s_out), 0.0)
+        lists.scatter[at] = np.maximum(mean(lists.scatter[at], sizes_of_values) - _squares(value_shift), 0.0)
+        come = max(self.sign, 0.0)
+        # What leaves is not taken out of these: they are no more than allowed for.
+        lists.widest[at] = (before * lists.widest[at] + come * (1.0 + ROUNDED) * self.sums(squares)) / after
+        noise = (before * lists.noise[at] + come * self.sums(_squares(u - y @ frame.slope.T))) / after
+        lists.noise[at] = np.minimum(lists.scatter[at], noise)
+        lists.slope_gaps[at] = gaps
+        lengths = np.stack([self.most(_squares(inner)), self.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
+        farthest = self.most(sizes_of_values) ** 0.5 * (1.0 + ROUNDED)
+        lists.radii[at] = (
+            np.maximum(lists.radii[at], come * lengths) + np.stack([_squares(s_in), _squares(s_out)], 1) ** 0.5
+        )
+        lists.value_radii[at] = np.maximum(lists.value_radii[at], come * farthest) + _squares(value_shift) ** 0.5
+        lists.means[at] += shift @ frame.axes.T
+        lists.values[at] += value_shift
+
+
+def _squares(x: Array) -> Floats:
+    """The squared length of each row."""
+    found: Floats = np.einsum("ij,ij->i", x, x, dtype=np.float64)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,20 +170,19 @@ class _Frame:
         found: Array = self.slope[:, self.leading :] * self.profile
         return found
 
-    def gaps_without(
-        self, gaps: Array, y: Array, u: Array, shift: Array, value_shift: Array, left: float
-    ) -> tuple[float, float]:
-        """‖C − AΣ‖ once some rows are gone, from n times what it was, along the leading axes and the others."""
+    def gaps(
+        self, groups: _Groups, gaps: Floats, y: Array, u: Array, shift: Floats, value_shift: Floats, after: Floats
+    ) -> Floats:
+        """At least ‖C − AΣ‖ for the rows there are now, along both kinds of axes; `gaps` is n times what it was."""
         inner, outer = slice(None, self.leading), slice(self.leading, None)
-        length = np.linalg.norm(u, axis=1)
-        astray = np.linalg.norm(u - y[:, inner] @ self.slope[:, inner].T, axis=1)
-        y_in, y_out = np.linalg.norm(y[:, inner], axis=1), np.linalg.norm(y[:, outer], axis=1)
+        length, astray = _squares(u) ** 0.5, _squares(u - y[:, inner] @ self.slope[:, inner].T) ** 0.5
+        y_in, y_out = _squares(y[:, inner]) ** 0.5, _squares(y[:, outer]) ** 0.5
         steep = float(np.linalg.norm(self.outer_slope))
-        shifted = float(np.linalg.norm(value_shift - self.slope[:, inner] @ shift[inner]))
-        s_in, s_out = float(np.linalg.norm(shift[inner])), float(np.linalg.norm(shift[outer]))
-        within = (gaps[0] + float(astray @ y_in)) / left + shifted * s_in
-        beyond = (gaps[1] + float(length @ y_out) + steep * float(y_out @ y_out)) / left
-        return within, beyond + float(np.linalg.norm(value_shift)) * s_out + steep * s_out * s_out
+        shifted = _squares(value_shift - shift[:, inner] @ self.slope[:, inner].T) ** 0.5
+        s_in, s_out = _squares(shift[:, inner]) ** 0.5, _squares(shift[:, outer]) ** 0.5
+        within = (gaps[:, 0] + groups.sums(astray * y_in)) / after + shifted * s_in
+        beyond = (gaps[:, 1] + groups.sums(length * y_out + steep * y_out * y_out)) / after
+        return np.stack([within, beyond + _squares(value_shift) ** 0.5 * s_out + steep * s_out * s_out], axis=1)
 
 
 class _Sums:
