@@ -563,20 +563,20 @@ def test_a_writer_whose_epoch_has_passed_is_fenced(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_fenced_at_the_very_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another writer who takes over while rows are being written wins: the transaction looks at the epoch again."""
+    """Another writer who takes over before the transaction wins: it looks at the epoch again, and writes no row."""
     store = fruit(tmp_path / "s")
-    sync, done = files.sync, list[str]()
+    writing = Connection.writing
 
-    def overtaken(descriptor: int, path: str) -> None:
-        sync(descriptor, path)
-        if not done:
-            done.append(path)
-            forge(tmp_path / "s", "state", epoch=9)
+    def late(connection: Connection) -> Any:
+        monkeypatch.setattr(Connection, "writing", writing)
+        forge(tmp_path / "s", "state", epoch=9)
+        return writing(connection)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "sync", overtaken)
-        with pytest.raises(WriterFenced, match="of writer 9"):
-            store.append(vectors(1), [7.0])
+    before = (tmp_path / "s" / GENERATION / "keys.f32").read_bytes()
+    monkeypatch.setattr(Connection, "writing", late)
+    with pytest.raises(WriterFenced, match="of writer 9"):
+        store.append(vectors(1), [7.0])
+    assert (tmp_path / "s" / GENERATION / "keys.f32").read_bytes() == before
     with pytest.raises(HandlePoisoned):
         store.append(vectors(1), [7.0])
     store.close()

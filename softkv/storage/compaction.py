@@ -100,19 +100,20 @@ def _rewrite(
     needed = sum(shape.row_bytes for shape in standing.layout.arenas) * course.total
     files.require_room(writer.directory, needed + needed // 8 + room_for(index), f"compacting {writer.directory}")
     number = max(writer.catalog.generations()) + 1
-    with written(writer, index, number, course.total) as records:
-        new = Generation.create(writer.committed.head.store, writer.directory, number, standing.layout, writer.catalog)
-        with writer.newborn(new), writer.commit(generation=number):
-            copied = _copy(old, new, standing, order, course)
-            with writer.poisoning():
-                new.make_durable()
-            for shape, copy in zip(standing.layout.arenas, copied, strict=True):
-                writer.catalog.put_windows(number, shape.role, copy.finished)
-            for record in records:
-                writer.catalog.put_index(record)
-            tails = (copied[0].tail, copied[1].tail, copied[2].tail)
-            writer.catalog.put_standing(replace(standing, generation=number, rows=course.total, tails=tails))
-            writer.catalog.put_standing(replace(standing, retired=1))
+    with (
+        written(writer, index, number, course.total) as records,
+        writer.birth(number, standing.layout, generation=number) as new,
+    ):
+        copied = _copy(old, new, standing, order, course)
+        with writer.poisoning():
+            new.make_durable()
+        for shape, copy in zip(standing.layout.arenas, copied, strict=True):
+            writer.catalog.put_windows(number, shape.role, copy.finished)
+        for record in records:
+            writer.catalog.put_index(record)
+        tails = (copied[0].tail, copied[1].tail, copied[2].tail)
+        writer.catalog.put_standing(replace(standing, generation=number, rows=course.total, tails=tails))
+        writer.catalog.put_standing(replace(standing, retired=1))
 
 
 def _copy(old: Generation, new: Generation, standing: Standing, order: Rows | None, course: _Course) -> list[_Copied]:

@@ -191,7 +191,7 @@ def _writer(directory: str, lock: locks.FileLock) -> Writer:
             head = catalog.advance(committed.head, epoch=committed.head.epoch + 1, writing=1)
             if unclean and committed.generation:
                 _mend(catalog, committed.generation, committed.rows)
-        remove_leftovers(directory, catalog)
+            remove_leftovers(directory, catalog)  # in here, since no other writer can be making them meanwhile
         gone = remove_retired(directory, catalog, head)
         if committed.generation:
             committed.generation.release()

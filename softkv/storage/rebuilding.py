@@ -180,7 +180,8 @@ def abandon(writer: Writer) -> None:
         if number is not None:
             with writer.commit():
                 writer.catalog.drop_unfinished(number)
-            files.remove_tree(_directory(writer, number))
+            with writer.undisturbed():
+                files.remove_tree(_directory(writer, number))
 
 
 def _directory(writer: Writer, number: int) -> str:
@@ -218,12 +219,10 @@ def _created(writer: Writer, current: Standing, layout: Layout, settings: str) -
     number = max(writer.catalog.generations()) + 1
     tally = Tally.empty(np.zeros(layout.value_width)) if layout.kind is ValueKind.TEXT else current.tally
     begun = Standing(number, 0, layout, (0, 0, 0), tally, settings, 0)
-    new = Generation.create(writer.committed.head.store, writer.directory, number, layout, writer.catalog)
-    with writer.newborn(new):
+    with writer.birth(number, layout) as new:
         with writer.poisoning():
             new.make_durable()
-        with writer.commit():
-            writer.catalog.put_standing(begun)
+        writer.catalog.put_standing(begun)
     return begun
 
 
@@ -253,10 +252,10 @@ def _opened(writer: Writer, standing: Standing) -> Generation:
 
 
 def _extend(writer: Writer, standing: Standing, keys: Matrix, values: npt.NDArray[Any]) -> None:
-    """Write rows behind the committed ones of the new generation: durable first, then one transaction."""
+    """Write rows behind the committed ones of the new generation, in the transaction that counts them."""
     generation = _opened(writer, standing)
     try:
-        with writer.giving_back(generation, standing.rows):
+        with writer.giving_back(generation, standing.rows), writer.commit():
             with writer.writing_rows(generation, standing.rows, keys, values, sync=True):
                 norms = norms_of(keys)
                 generation.arenas[2].write(standing.rows, norms)
@@ -265,11 +264,10 @@ def _extend(writer: Writer, standing: Standing, keys: Matrix, values: npt.NDArra
                 generation.arenas[2].sync()  # every time, so that there is nothing to mend when it is resumed
             text = standing.layout.kind is ValueKind.TEXT
             tally = standing.tally.changed(values, values[:0]) if text else standing.tally
-            with writer.commit():
-                for arena, complete in zip(generation.arenas, finished, strict=True):
-                    writer.catalog.put_windows(standing.generation, arena.shape.role, complete)
-                rows = standing.rows + len(keys)
-                writer.catalog.put_standing(replace(standing, rows=rows, tails=tails, tally=tally))
+            for arena, complete in zip(generation.arenas, finished, strict=True):
+                writer.catalog.put_windows(standing.generation, arena.shape.role, complete)
+            rows = standing.rows + len(keys)
+            writer.catalog.put_standing(replace(standing, rows=rows, tails=tails, tally=tally))
     finally:
         generation.release()
 

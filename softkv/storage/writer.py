@@ -1,8 +1,8 @@
 """The one protocol by which a store changes.
 
-A write checks everything; writes rows behind the committed ones; makes them durable; then one SQLite transaction says
-that they exist; then it is acknowledged. A crash at any step leaves the state before, and bytes that nobody believes
-and the next write covers. Deleting is a transaction alone.
+A write checks everything; begins one SQLite transaction; writes rows behind the committed ones; makes them durable;
+then the transaction says that they exist, and is committed; then it is acknowledged. A crash at any step leaves the
+state before, and bytes that nobody believes and the next write covers. Deleting is a transaction alone.
 
 After a failed sync, or a commit of which nobody can tell whether it happened, the writer is poisoned: the system has
 dropped the pages that it could not write, so trying again would report success over lost data.
@@ -10,6 +10,7 @@ dropped the pages that it could not write, so trying again would report success 
 Does not check what callers give (batch.py) and answers no questions (snapshot.py).
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from softkv.storage.committed import Committed, load
 from softkv.storage.generation import Generation, checksums, norms_of
 from softkv.storage.labels import LabelCounts
 from softkv.storage.labels import Row as LabelRow
-from softkv.storage.layout import Matrix, Rows, ValueKind
+from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
 from softkv.storage.leftovers import remove_retired
 from softkv.storage.progress import require_finished
 from softkv.storage.roster import Roster
@@ -127,19 +128,37 @@ class Writer:
             raise
 
     @contextmanager
-    def newborn(self, generation: Generation) -> Iterator[None]:
-        """Around the work on a new generation: when it does not come into being, its files go again."""
+    def birth(self, number: int, layout: Layout, **changes: Any) -> Iterator[Generation]:
+        """A commit that names a new generation, made in it; when it does not come into being, its files go again.
+
+        Subtle: in the transaction from the first file on. A writer that slept, and whom another has overtaken, is
+        fenced by it before it takes the name of a generation that the other has made meanwhile.
+        """
         try:
-            yield
+            with self.commit(**changes) as head:
+                new = Generation.create(head.store, self.directory, number, layout, self.catalog)
+                try:
+                    yield new
+                finally:
+                    new.release()
         except BaseException:
-            # Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory.
-            if self.failure is None:
-                self.catalog.connection.abort()
-                if generation.number not in self.catalog.generations():
-                    files.remove_tree(generation.directory)
+            self._remove_unborn(number)
             raise
-        finally:
-            generation.release()
+
+    def _remove_unborn(self, number: int) -> None:
+        """Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory."""
+        if self.failure is None:
+            with suppress(StoreError), self.undisturbed():  # else the next writer removes them
+                if number not in self.catalog.generations():
+                    files.remove_tree(os.path.join(self.directory, generation_name(number)))
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """A transaction without any change in it: no other writer takes over meanwhile, nor has one since."""
+        with self.catalog.connection.writing():
+            if self.catalog.head().epoch != self.committed.head.epoch:
+                raise WriterFenced(f"{self.directory}: another writer has taken over. Open the store again.")
+            yield
 
     @contextmanager
     def commit(self, **changes: Any) -> Iterator[Head]:
@@ -209,17 +228,20 @@ class Writer:
         return Roster(self.catalog, self.committed.head.generation)
 
     def _write(self, batch: Batch, doomed: Rows, ordinals: Sequence[int], settings: str | None) -> None:
-        head, standing = self.committed.head, self.committed.standing
-        if standing is None:
-            generation = Generation.create(head.store, self.directory, 1, batch.layout, self.catalog)
+        head, standing, generation = self.committed.head, self.committed.standing, self.committed.generation
+        numbers = {"next_item": head.next_item + len(batch), "next_ordinal": head.next_ordinal + len(batch)}
+        if standing is None or generation is None:
             standing = Standing(1, 0, batch.layout, (0, 0, 0), Tally.empty(), settings or head.settings, 0)
-            with self.newborn(generation):
+            with self.birth(1, batch.layout, generation=1, **numbers) as generation:
+                self.catalog.create_items(1)
+                self.catalog.index_items(1)
                 self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
-        else:
-            assert self.committed.generation is not None
-            standing = replace(standing, settings=settings or standing.settings)
-            with self.giving_back(self.committed.generation, standing.rows):
-                self._write_into(self.committed.generation, standing, batch, doomed, ordinals, fresh=False)
+            return
+        standing = replace(standing, settings=settings or standing.settings)
+        # Subtle: rows are written in the transaction that names them, not before it. A writer that slept, and whom
+        # another has overtaken, is fenced by it before it covers what the other has written there.
+        with self.giving_back(generation, standing.rows), self.commit(**numbers):
+            self._write_into(generation, standing, batch, doomed, ordinals, fresh=False)
 
     @contextmanager
     def giving_back(self, generation: Generation, rows: int) -> Iterator[None]:
@@ -227,8 +249,9 @@ class Writer:
         try:
             yield
         except StorageFull:
-            if self._still_at(self.committed.head):  # and so no other writer's rows lie there
-                generation.give_back(rows)
+            with suppress(StoreError), self.undisturbed():  # so no other writer's rows lie there
+                if self.catalog.head() == self.committed.head:
+                    generation.give_back(rows)
             raise
 
     def _write_into(
@@ -256,18 +279,12 @@ class Writer:
             elif finished[2]:
                 # Norms can be worked out again, so they are synced once per window only: see Generation.mend_norms.
                 generation.arenas[2].sync()
-        after = replace(standing, rows=rows + len(batch), tails=tails, tally=tally)
-        numbers = {"next_item": head.next_item + len(batch), "next_ordinal": head.next_ordinal + len(batch)}
-        with self.commit(generation=standing.generation, **numbers) as new:
-            if fresh:
-                self.catalog.create_items(standing.generation)
-                self.catalog.index_items(standing.generation)
-            self._let_die(standing.generation, doomed, new.number)
-            Roster(self.catalog, standing.generation).enrol(enrolment)
-            for arena, complete in zip(generation.arenas, finished, strict=True):
-                self.catalog.put_windows(standing.generation, arena.shape.role, complete)
-            self._put_labels(labels)
-            self.catalog.put_standing(after)
+        self._let_die(standing.generation, doomed, head.number + 1)
+        Roster(self.catalog, standing.generation).enrol(enrolment)
+        for arena, complete in zip(generation.arenas, finished, strict=True):
+            self.catalog.put_windows(standing.generation, arena.shape.role, complete)
+        self._put_labels(labels)
+        self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=tails, tally=tally))
 
     @contextmanager
     def writing_rows(

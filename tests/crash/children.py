@@ -51,6 +51,10 @@ class Child:
             raise ChildFailed(f"child {self.pid}:\n{message[1]}")
         return message
 
+    def speaks(self) -> bool:
+        """Whether there is a message that was not heard yet, or the beginning of one."""
+        return b"\n" in self._heard or bool(select.select([self._pipe], [], [], 0)[0])
+
     def all(self, patience: float = PATIENCE) -> Iterator[list[Any]]:
         """The messages until the child ends."""
         while (message := self.hear(patience)) is not None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -23,6 +24,21 @@ _CALLS = {
 
 def die_after(calls: int, power: "Power | None" = None) -> None:
     """From now on, count calls that reach the operating system or SQLite, and die at one of them."""
+
+    def die() -> None:
+        if power is not None:
+            power.cut()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    _at_call(calls, die)
+
+
+def sleep_after(calls: int) -> None:
+    """The same, but stop there until somebody says to go on."""
+    _at_call(calls, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def _at_call(calls: int, end: Callable[[], None]) -> None:
     left = calls
 
     def count(frame: Any, event: str, called: Any) -> None:
@@ -32,9 +48,7 @@ def die_after(calls: int, power: "Power | None" = None) -> None:
             left -= 1
             if left < 0:
                 sys.setprofile(None)
-                if power is not None:
-                    power.cut()
-                os.kill(os.getpid(), signal.SIGKILL)
+                end()
 
     threading.setprofile(count)
     sys.setprofile(count)
