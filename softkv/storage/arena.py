@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import StorageFailed, StoreDamaged
+from softkv.errors import HandleClosed, StorageFailed, StoreDamaged
 from softkv.storage import files
 from softkv.storage.layout import RowShape
 
@@ -79,6 +79,7 @@ class Arena:
         self.path, self.shape = path, shape
         self._descriptor = descriptor
         self._map: mmap.mmap | None = None
+        self._closed, self._lock = False, threading.Lock()
 
     @classmethod
     def create(cls, path: str, identity: Identity) -> "Arena":
@@ -129,7 +130,8 @@ class Arena:
         needed = HEADER + count * self.shape.row_bytes
         mapped = self._map  # once: another thread may put a map in its place that is long enough for its own rows only
         if mapped is None or len(mapped) < needed:
-            self._map = mapped = self._mapped(needed)
+            with self._lock:  # or what is mapped might be another file, which has got the number of a closed one
+                self._map = mapped = self._mapped(needed)
         cells = np.frombuffer(mapped, self.shape.dtype, count * self.shape.width, HEADER)
         return cells.reshape(count, self.shape.width)
 
@@ -158,6 +160,8 @@ class Arena:
         return crc32(flat(self.rows(self.stored_rows()))[start:end])
 
     def _require_length(self, needed: int) -> None:
+        if self._closed:
+            raise HandleClosed(f"{self.path} was closed with its snapshot or store; open the store again")
         size = os.fstat(self._descriptor).st_size if self._descriptor >= 0 else 0
         if size < needed:
             raise StoreDamaged(
@@ -167,9 +171,10 @@ class Arena:
 
     def close(self) -> None:
         """Close the file. Arrays handed out before stay readable."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._map = -1, None
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            self._descriptor, self._map, self._closed = -1, None, True
 
 
 class VerifiedRows:

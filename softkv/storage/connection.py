@@ -113,7 +113,14 @@ class Connection:
         """Refuse to work once it is closed, or in a child of the process that opened it."""
         self.lock.require_own_process()
         if self._closed:
-            raise HandleClosed(f"{self.path} was closed with its store; open the store again")
+            raise self._gone()
+
+    def _gone(self) -> HandleClosed:
+        return HandleClosed(f"{self.path} was closed with its store; open the store again")
+
+    def _told(self, error: Exception, doing: str) -> StoreError:
+        """The error of ours; what fails since another thread has closed the store meanwhile is no damage."""
+        return self._gone() if self._closed else translated(error, f"cannot {doing} {self.path}")
 
     def run(self, sql: str, arguments: Sequence[Any] = ()) -> None:
         """Execute one statement."""
@@ -122,7 +129,7 @@ class Connection:
             with self._turn:
                 self._driver.execute(sql, arguments)
         except _DRIVER_ERRORS as error:
-            raise translated(error, f"cannot use {self.path}") from error
+            raise self._told(error, "use") from error
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows that a statement gives."""
@@ -131,7 +138,7 @@ class Connection:
             with self._turn:
                 return self._driver.execute(sql, arguments).fetchall()
         except _DRIVER_ERRORS as error:
-            raise translated(error, f"cannot read {self.path}") from error
+            raise self._told(error, "read") from error
 
     def value(self, sql: str, arguments: Sequence[Any] = ()) -> Any:
         """The first column of the first row, or None."""
@@ -144,7 +151,7 @@ class Connection:
             with self._turn:
                 return self._driver.executemany(sql, arguments).rowcount
         except _DRIVER_ERRORS as error:
-            raise translated(error, f"cannot write {self.path}") from error
+            raise self._told(error, "write") from error
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -192,12 +199,12 @@ class Connection:
             ) from error
 
     def _roll_back(self) -> None:
-        if self._driver.in_transaction:
-            try:
-                with self._turn:
+        try:
+            with self._turn:
+                if not self._closed and self._driver.in_transaction:
                     self._driver.execute("ROLLBACK")
-            except sqlite3.Error as error:
-                raise translated(error, f"cannot roll back in {self.path}") from error
+        except sqlite3.Error as error:
+            raise self._told(error, "roll back in") from error
 
     def data_version(self) -> int:
         """A number that changes whenever another connection has committed."""
@@ -211,7 +218,8 @@ class Connection:
         """Close; a writer first moves all of its log into the catalog, as far as readers let it."""
         try:
             if self._write and not self._closed:
-                self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                with self.lock, self._turn:  # SQLite refuses to while a thread is in the middle of reading
+                    self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             self.abandon()
             kind = type(translated(error, ""))
@@ -236,9 +244,10 @@ class Connection:
                 witness.close()
 
     def _let_go(self) -> None:
-        self._closed = True
-        with self._turn:
-            self._driver.close()
+        with self.lock:  # a short transaction of another thread ends first
+            self._closed = True
+            with self._turn:
+                self._driver.close()
 
 
 def application_of(path: str) -> int:

@@ -374,7 +374,7 @@ class Store:
             if self._closed:
                 return
             self._closed = True
-            self._view.close()
+            del self._view  # not closed: another thread may be in the middle of a call, and it goes when that ends
             if self._writer:
                 self._writer.close()
             else:
