@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 
 from sqlalchemy.schema import CreateTable
 
@@ -20,6 +21,7 @@ from softkv.storage.connection import Connection, application_of, connect_reader
 from softkv.storage.generation import Generation
 from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
 from softkv.storage.leftovers import remove_leftovers, remove_retired, remove_unborn
+from softkv.storage.place import in_one_place
 from softkv.storage.tables import APPLICATION, INDEXES, compiled
 from softkv.storage.writer import Writer
 
@@ -51,11 +53,24 @@ def connect(directory: str) -> Catalog:
     return catalog
 
 
+def name_at(directory: str) -> str | None:
+    """What the store calls itself that is there now; None when there is none."""
+    try:
+        catalog = in_one_place(directory, lambda: connect(directory), lambda found: found.connection.close())
+    except StoreNotFound:
+        return None
+    try:
+        return catalog.head().store
+    finally:
+        catalog.connection.close()
+
+
 def become_writer(directory: str, mode: str, *, force: bool) -> Writer:
     """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n")."""
     vacant = is_vacant(directory)
     if mode == "n" and not vacant:
-        erase(directory, force=force)
+        with suppress(StoreNotFound):  # somebody else was faster
+            erase(directory, force=force)
     if mode == "n" or (mode == "c" and vacant):
         try:
             return create_writer(directory, force=force)
@@ -67,9 +82,13 @@ def become_writer(directory: str, mode: str, *, force: bool) -> Writer:
 
 def open_writer(directory: str, *, force: bool) -> Writer:
     """Become the writer of a store that is there."""
-    _require_store(directory)
-    locks.require_writable_platform(directory, force=force)
-    lock = locks.lock_writer(directory)
+
+    def locked() -> locks.FileLock:
+        _require_store(directory)
+        locks.require_writable_platform(directory, force=force)
+        return locks.lock_writer(directory)
+
+    lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on nobody else can put another there
     try:
         return _writer(directory, lock)
     except BaseException:

@@ -19,6 +19,7 @@ from softkv.errors import (
     KeyMissing,
     KeyTextError,
     ShapeError,
+    StoreDamaged,
 )
 from softkv.storage import opening
 from softkv.storage.batch import Entry, checked, entry_of, shown
@@ -29,6 +30,7 @@ from softkv.storage.compaction import Told, compact
 from softkv.storage.indexing import Content, drop_index, put_index
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
+from softkv.storage.place import in_one_place
 from softkv.storage.progress import Progress, progress
 from softkv.storage.rebuilding import Rebuild, abandon, begin
 from softkv.storage.snapshot import Block, Item, Snapshot
@@ -68,14 +70,18 @@ class Store:
             raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
         directory = os.path.realpath(given)
         if mode == "r":
-            catalog = opening.connect(directory)
-            try:
-                return cls(directory, catalog, None)
-            except BaseException:
-                catalog.connection.close()
-                raise
+            return in_one_place(directory, lambda: cls._reading(directory), cls.close)
         writer = opening.become_writer(directory, mode, force=force)
         return cls(directory, writer.catalog, writer)
+
+    @classmethod
+    def _reading(cls, directory: str) -> "Store":
+        catalog = opening.connect(directory)
+        try:
+            return cls(directory, catalog, None)
+        except BaseException:
+            catalog.connection.close()
+            raise
 
     @staticmethod
     def erase(path: str | os.PathLike[str]) -> None:
@@ -197,10 +203,19 @@ class Store:
             version = connection.data_version()
             if version == self._version:
                 return self._committed
-            newest = load(self._catalog, self.path, self._committed, write=False)
+            newest = self._loaded()
             if not connection.thawed():
                 self._version = version
                 return newest
+
+    def _loaded(self) -> Committed:
+        """The newest commit, or the one that was read last when the store was erased: its files are gone by then."""
+        try:
+            return load(self._catalog, self.path, self._committed, write=False)
+        except StoreDamaged:
+            if opening.name_at(self.path) == self._committed.head.store:
+                raise
+            return self._committed
 
     # Writing
 

@@ -7,7 +7,9 @@ systems lose locks. What is left then is the epoch in the catalog.
 import contextlib
 import os
 import signal
+import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.errors import HandlePoisoned, StoreLocked, WriterFenced
+from softkv.errors import HandlePoisoned, StoreExists, StoreLocked, StoreNotFound, WriterFenced
 from softkv.storage import check, connection
 from tests.crash.children import Child, Say
 from tests.crash.death import sleep_after
@@ -193,3 +195,65 @@ def _emptied(db: Any, holds: dict[str, float]) -> dict[str, float]:
         db.compact()
         return {}
     return holds
+
+
+# Made anew
+
+
+def test_a_reader_that_opens_while_a_store_is_made_anew_sees_one_of_them_or_none(
+    path: Path, seed: int, thorough: bool
+) -> None:
+    """Never parts of two, and no damage: the whole old one, the whole new one, one without items yet, or none."""
+    end = time.monotonic() + (60 if thorough else 6)
+    with contextlib.ExitStack() as stack:
+        makers = [stack.enter_context(Child(partial(_make_anew, path, seed + number, end))) for number in range(2)]
+        openers = [stack.enter_context(Child(partial(_open_any, path, mode, end))) for mode in ("r", "r", "w")]
+        made = [sum(said[1] for said in maker.all()) for maker in makers]
+        met = sum((Counter(said[1]) for opener in openers for said in opener.all()), Counter[str]())
+    print(f"\nmade anew {made} times; openers met {dict(met)}")
+    assert check(path).ok
+    assert set(met) <= {"whole", "empty", "StoreNotFound", "StoreLocked"}
+    assert sum(made) > 2
+    assert met["whole"] > 5
+
+
+def _make_anew(path: Path, seed: int, end: float, say: Say) -> None:
+    """A store with items of one life, and then another, and another."""
+    made = 0
+    while time.monotonic() < end:
+        with contextlib.suppress(StoreLocked, StoreExists), softkv.open(path, "n", value="number") as db:
+            made += 1
+            if made % 2:
+                threading.Event().wait(0.01)  # so that some open it while it is empty
+            life = seed * 1000.0 + made
+            keys = [f"{position}" for position in range(50)]
+            db.add(keys, [life] * 50, vectors=np.full((50, WIDTH), life, np.float32))
+            if made % 3 == 0:
+                db.add(keys, [life + 0.5] * 50, vectors=np.full((50, WIDTH), life, np.float32), on_conflict="replace")
+                db.compact()
+            threading.Event().wait(0.01)  # so that some open it while it is there
+    say("made", made)
+
+
+def _open_any(path: Path, mode: str, end: float, say: Say) -> None:
+    """Open what is there, as often as can be, and look at all of it, now and a moment later."""
+    met = Counter[str]()
+    while time.monotonic() < end:
+        try:
+            with softkv.open(path, mode) as db:
+                with db.snapshot() as view:
+                    met[_one_life(view)] += 1
+                with contextlib.suppress(WriterFenced):
+                    _one_life(db.snapshot())
+        except (StoreNotFound, StoreLocked) as error:
+            met[type(error).__name__] += 1
+    say("met", dict(met))
+
+
+def _one_life(view: Any) -> str:
+    """All items are of one store."""
+    items = list(view.select())
+    assert len(items) in (0, 50)
+    assert len({item.value for item in items}) < 2
+    assert all((item.vector == np.float32(int(item.value))).all() for item in items)
+    return "whole" if items else "empty"
