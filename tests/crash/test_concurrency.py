@@ -60,9 +60,9 @@ def test_readers_see_the_newest_commit_whole_whatever_a_writer_does(path: Path, 
     print(f"\n{commits} commits, {compactions} compactions, {builds} indexes built, {overtaken} overtaken; {tally}")
     _require_whole(path, ledger)
     _require_work(tally, seconds)
-    assert commits > 2 * seconds
-    assert compactions > seconds / 8
-    assert builds > seconds / 20
+    assert commits > seconds
+    assert compactions > seconds / 20
+    assert builds > seconds / 60
 
 
 def test_readers_go_on_while_writers_are_stopped_and_killed_and_replaced(path: Path, seed: int, thorough: bool) -> None:
@@ -84,13 +84,11 @@ def test_readers_go_on_while_writers_are_stopped_and_killed_and_replaced(path: P
                 writer.kill()
                 kills, commits = kills + 1, max(commits, ledger.announced)
         tally = _heard(readers)
-    print(
-        f"\n{commits} commits, {kills} writers killed, {stops} stopped; the next one was there after at most {longest:.2f} s"
-    )
+    print(f"\n{commits} commits, {kills} writers killed, {stops} stopped; the next there within {longest:.2f} s")
     print(tally)
     _require_whole(path, ledger)
     _require_work(tally, seconds)
-    assert kills > seconds / 6
+    assert kills > seconds / 10
     assert stops > seconds / 10
     assert longest < LONGEST
 
@@ -121,6 +119,8 @@ def _write(path: Path, ledger: Ledger, random: Random, end: float, say: Say, *, 
     say("open")
     compaction = build = time.monotonic()
     while (now := time.monotonic()) < end:
+        if bank.building:
+            build = now
         if now - compaction > pace * COMPACTION and (not bank.building or random.random() < OVERTAKING):
             bank.compact()
             compaction = time.monotonic()
@@ -152,14 +152,14 @@ def _heard(readers: list[Child]) -> Tally:
 
 
 def _require_work(tally: Tally, seconds: float) -> None:
-    """It was done, and enough of it."""
+    """It was done, and enough of it, also on a busy machine."""
     assert tally.longest < LONGEST
     assert tally.audits > seconds
     assert tally.again > seconds / 8
-    assert len(tally.commits) > seconds
-    assert len(tally.generations) > seconds / 8
-    assert tally.calibrated > 5 * seconds
-    assert tally.bound > 5 * seconds
+    assert len(tally.commits) > seconds / 2
+    assert len(tally.generations) > seconds / 20
+    assert tally.calibrated > seconds
+    assert tally.bound > seconds
     assert tally.within >= 0.9 * tally.calibrated
 
 

@@ -51,9 +51,7 @@ def test_threads_read_through_a_handle_that_writes_compacts_builds_and_is_closed
     with Child(partial(_share, path, seed, 60.0 if thorough else 8.0)) as child:
         [(_, closings, commits, compactions, builds, ends, found)] = child.all(4 * PATIENCE)
     tally = Tally(**found)
-    print(
-        f"\n{closings} times closed under load, {commits} commits, {compactions} compactions, {builds} indexes; ends: {ends}"
-    )
+    print(f"\n{closings} times closed under load, {commits} commits, {compactions} compactions, {builds} indexes")
     print(tally)
     assert check(path).ok
     assert ends == {"HandleClosed": closings * (THREADS + 2)}
@@ -165,7 +163,7 @@ def _call(store: Store, number: int, calls: list[int]) -> None:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors and maps are counted in /proc")
 def test_handles_that_come_and_go_leave_nothing_behind(path: Path, seed: int, thorough: bool) -> None:
-    """Thousands of readers, with snapshots, lookups and errors, while a writer works: no descriptor, no map, no thread."""
+    """Thousands of readers, with snapshots, lookups and errors, while a writer works."""
     ledger, opened = Ledger(), 10_000 if thorough else 1_000
     with Child(partial(_found, path, seed, ledger)) as founder:
         assert founder.hear() is None
@@ -175,9 +173,7 @@ def test_handles_that_come_and_go_leave_nothing_behind(path: Path, seed: int, th
     ):
         assert writer.hear() == ["open"]
         [(_, before, after)] = child.all(8 * PATIENCE)
-    print(
-        f"\n{opened} handles opened and closed; descriptors, maps of the store and threads: {before} before, {after} after"
-    )
+    print(f"\n{opened} handles came and went; descriptors, maps and threads: {before} before, {after} after")
     assert after == before
     assert check(path).ok
 
