@@ -53,7 +53,17 @@ def connect(directory: str) -> Catalog:
     return catalog
 
 
-def name_at(directory: str) -> str | None:
+def load_again(catalog: Catalog, directory: str, known: Committed) -> Committed:
+    """The newest commit for a reader, or the one it knows if the store was erased since: its files are gone by then."""
+    try:
+        return load(catalog, directory, known, write=False)
+    except StoreDamaged:
+        if _name_at(directory) == known.head.store:
+            raise
+        return known
+
+
+def _name_at(directory: str) -> str | None:
     """What the store calls itself that is there now; None when there is none."""
     try:
         catalog = in_one_place(directory, lambda: connect(directory), lambda found: found.connection.close())

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import (
-    AccessRefused,
-    HandleClosed,
-    InputError,
-    KeyMissing,
-    KeyTextError,
-    ShapeError,
-    StoreDamaged,
-)
+from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
 from softkv.storage import opening
 from softkv.storage.batch import Entry, checked, entry_of, shown
 from softkv.storage.catalog import Catalog
@@ -203,19 +195,10 @@ class Store:
             version = connection.data_version()
             if version == self._version:
                 return self._committed
-            newest = self._loaded()
+            newest = opening.load_again(self._catalog, self.path, self._committed)
             if not connection.thawed():
                 self._version = version
                 return newest
-
-    def _loaded(self) -> Committed:
-        """The newest commit, or the one that was read last when the store was erased: its files are gone by then."""
-        try:
-            return load(self._catalog, self.path, self._committed, write=False)
-        except StoreDamaged:
-            if opening.name_at(self.path) == self._committed.head.store:
-                raise
-            return self._committed
 
     # Writing
 

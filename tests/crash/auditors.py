@@ -184,11 +184,11 @@ class Auditor:
         self.kept.clear()
 
 
-def read(path: Path, ledger: Ledger, number: int, random: Random, end: float, say: Say) -> None:
+def read(path: Path, ledger: Ledger, number: int, random: Random, say: Say) -> None:
     """A reader in a process of its own, with a handle that is sometimes closed and opened again."""
     tally = Tally(opened=1)
     auditor = Auditor(tally.timed(lambda: softkv.open(path, "r")), ledger, random, tally, number)
-    while time.monotonic() < end:
+    while not ledger.over:
         auditor.turn()
         if random.random() < 0.04:
             least = auditor.newest

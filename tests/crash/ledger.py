@@ -11,7 +11,7 @@ COMMITS = 1 << 17
 READERS = 8
 _ENTRY = struct.Struct("<QQ")  # a sum over all items, and how many there are
 _NUMBER = struct.Struct("<Q")
-_ANNOUNCED, _TURNS, _ENTRIES = 0, 8, 4096
+_ANNOUNCED, _OVER, _TURNS, _ENTRIES = 0, 8, 16, 4096
 
 Entry = tuple[int, int]
 
@@ -40,6 +40,15 @@ class Ledger:
     def announced(self) -> int:
         """The newest commit that was acknowledged, or one before it."""
         return int(_NUMBER.unpack_from(self._memory, _ANNOUNCED)[0])
+
+    def end(self) -> None:
+        """Let all readers come to an end."""
+        _NUMBER.pack_into(self._memory, _OVER, 1)
+
+    @property
+    def over(self) -> bool:
+        """Whether readers shall come to an end."""
+        return bool(_NUMBER.unpack_from(self._memory, _OVER)[0])
 
     def turned(self, reader: int) -> None:
         """A reader has read once more."""

@@ -53,9 +53,9 @@ def test_readers_see_the_newest_commit_whole_whatever_a_writer_does(path: Path, 
     ledger, end = _founded(path, seed), time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(Child(lambda say: _write(path, ledger, Random(seed), end, say)))
-        readers = _readers(stack, path, ledger, seed, end)
+        readers = _readers(stack, path, ledger, seed)
         told = [message for message in writer.all(seconds + PATIENCE) if message[0] == "done"]
-        tally = _heard(readers)
+        tally = _heard(readers, ledger)
     [(_, commits, compactions, builds, overtaken)] = told
     print(f"\n{commits} commits, {compactions} compactions, {builds} indexes built, {overtaken} overtaken; {tally}")
     _require_whole(path, ledger)
@@ -71,7 +71,7 @@ def test_readers_go_on_while_writers_are_stopped_and_killed_and_replaced(path: P
     ledger, end, random = _founded(path, seed), time.monotonic() + seconds, Random(seed)
     kills, stops, longest, commits = 0, 0, 0.0, 0
     with contextlib.ExitStack() as stack:
-        readers = _readers(stack, path, ledger, seed, end)
+        readers = _readers(stack, path, ledger, seed)
         while time.monotonic() < end:
             started = time.monotonic()
             with Child(partial(_write, path, ledger, Random(f"{seed} {kills}"), math.inf, pace=0.1)) as writer:
@@ -83,7 +83,7 @@ def test_readers_go_on_while_writers_are_stopped_and_killed_and_replaced(path: P
                 _let_work(writer, random)
                 writer.kill()
                 kills, commits = kills + 1, max(commits, ledger.announced)
-        tally = _heard(readers)
+        tally = _heard(readers, ledger)
     print(f"\n{commits} commits, {kills} writers killed, {stops} stopped; the next there within {longest:.2f} s")
     print(tally)
     _require_whole(path, ledger)
@@ -137,13 +137,14 @@ def _write(path: Path, ledger: Ledger, random: Random, end: float, say: Say, *, 
     say("done", bank.commits, bank.compactions, bank.builds, bank.overtaken)
 
 
-def _readers(stack: contextlib.ExitStack, path: Path, ledger: Ledger, seed: int, end: float) -> list[Child]:
-    works = [partial(read, path, ledger, number, Random(f"{seed} {number}"), end) for number in range(READERS)]
+def _readers(stack: contextlib.ExitStack, path: Path, ledger: Ledger, seed: int) -> list[Child]:
+    works = [partial(read, path, ledger, number, Random(f"{seed} {number}")) for number in range(READERS)]
     return [stack.enter_context(Child(work)) for work in works]
 
 
-def _heard(readers: list[Child]) -> Tally:
-    """What all readers did together."""
+def _heard(readers: list[Child], ledger: Ledger) -> Tally:
+    """What all readers did together, until now."""
+    ledger.end()
     tally = Tally()
     for reader in readers:
         [(_, found)] = reader.all(2 * PATIENCE)
@@ -193,6 +194,7 @@ def _stopped(path: Path, writer: Child, ledger: Ledger, readers: list[Child]) ->
     before = [ledger.turns(number) for number in range(len(readers))]
     started, pause = time.monotonic(), threading.Event()
     while any(ledger.turns(number) < turns + 2 for number, turns in enumerate(before)):
+        assert not [reader.hear() for reader in readers if reader.speaks()]  # it has failed, and that is raised here
         assert time.monotonic() - started < PATIENCE, "a reader waits for a writer that is stopped"
         pause.wait(0.005)
     writer.signal(signal.SIGCONT)
