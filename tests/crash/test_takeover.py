@@ -28,6 +28,7 @@ from tests.crash.death import sleep_after
 pytestmark = pytest.mark.slow
 
 WIDTH = 64
+PLAIN: dict[str, Any] = {"value": "number", "compatibility": "dot", "temperature": 1.0}  # no rule has to find anything
 FENCED = (WriterFenced, HandlePoisoned)  # at the first attempt, and at those after one that failed in its middle
 
 
@@ -43,7 +44,7 @@ def test_a_writer_that_wakes_up_late_is_fenced_and_has_changed_nothing(
     """Asleep anywhere, its LOCK removed, another writes on: it changes no byte of what the other has written."""
     monkeypatch.setitem(connection._BOTH, "busy_timeout", 20)  # ms that SQLite waits for one that sleeps in a commit
     random, end, toll = Random(seed), time.monotonic() + (60 if thorough else 8), Toll()
-    softkv.open(path, value="number").close()
+    softkv.open(path, **PLAIN).close()
     holds = dict[str, float]()
     while time.monotonic() < end:
         toll.lives += 1
@@ -221,7 +222,7 @@ def _make_anew(path: Path, seed: int, end: float, say: Say) -> None:
     """A store with items of one life, and then another, and another."""
     made = 0
     while time.monotonic() < end:
-        with contextlib.suppress(StoreLocked, StoreExists), softkv.open(path, "n", value="number") as db:
+        with contextlib.suppress(StoreLocked, StoreExists), softkv.open(path, "n", **PLAIN) as db:
             made += 1
             if made % 2:
                 threading.Event().wait(0.01)  # so that some open it while it is empty
