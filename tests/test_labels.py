@@ -1,5 +1,6 @@
 """Codes and counts of labels, against a Counter."""
 
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from softkv.errors import StoreDamaged
 from softkv.storage import Store
+from softkv.storage.catalog import Catalog, Standing
 from softkv.storage.labels import LabelCounts
 from softkv.storage.tally import Tally
 from tests.stores import sql, vectors
@@ -71,3 +73,28 @@ def test_a_code_that_no_label_has_is_damage(tmp_path: Path) -> None:
         with pytest.raises(StoreDamaged, match="label code 1"):
             store.get("b")
         assert any("row 1" in finding for finding in store.check().findings)
+
+
+def test_a_label_that_was_never_committed_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that reads labels in the middle of another's commit must not take one that is then taken back."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(np.ones((1, 2), np.float32), ["red"], keys=["apple"])
+        snapshot, put_standing = store.snapshot(), Catalog.put_standing
+        reader = threading.Thread(target=lambda: snapshot.items([0]))
+
+        def interrupted(catalog: Catalog, standing: Standing) -> None:
+            put_standing(catalog, standing)
+            reader.start()
+            reader.join(0.5)  # it may wait for the end of this commit
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Catalog, "put_standing", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.append(np.ones((1, 2), np.float32), ["blue"], keys=["sky"])
+        reader.join()
+        store.append(np.ones((1, 2), np.float32), ["green"], keys=["grass"])
+        assert [store.get(key).value for key in ("apple", "grass")] == ["red", "green"]
+        assert snapshot.get("apple").value == "red"
+        snapshot.close()
+        assert store.check().ok

@@ -26,7 +26,8 @@ class LabelBook:
     def label(self, code: int) -> str:
         """The label that a code stands for."""
         if code >= len(self._labels):
-            self._labels = [label for _, label, _ in self._catalog.labels()]
+            with self._catalog.connection.reading():  # not in the middle of a commit, which may be taken back
+                self._labels = [label for _, label, _ in self._catalog.labels()]
         if not 0 <= code < len(self._labels):
             raise StoreDamaged(f"a row has label code {code}, which no label has. Run `softkv check`.")
         return self._labels[code]
