@@ -33,7 +33,7 @@ class Child:
             self.pid = os.fork()
         if not self.pid:
             os.close(reading)
-            _run(work, writing)
+            run(work, writing)
         os.close(writing)
         self._pipe, self._heard, self.status = reading, b"", -1
 
@@ -85,7 +85,9 @@ class Child:
         os.close(self._pipe)
 
 
-def _run(work: Callable[[Say], object], writing: int) -> None:
+def run(work: Callable[[Say], object], writing: int) -> None:
+    """In the child: do its work, tell what went wrong, and end."""
+
     def say(*message: object) -> None:
         os.write(writing, json.dumps(message).encode() + b"\n")
 
