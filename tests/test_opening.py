@@ -1208,3 +1208,14 @@ def test_what_a_crash_left_beside_a_store_is_removed(tmp_path: Path) -> None:
     Store.open(tmp_path / "s", "c").close()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["s", *names[2:]])
     living.release()
+
+
+def test_what_a_power_cut_left_beside_a_store_is_removed(tmp_path: Path) -> None:
+    """Without LOCK, whose name may be lost or be the first to go; but a directory just begun is empty, and stays."""
+    for name in (".s.new-00000001", ".s.old-00000002", ".s.new-00000003", ".s.old-00000004"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".s.new-00000001" / CATALOG).touch()
+    (tmp_path / ".s.old-00000002" / GENERATION).mkdir()
+    (tmp_path / ".s.new-00000005").touch()  # not ours, which are directories
+    Store.open(tmp_path / "s", "c").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".s.new-00000003", ".s.new-00000005", "s"]

@@ -51,11 +51,20 @@ def remove_unborn(parent: str, name: str) -> None:
     ours = re.compile(rf"\.{re.escape(name)}\.(new|old)-[0-9a-f]{{8}}\Z")
     for found in filter(ours.match, files.list_directory(parent)):
         path = os.path.join(parent, found)
-        if not os.path.isfile(os.path.join(path, LOCK)):  # just begun, perhaps, and not locked yet
-            continue
-        try:
-            lock = locks.lock_writer(path)
-        except SoftKVError:
-            continue
-        files.remove_tree(path)
-        lock.release()
+        if os.path.isfile(os.path.join(path, LOCK)):
+            try:
+                lock = locks.lock_writer(path)
+            except SoftKVError:
+                continue
+            files.remove_tree(path)
+            lock.release()
+        # Subtle: one just begun is not locked yet, and empty. One that is not was locked, and lost LOCK with the power.
+        elif found.startswith(f".{name}.old-") or not _seems_empty(path):
+            files.remove_tree(path)
+
+
+def _seems_empty(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except OSError:
+        return True
