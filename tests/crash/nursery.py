@@ -16,7 +16,7 @@ from tests.crash.children import Say, run
 
 WARM = (
     "sqlite3", "numpy", "sqlalchemy", "softkv", "softkv.database", "softkv.database.indexing", "softkv.storage",
-    "softkv.index.engine", "tests.crash.workload",
+    "softkv.index.engine", "tests.crash.sessions",
 )  # fmt: skip
 
 

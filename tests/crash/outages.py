@@ -112,18 +112,17 @@ class Outage:
 
 
 def outages(disk: Disk, random: Random, count: int) -> Iterator[Outage]:
-    """This many ways to lose the power now: of the worst as many as there are, then others by chance."""
+    """This many ways to lose the power now: the worst come first, and a third at least is by chance."""
     broad, narrow = list(worst(disk, random)), list(fine(disk, random))
-    random.shuffle(narrow)
-    if count < len(broad) + len(narrow):
+    room = count - count // 3
+    if len(broad) + len(narrow) > room:
         random.shuffle(broad)
-        half = max(count // 2, count - len(narrow))
-        picked = broad[:half] + narrow[: count - half]
-    else:
-        picked = broad + narrow
-    yield from picked[:count]
+        random.shuffle(narrow)
+        half = max(room // 2, room - len(narrow))
+        broad, narrow = broad[:half], narrow[: room - half]
+    yield from broad + narrow
     if disk.changes or any(file.unsynced for file in disk.files()):
-        for _ in range(count - len(picked)):
+        for _ in range(count - len(broad) - len(narrow)):
             yield chance(disk, random)
 
 

@@ -25,7 +25,7 @@ _CHANGES = {
 class Operation:
     """One call that must happen wholly or not at all."""
 
-    what: str  # add | replace | ignore | delete | compact | order | index | drop | rebuild | reopen | configure
+    what: str  # add | replace | ignore | delete | compact | order | index | drop | rebuild | reopen | configure | anew
     keys: list[str | None] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -47,6 +47,8 @@ class Expectation:
 
     def after(self, operation: Operation) -> "Expectation":
         """The expectation once this operation has happened."""
+        if operation.what == "anew":
+            return Expectation(self.kind, versions=self.versions)
         new = copy.copy(self)
         new.items = dict(self.items)
         new.versions += len(operation.proofs)
@@ -65,25 +67,29 @@ class Expectation:
             [*_CHANGES, "purge"],
             [*_CHANGES.values(), 1 + len(self.items) // _MANY * 20],
         )[0]
+        return self.drawn(what, random)
+
+    def drawn(self, what: str, random: Random) -> Operation:
+        """The next operation of this kind; a compaction where there is nothing to delete."""
         names = list(self.items)
-        if what in ("add", "batch", "replace", "ignore"):
+        if what in ("add", "batch", "many", "replace", "ignore"):
             return self._drawn_rows(what, random, names)
         if what in ("delete", "purge") and names:
             share = len(names) // 2 if what == "purge" else min(len(names), random.choice([1, 1, 3, 20]))
             return Operation("delete", names=random.sample(names, share)) if share else Operation("compact")
         if what == "configure":
             return Operation(what, settings={"number": random.randrange(1000)})
-        return Operation(what if what in ("order", "index", "drop", "rebuild", "reopen") else "compact")
+        return Operation("compact" if what in ("delete", "purge") else what)
 
     def _drawn_rows(self, what: str, random: Random, names: list[str]) -> Operation:
-        count = 1 if what == "add" else random.choice([2, 7, 40, 150])
+        count = {"add": 1, "many": 60}.get(what) or random.choice([2, 7, 40, 150])
         keys: list[str | None] = [None if random.random() < 0.3 else f"key {self.versions + i}" for i in range(count)]
         known = [name for name in names if not name.startswith("#")]
         if what in ("replace", "ignore"):
             share = min(len(known), count // 2)
             keys[:share] = random.sample(known, share)
         proofs = [Proof(key or "nameless", self.versions + i) for i, key in enumerate(keys)]
-        return Operation("add" if what == "batch" else what, keys=keys, proofs=proofs)
+        return Operation("add" if what in ("batch", "many") else what, keys=keys, proofs=proofs)
 
 
 def perform(store: Store, operation: Operation, kind: str) -> Store:
@@ -101,9 +107,9 @@ def perform(store: Store, operation: Operation, kind: str) -> Store:
         index(store, operation.what)
     elif operation.what == "configure":
         store.configure(operation.settings)
-    elif operation.what == "reopen":
+    elif operation.what in ("reopen", "anew"):
         store.close()
-        return Store.open(store.path, "w")
+        return Store.open(store.path, "w" if operation.what == "reopen" else "n")
     return store
 
 
@@ -121,8 +127,8 @@ def index(store: Store, what: str) -> None:
         assert store.snapshot().index("names") is not None
 
 
-def rebuild(store: Store) -> None:
-    """Write all items anew, with the vectors that they have, so that they still prove themselves."""
+def rebuild(store: Store, batches: int = -1) -> None:
+    """Write all items anew, with the vectors that they have, so that they still prove themselves; or begin to."""
     layout, begun = store.layout, store.unfinished
     if layout is None:
         return
@@ -132,9 +138,12 @@ def rebuild(store: Store) -> None:
         value_width=layout.value_width if text else None,
         settings=begun.settings if begun else store.settings,
     )
-    while items := work.waiting(40):
+    while batches and (items := work.waiting(40)):
         values = store.values([item.row for item in items]) if text else None
         work.write(np.array([item.vector for item in items]), values)
+        batches -= 1
+    if not batches:
+        return  # left in the middle
     work.finish()
 
 

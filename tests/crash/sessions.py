@@ -1,0 +1,157 @@
+"""What is done to a store while its calls are recorded, by turns, so that the log says what was acknowledged when.
+
+A session follows from a few words and numbers, so that the process that is recorded and the one that judges what is
+left draw the same. Its first step makes the store, or recovers one; its last closes it.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+
+import pytest
+
+import softkv
+from softkv.storage import Store, connection
+from tests.crash.calls import Call
+from tests.crash.children import Say
+from tests.crash.planted import BUGS
+from tests.crash.recorder import mark, recording
+from tests.crash.workload import Expectation, Operation, perform, rebuild
+from tests.tiny import shrink
+
+STORE = "s.softkv"  # what the store is called, in the folder that is watched
+
+COURSES = {  # what happens between the making and the closing
+    "single adds": ["add"] * 8,
+    "batches": ["batch", "batch", "ignore", "batch", "configure"],
+    "replacing": ["batch", "replace", "add", "replace", "replace"],
+    "deleting": ["batch", "delete", "delete", "add", "delete", "purge"],
+    "compacting": ["batch", "delete", "compact", "add", "order", "delete", "compact"],
+    "index files": ["batch", "index", "add", "index", "order", "drop", "order"],
+    "closing": ["reopen", "add", "reopen", "delete", "batch", "reopen"],
+    "rebuilding": ["batch", "rebuild", "add", "leave", "rebuild"],
+    "a rebuild abandoned": ["batch", "leave", "abandon", "delete", "leave", "add"],
+    "making anew": ["anew", "batch", "anew", "add"],
+    "lists": ["profile", "many", "lists", "add", "delete", "lists", "hnsw"],
+    "a mixture": [""] * 12,
+}
+RECOVERY = ["add", "compact"]
+_PROFILE = {"compatibility": "dot", "temperature": {"value": 50.0, "origin": "given", "items": 0}}
+
+
+@dataclass(frozen=True)
+class Session:
+    """The life of one writer. One that is resumed begins with what is left of another that had come this far."""
+
+    name: str
+    kind: str
+    seed: int
+    tiny: bool = False  # whether windows and bitmaps hold only a few rows
+    resumed: int = -1
+
+    def __str__(self) -> str:
+        recovery = f", its recovery after step {self.resumed}" if self.resumed >= 0 else ""
+        return f"{self.name} ({self.kind}, seed {self.seed}{', tiny' if self.tiny else ''}{recovery})"
+
+    @cached_property
+    def steps(self) -> list[tuple[Operation, Expectation]]:
+        """What is done, and what the store must hold then."""
+        random, state, course = Random(f"{self.seed} {self.resumed}"), Expectation(self.kind), COURSES[self.name]
+        if self.resumed >= 0:
+            state, course = dataclasses.replace(self, resumed=-1).steps[self.resumed][1], RECOVERY
+        steps = [(Operation("open"), state)]
+        for what in course:
+            operation = _drawn(state, what, random)
+            state = state.after(operation)
+            steps.append((operation, state))
+        return [*steps, (Operation("close"), state)]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """As it travels to the child."""
+        return dataclasses.asdict(self)
+
+    def shrink(self) -> None:
+        """Let edges be near, in a process that serves this session alone: of windows, bitmaps and SQLite's log."""
+        if self.tiny:
+            shrink(pytest.MonkeyPatch(), window=1024, block=64)
+            connection._WRITER["wal_autocheckpoint"] = 30  # pages; else it is moved into the catalog at the end only
+
+
+@dataclass
+class Promise:
+    """What a log says, so far, that was acknowledged."""
+
+    session: Session
+    done: int = 0  # steps
+    begun: bool = False  # whether one more has begun
+
+    def hear(self, call: Call) -> None:
+        """Take note of a mark."""
+        if call.name == "mark":
+            self.begun = call.target.startswith("begin")
+            self.done += not self.begun
+
+    @property
+    def doubtful(self) -> Operation | None:
+        """The operation that had begun and was not acknowledged."""
+        return self.session.steps[self.done][0] if self.begun else None
+
+    @property
+    def possible(self) -> dict[int, Expectation]:
+        """What the store may hold, by the step after which it does."""
+        steps = self.session.steps
+        numbers = [
+            number for number in (self.done - 1, self.done) if number >= 0 and (number < self.done or self.begun)
+        ]
+        if self.session.resumed >= 0:
+            numbers = numbers or [0]  # it was there before the first call
+        return {number: steps[number][1] for number in numbers}
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether there may be no store, neither the old one nor a new one."""
+        making = self.doubtful is not None and self.doubtful.what == "anew"
+        return making or (not self.done and self.session.resumed < 0)
+
+
+def live(say: Say, path: str, given: dict[str, Any], plan: dict[str, Any], bug: str = "") -> None:
+    """Do it, recorded, in a child of its own; with a bug, if one is named."""
+    session, store = Session(**given), None
+    session.shrink()
+    BUGS[bug]()
+    with recording(plan):
+        for number, (operation, _) in enumerate(session.steps):
+            mark(f"begin {number}")
+            if store is None:
+                store = Store.open(path, "w" if session.resumed >= 0 else "c")
+            else:
+                store = act(store, operation, session.kind)
+            mark(f"done {number}")
+    say("well")
+
+
+def act(store: Store, operation: Operation, kind: str) -> Store:
+    """Do one step; returns the handle to go on with."""
+    if operation.what == "close":
+        store.close()
+    elif operation.what == "leave":
+        rebuild(store, batches=1)
+    elif operation.what == "abandon":
+        store.abandon()
+    elif operation.what in ("lists", "hnsw"):
+        store.close()
+        with softkv.open(store.path, "w") as db:
+            db.build_index(operation.what)
+        return Store.open(store.path, "w")
+    else:
+        return perform(store, operation, kind)
+    return store
+
+
+def _drawn(state: Expectation, what: str, random: Random) -> Operation:
+    if what == "profile":
+        return Operation("configure", settings=_PROFILE)
+    return state.drawn(what, random) if what else state.draw(random)
