@@ -3,7 +3,7 @@
 It promises no more than POSIX does. The content of a file is durable once the file was synced, a name once its
 directory was, and not before: syncing a file does not make its name durable. Until then every page of a file may be as
 it was at any time since the last sync, its length too, and every change of names may have happened or not, in any
-order. A rename is one change.
+order. A rename is one change, and so is cutting a file off: what was cut away is there wholly or gone.
 
 Does not choose among what may be (outages.py). What is written through a memory map is not seen here, so such a file
 is never durable.
@@ -24,18 +24,27 @@ Tree = dict[str, bytes | None]  # what lies below a folder: bytes of files, None
 
 @dataclass(eq=False)
 class File:
-    """A file, whatever it is called: its content now, and what its pages and its length were since the last sync."""
+    """A file, whatever it is called: its content now, and what its pages and its length were since the last sync.
+
+    Time is counted in lengths: 0 is the last sync, and every change of the length begins another time.
+    """
 
     name: str  # what it was called last
     content: bytearray = field(default_factory=bytearray)
-    pages: dict[int, list[bytes]] = field(default_factory=dict)  # the versions of each changed page, the durable first
-    lengths: list[int] = field(default_factory=lambda: [0])  # the durable one first
+    lengths: list[int] = field(default_factory=lambda: [0])  # by time
+    pages: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)  # versions with their times, oldest first
+    shorter: list[int] = field(default_factory=list)  # the times that began with cutting it off
     mapped: bool = False  # whether somebody may write to it through memory
+
+    @property
+    def now(self) -> int:
+        """The time of the last change."""
+        return len(self.lengths) - 1
 
     @property
     def unsynced(self) -> bool:
         """Whether losing the power may change it."""
-        return bool(self.pages) or len(self.lengths) > 1 or self.mapped
+        return bool(self.pages) or self.now > 0 or self.mapped
 
     def write(self, offset: int, data: bytes) -> None:
         """Write, perhaps beyond the end."""
@@ -47,17 +56,39 @@ class File:
     def truncate(self, length: int) -> None:
         """Cut off, or fill up with zeros."""
         with _Change(self, min(length, len(self.content)), len(self.content)):
+            if length < len(self.content):
+                self.shorter.append(len(self.lengths))
             del self.content[length:]
             self.content.extend(bytes(length - len(self.content)))
 
     def sync(self) -> None:
         """What is there now is durable."""
         self.pages.clear()
+        self.shorter.clear()
         self.lengths = [len(self.content)]
 
     def page(self, number: int) -> bytes:
         """A page as it is now, with zeros behind the end."""
         return bytes(self.content[number * PAGE : (number + 1) * PAGE]).ljust(PAGE, b"\0")
+
+    def versions(self, number: int, time: int) -> list[bytes]:
+        """What a changed page may hold when the length is that of this time: the first is what it held unwritten.
+
+        A page is written any time after its change and before it is cut away, but is never seen beyond that.
+        """
+        since, until = (
+            self.cut(number, time)[0],
+            min((cut for cut in self._cuts(number) if cut > time), default=1 << 60),
+        )
+        return [page for written, page in self.pages[number] if since <= written < until] or [bytes(PAGE)]
+
+    def cut(self, number: int, time: int) -> tuple[int, int]:
+        """When a page was last cut away or into, at this time or before, and where the file ended then."""
+        since = max((cut for cut in self._cuts(number) if cut <= time), default=0)
+        return since, self.lengths[since]
+
+    def _cuts(self, number: int) -> list[int]:
+        return [time for time in self.shorter if self.lengths[time] < min(self.lengths[time - 1], (number + 1) * PAGE)]
 
     def state(self, pages: Mapping[int, bytes], length: int) -> bytes:
         """The content with these pages as given, the others as they are, and this length."""
@@ -78,13 +109,13 @@ class _Change:
 
     def __enter__(self) -> None:
         for number in self._numbers:
-            self._file.pages.setdefault(number, [self._file.page(number)])
+            self._file.pages.setdefault(number, [(0, self._file.page(number))])
 
     def __exit__(self, *exception: object) -> None:
-        for number in self._numbers:
-            self._file.pages[number].append(self._file.page(number))
         if len(self._file.content) != self._file.lengths[-1]:
             self._file.lengths.append(len(self._file.content))
+        for number in self._numbers:
+            self._file.pages[number].append((self._file.now, self._file.page(number)))
 
 
 @dataclass(eq=False)

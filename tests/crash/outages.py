@@ -23,7 +23,7 @@ _CATALOG = "catalog.sqlite"
 
 def old(file: File) -> bytes:
     """Nothing since the last sync is there."""
-    return grown(file, length=file.lengths[0])
+    return file.state({number: file.versions(number, 0)[0] for number in file.pages}, file.lengths[0])
 
 
 def new(file: File) -> bytes:
@@ -31,44 +31,48 @@ def new(file: File) -> bytes:
     return bytes(file.content)
 
 
-def grown(file: File, garbage: Random | None = None, length: int = -1) -> bytes:
+def grown(file: File, garbage: Random | None = None) -> bytes:
     """No page is written, but the file has its new length, with zeros or garbage behind what was durable."""
-    pages = {number: _unwritten(file, number, garbage) for number in file.pages}
-    return file.state(pages, file.lengths[-1] if length < 0 else length)
+    return file.state({number: _unwritten(file, number, file.now, garbage) for number in file.pages}, file.lengths[-1])
 
 
 def without(file: File, number: int, garbage: Random | None, sectors: range = range(PAGE // SECTOR)) -> bytes:
     """All is there but one page, or these sectors of it."""
-    return file.state({number: _torn(file.page(number), _unwritten(file, number, garbage), sectors)}, file.lengths[-1])
+    page = _torn(file.page(number), _unwritten(file, number, file.now, garbage), sectors)
+    return file.state({number: page}, file.lengths[-1])
 
 
 def only(file: File, number: int) -> bytes:
     """Of all that was written only one page is there, and the length."""
-    pages = {one: versions[-1 if one == number else 0] for one, versions in file.pages.items()}
+    pages = {one: file.versions(one, file.now)[-1 if one == number else 0] for one in file.pages}
     return file.state(pages, file.lengths[-1])
 
 
-def as_long_as(file: File, length: int) -> bytes:
-    """All pages are there, as far as the file reaches."""
-    return file.state({number: versions[-1] for number, versions in file.pages.items()}, length)
+def as_long_as(file: File, time: int, length: int) -> bytes:
+    """All pages are there, as far as the file reached at some time."""
+    return file.state({number: file.versions(number, time)[-1] for number in file.pages}, length)
 
 
 def drawn(file: File, random: Random) -> bytes:
     """Every page for itself, and the length."""
-    lengths = file.lengths
-    length = random.choice(
-        [lengths[0], lengths[-1], random.choice(lengths), random.randint(min(lengths), max(lengths))]
-    )
+    time = random.choice([0, file.now, random.randint(0, file.now)])
     written, torn, garbage = random.random(), random.choice([0, 0, 0.3]), random.choice([None, random])
     pages = {}
-    for number, versions in file.pages.items():
-        page = versions[-1] if random.random() < written else random.choice([*versions[1:], b""])
-        page = page or _unwritten(file, number, garbage)
+    for number in file.pages:
+        versions = [_unwritten(file, number, time, garbage), *file.versions(number, time)[1:]]
+        page = versions[-1] if random.random() < written else random.choice(versions)
         if random.random() < torn:
             sectors = [sector for sector in range(PAGE // SECTOR) if random.random() < 0.5]
-            page = _torn(page, random.choice([_unwritten(file, number, garbage), *versions[1:]]), sectors)
+            page = _torn(page, random.choice(versions), sectors)
         pages[number] = page
-    return file.state(pages, length)
+    return file.state(pages, _length(file, time, random))
+
+
+def _length(file: File, time: int, random: Random) -> int:
+    """The length at some time, or one on the way to the next where it grows."""
+    length = file.lengths[time]
+    following = file.lengths[time + 1] if time < file.now else length
+    return random.randint(length, following) if following > length and random.random() < 0.5 else length
 
 
 def memory(file: File, random: Random, stale: bytes | None) -> bytes | None:
@@ -77,9 +81,9 @@ def memory(file: File, random: Random, stale: bytes | None) -> bytes | None:
     return random.choice([None, stale, bytes(file.content), bytes(length), random.randbytes(length)])
 
 
-def _unwritten(file: File, number: int, garbage: Random | None) -> bytes:
-    """The durable version of a page, and what may stand behind the durable end of the file."""
-    page, end = file.pages[number][0], max(0, min(PAGE, file.lengths[0] - number * PAGE))
+def _unwritten(file: File, number: int, time: int, garbage: Random | None) -> bytes:
+    """A page of which nothing was written, with what may stand behind the end that the file had."""
+    page, end = file.versions(number, time)[0], max(0, min(PAGE, file.cut(number, time)[1] - number * PAGE))
     return page if garbage is None else page[:end] + garbage.randbytes(PAGE - end)
 
 
@@ -190,8 +194,8 @@ def _by_page(file: File, names: tuple[NameChange, ...], random: Random) -> Itera
 
 
 def _by_length(file: File, names: tuple[NameChange, ...], random: Random) -> Iterator[Outage]:
-    """Lengths that it had, and one between."""
-    lengths = set(file.lengths)
-    between = [random.randint(min(lengths), max(lengths))] if len(lengths) > 1 else []
-    for length in sorted(lengths | set(between)):
-        yield Outage(f"{file.name} of {length} bytes", names, new, {file: partial(as_long_as, length=length)})
+    """The lengths that it had, and some between them."""
+    for time in range(len(file.lengths)):
+        for length in {file.lengths[time], _length(file, time, random)}:
+            fate = partial(as_long_as, time=time, length=length)
+            yield Outage(f"{file.name} of {length} bytes", names, new, {file: fate})
