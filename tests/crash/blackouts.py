@@ -104,7 +104,7 @@ class Hunt:
         return toll, left
 
     def _judge_all(self, say: Say, points: list[int], seed: float, kept: float) -> None:
-        self.session.shrink()
+        self.session.prepare()
         toll, seen = Toll(calls=len(points)), set()
         for disk, promise, call in self._moments(points):
             for way, (what, tree) in enumerate(self._states(disk, call.number, seed)):
@@ -158,14 +158,12 @@ class Left:
     step: int
 
 
-def recorded(
-    nursery: Nursery, session: Session, folder: Path, beginning: Tree | None = None, bug: str = ""
-) -> list[Call]:
+def recorded(nursery: Nursery, session: Session, folder: Path, beginning: Tree | None = None) -> list[Call]:
     """The calls of a session, below a folder that holds this at the beginning."""
     watched, log = folder / "watched", folder / "log"
     path = lay(beginning or {}, watched)
     plan = Plan(str(watched), str(log))
-    with nursery.child("tests.crash.sessions:live", path, session.given, plan, bug) as child:
+    with nursery.child("tests.crash.sessions:live", path, session.given, plan) as child:
         assert list(child.all(PATIENCE)) == [["well"]]
         assert child.wait() == 0
     found = calls.read(log)
@@ -200,7 +198,7 @@ def stale_memory(session: Session, log: list[Call], folder: Path) -> bytes | Non
     path, copy = lay(tree, folder / "stale"), folder / "shm"
 
     def read(_say: Say) -> None:
-        session.shrink()
+        session.prepare()
         with Store.open(path, "r"):
             # Another process copies it: closing a descriptor of ours would drop the locks of SQLite.
             subprocess.run(["cp", path / f"{CATALOG}-shm", copy], check=True)

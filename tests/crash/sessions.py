@@ -49,6 +49,7 @@ class Session:
     kind: str
     seed: int
     tiny: bool = False  # whether windows and bitmaps hold only a few rows
+    bug: str = ""  # that is planted, if any
     resumed: int = -1
 
     def __str__(self) -> str:
@@ -73,8 +74,9 @@ class Session:
         """As it travels to the child."""
         return dataclasses.asdict(self)
 
-    def shrink(self) -> None:
-        """Let edges be near, in a process that serves this session alone: of windows, bitmaps and SQLite's log."""
+    def prepare(self) -> None:
+        """Plant the bug, and let edges be near: of windows, bitmaps and SQLite's log. For a process of its own."""
+        BUGS[self.bug]()
         if self.tiny:
             shrink(pytest.MonkeyPatch(), window=1024, block=64)
             connection._WRITER["wal_autocheckpoint"] = 30  # pages; else it is moved into the catalog at the end only
@@ -117,11 +119,10 @@ class Promise:
         return making or (not self.done and self.session.resumed < 0)
 
 
-def live(say: Say, path: str, given: dict[str, Any], plan: dict[str, Any], bug: str = "") -> None:
-    """Do it, recorded, in a child of its own; with a bug, if one is named."""
+def live(say: Say, path: str, given: dict[str, Any], plan: dict[str, Any]) -> None:
+    """Do it, recorded, in a child of its own."""
     session, store = Session(**given), None
-    session.shrink()
-    BUGS[bug]()
+    session.prepare()
     with recording(plan):
         for number, (operation, _) in enumerate(session.steps):
             mark(f"begin {number}")
