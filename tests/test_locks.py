@@ -2,13 +2,14 @@
 
 import os
 import re
+import resource
 from pathlib import Path
 
 import pytest
 
-from softkv.errors import AccessRefused, NotAStore, StoreLocked, WriterFenced, WritingUnsupported
+from softkv.errors import AccessRefused, NotAStore, StorageFull, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage import Store, locks
-from tests.stores import GENERATION, closed_fruit, fruit, mode_of, vectors
+from tests.stores import GENERATION, closed_fruit, fruit, in_child, mode_of, vectors
 
 MOUNTS = r"""
 24 30 0:22 / /proc rw,nosuid shared:13 - proc proc rw
@@ -130,6 +131,22 @@ def test_what_stands_in_the_lock_file_is_only_information(tmp_path: Path) -> Non
     lock.release()
     (tmp_path / "s" / "LOCK").unlink()
     with Store.open(tmp_path / "s", "w") as store:
+        assert store.check().ok
+
+
+def test_a_disk_too_full_for_the_lock_file_is_full(tmp_path: Path) -> None:
+    """The message says so once, and the lock is free again."""
+    path = closed_fruit(tmp_path / "s")
+
+    def open_without_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        with pytest.raises(StorageFull, match=r"^cannot write \S+LOCK: File too large\. Nothing"):
+            Store.open(path, "w")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        Store.open(path, "w").close()
+
+    in_child(open_without_room)
+    with Store.open(path, "w") as store:
         assert store.check().ok
 
 

@@ -13,7 +13,7 @@ import time
 import weakref
 from types import ModuleType
 
-from softkv.errors import StoreDamaged, StoreLocked, WriterFenced, WritingUnsupported
+from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage import files
 from softkv.storage.layout import LOCK, PIN
 
@@ -97,11 +97,11 @@ def lock_writer(directory: str) -> FileLock:
     try:
         os.ftruncate(lock.descriptor, 0)
         files.write_at(lock.descriptor, memoryview(note.encode()), 0, path)
-    except OSError as error:
+    except BaseException as error:
         lock.release()
-        raise files.translated(error, f"cannot write {path}") from error
-    except BaseException:
-        lock.release()
+        # Subtle: what files.py raises is an OSError as well, and says already what to do.
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise files.translated(error, f"cannot write {path}") from error
         raise
     return lock
 
