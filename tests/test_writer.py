@@ -430,6 +430,44 @@ def test_one_failed_sync_ends_the_batch(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @linux_only
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_sync_that_finds_no_space_poisons_and_does_not_say_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """StorageFull promises that the handle can go on once there is room; after a failed sync none can."""
+    store = fruit(tmp_path / "s")
+    refused = failing(monkeypatch, "fdatasync", OSError(number, os.strerror(number)))
+    with refused, pytest.raises(StorageFailed, match="open the store again"):
+        store.append(vectors(1), [7.0])
+    with pytest.raises(HandlePoisoned):
+        store.append(vectors(1), [7.0])
+    store.close()
+    with Store.open(tmp_path / "s", "w") as store:
+        assert list(store.keys()) == list(FRUIT)
+        assert store.check().ok
+
+
+@linux_only
+def test_a_poisoned_handle_that_is_closed_keeps_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a pin on an old generation, though what the caller had in hand when it failed could still be seen in it."""
+    store = fruit(tmp_path / "s")
+
+    def caller() -> None:
+        snapshot = store.snapshot()
+        store.append(vectors(1), [7.0])
+        snapshot.close()
+
+    with failing(monkeypatch, "fdatasync", OSError(errno.EIO, "Input/output error")), pytest.raises(StorageFailed):
+        caller()
+    store.close()
+    gc.collect()
+    opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    assert not [path for path in opened if path.startswith(str(tmp_path))]
+    with Store.open(tmp_path / "s", "w") as other:
+        assert other.check().ok
+
+
+@linux_only
 @pytest.mark.parametrize("name", ["fdatasync", "fsync"])
 def test_a_first_batch_that_cannot_be_durable_poisons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

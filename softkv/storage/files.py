@@ -93,7 +93,13 @@ def sync(descriptor: int, path: str) -> None:
         else:
             os.fdatasync(descriptor)
     except OSError as error:
-        raise translated(error, f"cannot make {path} durable") from error
+        raise _lost(error, path) from error
+
+
+def _lost(error: OSError, path: str) -> StorageFailed:
+    """The error for a failed sync, which is no matter of space even if the system says so: pages may be gone."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StorageFailed(f"cannot make {path} durable: {reason}. Close the handle and open the store again.")
 
 
 def sync_directory(path: str) -> None:
@@ -105,7 +111,7 @@ def sync_directory(path: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        raise translated(error, f"cannot make {path} durable") from error
+        raise _lost(error, path) from error
     finally:
         os.close(descriptor)
 

@@ -57,6 +57,11 @@ class Added:
     ignored: int = 0
 
 
+def _without_frames(error: StoreError) -> StoreError:
+    """The same error, to be kept: its traceback would keep open what the callers held, after the handle is closed."""
+    return type(error)(*error.args)
+
+
 class Writer:
     """The state of the one handle that may change a store."""
 
@@ -114,7 +119,7 @@ class Writer:
         try:
             self.retired = not remove_retired(self.directory, self.catalog, self.committed.head)
         except CommitUncertain as error:
-            self.failure = error
+            self.failure = _without_frames(error)
         except StoreError:
             self.retired = True
 
@@ -124,7 +129,7 @@ class Writer:
         try:
             yield
         except (StoreError, OSError) as error:
-            self.failure = error if isinstance(error, StoreError) else StoreError(str(error))
+            self.failure = _without_frames(error if isinstance(error, StoreError) else StoreError(str(error)))
             raise
 
     @contextmanager
@@ -172,10 +177,10 @@ class Writer:
                 raise StorageFull(
                     f"{self.directory}: no space for the commit; it did not happen. Make room."
                 ) from error
-            self.failure = error
+            self.failure = _without_frames(error)
             raise
         except WriterFenced as error:
-            self.failure = error
+            self.failure = _without_frames(error)
             raise
         self.committed = load(self.catalog, self.directory, self.committed, write=True)
 
@@ -381,7 +386,7 @@ class Writer:
         """Leave nothing for the next writer to remove or to verify."""
         self.remove_retired()
         if self.failure is not None:
-            raise self.failure
+            raise _without_frames(self.failure)
         if self.committed.generation:
             self.committed.generation.arenas[2].sync()
         with suppress(StorageFull), self.catalog.connection.writing():  # without it the next writer verifies a little
