@@ -282,6 +282,20 @@ def test_no_space_for_the_commit_leaves_the_handle_usable(tmp_path: Path) -> Non
         assert store.check().ok
 
 
+def test_closing_on_a_full_disk_leaves_nothing_in_doubt(tmp_path: Path) -> None:
+    """What closing would still write can wait: nothing that was acknowledged is uncertain, and nothing is lost."""
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        store = fruit(disk / "s")
+        expected = contents(store)
+        fill(disk / "filler")
+        with pytest.raises(StorageFull, match="Nothing is lost"):
+            store.close()
+        (disk / "filler").unlink()
+        with Store.open(disk / "s", "w") as store:
+            assert contents(store) == expected
+            assert store.check().ok
+
+
 def test_a_full_disk_at_the_first_batch_leaves_nothing(tmp_path: Path) -> None:
     """Files of a first batch that did not fit go again, so that the disk is free for a smaller one."""
     with small_disk(tmp_path / "disk", "4m") as disk, Store.open(disk / "s", "c") as store:
@@ -444,6 +458,21 @@ def test_a_sync_that_finds_no_space_poisons_and_does_not_say_try_again(
     store.close()
     with Store.open(tmp_path / "s", "w") as store:
         assert list(store.keys()) == list(FRUIT)
+        assert store.check().ok
+
+
+@linux_only
+def test_a_writer_whose_log_may_have_no_name_after_a_power_cut_does_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite goes on when the directory in which it made its log cannot be synced; what it commits there could vanish."""
+    path = closed_fruit(tmp_path / "s")
+    with failing(monkeypatch, "fsync", OSError(errno.EIO, "Input/output error")):
+        with pytest.raises(StorageFailed, match="durable"):
+            Store.open(path, "w")
+        with Store.open(path, "r") as reader:
+            assert list(reader.keys()) == list(FRUIT)
+    with Store.open(path, "w") as store:
         assert store.check().ok
 
 

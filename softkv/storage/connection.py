@@ -193,6 +193,8 @@ class Connection:
             with self._turn:
                 self._driver.execute("COMMIT")
         except sqlite3.Error as error:
+            if "disk is full" in str(error):  # so the page that ends the commit was not written
+                raise StorageFull(f"{self.path}: no space for the commit; it did not happen. Make room.") from error
             raise CommitUncertain(
                 f"{self.path}: SQLite reported {error} at the commit, so it may or may not have happened. "
                 "Open the store again for writing and look at its commit number."

@@ -221,6 +221,8 @@ def _writer(directory: str, lock: locks.FileLock) -> Writer:
             if unclean and committed.generation:
                 _mend(catalog, committed.generation, committed.rows)
             remove_leftovers(directory, catalog)  # in here, since no other writer can be making them meanwhile
+        # SQLite syncs the directory once it has made its log, and does not mind when that fails.
+        files.sync_directory(directory)
         gone = remove_retired(directory, catalog, head)
         if committed.generation:
             committed.generation.release()

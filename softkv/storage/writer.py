@@ -172,20 +172,13 @@ class Writer:
         try:
             with self.catalog.connection.writing():
                 yield self.catalog.advance(before, **{"number": before.number + 1, **changes})
-        except CommitUncertain as error:
-            if "full" in str(error.__cause__) and self._still_at(before):
-                raise StorageFull(
-                    f"{self.directory}: no space for the commit; it did not happen. Make room."
-                ) from error
-            self.failure = _without_frames(error)
-            raise
-        except WriterFenced as error:
+        except (CommitUncertain, WriterFenced) as error:
             self.failure = _without_frames(error)
             raise
         self.committed = load(self.catalog, self.directory, self.committed, write=True)
 
     def _still_at(self, before: Head) -> bool:
-        """Whether a commit for which there was no space is certain not to have happened."""
+        """Whether nobody has committed since."""
         try:
             with self.catalog.connection.reading():
                 return self.catalog.head() == before
