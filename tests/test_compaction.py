@@ -1,16 +1,19 @@
 """Compaction leaves the dead behind, changes no answer, and disturbs no reader."""
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from softkv.errors import StorageFull, StoreDamaged
+from softkv.errors import StorageFailed, StorageFull, StoreDamaged
 from softkv.storage import Store, files
 from softkv.storage.arena import HEADER, WINDOW
 from softkv.storage.compaction import _Copied
 from softkv.storage.roster import Roster
-from tests.stores import GENERATION, bytes_of, contents, flip, fruit, sql, vectors, wide
+from tests.limits import few_files, open_files
+from tests.stores import GENERATION, bytes_of, contents, flip, fruit, in_child, sql, vectors, wide
 
 KINDS = ("number", "vector", "label", "text")
 
@@ -216,6 +219,27 @@ def test_a_compaction_that_fails_in_the_middle_leaves_the_store_as_it_was(
         store.compact()
         assert contents(store) == before
         assert store.check().ok
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are listed in /proc")
+@pytest.mark.parametrize("spare", range(8))
+def test_a_compaction_that_cannot_open_its_files_leaves_none_open(tmp_path: Path, spare: int) -> None:
+    """At whichever of them: the store is as it was, and can be compacted once there are more."""
+
+    def compact() -> None:
+        with fruit(tmp_path / "s") as store:
+            store.delete("pear")
+            before = contents(store)
+            with few_files(spare), suppress(StorageFailed):
+                store.compact()
+        assert not open_files(tmp_path)
+        with Store.open(tmp_path / "s", "w") as store:
+            assert contents(store) == before
+            store.compact()
+            assert contents(store) == before
+            assert store.check().ok
+
+    in_child(compact)
 
 
 def test_many_windows_are_copied_row_by_row_right(tmp_path: Path) -> None:

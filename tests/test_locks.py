@@ -2,13 +2,13 @@
 
 import os
 import re
-import resource
 from pathlib import Path
 
 import pytest
 
 from softkv.errors import AccessRefused, NotAStore, StorageFull, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage import Store, locks
+from tests.limits import short_files
 from tests.stores import GENERATION, closed_fruit, fruit, in_child, mode_of, vectors
 
 MOUNTS = r"""
@@ -139,10 +139,8 @@ def test_a_disk_too_full_for_the_lock_file_is_full(tmp_path: Path) -> None:
     path = closed_fruit(tmp_path / "s")
 
     def open_without_room() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        with pytest.raises(StorageFull, match=r"^cannot write \S+LOCK: File too large\. Nothing"):
+        with short_files(0), pytest.raises(StorageFull, match=r"^cannot write \S+LOCK: File too large\. Nothing"):
             Store.open(path, "w")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         Store.open(path, "w").close()
 
     in_child(open_without_room)

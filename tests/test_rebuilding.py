@@ -30,9 +30,10 @@ from softkv.storage.arena import HEADER
 from softkv.storage.layout import ValueKind
 from tests.crash.children import Child, Say
 from tests.crash.death import Power, die_after
+from tests.limits import fill, small_disk
 from tests.stores import GENERATION, bytes_of, contents, flip, fruit, sql, vectors
 from tests.test_compaction import KINDS, generations, mixed
-from tests.test_writer import Interrupt, Steps, failing, fill, interrupting, linux_only, small_disk
+from tests.test_writer import Interrupt, Steps, failing, interrupting, linux_only
 from tests.tiny import shrink
 
 WIDTH, VALUE_WIDTH = 6, 3  # of the new vectors; the old ones have 4 and 2

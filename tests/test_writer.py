@@ -6,12 +6,11 @@ import gc
 import os
 import resource
 import sqlite3
-import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -33,6 +32,7 @@ from softkv.storage import Store, check, files
 from softkv.storage.arena import HEADER, WINDOW, Arena
 from softkv.storage.connection import Connection
 from softkv.storage.tally import Tally
+from tests.limits import fill, open_files, small_disk
 from tests.stores import CATALOG, FRUIT, GENERATION, closed_fruit, contents, forge, fruit, in_child, sql, vectors
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="watches os.fdatasync")
@@ -210,33 +210,6 @@ def test_rows_go_behind_the_committed_ones(tmp_path: Path, monkeypatch: pytest.M
 
 
 # A full disk
-
-
-@contextmanager
-def small_disk(path: Path, size: str) -> Iterator[Path]:
-    """A file system of its own that is soon full; skips the test where mounting is not permitted."""
-    path.mkdir()
-    if (
-        sys.platform != "linux"
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True, check=False
-        ).returncode
-    ):
-        pytest.skip("a small file system cannot be mounted here")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", path], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write a file until the disk is full."""
-    with open(path, "wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            with suppress(OSError):
-                while file.write(bytes(size)):
-                    pass
-    assert os.statvfs(path).f_bavail == 0
 
 
 @pytest.mark.parametrize("rows", [500, 600_000])
@@ -490,8 +463,7 @@ def test_a_poisoned_handle_that_is_closed_keeps_nothing_open(tmp_path: Path, mon
         caller()
     store.close()
     gc.collect()
-    opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-    assert not [path for path in opened if path.startswith(str(tmp_path))]
+    assert not open_files(tmp_path)
     with Store.open(tmp_path / "s", "w") as other:
         assert other.check().ok
 

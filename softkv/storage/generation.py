@@ -70,12 +70,17 @@ class Generation:
         def created(shape: RowShape) -> Arena:
             return Arena.create(os.path.join(path, shape.file), Identity(store, number, shape))
 
+        arenas: list[Arena] = []
         try:
-            generation = cls(path, number, layout, catalog, _all_or_none(created, layout))
+            arenas = _all_or_none(created, layout)
+            pin = locks.pin_shared(path)
         except BaseException:
+            for arena in arenas:
+                arena.close()
             files.remove_tree(path)
             raise
-        generation._pin = locks.pin_shared(path)
+        generation = cls(path, number, layout, catalog, arenas)
+        generation._pin = pin
         return generation
 
     def make_durable(self) -> None:
