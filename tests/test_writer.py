@@ -438,7 +438,7 @@ def test_a_sync_that_finds_no_space_poisons_and_does_not_say_try_again(
 def test_a_writer_whose_log_may_have_no_name_after_a_power_cut_does_not_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite goes on when the directory in which it made its log cannot be synced; what it commits there could vanish."""
+    """SQLite goes on when the directory that holds its log cannot be synced; what it commits could vanish with it."""
     path = closed_fruit(tmp_path / "s")
     with failing(monkeypatch, "fsync", OSError(errno.EIO, "Input/output error")):
         with pytest.raises(StorageFailed, match="durable"):

@@ -12,7 +12,7 @@ NAMES = (
     "open", "write", "truncate", "fsync", "fdatasync", "rename", "unlink", "rmdir", "mkdir", "mmap", "close", "mark",
     "flock", "sync_file_range",
 )  # fmt: skip
-_HEAD = struct.Struct("<IBBHHiiqqQ")
+_HEAD = struct.Struct("<IBBHHiiiqqQ")
 _MAGIC = 0x6B766673
 
 
@@ -32,6 +32,7 @@ class Call:
     target: str = ""  # rename: the new name; mark: what the workload says of itself
     flags: int = 0  # open: the flags; mmap: prot | shared << 8; flock: the operation
     error: int = 0  # errno when it failed; failed calls changed nothing (a short write has its short length)
+    descriptor: int = -1  # the number of the open file; open: that it got
     sqlite: bool = False  # whether SQLite called, where that can be told: see recorder.sqlite_is_told
 
     def __str__(self) -> str:
@@ -44,7 +45,7 @@ def read(path: str | Path) -> list[Call]:
     """The calls of a log file; of a process that is dead, or that has disarmed."""
     content, start, calls = Path(path).read_bytes(), 0, list[Call]()
     while start < len(content):
-        magic, name, sqlite, path_size, target_size, flags, error, offset, length, size = _HEAD.unpack_from(
+        magic, name, sqlite, path_size, target_size, descriptor, flags, error, offset, length, size = _HEAD.unpack_from(
             content, start
         )
         start += _HEAD.size
@@ -52,7 +53,18 @@ def read(path: str | Path) -> list[Call]:
         if magic != _MAGIC or end > len(content):
             raise ValueError(f"the log {path} is torn after call {len(calls)}")
         texts = content[start:named].decode(errors="surrogateescape"), content[named:target].decode()
-        what = NAMES[name], texts[0], offset, length, content[target:end], texts[1], flags, error, bool(sqlite)
+        what = (
+            NAMES[name],
+            texts[0],
+            offset,
+            length,
+            content[target:end],
+            texts[1],
+            flags,
+            error,
+            descriptor,
+            bool(sqlite),
+        )
         calls.append(Call(len(calls) + 1, *what))
         start = end
     return calls

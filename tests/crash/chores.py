@@ -6,8 +6,10 @@ from typing import Any
 
 from softkv.errors import SoftKVError
 from softkv.storage import Store
+from tests.crash.canonical import Canon
 from tests.crash.children import Say
 from tests.crash.recorder import counted, mark, recording, relent
+from tests.crash.rows import append
 
 
 def four_bytes(say: Say, folder: str, plan: dict[str, Any]) -> None:
@@ -99,7 +101,7 @@ def bad_manners(say: Say, path: str, plan: dict[str, Any]) -> None:
     from softkv.storage import files
 
     with recording(plan), Store.open(path, "w") as store:
-        keys = os.path.join(path, "generation-000001", "keys.f32")
+        keys = os.path.join(path, "generation-000002", "keys.f32")
         with open(keys, "r+b") as file:
             mmap.mmap(file.fileno(), 0)
         os.close(os.open(os.path.join(path, "catalog.sqlite"), os.O_RDONLY))
@@ -108,12 +110,21 @@ def bad_manners(say: Say, path: str, plan: dict[str, Any]) -> None:
     say("well")
 
 
-def stubborn(say: Say, folder: str, plan: dict[str, Any]) -> None:
+def stubborn(say: Say, path: str, plan: dict[str, Any]) -> None:
     """Sync a file until it works."""
     with recording(plan):
-        descriptor = os.open(os.path.join(folder, "file"), os.O_RDWR | os.O_CREAT)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
         say(_tried(lambda: os.fdatasync(descriptor)))
         say(_tried(lambda: os.fdatasync(descriptor)))
+
+
+def half_a_batch(say: Say, path: str, plan: dict[str, Any], *given: Any) -> None:
+    """Write the first half of what a workload should write at once, and die."""
+    canon = Canon(*given)
+    operation, half = canon.operation, len(canon.operation.keys) // 2
+    with Store.open(path, "w") as store, recording(plan):
+        append(store, canon.kind, operation.keys[:half], operation.proofs[:half])
+        os._exit(1)
 
 
 def _tried(action: Any) -> Any:

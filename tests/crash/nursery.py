@@ -9,14 +9,16 @@ import json
 import os
 import socket
 import sys
+import tempfile
 from functools import partial
 from typing import Any
 
 from tests.crash.children import Say, run
+from tests.crash.recorder import pretend
 
 WARM = (
     "sqlite3", "numpy", "sqlalchemy", "softkv", "softkv.database", "softkv.database.indexing", "softkv.storage",
-    "softkv.index.engine", "tests.crash.sessions",
+    "softkv.index.engine", "faiss", "tests.crash.canonical", "tests.crash.sessions",
 )  # fmt: skip
 
 
@@ -24,6 +26,8 @@ def serve(ear: socket.socket) -> None:
     """Fork a child for each request: first its number goes back, then, when it is gone, its status."""
     for name in WARM:
         importlib.import_module(name)
+    pretend()
+    _exercise()
     os.environ.pop("LD_PRELOAD", None)  # for us alone
     gc.freeze()  # children share these pages
     ear.send(json.dumps("ready").encode())
@@ -39,6 +43,14 @@ def serve(ear: socket.socket) -> None:
         os.close(pipes[0])
         ear.send(json.dumps(pid).encode())
         ear.send(json.dumps(os.waitpid(pid, 0)[1]).encode())
+
+
+def _exercise() -> None:
+    """Use a store once, so that children find their statements compiled."""
+    from tests.crash.chores import whole_store
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole_store(lambda *_: None, os.path.join(folder, "store.softkv"), None)
 
 
 def _do(work: str, arguments: list[Any], say: Say) -> None:

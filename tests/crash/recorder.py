@@ -19,6 +19,8 @@ no store open. It forks a child for each piece of work, one after the other:
 error=errno.ENOSPC, sticky=True)` lets the seventh call fail, if it is one of KINDS[error], and all such calls after it
 until `relent()`; with `error=SHORT` they write half of what they should. Calls are numbered from 1, marks included.
 
+Syncs of its children are recorded and can fail, but only pretend: here processes die, and the power stays.
+
 For 64-bit Linux with gcc; elsewhere the fixture `nursery` skips, with the reason.
 """
 
@@ -47,6 +49,7 @@ KINDS = {  # what can fail in which way: an open only when it makes a file, a tr
     errno.ENOSPC: SPACE,
     errno.EDQUOT: SPACE,
     errno.EIO: (*SPACE, "unlink", "rmdir"),
+    errno.EROFS: (*SPACE, "unlink", "rmdir"),
     SHORT: ("write",),
 }
 
@@ -57,7 +60,7 @@ class _Plan(ctypes.Structure):
     _fields_ = (
         ("folder", ctypes.c_char_p), ("sqlite", ctypes.c_void_p), ("fatal", ctypes.c_int64),
         ("failing", ctypes.c_int64), ("log", ctypes.c_int32), ("moment", ctypes.c_int32), ("error", ctypes.c_int32),
-        ("sticky", ctypes.c_int32), ("kinds", ctypes.c_uint32), ("dry", ctypes.c_int32), ("bare", ctypes.c_int32),
+        ("sticky", ctypes.c_int32), ("kinds", ctypes.c_uint32), ("bare", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -72,7 +75,6 @@ class Plan:
     failing: int = 0  # the number of the call that fails
     error: int = 0  # an errno, or SHORT
     sticky: bool = False  # whether all such calls from that one on fail, until it relents
-    dry: bool = False  # whether syncs only pretend, which saves time where no power is lost
     bare: bool = False  # whether the log leaves out what was written
 
     @property
@@ -97,7 +99,7 @@ def recording(plan: "Plan | dict[str, Any] | None") -> Iterator[None]:
     kinds = sum(1 << NAMES.index(name) for name in KINDS.get(plan.error, ()))
     armed = _Plan(
         os.fsencode(os.path.realpath(plan.folder)), _sqlite_address() if sqlite_is_told() else None, plan.fatal,
-        plan.failing, log, plan.moment, plan.error, plan.sticky, kinds, plan.dry, plan.bare,
+        plan.failing, log, plan.moment, plan.error, plan.sticky, kinds, plan.bare,
     )  # fmt: skip
     assert _shim().softkv_recorder_arm(ctypes.byref(armed)) == ctypes.sizeof(armed), "Plan and struct plan disagree"
     try:
@@ -121,6 +123,11 @@ def relent() -> None:
 def counted() -> int:
     """How many calls there have been."""
     return int(_shim().softkv_recorder_count())
+
+
+def pretend() -> None:
+    """Let all syncs of this process and its children pretend: no power is lost here, only time."""
+    _shim().softkv_recorder_pretend()
 
 
 def _shim() -> Any:

@@ -28,6 +28,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "paths.h"
+
 #if !defined(__LP64__) || !defined(__linux__)
 #error "offsets are passed to the system in one register, as 64-bit Linux takes them"
 #endif
@@ -47,13 +49,12 @@ struct plan {               /* Plan in recorder.py */
     int32_t error;          /* errno or SHORT */
     int32_t sticky;         /* whether all later calls of these kinds fail, until it relents */
     uint32_t kinds;         /* bits of the names that can fail; an open only when it makes a file */
-    int32_t dry;            /* whether syncs only pretend: when nobody pulls the plug, that changes nothing but time */
     int32_t bare;           /* whether what was written is left out of the log */
 };
 
 struct call {
-    int name, flags, error, trouble; /* trouble: what the plan has for it: 0, errno or SHORT */
-    int sqlite;
+    int name, descriptor, flags, error, sqlite;
+    int trouble; /* what the plan has for it: 0, errno or SHORT */
     int64_t number, offset, length;
     const void *data;
     size_t data_length;
@@ -61,62 +62,11 @@ struct call {
 };
 
 static struct plan plan;
-static char folder[PATH_MAX];
 static int64_t count;
-static volatile int armed, relented;
+static volatile int armed, relented, pretending;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 #define CALLER __builtin_return_address(0)
-
-/* Paths */
-
-/* Take "//", "." and ".." out of an absolute path, in place. */
-static void tidy(char *path) {
-    char *out = path, *in = path;
-    while (*in) {
-        size_t length = strcspn(in + 1, "/");
-        if (length == 2 && in[1] == '.' && in[2] == '.')
-            while (out > path && *--out != '/')
-                ;
-        else if (length && !(length == 1 && in[1] == '.')) {
-            memmove(out, in, length + 1);
-            out += length + 1;
-        }
-        in += length + 1;
-    }
-    *out = 0;
-}
-
-/* The part of an absolute path below the folder, "" for itself; NULL when it lies elsewhere. */
-static const char *inside(const char *path) {
-    size_t length = strlen(folder);
-    if (strncmp(path, folder, length) || (path[length] && path[length] != '/'))
-        return NULL;
-    return path[length] ? path + length + 1 : path + length;
-}
-
-static int of_descriptor(int descriptor, char *absolute) {
-    char name[64];
-    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
-    ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, name, absolute, PATH_MAX - 1);
-    absolute[length > 0 ? length : 0] = 0;
-    return length > 0 && absolute[0] == '/';
-}
-
-static int resolve(int directory, const char *path, char *absolute) {
-    size_t length = 0;
-    if (path[0] != '/') {
-        if (directory != AT_FDCWD ? !of_descriptor(directory, absolute) : syscall(SYS_getcwd, absolute, PATH_MAX) < 0)
-            return 0;
-        length = strlen(absolute);
-        absolute[length++] = '/';
-    }
-    if (length + strlen(path) >= PATH_MAX)
-        return 0;
-    strcpy(absolute + length, path);
-    tidy(absolute);
-    return 1;
-}
 
 /* Whether a call is one to write down; fills in its path. Keeps errno. */
 static int watched(struct call *call, int directory, const char *path) {
@@ -129,6 +79,7 @@ static int watched(struct call *call, int directory, const char *path) {
     errno = error;
     memset(call, 0, offsetof(struct call, path));
     call->target[0] = 0;
+    call->descriptor = path ? -1 : directory;
     if (found)
         strcpy(call->path, found);
     return found != NULL;
@@ -142,9 +93,7 @@ static void die(void) {
         pause();
 }
 
-static int fatal(const struct call *call, int moment) {
-    return plan.moment == moment && call->number == plan.fatal;
-}
+static int fatal(const struct call *call, int at) { return plan.moment == at && call->number == plan.fatal; }
 
 static int by_sqlite(const void *caller) {
     Dl_info theirs, its;
@@ -181,11 +130,11 @@ static void note(const struct call *call) {
         uint32_t magic;
         uint8_t name, sqlite;
         uint16_t path, target;
-        int32_t flags, error;
+        int32_t descriptor, flags, error;
         int64_t offset, length;
         uint64_t data;
-    } head = {0x6b766673, call->name, call->sqlite, strlen(call->path), strlen(call->target), call->flags, call->error,
-              call->offset, call->length, plan.bare ? 0 : call->data_length};
+    } head = {0x6b766673, call->name, call->sqlite, strlen(call->path), strlen(call->target), call->descriptor, call->flags,
+              call->error, call->offset, call->length, plan.bare ? 0 : call->data_length};
     if (plan.log < 0)
         return;
     put(&head, sizeof head);
@@ -223,7 +172,7 @@ static int opened(int directory, const char *path, int flags, mode_t mode, const
     call.flags = flags;
     if (begin(&call, OPEN, caller, makes))
         return refused(&call);
-    return end(&call, syscall(SYS_openat, directory, path, flags, mode));
+    return end(&call, call.descriptor = syscall(SYS_openat, directory, path, flags, mode));
 }
 
 static int renamed(int from, const char *old, int to, const char *new, unsigned flags, const void *caller) {
@@ -299,7 +248,7 @@ static int resized(int descriptor, const char *path, off_t length, const void *c
         struct stat found;
         int grows = (path ? stat(path, &found) : fstat(descriptor, &found)) == 0 && found.st_size < length;
         call.length = length;
-        if (begin(&call, TRUNCATE, caller, grows || plan.error == EIO))
+        if (begin(&call, TRUNCATE, caller, grows || plan.error == EIO || plan.error == EROFS))
             return refused(&call);
     }
     long result = path ? syscall(SYS_truncate, path, length) : syscall(SYS_ftruncate, descriptor, length);
@@ -321,11 +270,11 @@ static int allocated(int descriptor, int mode, off_t offset, off_t length, const
 
 static int synced(int descriptor, int name, long number, const void *caller) {
     struct call call;
-    if (!watched(&call, descriptor, NULL))
-        return syscall(number, descriptor);
-    if (begin(&call, name, caller, 1))
+    int known = watched(&call, descriptor, NULL);
+    if (known && begin(&call, name, caller, 1))
         return refused(&call);
-    return end(&call, plan.dry ? 0 : syscall(number, descriptor));
+    long result = syscall(pretending ? SYS_fcntl : number, descriptor, F_GETFD); /* a sync has one argument */
+    return known ? end(&call, result < 0 ? -1 : 0) : result < 0 ? -1 : 0;
 }
 
 static void *mapped(void *address, size_t length, int prot, int flags, int descriptor, off_t offset, const void *caller) {
@@ -412,18 +361,10 @@ int close(int file) {
 
 /* Where offsets have 64 bits anyway, libc has two names for the same. */
 #define ALSO(other, name) extern __typeof__(name) other __attribute__((alias(#name)));
-ALSO(open64, open)
-ALSO(openat64, openat)
-ALSO(creat64, creat)
-ALSO(__open64_2, __open_2)
-ALSO(pwrite64, pwrite)
-ALSO(pwritev64, pwritev)
-ALSO(pwritev64v2, pwritev2)
-ALSO(ftruncate64, ftruncate)
-ALSO(truncate64, truncate)
-ALSO(fallocate64, fallocate)
+ALSO(open64, open) ALSO(openat64, openat) ALSO(creat64, creat) ALSO(__open64_2, __open_2) ALSO(mmap64, mmap)
+ALSO(pwrite64, pwrite) ALSO(pwritev64, pwritev) ALSO(pwritev64v2, pwritev2)
+ALSO(ftruncate64, ftruncate) ALSO(truncate64, truncate) ALSO(fallocate64, fallocate)
 ALSO(posix_fallocate64, posix_fallocate)
-ALSO(mmap64, mmap)
 
 /* What recorder.py calls */
 
@@ -435,6 +376,9 @@ int softkv_recorder_arm(const struct plan *given) {
     armed = 1;
     return sizeof plan;
 }
+
+/* From now on syncs only look whether the file is open: where nobody pulls the plug that changes nothing but time. */
+void softkv_recorder_pretend(void) { pretending = 1; }
 
 void softkv_recorder_disarm(void) { armed = 0; }
 
@@ -448,6 +392,7 @@ void softkv_recorder_mark(const char *text) {
     if (!armed)
         return;
     memset(&call, 0, offsetof(struct call, target));
+    call.descriptor = -1;
     snprintf(call.target, sizeof call.target, "%s", text);
     begin(&call, MARK, NULL, 0);
     end(&call, 0);

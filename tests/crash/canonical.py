@@ -1,0 +1,222 @@
+"""Eight workloads, one call each, small enough to end them at every single call of the operating system.
+
+Each starts from a store that was prepared for it, and the parent knows what the store must hold before and after. The
+functions whose first argument is `say` run in recorded children; see recorder.py.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.storage import Store
+from tests.crash.children import Say
+from tests.crash.recorder import BEFORE, Plan, mark, recording
+from tests.crash.rows import Proof, append
+from tests.crash.workload import Expectation, Operation, differences, perform
+from tests.stores import names_by_row
+from tests.tiny import shrink
+
+NAMES = ("add", "batch", "replace", "delete", "compact", "build index", "open", "close")
+CHANGING = ("add", "batch", "replace", "delete")  # items; the others leave what is there
+
+
+@dataclass(frozen=True)
+class Canon:
+    """One workload on a store of one kind, whose windows may be small enough for every edge to be near."""
+
+    name: str
+    kind: str
+    tiny: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind}{', small windows' if self.tiny else ''})"
+
+    @property
+    def given(self) -> list[Any]:
+        """As it travels to a child."""
+        return [self.name, self.kind, self.tiny]
+
+    @property
+    def before(self) -> Expectation:
+        """What the store that was prepared holds."""
+        expected = Expectation(self.kind)
+        for operation in _PREPARATION:
+            expected = expected.after(operation)
+        if self.name in ("open", "close"):
+            expected = expected.after(_LAST_ADD)
+        if self.name == "build index":
+            warm = {"value": 0.1, "origin": "given", "items": 21}
+            expected.settings = {"value": self.kind, "compatibility": "cosine", "temperature": warm}
+        return expected
+
+    @property
+    def operation(self) -> Operation:
+        """What it does to the items."""
+        before = self.before
+        if self.name not in CHANGING:
+            return Operation("nothing")
+        if self.name == "add":
+            return Operation("add", keys=["new"], proofs=[Proof("new", 900)])
+        if self.name == "batch":
+            return Operation("add", **_rows([f"new {i}" if i % 3 else None for i in range(40)], 900))
+        if self.name == "replace":
+            return Operation("replace", **_rows([*list(before.items)[3:8:2], "new"], 900))
+        return Operation("delete", names=list(before.items)[1:12:3])
+
+    @property
+    def after(self) -> Expectation:
+        """What the store holds once it is done."""
+        return self.before.after(self.operation)
+
+
+def _rows(keys: list[str | None], version: int) -> dict[str, Any]:
+    return {"keys": keys, "proofs": [Proof(key or "nameless", version + i) for i, key in enumerate(keys)]}
+
+
+_FIRST = Operation("add", **_rows([f"key {i}" if i % 4 else None for i in range(24)], 0))
+_PREPARATION = (_FIRST, Operation("delete", names=["key 2", "#1", "key 19"]))
+_LAST_ADD = Operation("add", **_rows(["late", None], 100))
+
+
+@contextlib.contextmanager
+def windows(canon: Canon) -> Iterator[None]:
+    """Windows and bitmaps of the size that the workload wants."""
+    with pytest.MonkeyPatch.context() as patch:
+        if canon.tiny:
+            shrink(patch, window=1024, block=16)
+        yield
+
+
+def prepare(say: Say, path: str, *given: Any) -> None:
+    """Make the store that a workload starts from."""
+    canon = Canon(*given)
+    with windows(canon), Store.open(path, "c") as store:
+        for operation in _PREPARATION:
+            perform(store, operation, canon.kind)
+        store.put_index("names", names_by_row(store, range(store.rows)))
+        store.configure(canon.before.settings)
+        if canon.name == "open":
+            perform(store, _LAST_ADD, canon.kind)
+            _die_while_compacting(path, store)
+
+
+def _die_while_compacting(path: str, store: Store) -> None:
+    """Leave all that a death can leave: a log, half a generation, a file in index/, norms that were not synced."""
+    index, norms = os.path.join(path, "index", "77"), os.path.join(path, "generation-000001", "norms.f32")
+    Path(index).write_bytes(b"nobody's")
+    os.truncate(norms, os.path.getsize(norms) - 6)
+    with recording(Plan(path, fatal=21, moment=BEFORE)):
+        store.compact()
+
+
+def run(say: Say, path: str, plan: dict[str, Any], *given: Any) -> None:
+    """Do the workload once; says what it is about to do, and that it is done."""
+    canon = Canon(*given)
+    with windows(canon):
+        handle = opened(path, canon)
+        with recording(plan):
+            mark("begin")
+            say("begin")
+            act(handle, path, canon)
+            mark("done")
+            say("done")
+        os._exit(0)  # as little is closed as after a death
+
+
+def opened(path: str, canon: Canon) -> Any:
+    """The handle that the workload acts on, open before anything is recorded."""
+    if canon.name == "open":
+        return None
+    if canon.name == "build index":
+        return softkv.open(path, "w")
+    store = Store.open(path, "w")
+    if canon.name == "close":
+        perform(store, _LAST_ADD, canon.kind)
+    return store
+
+
+def act(handle: Any, path: str, canon: Canon) -> Any:
+    """Do what the workload is about; returns the handle that is open then."""
+    if canon.name == "open":
+        return Store.open(path, "w")
+    if canon.name == "build index":
+        handle.build_index(lists=2, temperatures=(0.1, 0.1), backend="cpu")
+    elif canon.name == "close":
+        handle.close()
+    elif canon.name == "compact":
+        handle.compact()
+    else:
+        perform(handle, canon.operation, canon.kind)
+    return handle
+
+
+# What must hold afterwards
+
+
+def agrees(store: Store, canon: Canon, *, done: bool | None) -> tuple[bool, list[str]]:
+    """Whether the workload happened, and what is wrong; `done` is None when it is in doubt."""
+    with store.snapshot() as snapshot:
+        before, after = differences(snapshot, canon.before), differences(snapshot, canon.after)
+        if canon.name == "build index":
+            before = after = after + _wrong_lookup(store.path)
+    if done is None:
+        done = not after
+        return done, before if not done else []
+    return done, after if done else before
+
+
+def _wrong_lookup(path: str) -> list[str]:
+    """Whether lookups say the same with the index, if there is one, as without."""
+    with softkv.open(path, "r") as database:
+        query = np.linspace(1, 2, database.info().key_width, dtype=np.float32)
+        exact, quick = database.lookup(query, tolerance=0), database.lookup(query, tolerance=0.3)
+        apart = float(np.linalg.norm(np.atleast_1d(np.asarray(exact.value) - np.asarray(quick.value))))
+        return [] if apart <= exact.error + quick.error else [f"a lookup says {quick} instead of {exact}"]
+
+
+def recover(say: Say, path: str, plan: dict[str, Any], done: bool | None, *given: Any) -> None:
+    """Read what a death left, then open it for writing: that is the part to be recorded. Says whether it happened."""
+    canon = Canon(*given)
+    with windows(canon):
+        with Store.open(path, "r") as reader:
+            happened, wrong = agrees(reader, canon, done=done)
+            report = reader.check()
+        assert not wrong, wrong
+        assert report.ok, report
+        say("happened", happened)
+        with recording(plan):
+            store = Store.open(path, "w")
+        goes_on(store, canon, happened)
+
+
+def goes_on(store: Store, canon: Canon, done: bool) -> None:
+    """A writer sees the same, has tidied up, and writes."""
+    _, wrong = agrees(store, canon, done=done)
+    assert not wrong, wrong
+    report = store.check()
+    assert report.ok, report
+    assert not report.notes, report
+    more = write_more(store, canon, done=done)
+    store.close()
+    with Store.open(store.path, "r") as reader, reader.snapshot() as snapshot:
+        wrong = differences(snapshot, more)
+        assert not wrong, wrong
+        assert reader.check().ok
+
+
+def write_more(store: Store, canon: Canon, *, done: bool) -> Expectation:
+    """One more batch, which is there afterwards with all the others; returns what the store holds then."""
+    expected = canon.after if done else canon.before
+    more = Operation("add", **_rows(["more", None], 950))
+    append(store, canon.kind, more.keys, more.proofs)
+    with store.snapshot() as snapshot:
+        wrong = differences(snapshot, expected.after(more))
+    assert not wrong, wrong
+    return expected.after(more)
