@@ -41,7 +41,7 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("disk is full", StorageFull, "nothing of it was kept; make room and write again"),
     ("readonly", AccessRefused, "this user may not write here"),
     ("locked", StoreLocked, "another program holds the catalog"),
-    ("unable to open", AccessRefused, "look at the permissions of the store's directory"),
+    ("unable to open", AccessRefused, "look at the permissions of the directory, and at how many files are open"),
     ("disk I/O error", StorageFailed, "the operating system refused; look at its log"),
 )
 

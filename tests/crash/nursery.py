@@ -18,7 +18,7 @@ from tests.crash.recorder import pretend
 
 WARM = (
     "sqlite3", "numpy", "sqlalchemy", "softkv", "softkv.database", "softkv.database.indexing", "softkv.storage",
-    "softkv.index.engine", "faiss", "tests.crash.canonical", "tests.crash.sessions",
+    "softkv.index.engine", "faiss", "tests.crash.canonical", "tests.crash.refusals", "tests.crash.sessions",
 )  # fmt: skip
 
 
