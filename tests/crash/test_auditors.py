@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,18 +21,19 @@ pytestmark = pytest.mark.slow
 TURNS = 12
 
 
-@pytest.fixture
-def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bank]:
-    """A bank that has worked for a while."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
-    monkeypatch.setattr(indexing, "REHEARSED", 200)
-    ledger = Ledger()
-    Bank.found(tmp_path / "s", ledger, "number")
-    bank = Bank(tmp_path / "s", ledger, Random(1))
-    for _ in range(20):
-        bank.step()
-    yield bank
-    bank.close()
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+    """A bank that has worked for a while, and goes on from test to test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimating, "CHEAP", 0)
+        patch.setattr(indexing, "REHEARSED", 200)
+        ledger, path = Ledger(), tmp_path_factory.mktemp("bank") / "s"
+        Bank.found(path, ledger, "number")
+        bank = Bank(path, ledger, Random(1))
+        for _ in range(20):
+            bank.step()
+        yield bank
+        bank.close()
 
 
 def _turns(bank: Bank) -> Tally:
