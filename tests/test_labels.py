@@ -98,3 +98,43 @@ def test_a_label_that_was_never_committed_is_not_remembered(tmp_path: Path, monk
         assert snapshot.get("apple").value == "red"
         snapshot.close()
         assert store.check().ok
+
+
+def before_blue(path: Path) -> Path:
+    """A store whose labels are those of an earlier commit: the page on which the newest were written was lost."""
+    with Store.open(path, "c") as store:
+        store.append(vectors(2), ["red", "red"], keys=["a", "b"])
+        earlier = store._catalog.connection.rows("SELECT * FROM labels")
+        store.append(vectors(2), ["blue", "red"], keys=["c", "d"])
+    sql(path, "DELETE FROM labels")
+    sql(path, "INSERT INTO labels VALUES (?, ?, ?, ?)", *earlier[0])
+    return path
+
+
+def test_labels_of_an_earlier_commit_are_not_given_out(tmp_path: Path) -> None:
+    """Each checks out, and they are too few: somebody who blends them would run out of codes."""
+    with Store.open(before_blue(tmp_path / "s")) as store:
+        assert store.get("a").value == "red"
+        with pytest.raises(StoreDamaged, match="count 2 live items, but there are 4"):
+            store.snapshot().labels()
+        assert not store.check().ok
+
+
+def test_a_lost_label_leaves_its_code_to_nobody(tmp_path: Path) -> None:
+    """A new label would be given the code that rows have who carry another."""
+    with Store.open(before_blue(tmp_path / "s"), "w") as store:
+        for change in (lambda: store.append(vectors(1), ["green"]), lambda: store.delete("a")):
+            with pytest.raises(StoreDamaged, match="count 2 live items, but there are 4"):
+                change()
+        assert [store.get(key).value for key in ("a", "b", "d")] == ["red"] * 3
+        assert not store.check().ok
+
+
+def test_a_snapshot_gives_labels_that_came_after_it(tmp_path: Path) -> None:
+    """Their counts are not its own, and it has no use for them."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(1), ["red"])
+        with store.snapshot() as snapshot:
+            store.append(vectors(2), ["blue", "red"])
+            assert snapshot.labels() == ["red", "blue"]
+        assert store.check().ok

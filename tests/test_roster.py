@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import softkv
 from softkv.errors import StoreDamaged
-from softkv.storage import Store
+from softkv.storage import Store, check
 from softkv.storage.roster import NO_CONTENT, content_seal
-from tests.stores import contents, sql, vectors
+from tests.stores import CATALOG, contents, sql, vectors
 
 
 def test_every_commit_keeps_its_own_answer(tmp_path: Path) -> None:
@@ -112,3 +113,75 @@ def test_a_checksum_tells_what_is_carried_along_apart() -> None:
     variants = [("a", "b", None), ("b", "a", None), ("a", None, "b"), ("ab", None, None), ("", "", ""), ("", None, "")]
     assert len({content_seal(variant) for variant in variants}) == len(variants)
     assert content_seal(NO_CONTENT) == 0
+
+
+def misled(path: Path, key: str, row: int, other: int) -> Path:
+    """A closed store in whose index of the living keys one leads to another row than its own."""
+    with Store.open(path, "c") as store:
+        store.append(vectors(6), np.arange(6), keys=[f"key {i}" for i in range(6)])
+        store.append(vectors(1), [9.0], keys=["key 3"], on_conflict="replace")
+        assert store.find(key) == row
+    content = (path / CATALOG).read_bytes()
+    assert content.count(key.encode() + bytes([row])) == 1  # the rows themselves have their key before other fields
+    (path / CATALOG).write_bytes(content.replace(key.encode() + bytes([row]), key.encode() + bytes([other])))
+    return path
+
+
+def test_an_index_that_leads_to_another_row_is_damage(tmp_path: Path) -> None:
+    """The wrong item is neither given, nor deleted, nor replaced."""
+    with Store.open(misled(tmp_path / "s", "key 5", 5, 4), "w") as store:
+        for ask in (
+            lambda: store.get("key 5"),
+            lambda: store.find_many(["key 1", "key 5"]),
+            lambda: store.delete("key 5"),
+            lambda: store.append(vectors(1), [1.0], keys=["key 5"], on_conflict="replace"),
+            lambda: store.append(vectors(1), [1.0], keys=["key 5"]),
+        ):
+            with pytest.raises(StoreDamaged):
+                ask()
+        assert store.get("key 4").value == 4.0
+        assert len(store) == 6
+        assert not store.check().ok
+
+
+def test_an_index_of_the_living_that_leads_to_the_dead_is_damage(tmp_path: Path) -> None:
+    """As it was before the key was replaced; else the key would seem to be missing."""
+    with Store.open(misled(tmp_path / "s", "key 3", 6, 3)) as store:
+        with pytest.raises(StoreDamaged, match="row 3"):
+            store.get("key 3")
+        assert not store.check().ok
+
+
+@pytest.mark.parametrize("row", [0, 3, 5])
+def test_an_item_that_is_not_listed_any_more_is_missed(tmp_path: Path, row: int) -> None:
+    """The last one when the store is opened, the others when they are listed: never a shorter list."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(6), np.arange(6), keys=[f"key {i}" for i in range(6)])
+    sql(tmp_path / "s", "DELETE FROM items_1 WHERE row = ?", row)
+    if row == 5:
+        with pytest.raises(StoreDamaged, match="ends with row 4 of commit 1, but there are 6 rows"):
+            Store.open(tmp_path / "s")
+    else:
+        with Store.open(tmp_path / "s") as store:
+            for ask in (store.in_order, lambda: list(store.keys())):
+                with pytest.raises(StoreDamaged, match="disagree"):
+                    ask()
+    assert not check(tmp_path / "s").ok
+
+
+def test_a_place_in_the_order_is_compared_where_no_item_is_read(tmp_path: Path) -> None:
+    """Once for all rows; who reads the items would notice without."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(6), np.arange(6), keys=[f"key {i}" for i in range(6)])
+    sql(tmp_path / "s", "UPDATE items_1 SET ordinal = 9 WHERE row = 2")
+    with Store.open(tmp_path / "s") as store:
+        assert store.in_order().tolist() == [0, 1, 3, 4, 5, 2]
+        with pytest.raises(StoreDamaged, match="row 2 is damaged"):
+            store.snapshot().require_sound_order()
+        with pytest.raises(StoreDamaged, match="row 2 is damaged"):
+            list(store.keys())
+        assert not store.check().ok
+    with softkv.open(tmp_path / "s", "r") as db:
+        for ask in (db.self_attention, lambda: db.lookup(np.ones(4), mask=np.ones(6, np.bool_))):
+            with pytest.raises(StoreDamaged, match="row 2 is damaged"):
+                ask()

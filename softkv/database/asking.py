@@ -64,7 +64,7 @@ def answer_among(view: View, question: Question, rows: Rows) -> Answers:
 
 def ask_each(view: View, question: Question) -> Answers:
     """Every live item, in order, asks all of them; the question brings no queries of its own."""
-    snapshot, rows = view.snapshot, view.order
+    snapshot, rows = view.snapshot, view.sound_order
     candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), question.mask, rows)
     return _answered(view, replace(question, queries=candidates.keys), candidates)
 
@@ -109,7 +109,7 @@ def _over_rows(view: View, given: Any) -> Mask:
         mask = np.asarray(given)
     except ValueError as error:
         raise ShapeError(f"the mask is ragged: all its rows must have the same width ({error})") from error
-    order = view.order
+    order = view.sound_order
     if mask.dtype != np.bool_:
         raise KindError(f"expected a boolean mask, True where a query may see an item, got {mask.dtype}.")
     if mask.ndim not in (1, 2) or mask.shape[-1] != len(order):

@@ -58,6 +58,12 @@ class View:
         return self.snapshot.in_order()
 
     @cached_property
+    def sound_order(self) -> Rows:
+        """The same for those who read no item, and so would not notice one in the wrong place."""
+        self.snapshot.require_sound_order()
+        return self.order
+
+    @cached_property
     def lengths(self) -> npt.NDArray[np.float32]:
         """‖key‖ of every row, (n,)."""
         return self.snapshot.norms(0, self.snapshot.rows)

@@ -13,6 +13,7 @@ from softkv.storage.deaths import Deaths
 from softkv.storage.generation import Generation
 from softkv.storage.layout import generation_name
 
+from softkv.storage.roster import Roster
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -57,6 +58,8 @@ def _attempt(catalog: Catalog, directory: str, known: Committed | None, *, write
         deaths = (same.deaths if same else Deaths.none()).replaced(changed)
         _require_sum(directory, standing, deaths)
     except BaseException:
+        if not same:
+            Roster(catalog, head.generation).require_end(standing.rows, head.number)
         if not same:
             generation.release()
         raise

@@ -33,6 +33,16 @@ class LabelBook:
         return self._labels[code]
 
 
+def require_counts(labels: Iterable[Row], tally: Tally, path: str) -> None:
+    """Refuse labels of another commit than the sums: some may be missing, and new ones would get their codes."""
+    counts = np.array([count for _, _, count in labels], np.float64)
+    if counts.sum() != tally.count or not np.isclose(float(counts @ counts), tally.squares, rtol=1e-9):
+        raise StoreDamaged(
+            f"{path}: the labels count {int(counts.sum())} live items, but there are {tally.count}, or they carry "
+            "other labels. Run `softkv check`."
+        )
+
+
 class LabelCounts:
     """Codes and live items of all labels, as of the newest commit."""
 

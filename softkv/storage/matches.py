@@ -39,6 +39,11 @@ class Matches:
                 del self._known[next(iter(self._known))]
             return known[:rows]
 
+    def require_sound(self, rows: int) -> None:
+        """Compare the first `rows` rows with their checksums, unless that is done."""
+        with self._lock:
+            self._verify(rows)
+
     def _verify(self, rows: int) -> None:
         if rows > self._sound:
             self._roster.require_sound(self._sound, rows)

@@ -60,6 +60,8 @@ def content_seal(content: Content) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Statements:
+    last: str
+    keys: str
     live: str
     dead: str
     nameless: str
@@ -105,6 +107,16 @@ def _statements(generation: int) -> _Statements:
     places = sa.select(asked.c.key, items.c.row)
     named = items.c.key == asked.c.value
     return _Statements(
+        last=compiled(
+            sa.select(items.c.row, items.c.born).where(
+                items.c.row == sa.select(sa.func.max(items.c.row)).scalar_subquery()
+            )
+        ),
+        keys=compiled(
+            sa.select(asked.c.key, items.c.key)
+            .select_from(asked.join(items, items.c.row == asked.c.value))
+            .order_by(asked.c.key)
+        ),
         live=compiled(joined.where(key, items.c.died.is_(None))),
         dead=compiled(joined.where(key, items.c.died.is_not(None), born, died_later)),
         nameless=compiled(joined.where(items.c.item == sa.bindparam("item"), items.c.key.is_(None))),
@@ -167,6 +179,8 @@ class Roster:
         """The item with this key as of a commit."""
         with self._connection.reading():
             found = self._connection.rows(self._sql.live, (key,))
+            if found and found[0][5] is not None:
+                raise self._damage(found[0][0])  # the index of the living leads to the dead
             if not found or not _visible(found[0], commit):
                 found = self._connection.rows(self._sql.dead, (key, commit, commit))
         return self._entry(found[0]) if found else None
@@ -188,7 +202,24 @@ class Roster:
         if found:
             positions, rows = zip(*found, strict=True)
             places[list(positions)] = self._numbers(rows)
+            self._require_keys([keys[position] for position in positions], rows)
         return places
+
+    def _require_keys(self, keys: Sequence[str], rows: Sequence[Any]) -> None:
+        """Refuse an index that leads to rows of other keys: they would be deleted in the place of these."""
+        found = self._connection.rows(self._sql.keys, (json.dumps(rows),))
+        if [key for _, key in found] != list(keys):
+            raise StoreDamaged(f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`.")
+
+    def require_end(self, rows: int, commit: int) -> None:
+        """Refuse a roster that does not end with the last of so many rows, or with one of a later commit."""
+        found = self._connection.rows(self._sql.last)
+        last, born = found[0] if found else (-1, 0)
+        if last != rows - 1 or not isinstance(born, int) or born > commit:
+            raise StoreDamaged(
+                f"{self._connection.path}: the list of items ends with row {last} of commit {born}, but there are "
+                f"{rows} rows at commit {commit}. Run `softkv check`."
+            )
 
     def entries(self, rows: Rows) -> list[Entry]:
         """Who lies in these rows, in this order, dead or alive."""

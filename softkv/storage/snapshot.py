@@ -21,7 +21,7 @@ from softkv.storage.committed import Committed
 from softkv.storage.filters import condition_of
 from softkv.storage.generation import Generation
 from softkv.storage.index_files import IndexFile, checked_name, find
-from softkv.storage.labels import LabelBook
+from softkv.storage.labels import LabelBook, require_counts
 from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
 from softkv.storage.roster import Entry, Roster, loaded
 
@@ -134,7 +134,10 @@ class Snapshot:
         if self._roster is None:
             return np.full(len(keys), -1, np.int64)
         self._require_open()
-        return self._roster.find_many(keys, self.commit)
+        found = self._roster.find_many(keys, self.commit)
+        if len(found) and found.max() >= self.rows:
+            raise StoreDamaged(f"{self.path}: some keys belong to rows that are not there. Run `softkv check`.")
+        return found
 
     def get(self, key: str) -> Item:
         """The item with this key or `#<number>`."""
@@ -160,7 +163,23 @@ class Snapshot:
     def in_order(self) -> Rows:
         """The live rows in the order in which their items were first added."""
         self._require_open()
-        return self._roster.in_order(self.commit) if self._roster else np.empty(0, np.int64)
+        if self._roster is None:
+            return np.empty(0, np.int64)
+        order = self._roster.in_order(self.commit)
+        if not np.array_equal(np.sort(order), np.flatnonzero(self.live)):
+            raise StoreDamaged(
+                f"{self.path}: the list of items and the record of the dead disagree. Run `softkv check`."
+            )
+        return order
+
+    def require_sound_order(self) -> None:
+        """Compare all rows of the list of items with their checksums, once for all commits of a generation.
+
+        For those who go by `in_order` and read no item, by whose checksum a wrong place would be noticed.
+        """
+        self._require_open()
+        if self._generation is not None:
+            self._generation.matches.require_sound(self.rows)
 
     def matching(self, where: Mapping[str, Any]) -> Mask:
         """For each row, whether it is live and its payload meets a filter; filters.py says what they mean.
@@ -190,7 +209,11 @@ class Snapshot:
     def labels(self) -> list[str]:
         """The label of every code."""
         self._require_open()
-        return [label for _, label, _ in self._catalog.labels()]
+        with self._catalog.connection.reading():
+            rows, now = self._catalog.labels(), self._catalog.head().number == self.commit
+        if now and self._standing:  # else they are those of a later commit
+            require_counts(rows, self._standing.tally, self.path)
+        return [label for _, label, _ in rows]
 
     def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
         """All rows, in blocks of views: nothing is copied, and checksums are compared on first touch."""
@@ -274,7 +297,7 @@ class Snapshot:
         else:
             checked_key(key)
             found = self._roster.find(key, self.commit) if self._roster else None
-        if found is not None and found.row in self._deaths:
+        if found is not None and (found.row >= self.rows or found.row in self._deaths):
             raise StoreDamaged(f"{shown(key)} is live in one place and dead in another. Run `softkv check`.")
         return found
 

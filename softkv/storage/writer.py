@@ -34,7 +34,7 @@ from softkv.storage.batch import Batch, checked_settings, refuse_duplicates
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
 from softkv.storage.generation import Generation, checksums, norms_of
-from softkv.storage.labels import LabelCounts
+from softkv.storage.labels import LabelCounts, require_counts
 from softkv.storage.labels import Row as LabelRow
 from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
 from softkv.storage.leftovers import remove_retired
@@ -316,7 +316,9 @@ class Writer:
         gone = generation.values.take(doomed) if len(doomed) else np.empty((0, standing.layout.value_width))
         if standing.layout.kind is ValueKind.LABEL:
             if self._labels is None:
-                self._labels = LabelCounts(self.catalog.labels())
+                rows = self.catalog.labels()
+                require_counts(rows, standing.tally, self.directory)
+                self._labels = LabelCounts(rows)
             born = batch.labels if batch and batch.labels else []
             codes, rows, tally = self._labels.changes(born, gone.astype(np.int32).ravel(), standing.tally)
             return codes.reshape(-1, 1), rows, tally
