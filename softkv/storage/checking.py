@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from softkv.errors import IndexDamaged, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
 from softkv.storage import files, index_files, opening
+from softkv.storage.acknowledged import Acknowledged
 from softkv.storage.arena import HEADER, WINDOW, Arena, Identity
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.layout import GENERATION_NAME, PIN, Mask, ValueKind, generation_name
@@ -81,13 +82,23 @@ def survey(directory: str) -> Survey:
     """Look at all of a store, and go on after damage as far as anything can be read."""
     while True:
         found = Survey(Report(directory))
+        acknowledged = Acknowledged.read(directory)
         with _going_on(found.report, but=(StoreNotFound, NotAStore)):  # nothing to check is not the same as damage
             found.catalog = opening.connect(directory)
             with found.catalog.connection.reading():
                 _survey(found, found.catalog, directory)
+        if found.head is not None and (found.standing or not found.head.generation):
+            _compare_commits(found.report, acknowledged, found.head, found.standing)
         if found.report.ok or not _overtaken(found):
             return found
         found.close()
+
+
+def _compare_commits(report: Report, before: Acknowledged | None, head: Head, standing: Standing | None) -> None:
+    """The commit of the catalog with the one that LOCK knew before the catalog was asked, and knows now."""
+    after = Acknowledged.read(report.path)
+    found = (before and before.objection(head, standing), after and after.surprise(head))
+    report.findings += [objection for objection in found if objection]
 
 
 @contextmanager

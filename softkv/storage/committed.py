@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from softkv.errors import StoreDamaged
 from softkv.storage import locks
+from softkv.storage.acknowledged import Acknowledged, require_acknowledged
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.deaths import Deaths
 from softkv.storage.generation import Generation
 from softkv.storage.layout import generation_name
-
 from softkv.storage.roster import Roster
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -31,9 +32,13 @@ class Committed:
 
 
 def load(catalog: Catalog, directory: str, known: Committed | None, *, write: bool) -> Committed:
-    """The newest commit. What `known` holds open is taken over when it is still current, and let go otherwise."""
+    """The newest commit. What `known` holds open is taken over when it is still current, and let go otherwise.
+
+    The first time, when nothing is known, the catalog is compared with what was acknowledged.
+    """
+    acknowledged = None if known else Acknowledged.read(directory)
     for _ in range(1_000):
-        found = _attempt(catalog, directory, known, write=write)
+        found = _attempt(catalog, directory, known, acknowledged, write=write)
         if found is not None:
             if known and known.generation and known.generation is not found.generation:
                 known.generation.release()
@@ -41,15 +46,20 @@ def load(catalog: Catalog, directory: str, known: Committed | None, *, write: bo
     raise StoreDamaged(f"{directory}: the generation that the catalog names cannot be pinned. Run `softkv check`.")
 
 
-def _attempt(catalog: Catalog, directory: str, known: Committed | None, *, write: bool) -> Committed | None:
+def _attempt(
+    catalog: Catalog, directory: str, known: Committed | None, acknowledged: Acknowledged | None, *, write: bool
+) -> Committed | None:
     """One try; None when a compaction came between reading the catalog and pinning the generation."""
     with catalog.connection.reading():
         head = catalog.head()
         if not head.generation:
+            require_acknowledged(acknowledged, directory, head, None)
             return Committed(head, None, Deaths.none(), None)
         same = known if known and known.generation and known.generation.number == head.generation else None
         standing = catalog.standing(head.generation)
         changed = catalog.deaths(standing, same.head.number if same else -1)
+        if not same:
+            Roster(catalog, head.generation).require_end(standing.rows, head.number)
     generation = same.generation if same else _pinned(catalog, directory, head, standing, write=write)
     if generation is None:
         return None
@@ -57,9 +67,8 @@ def _attempt(catalog: Catalog, directory: str, known: Committed | None, *, write
         generation.require_length(standing.rows)
         deaths = (same.deaths if same else Deaths.none()).replaced(changed)
         _require_sum(directory, standing, deaths)
+        require_acknowledged(acknowledged, directory, head, standing)
     except BaseException:
-        if not same:
-            Roster(catalog, head.generation).require_end(standing.rows, head.number)
         if not same:
             generation.release()
         raise

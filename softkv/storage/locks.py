@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from types import ModuleType
+from zlib import crc32
 
 from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage import files
@@ -39,6 +40,9 @@ _NETWORK = {
     "davfs",
 }
 
+_LONGEST = 4096  # bytes of LOCK that anybody looks at
+_NOTE = re.compile(rb"(commit \d{20} of [0-9a-f]+ with [0-9a-f]{8} )crc32 ([0-9a-f]{8})\n")
+
 _held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
 
 
@@ -56,8 +60,28 @@ class FileLock:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
+        self._holder = b""  # who holds it, as the file says
         self._process = os.getpid()
         _held.add(self)
+
+    def sign(self, holder: bytes, note: bytes) -> None:
+        """Say who holds it, with a note below; nothing else stays in the file."""
+        self._holder = holder
+        files.write_at(self.descriptor, memoryview(holder + note), 0, self.path)
+        os.ftruncate(self.descriptor, len(holder + note))
+
+    def put_note(self, note: bytes) -> None:
+        """Put another note, of the same length, in its place."""
+        files.write_at(self.descriptor, memoryview(note), len(self._holder), self.path)
+
+    def forget_note(self) -> None:
+        """Leave only who holds it, for good."""
+        self.sign(self._holder, b"")
+        files.sync(self.descriptor, self.path)
+
+    def content(self) -> bytes:
+        """What the file says, as far as anybody cares."""
+        return files.read_start(self.descriptor, _LONGEST, self.path)
 
     def release(self) -> None:
         """Unlock and close the file. Subtle: a child only closes it; LOCK_UN would take the lock from its parent."""
@@ -87,16 +111,15 @@ def lock_writer(directory: str) -> FileLock:
     path = os.path.join(directory, LOCK)
     lock = _locked(path, exclusive=True, create=True)
     if lock is None:
-        text = _holder(path)
+        text = _holder(directory)
         pid = text.split()[1] if text.startswith("pid ") and len(text.split()) > 1 else ""
         raise StoreLocked(
             f"{directory} is open for writing by {text or 'another process'}. Close it there, or open with mode 'r'.",
             int(pid) if pid.isdecimal() else None,
         )
-    note = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
+    holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
-        os.ftruncate(lock.descriptor, 0)
-        files.write_at(lock.descriptor, memoryview(note.encode()), 0, path)
+        lock.sign(holder.encode(), note_in(lock.content()))
     except BaseException as error:
         lock.release()
         # Subtle: what files.py raises is an OSError as well, and says already what to do.
@@ -166,9 +189,28 @@ def _mounts() -> str:
         return ""
 
 
-def _holder(path: str) -> str:
+def content(directory: str) -> bytes:
+    """What LOCK says."""
+    path = os.path.join(directory, LOCK)
     descriptor = files.open_regular(path)
     try:
-        return files.read_start(descriptor, 400, path).decode(errors="replace").strip()
+        return files.read_start(descriptor, _LONGEST, path)
     finally:
         os.close(descriptor)
+
+
+def note_of(number: int, store: str, record: int) -> bytes:
+    """The line below the holder: a commit, its store, and a checksum of what it said; see acknowledged.py."""
+    text = b"commit %020d of %s with %08x " % (number, store.encode(), record)
+    return text + b"crc32 %08x\n" % crc32(text)
+
+
+def note_in(said: bytes) -> bytes:
+    """The note in what LOCK says; nothing when there is none that is whole."""
+    whole = (note[0] for note in _NOTE.finditer(said) if int(note[2], 16) == crc32(note[1]))
+    return next(whole, b"")
+
+
+def _holder(directory: str) -> str:
+    lines = content(directory)[:400].decode(errors="replace").strip().splitlines()
+    return lines[0] if lines else ""

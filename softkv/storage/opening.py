@@ -15,6 +15,7 @@ from sqlalchemy.schema import CreateTable
 
 from softkv.errors import NotAStore, StoreDamaged, StoreError, StoreExists, StoreNotFound
 from softkv.storage import files, locks
+from softkv.storage.acknowledged import require_at_close
 from softkv.storage.catalog import Catalog
 from softkv.storage.committed import Committed, load
 from softkv.storage.connection import Connection, application_of, connect_reader
@@ -211,8 +212,10 @@ def _writer(directory: str, lock: locks.FileLock) -> Writer:
         found = catalog.identify()
         connection.settle_writer()
         if found < FORMAT:
+            lock.forget_note()  # a migration may change what a commit said, and is none itself
             _migrate(connection, found)
         committed = load(catalog, directory, None, write=True)
+        require_at_close(directory, committed.head)
         unclean = bool(committed.head.writing)
         if unclean and committed.generation:
             committed.generation.verify_end()

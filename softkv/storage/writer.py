@@ -29,6 +29,7 @@ from softkv.errors import (
     WriterFenced,
 )
 from softkv.storage import files, locks
+from softkv.storage.acknowledged import Acknowledged
 from softkv.storage.arena import Arena
 from softkv.storage.batch import Batch, checked_settings, refuse_duplicates
 from softkv.storage.catalog import Catalog, Head, Standing
@@ -74,6 +75,7 @@ class Writer:
         self._stale = False  # whether the last work ended in the middle, so that memory may disagree with the catalog
         self._labels: LabelCounts | None = None
         self._calling = False  # whether code of the caller runs in the middle of a work
+        self.acknowledge()
 
     def newest(self) -> Committed:
         """The newest commit, from the catalog when memory may disagree with it."""
@@ -176,6 +178,12 @@ class Writer:
             self.failure = _without_frames(error)
             raise
         self.committed = load(self.catalog, self.directory, self.committed, write=True)
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Note the newest commit where the catalog cannot lose it."""
+        with suppress(StoreError):  # it is acknowledged all the same
+            Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock)
 
     def _still_at(self, before: Head) -> bool:
         """Whether nobody has committed since."""
@@ -384,6 +392,7 @@ class Writer:
             raise _without_frames(self.failure)
         if self.committed.generation:
             self.committed.generation.arenas[2].sync()
+        Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock, durably=True)
         with suppress(StorageFull), self.catalog.connection.writing():  # without it the next writer verifies a little
             self.catalog.advance(self.committed.head, writing=0)
 
