@@ -185,3 +185,16 @@ def test_a_place_in_the_order_is_compared_where_no_item_is_read(tmp_path: Path) 
         for ask in (db.self_attention, lambda: db.lookup(np.ones(4), mask=np.ones(6, np.bool_))):
             with pytest.raises(StoreDamaged, match="row 2 is damaged"):
                 ask()
+
+
+@pytest.mark.parametrize("name", ["key 2", "#7"])
+def test_an_item_that_seems_to_come_later_is_damage(tmp_path: Path, name: str) -> None:
+    """A commit of birth that is not what was written: the item is not said to be missing."""
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(7), np.arange(7), keys=[*(f"key {i}" for i in range(6)), None])
+        store.append(vectors(1), [1.0])
+    sql(tmp_path / "s", "UPDATE items_1 SET born = 99 WHERE row IN (2, 6)")
+    with Store.open(tmp_path / "s") as store:
+        with pytest.raises(StoreDamaged, match=r"row [26] is damaged"):
+            store.get(name)
+        assert not store.check().ok

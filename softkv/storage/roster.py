@@ -181,14 +181,18 @@ class Roster:
             found = self._connection.rows(self._sql.live, (key,))
             if found and found[0][5] is not None:
                 raise self._damage(found[0][0])  # the index of the living leads to the dead
-            if not found or not _visible(found[0], commit):
-                found = self._connection.rows(self._sql.dead, (key, commit, commit))
+            # Compared with its checksum before it is passed over: a damaged one must not seem to come later.
+            entry = self._entry(found[0]) if found else None
+            if entry is not None and _visible(found[0], commit):
+                return entry
+            found = self._connection.rows(self._sql.dead, (key, commit, commit))
         return self._entry(found[0]) if found else None
 
     def find_nameless(self, item: int, commit: int) -> Entry | None:
         """The item without a key that has this number, as of a commit."""
         found = self._connection.rows(self._sql.nameless, (item,))
-        return self._entry(found[0]) if found and _visible(found[0], commit) else None
+        entry = self._entry(found[0]) if found else None
+        return entry if entry is not None and _visible(found[0], commit) else None
 
     def find_many(self, keys: Sequence[str], commit: int) -> Rows:
         """The row of each key as of a commit, or -1."""
