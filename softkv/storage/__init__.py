@@ -19,7 +19,7 @@ Does not know about queries, scores or weights.
 (0.5, {'red': True}, 2)
 """
 
-from softkv.storage.batch import Entry
+from softkv.storage.batch import Added, Entry
 from softkv.storage.checking import Report, check
 from softkv.storage.index_files import IndexFile
 from softkv.storage.layout import Layout, ValueKind
@@ -28,7 +28,6 @@ from softkv.storage.rebuilding import Rebuild
 from softkv.storage.repair import Repaired, repair
 from softkv.storage.snapshot import Block, Item, Snapshot
 from softkv.storage.store import Store
-from softkv.storage.writer import Added
 
 __all__ = [
     "Added",

@@ -27,6 +27,17 @@ LARGEST_NUMBER = 1e150  # squares of larger ones, which the value scale is made 
 Content = tuple[str | None, str | None, str | None]  # embedded text, value text, payload as JSON
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What became of a batch: the rows and numbers of its new items, and how many keys were replaced or passed over."""
+
+    first_row: int
+    first_number: int
+    count: int
+    replaced: int = 0
+    ignored: int = 0
+
+
 class Entry(NamedTuple):
     """One item on its way in, for `extend`. Only vector and value are needed; `value_vector` goes with text values."""
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
 from softkv.storage import opening
-from softkv.storage.batch import Entry, checked, entry_of, shown
+from softkv.storage.batch import Added, Entry, checked, entry_of, shown
 from softkv.storage.catalog import Catalog
 from softkv.storage.checking import Report, check
 from softkv.storage.committed import Committed, load
@@ -27,7 +27,7 @@ from softkv.storage.progress import Progress, progress
 from softkv.storage.rebuilding import Rebuild, abandon, begin
 from softkv.storage.snapshot import Block, Item, Snapshot
 from softkv.storage.threads import OwnLock
-from softkv.storage.writer import Added, Writer
+from softkv.storage.writer import Writer
 
 MODES = ("r", "w", "c", "n")
 CONFLICTS = ("error", "replace", "ignore")

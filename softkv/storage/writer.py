@@ -13,7 +13,7 @@ Does not check what callers give (batch.py) and answers no questions (snapshot.p
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from softkv.errors import (
 from softkv.storage import files, locks
 from softkv.storage.acknowledged import Acknowledged
 from softkv.storage.arena import Arena
-from softkv.storage.batch import Batch, checked_settings, refuse_duplicates
+from softkv.storage.batch import Added, Batch, checked_settings, refuse_duplicates
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
 from softkv.storage.generation import Generation, checksums, norms_of
@@ -45,17 +45,6 @@ from softkv.storage.tally import Tally
 from softkv.storage.threads import beside
 
 _WORTH_THREADS = 1 << 20  # bytes of a batch from which starting two threads pays
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """What became of a batch: the rows and numbers of its new items, and how many keys were replaced or passed over."""
-
-    first_row: int
-    first_number: int
-    count: int
-    replaced: int = 0
-    ignored: int = 0
 
 
 def _without_frames(error: StoreError) -> StoreError:
