@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.database.estimating import estimate
+from softkv.database.planes import on_planes, reads_planes
 from softkv.database.profile import REAL
 from softkv.database.proposing import propose
 from softkv.database.question import Compared, Question
@@ -126,11 +127,12 @@ def _over_rows(view: View, given: Any) -> Mask:
 def _answered(view: View, question: Question, candidates: Candidates) -> Answers:
     kind, names = view.layout.kind, view.labels
     held = _values(candidates.values, kind, len(names or ()), project=question.heads is not None)
+    compared = _with_lengths(view, question, candidates.rows)
     found = lookup(
         question.queries,
         candidates.keys,
         held,
-        compatibility=_with_lengths(view, question.compatibility, candidates.rows),
+        compatibility=compared,
         temperature=question.temperature,
         k=question.k,
         mask=candidates.mask,
@@ -141,8 +143,11 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
     rows = found.rows
     if candidates.rows is not None:
         rows = np.where(rows >= 0, candidates.rows[np.maximum(rows, 0)], -1)
+    answers = Answers.of(found, question.temperature, names, numbers=isinstance(held, Numbers))
+    if reads_planes(view, question):
+        answers = on_planes(view, question, answers, candidates.keys, candidates.values, candidates.mask, compared)
     return replace(
-        Answers.of(found, question.temperature, names, numbers=isinstance(held, Numbers)),
+        answers,
         rows=rows,
         kind=kind.value,
         error=rounding(view, found, candidates.values, question, gathered=candidates.rows is not None),
@@ -150,10 +155,16 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
     )
 
 
-def _with_lengths(view: View, compatibility: Compared, rows: Rows | None) -> Compared:
-    """Cosine with the lengths that the store keeps: working them out takes five times as long as the dot products."""
-    if compatibility != "cosine":
-        return compatibility
+def _with_lengths(view: View, question: Question, rows: Rows | None) -> Compared:
+    """Cosine with the lengths that the store keeps: working them out takes five times as long as the dot products.
+
+    The same for what the store has learned, and the numbers of its keys.
+    """
+    compared = question.compatibility
+    if question.by_learned:
+        return view.comparing_as_learned(rows)
+    if compared != "cosine":
+        return compared
     return cosine(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
 
 

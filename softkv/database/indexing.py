@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.database.indexed import NAME, as_vectors, form_keys
+from softkv.database.learned import carried
+from softkv.database.profile import Profile
 from softkv.database.view import View
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
@@ -176,9 +178,10 @@ def _laid(store: Store, before: Snapshot, order: Rows, offsets: Rows, progress: 
         live = now.live
         kept = live[order]
         added = before.rows + np.flatnonzero(live[before.rows :])
+        everything = np.concatenate([order[kept], added])
+        learned = carried(now, Profile.of(now.settings).projection, everything)
     offsets = np.concatenate([[0], kept.cumsum()])[offsets].astype(np.int64)
-    everything = np.concatenate([order[kept], added])
-    store.compact(everything, progress=partial(progress, "laying rows in order"))
+    store.compact(everything, index=learned, progress=partial(progress, "laying rows in order"))
     with store.snapshot() as now:
         return offsets, now.generation
 

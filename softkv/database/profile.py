@@ -41,6 +41,7 @@ class Profile:
     compatibility: str | None = None
     embedder: Identity | None = None
     temperature: Temperature | None = None
+    projection: str | None = None  # the name of the file of what was learned (learned.py)
     others: Mapping[str, Any] = field(default_factory=dict)  # settings that are not ours to understand
 
     @property
@@ -54,12 +55,14 @@ class Profile:
         rest = dict(settings)
         value, compatibility = rest.pop("value", None), rest.pop("compatibility", None)
         embedder, temperature = rest.pop("embedder", None), rest.pop("temperature", None)
+        projection = rest.pop("projection", None)
         try:
             return cls(
                 value=None if value is None else ValueKind(value),
                 compatibility=None if compatibility is None else checked_compatibility(compatibility),
                 embedder=None if embedder is None else Identity.from_json(embedder),
                 temperature=None if temperature is None else _temperature(**temperature),
+                projection=None if projection is None else _name(projection),
                 others=rest,
             )
         except (InputError, TypeError, ValueError) as error:
@@ -77,6 +80,8 @@ class Profile:
         if self.temperature is not None:
             kept = self.temperature
             found["temperature"] = {"value": kept.value, "origin": kept.origin, "items": kept.items}
+        if self.projection is not None:
+            found["projection"] = self.projection
         return found
 
     def wishing(
@@ -126,6 +131,12 @@ def checked_temperature(given: object) -> float:
         with suppress(OverflowError):  # of a whole number beyond all floats
             return float(given)
     raise TemperatureError(f"expected a temperature above 0, got {given!r}. For the best key alone, ask `nearest`.")
+
+
+def _name(given: object) -> str:
+    if not isinstance(given, str):
+        raise InputError(f"the projection is named {given!r}")
+    return given
 
 
 def _temperature(value: float, origin: str, items: int) -> Temperature:

@@ -12,6 +12,7 @@ from typing import Any
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.heads import Heads
 
+LEARNED = "learned"  # as a compatibility: what the store has learned (learned.py)
 Compared = str | Compatibility | Callable[[Any, Any], Any]
 
 
@@ -32,6 +33,11 @@ class Question:
     tolerance: float = 0.0  # how far an answer may be from the exact one, as a share of the value scale
     confidence: float = 0.95  # how sure that is to be
     guarantee: str | None = None  # "bound" where it must always hold
+
+    @property
+    def by_learned(self) -> bool:
+        """Whether queries and keys are compared as the store has learned to."""
+        return isinstance(self.compatibility, str) and self.compatibility == LEARNED
 
     @property
     def asks_all(self) -> bool:

@@ -17,7 +17,7 @@ from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
 from softkv.database import asking
 from softkv.database.embedding import Embedding
 from softkv.database.profile import checked_temperature
-from softkv.database.question import Compared, Question
+from softkv.database.question import LEARNED, Compared, Question
 from softkv.database.summary import Info, summary
 from softkv.database.view import View
 from softkv.errors import KeyMissing, KeyTextError, KindError, ShapeError, TemperatureError
@@ -109,6 +109,7 @@ class Reader(Mapping[str, Value]):
         where: Mapping[str, Any] | None = None,
         mask: Any = None,
         heads: Heads | None = None,
+        projection: bool = True,
         show: int = 10,
     ) -> Any:
         """Look a query up softly: the average of all values, each weighted by how well its key compares.
@@ -126,17 +127,20 @@ class Reader(Mapping[str, Value]):
             where: Only items whose payload matches, such as {"year": {"$gte": 2000}}.
             mask: Boolean, (items,) or (queries, items) in the order of the store: True where a query may see an item.
             heads: Learned projections, several lookups at once; the temperature is then 1, unless given.
+            projection: Compare as the store has learned to (`fit`), if it has, and not by another compatibility or with
+                heads; the temperature is then 1, unless given. False compares as if it had never learned.
             show: How many of the heaviest items to name as contributors.
         """
         asking.checked_options(tolerance, confidence, guarantee)
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, heads)
+        compared = self._compared(view, compatibility, heads, projection)
         found = asking.ask(
             view,
             Question(
                 queries,
-                compatibility=self._compared(view, compatibility, heads),
-                temperature=self._temperature(view, temperature, compatibility, heads),
+                compatibility=compared,
+                temperature=self._temperature(view, temperature, compared, heads),
                 k=k,
                 where=where,
                 mask=mask,
@@ -158,6 +162,7 @@ class Reader(Mapping[str, Value]):
         compatibility: Compared | None = None,
         where: Mapping[str, Any] | None = None,
         mask: Any = None,
+        projection: bool = True,
         tolerance: float = 0.0,
     ) -> Any:
         """Look a query up the hard way: the best key takes all. An Answer with one contributor, or Answers of such.
@@ -165,7 +170,7 @@ class Reader(Mapping[str, Value]):
         With a `tolerance`, the best key is one that the index found, which it is with confidence 0.95.
         """
         options: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "tolerance": tolerance}
-        return self.lookup(query, k=1, where=where, mask=mask, show=1, **options)
+        return self.lookup(query, k=1, where=where, mask=mask, projection=projection, show=1, **options)
 
     def compare(
         self,
@@ -175,6 +180,7 @@ class Reader(Mapping[str, Value]):
         temperature: float | None = None,
         compatibility: Compared | None = None,
         where: Mapping[str, Any] | None = None,
+        projection: bool = True,
         show: int = 10,
     ) -> Comparison:
         """Look one query up in every way: by equality, the best key, the k best, and all; also at other temperatures.
@@ -185,10 +191,11 @@ class Reader(Mapping[str, Value]):
         queries, rounded, one = self._queries(view, query, compatibility, None)
         if not one:
             raise ShapeError("expected one text or one vector to compare, got several. Compare them one at a time.")
-        usual = checked_temperature(self._temperature(view, temperature, compatibility, None))
+        compared = self._compared(view, compatibility, None, projection)
+        usual = checked_temperature(self._temperature(view, temperature, compared, None))
         soft = Question(
             queries,
-            compatibility=self._compared(view, compatibility, None),
+            compatibility=compared,
             temperature=usual,
             where=where,
             show=show,
@@ -217,12 +224,13 @@ class Reader(Mapping[str, Value]):
     ) -> Answers:
         """Every item asks all items, itself included, in the order of the store; `causal`: only those up to itself."""
         view = self._asked_view()
+        compared = self._compared(view, compatibility, heads, False)
         return asking.ask_each(
             view,
             Question(
                 None,
-                compatibility=self._compared(view, compatibility, heads),
-                temperature=self._temperature(view, temperature, compatibility, heads),
+                compatibility=compared,
+                temperature=self._temperature(view, temperature, compared, heads),
                 k=k,
                 mask=mask,
                 causal=causal,
@@ -288,21 +296,25 @@ class Reader(Mapping[str, Value]):
             queries = given.astype(np.float32)
             return queries, np.linalg.norm(given - queries, axis=-1), array.ndim == 1
 
-    def _compared(self, view: View, given: Compared | None, heads: Heads | None) -> Compared:
+    def _compared(self, view: View, given: Compared | None, heads: Heads | None, projection: bool) -> Compared:
         if heads is not None and not isinstance(heads, Heads):
             raise KindError(
                 f"expected heads to be softkv.Heads, got {type(heads).__name__}. Stack the projections in it."
             )
+        if not isinstance(projection, bool):
+            raise KindError(f"expected projection to be True or False, got {projection!r}. Learn one with `fit`.")
         if given is not None:
             return given
+        if projection and heads is None and view.learned is not None:
+            return LEARNED
         return "scaled_dot" if heads is not None else view.profile.compatibility or "dot"
 
-    def _temperature(self, view: View, given: Any, compatibility: Compared | None, heads: Heads | None) -> Any:
+    def _temperature(self, view: View, given: Any, compared: Compared, heads: Heads | None) -> Any:
         if given is not None:
             return _temperatures_of(given)
-        compared = self._compared(view, compatibility, heads)
-        # The scores of a function, a matrix or learned heads have a scale of their own, which is not ours to choose.
-        return view.temperature(compared).value if isinstance(compared, str) and heads is None else 1.0
+        # The scores of a function, a matrix or what was learned have a scale of their own, which is not ours to choose.
+        known = isinstance(compared, str) and compared != LEARNED and heads is None
+        return view.temperature(str(compared)).value if known else 1.0
 
     def _equal(self, view: View, query: Any) -> Exact | None:
         snapshot = view.snapshot

@@ -29,7 +29,8 @@ def reembed(store: Store, embedder: Given, progress: Progress | None) -> int:
         embedder = known.name if known else None
     found = find(embedder or DEFAULT)
     kept = Profile.of(store.settings)
-    wanted = replace(kept, embedder=Identity.of(found), temperature=kept.chosen_temperature)
+    # What was learned speaks of the old vectors.
+    wanted = replace(kept, embedder=Identity.of(found), temperature=kept.chosen_temperature, projection=None)
     if begun is None:
         _refuse_bare(store)
     is_text = store.layout is not None and store.layout.kind is ValueKind.TEXT

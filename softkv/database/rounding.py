@@ -54,6 +54,8 @@ def _moved(view: View, found: Found, question: Question) -> Floats:
     """How far rounding may have moved the logits, (b,)."""
     queries = np.asarray(question.queries)
     temperature = np.asarray(question.temperature, np.float64)
+    if question.by_learned:
+        return _moved_as_learned(view, queries, question.rounded, temperature)
     compared = compatibility_of(question.compatibility)
     log_mass = np.asarray(found.log_mass, np.float64)
     # The best logit, up to the logarithm of the number of rows, whatever was asked to be shown.
@@ -80,6 +82,21 @@ def _moved(view: View, found: Found, question: Question) -> Floats:
         steep = 1.0 if compared.name == "additive" else max(1.0, longest)
         moved = steps * best + question.rounded / UNIT * steep / temperature
     return UNIT * (moved + EXPONENTIAL)
+
+
+def _moved_as_learned(view: View, queries: Any, rounded: Any, temperature: Floats) -> Floats:
+    """The same for what the store has learned: products, of which nearly everything may cancel."""
+    learned = view.learned
+    assert learned is not None
+    metric = learned.metric
+    rewritten, added = metric.queries(queries)
+    lengths = np.linalg.norm(rewritten.astype(np.float64), axis=-1)
+    longest = 1.0 if metric.directions else view.longest_key + float(np.linalg.norm(metric.centre))
+    steps = 4.0 + math.sqrt(metric.width) + math.sqrt(len(metric.factors))
+    sizes = lengths * longest + np.abs(added) + float(np.abs(learned.numbers).max(initial=0.0))
+    shifted = rounded / UNIT * float(np.linalg.norm(metric.factors)) * np.sqrt(2.0 * np.abs(added))
+    found: Floats = UNIT * ((steps * sizes + shifted) / temperature + EXPONENTIAL)
+    return found
 
 
 def _rewritten(queries: Any, compared: Compatibility, heads: Heads | None) -> tuple[Floats, float]:

@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 from softkv.answer import Described
 from softkv.database.indexed import Indexes, Proposers, Written, with_labels
+from softkv.database.learned import Learned, Projections
 from softkv.database.profile import Profile, Temperature
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.learning.temperature import typical_temperature
+from softkv.maths.compatibility import Compatibility
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import Rows
 
@@ -87,6 +89,21 @@ class View:
             return np.where(self.lengths > 0, np.float32(1.0) / self.lengths, np.float32(0.0))
 
     @cached_property
+    def learned(self) -> Learned | None:
+        """What the store has learned, if anything; an error when that cannot be read."""
+        name = self.profile.projection
+        return None if name is None else self._findings.projections.of(self.snapshot, name)
+
+    def comparing_as_learned(self, rows: Rows | None = None) -> Compatibility:
+        """The way to compare that the store has learned, for all rows or some."""
+        learned = self.learned
+        assert learned is not None
+        lengths = self.inverse_lengths if learned.metric.directions else None
+        if rows is None:
+            return learned.compatibility(lengths)
+        return learned.of_rows(rows).compatibility(None if lengths is None else lengths[rows])
+
+    @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
         if self.index is None:
@@ -132,6 +149,10 @@ class View:
         if kept is not None and compatibility == self.profile.compatibility and kept.suits(len(self.snapshot)):
             return kept
         return self._findings.temperature(self.snapshot, compatibility, self.profile.embedder)
+
+    def temperature_by_rule(self, compatibility: str) -> float:
+        """The temperature by rule, whatever the store remembers."""
+        return self._findings.temperature(self.snapshot, compatibility, self.profile.embedder).value
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
@@ -181,7 +202,7 @@ class Findings:
 
     def __init__(self) -> None:
         self._temperatures: dict[tuple[str, Identity | None], Temperature] = {}
-        self.indexes, self.proposers = Indexes(), Proposers()
+        self.indexes, self.proposers, self.projections = Indexes(), Proposers(), Projections()
         self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at
         self._lock = threading.Lock()
 

@@ -1,0 +1,128 @@
+"""The metric that a store has learned: its file, and the numbers of the keys that go with it.
+
+It lies beside the index files, under a name of its own that the settings of the store know, so a store is never asked
+by half of it: what the settings name is there, whole and with its checksum, or lookups say that it is not.
+
+A compaction takes it along, with the numbers of the rows that are left. Those of rows that were added since are worked
+out when they are asked for, once in a handle.
+
+Does not learn it (training.py), nor compare by it (maths/metric.py).
+
+Shapes: n rows, d key width, r rank of the metric.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.database.question import LEARNED
+from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.index.encoding import decoded, encoded
+from softkv.maths.compatibility import Compatibility
+from softkv.maths.metric import Matrix, Metric, Row
+from softkv.storage import Snapshot
+from softkv.storage.layout import Rows
+
+PREFIX = "projection-"  # of its file; the rest is its number
+AGAIN = "Fit it again (`softkv fit`), drop it (`softkv fit --drop`), or ask without it (projection=False)."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learned:
+    """A metric, with what it needs beside it."""
+
+    metric: Metric
+    numbers: Row  # (n,), −½‖Lk‖² of the first rows
+    units: Row  # (d,), the standard deviation of each feature when it was learned
+    ridge: float | None = None  # of the plane through numbers as values, None for their mean
+    facts: Mapping[str, Any] = field(default_factory=dict)  # how it was learned, for people
+
+    def compatibility(self, inverse_lengths: Row | None) -> Compatibility:
+        """The way to compare, for rows of these lengths."""
+        return replace(self.metric.compatibility(self.numbers, inverse_lengths), name=LEARNED)
+
+    def of_rows(self, rows: Rows) -> "Learned":
+        """The same for some of the rows."""
+        return replace(self, numbers=self.numbers[rows])
+
+    def features(self, vectors: Matrix) -> npt.NDArray[np.float64]:
+        """Vectors as the plane sees them, (n, d)."""
+        found: npt.NDArray[np.float64] = (vectors.astype(np.float64) - self.metric.centre) / self.units
+        return found
+
+    def encoded(self) -> Iterator[bytes | memoryview]:
+        """As bytes, piece by piece."""
+        facts = {"directions": self.metric.directions, "ridge": self.ridge, "learned": dict(self.facts)}
+        arrays = {"factors": self.metric.factors, "centre": self.metric.centre, "units": self.units}
+        return encoded(facts, {**arrays, "numbers": self.numbers})
+
+    @classmethod
+    def decoded(cls, content: memoryview, *, rows: int, key_width: int) -> "Learned":
+        """What these bytes say, if it can be about such an arena."""
+        facts, arrays = decoded(content)
+        try:
+            factors, centre, units, numbers = (arrays[name] for name in ("factors", "centre", "units", "numbers"))
+            directions, ridge, learned = bool(facts["directions"]), facts["ridge"], dict(facts["learned"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise IndexDamaged(f"the learned projection lacks {error}. {AGAIN}") from error
+        shapes = [factors.shape[1:], centre.shape, units.shape]
+        if factors.ndim != 2 or shapes != [(key_width,)] * 3 or numbers.ndim != 1 or len(numbers) > rows:
+            raise IndexDamaged(f"the learned projection is not one of keys of width {key_width}. {AGAIN}")
+        right = all(one.dtype == np.float32 and np.isfinite(one).all() for one in (factors, centre, units, numbers))
+        if not right or not (units > 0).all() or not (ridge is None or (isinstance(ridge, float) and ridge > 0)):
+            raise IndexDamaged(f"the learned projection holds what is no number. {AGAIN}")
+        return cls(Metric(factors, centre, directions), numbers, units, ridge, learned)
+
+
+class Projections:
+    """The metric that a handle has read, shared with its snapshots."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: tuple[str, int] | None = None  # the name of the file that was read, and the generation
+        self._learned: Learned | None = None
+
+    def of(self, snapshot: Snapshot, name: str) -> Learned:
+        """The metric of this name, with the numbers of all rows of the snapshot."""
+        with self._lock:
+            if self._learned is None or self._file != (name, snapshot.generation):
+                self._learned, self._file = read(snapshot, name), (name, snapshot.generation)
+            known = len(self._learned.numbers)
+            if known < snapshot.rows:
+                more = self._learned.metric.numbers(snapshot.vectors(np.arange(known, snapshot.rows)))
+                self._learned = replace(self._learned, numbers=np.concatenate([self._learned.numbers, more]))
+            return self._learned
+
+
+def read(snapshot: Snapshot, name: str) -> Learned:
+    """The metric of this name, as it was written."""
+    assert snapshot.layout is not None
+    file = snapshot.index(name)
+    if file is None:
+        raise IndexDamaged(f"the projection that {snapshot.path} has learned is not there any more. {AGAIN}")
+    try:
+        return Learned.decoded(file.read(), rows=file.rows, key_width=snapshot.layout.key_width)
+    except (IndexDamaged, FormatTooNew) as error:
+        raise IndexDamaged(
+            f"the projection that {snapshot.path} has learned cannot be used: {error} {AGAIN}"
+        ) from error
+    finally:
+        file.close()
+
+
+def carried(snapshot: Snapshot, name: str | None, rows: Rows) -> dict[str, Any]:
+    """The file of the metric for a generation with these rows, one after the other; nothing when there is none.
+
+    One that is damaged is left behind, and goes on being missed.
+    """
+    if name is None:
+        return {}
+    try:
+        learned = Projections().of(snapshot, name)
+    except IndexDamaged:
+        return {}
+    return {name: learned.of_rows(rows).encoded()}

@@ -1,0 +1,303 @@
+"""What a store learns from its own items, and remembers: a temperature (`tune`), or a whole metric (`fit`).
+
+Both leave items out, ask the others, and compare what they say with what was left out. Nothing but the items is looked
+at, unless queries with their targets are handed in.
+
+Does not compute losses or gradients (learning/), nor lookups (asking.py).
+
+Shapes: n items, d key width, p value width.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.database.learned import PREFIX, Learned
+from softkv.database.profile import Profile, Temperature
+from softkv.database.view import View
+from softkv.errors import InputError, KindError, ShapeError, StoreError
+from softkv.learning.fitting import STEPS, Examples, Fitted, fit
+from softkv.learning.leaving import Losses, left_out
+from softkv.learning.slopes import WIDEST
+from softkv.learning.tuning import Curve, Tuned, chosen, curves
+from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
+from softkv.storage import Store, ValueKind
+from softkv.storage.layout import Rows
+
+MOST = 50_000  # items that are looked at; of more, so many are drawn
+FEWEST = 20  # items that anything can be learned from
+PAIRS = MOST * MOST  # scores of a pass, at most
+LARGEST_RANK = 384  # unless another is asked for
+RIDGES = (0.3, 0.03)  # of planes that are tried
+MEASURES = {ValueKind.LABEL: "log-loss", ValueKind.TEXT: "effective number"}
+
+Told = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was learned, in a few figures."""
+
+    items: int  # that it was learned from
+    rank: int
+    measure: str  # "log-loss" or "squared error"
+    loss: float  # on items, or queries, that took no part
+    before: float  # the same with the metric it started from
+    planes: bool  # whether numbers are read off planes
+    steps: int
+    seconds: float
+    curve: tuple[tuple[int, float], ...]
+
+    def __str__(self) -> str:
+        planes = ", with planes through the items" if self.planes else ""
+        return (
+            f"learned from {self.items:,} items in {self.seconds:.0f} s: {self.measure} {self.loss:.4g} instead of "
+            f"{self.before:.4g}, rank {self.rank}{planes}"
+        )
+
+
+def learn(
+    store: Store,
+    lock: threading.RLock,
+    view: View,
+    *,
+    queries: Any,
+    targets: Any,
+    rank: int | None,
+    planes: bool | None,
+    seed: int,
+    told: Told | None,
+) -> Fit:
+    """Learn a metric from the items, or from queries whose answers are known, and remember it."""
+    started, snapshot = time.monotonic(), view.snapshot
+    rows = _drawn(view, seed)
+    items = Examples(snapshot.vectors(rows), _values(view, rows))
+    asking = _asking(view, queries, targets)
+    directions = view.profile.compatibility == "cosine"
+    _check_planes(view, planes, directions)
+    rank = _checked_rank(view, rank)
+
+    def one(ridge: float | None) -> Fitted:
+        name = "fitting" if ridge is None else f"fitting planes, ridge {ridge:g}"
+        progress = None if told is None else lambda done, total: told(name, done, total)
+        return fit(items, asking, directions=directions, ridge=ridge, rank=rank, seed=seed, steps=STEPS, told=progress)
+
+    ridges: list[float | None] = [None] if planes is not True else []
+    if planes or (planes is None and _may_have_planes(view, directions)):
+        ridges += RIDGES
+    tried = [(one(ridge), ridge) for ridge in ridges]
+    fitted, ridge = min(tried, key=lambda pair: pair[0].loss)
+    found = Fit(
+        items=len(rows),
+        rank=len(fitted.metric.factors),
+        measure=MEASURES.get(view.layout.kind, "squared error") if items.labels else "squared error",
+        loss=fitted.loss,
+        before=tried[0][0].before,
+        planes=ridge is not None,
+        steps=fitted.steps,
+        seconds=time.monotonic() - started,
+        curve=fitted.curve,
+    )
+    facts = {"items": found.items, "measure": found.measure, "loss": found.loss, "before": found.before}
+    learned = Learned(
+        fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), ridge, {**facts, "seed": seed}
+    )
+    _keep(store, lock, view, learned)
+    return found
+
+
+def _keep(store: Store, lock: threading.RLock, view: View, learned: Learned) -> None:
+    """Write it down, with the numbers of all keys, and compare by it from now on."""
+    snapshot = view.snapshot
+    numbers = [
+        learned.metric.numbers(snapshot.vectors(np.arange(start, min(start + MOST, snapshot.rows))))
+        for start in range(0, snapshot.rows, MOST)
+    ]
+    learned = replace(learned, numbers=np.concatenate(numbers))
+    with lock:
+        with store.snapshot() as now:
+            if now.generation != snapshot.generation:
+                raise StoreError(f"{store.path} was compacted while it learned. Fit it again.")
+        name = PREFIX + secrets.token_hex(8)
+        # The settings name the file once it is there, so no reader is ever without it.
+        store.put_index(name, learned.encoded())
+        _remember(store, name)
+
+
+def forget(store: Store) -> None:
+    """Compare as if nothing had ever been learned."""
+    _remember(store, None)
+
+
+def _remember(store: Store, name: str | None) -> None:
+    profile = Profile.of(store.settings)
+    if profile.projection == name:
+        return
+    store.configure(replace(profile, projection=name).settings())
+    if profile.projection is not None:
+        store.drop_index(profile.projection)
+
+
+def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed: int, told: Told | None) -> Tuned:
+    """The temperature, and what else was asked for, at which the items predict each other best."""
+    snapshot, found, asked = view.snapshot, list[Curve](), 0
+    if view.layout.kind is ValueKind.TEXT:
+        return _by_rule(view, compatibilities)
+    rows = np.flatnonzero(snapshot.live)
+    _require_enough(view, len(rows))
+    if len(rows) <= MOST:
+        keys, values, live = snapshot.vectors(rows), _values(view, rows), None
+        who = np.arange(len(rows))
+    else:
+        (block,) = snapshot.blocks(snapshot.rows)
+        keys, live = block.vectors, snapshot.live
+        values = _values(view, np.arange(snapshot.rows))
+        who = np.random.default_rng(seed).choice(rows, max(256, PAIRS // len(rows)), replace=False)
+    for compatibility in compatibilities:
+        progress = None if told is None else lambda done, total, name=compatibility: told(f"tuning {name}", done, total)
+        usual = view.temperature_by_rule(compatibility)
+
+        def lose(temperatures: Any, compatibility: str = compatibility, progress: Any = progress) -> Losses:
+            return left_out(
+                _scores(keys, live, compatibility), values, who, temperatures, rows=len(keys), ks=ks, told=progress
+            )
+
+        fresh, asked = curves(lose, compatibility, usual, ks)
+        found += fresh
+    measure = MEASURES.get(view.layout.kind, "squared error")
+    return chosen(found, measure=measure, asked=asked, items=len(rows))
+
+
+def _scores(keys: Any, live: Any, compatibility: str) -> Any:
+    compared = compatibility_of(compatibility)
+
+    def scores(some: Rows, start: int, stop: int) -> npt.NDArray[np.floating]:
+        block: npt.NDArray[np.floating] = np.array(compared.ask(keys[some], 1.0)(keys[start:stop], start))
+        if live is not None:
+            block[:, ~live[start:stop]] = -np.inf
+        return block
+
+    return scores
+
+
+def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:
+    """For texts, whose averages have no right or wrong: the temperature at which about ten items contribute."""
+    if len(compatibilities) > 1:
+        raise KindError("texts as values tell no way to compare from another. Name one compatibility.")
+    (compatibility,) = compatibilities
+    temperature = view.temperature_by_rule(compatibility)
+    items = len(view.snapshot)
+    wanted = min(10.0, items / 4)
+    curve = Curve(compatibility, None, (temperature,), (wanted,))
+    return Tuned(temperature, compatibility, None, wanted, "effective number", min(256, items), items, (curve,))
+
+
+def remember_temperature(store: Store, tuned: Tuned) -> None:
+    """Keep a choice: the store asks so from now on."""
+    profile = Profile.of(store.settings)
+    temperature = Temperature(tuned.temperature, "tuned", tuned.items)
+    store.configure(replace(profile, temperature=temperature, compatibility=tuned.compatibility).settings())
+
+
+def checked_ways(view: View, given: Any) -> list[str]:
+    """The ways to compare that are to be tried."""
+    if given is None:
+        return [view.profile.compatibility or "dot"]
+    names = [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if not isinstance(name, str) or name not in COMPATIBILITIES:
+            raise InputError(
+                f"expected compatibilities out of {', '.join(COMPATIBILITIES)}, got {name!r}. Check the spelling."
+            )
+    if not names:
+        raise InputError("expected at least one compatibility to try, got none.")
+    return names
+
+
+def checked_ks(given: Any) -> list[int]:
+    """The numbers of best rows that are to be tried."""
+    numbers = [] if given is None else [given] if isinstance(given, int) else list(given)
+    for k in numbers:
+        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= 4096:
+            raise InputError(f"expected numbers of best items from 1 to 4,096 to try, got {k!r}.")
+    return sorted(set(numbers))
+
+
+def _drawn(view: View, seed: int) -> Rows:
+    rows = np.flatnonzero(view.snapshot.live)
+    _require_enough(view, len(rows))
+    if len(rows) <= MOST:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, MOST, replace=False))
+
+
+def _require_enough(view: View, items: int) -> None:
+    if items < FEWEST:
+        raise InputError(f"expected at least {FEWEST} items to learn from, but {view.snapshot.path} has {items}.")
+
+
+def _values(view: View, rows: Rows) -> npt.NDArray[Any]:
+    """What is to be predicted: codes of labels, or vectors, counted from their middle so that no digits are lost."""
+    values = view.snapshot.values(rows)
+    if view.layout.kind is ValueKind.LABEL:
+        return values
+    columns = values.reshape(len(values), -1).astype(np.float64)
+    centred: npt.NDArray[Any] = (columns - columns.mean(0)).astype(np.float32)
+    return columns if view.layout.kind is ValueKind.NUMBER else centred
+
+
+def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
+    if queries is None and targets is None:
+        return None
+    if queries is None or targets is None:
+        raise InputError("expected queries and their targets together, or neither.")
+    vectors = np.asarray(queries, np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != view.layout.key_width or not np.isfinite(vectors).all():
+        raise ShapeError(
+            f"expected queries to learn from as finite vectors of width {view.layout.key_width}, one in each row, got "
+            f"shape {vectors.shape}."
+        )
+    if len(vectors) < FEWEST or len(targets) != len(vectors):
+        raise ShapeError(
+            f"expected at least {FEWEST} queries and a target for each, got {len(vectors)} queries and {len(targets)} "
+            "targets."
+        )
+    if view.labels is not None:
+        codes = {label: code for code, label in enumerate(view.labels)}
+        unknown = [one for one in targets if one not in codes]
+        if unknown:
+            raise InputError(f"no item has the label {unknown[0]!r}, which a query should get. Leave such queries out.")
+        return Examples(vectors, np.array([codes[one] for one in targets], np.int32))
+    values = np.asarray(targets, np.float64).reshape(len(vectors), -1)
+    width = 1 if view.layout.kind is ValueKind.NUMBER else view.layout.value_width
+    if values.shape[1] != width or not np.isfinite(values).all():
+        raise ShapeError(f"expected finite targets of width {width}, got shape {np.shape(targets)}.")
+    return Examples(vectors, values)
+
+
+def _checked_rank(view: View, rank: int | None) -> int:
+    width = view.layout.key_width
+    if rank is None:
+        return min(width, LARGEST_RANK)
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= width:
+        raise InputError(f"expected a rank from 1 to {width}, the width of the keys, got {rank!r}.")
+    return rank
+
+
+def _may_have_planes(view: View, directions: bool) -> bool:
+    return view.layout.kind is ValueKind.NUMBER and view.layout.key_width <= WIDEST and not directions
+
+
+def _check_planes(view: View, planes: bool | None, directions: bool) -> None:
+    if planes and not _may_have_planes(view, directions):
+        raise InputError(
+            f"planes are for numbers as values and keys of at most {WIDEST} features that are not compared by cosine; "
+            f"this store has values of kind {view.layout.kind.value!r}, keys of width {view.layout.key_width}, and "
+            f"compares by {view.profile.compatibility!r}. Leave them out."
+        )

@@ -1,0 +1,163 @@
+"""Leave every item out in turn, ask the others, and see how far off they are: many temperatures in one pass of scores.
+
+Scores are worked out once, block by block, and turned into weights for each temperature. The best score so far is the
+same for all temperatures, so sums are moved to a better one when it comes, as blends are.
+
+The loss of labels is −log of the weight of the right one; an item whose label nobody else carries is not asked, since
+nobody could know. That of numbers and vectors is the squared distance.
+
+Does not choose a temperature (tuning.py).
+
+Shapes: b items asked at a time, n rows of a block, t temperatures, p value width, k best rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK = 1 << 13  # rows scored at a time
+TOGETHER = 256  # items asked at a time
+ABSENT = 1e-3  # the weight of a label that none of the k best carries: otherwise one such item would decide all
+
+Array = npt.NDArray[np.floating]
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+# The scores of some items with rows start .. stop - 1; -inf for rows that do not count.
+Scores = Callable[[Rows, int, int], Array]
+Told = Callable[[int, int], object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Losses:
+    """Mean losses at each temperature, with all rows and with the k best."""
+
+    full: Floats  # (t,)
+    best: dict[int, Floats]  # k: (t,)
+    asked: int  # items that could be asked
+
+
+def left_out(
+    scores: Scores,
+    values: Array,
+    asked: Rows,
+    temperatures: Floats,
+    *,
+    rows: int,
+    ks: Sequence[int] = (),
+    told: Told | None = None,
+) -> Losses:
+    """The losses of these items; `values` are codes of labels (rows,) or vectors (rows, p)."""
+    full, best, count = np.zeros(len(temperatures)), {k: np.zeros(len(temperatures)) for k in ks}, 0
+    for start in range(0, len(asked), TOGETHER):
+        some = asked[start : start + TOGETHER]
+        state = _State(some, values, temperatures, max(ks, default=0))
+        for first, block in _blocks(scores, some, rows):
+            state.add(first, block)
+        known = state.known
+        count += int(known.sum())
+        full += state.losses()[:, known].sum(1)
+        for k in ks:
+            best[k] += state.losses_of_best(k)[:, known].sum(1)
+        if told is not None:
+            told(start + len(some), len(asked))
+    divisor = max(count, 1)
+    return Losses(full / divisor, {k: one / divisor for k, one in best.items()}, count)
+
+
+def _blocks(scores: Scores, some: Rows, rows: int) -> Iterator[tuple[int, Array]]:
+    for first in range(0, rows, BLOCK):
+        stop = min(first + BLOCK, rows)
+        block = scores(some, first, stop)
+        mine = np.flatnonzero((some >= first) & (some < stop))
+        block[mine, some[mine] - first] = -np.inf
+        yield first, block
+
+
+class _State:
+    """What was added up for some items so far."""
+
+    def __init__(self, asked: Rows, values: Array, temperatures: Floats, most: int) -> None:
+        self.asked, self.values, self.temperatures = asked, values, temperatures
+        shape = len(temperatures), len(asked)
+        self.labels = values.ndim == 1
+        self.peak, self.mass = np.full(len(asked), -np.inf), np.zeros(shape)
+        self.right_peak, self.right = np.full(len(asked), -np.inf), np.zeros(shape)  # of rows with the right label
+        self.total = np.zeros((*shape, 0 if self.labels else values.shape[1]))
+        self.best = np.full((len(asked), most), -np.inf, np.float32)
+        self.best_rows = np.zeros((len(asked), most), np.int64)
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Whose label some other item carries, (b,); all of those with other values."""
+        found: npt.NDArray[np.bool_] = np.isfinite(self.right_peak if self.labels else self.peak)
+        return found
+
+    def add(self, first: int, block: Array) -> None:
+        """The next block of scores, (b, n)."""
+        if self.best.shape[1]:
+            self._keep_best(first, block)
+        fresh = np.maximum(self.peak, block.max(1))
+        base = np.where(np.isfinite(fresh), fresh, 0.0)
+        block = block - base[:, None].astype(block.dtype)
+        some = None if self.labels else self.values[first : first + block.shape[1]]
+        for number, temperature in enumerate(self.temperatures.tolist()):
+            weights = np.exp(block * block.dtype.type(1.0 / temperature))
+            kept = np.exp((np.where(np.isfinite(self.peak), self.peak, -np.inf) - base) / temperature)
+            self.mass[number] = self.mass[number] * kept + weights.sum(1, dtype=np.float64)
+            if some is not None:
+                self.total[number] = self.total[number] * kept[:, None] + weights @ some
+        if self.labels:
+            self._add_right(first, block, base)
+        self.peak = fresh
+
+    def _add_right(self, first: int, block: Array, base: Floats) -> None:
+        """The rows with the right label: few, so that they have a peak of their own, and their sums never vanish."""
+        same = self.values[self.asked][:, None] == self.values[first : first + block.shape[1]][None, :]
+        items, places = np.nonzero(same & (block > -np.inf))
+        scores = block[items, places].astype(np.float64) + base[items]
+        fresh = self.right_peak.copy()
+        np.maximum.at(fresh, items, scores)
+        there = np.isfinite(fresh)
+        moved = np.where(there, self.right_peak - np.where(there, fresh, 0.0), -np.inf)
+        for number, temperature in enumerate(self.temperatures.tolist()):
+            sums = np.bincount(items, np.exp((scores - fresh[items]) / temperature), len(self.asked))
+            self.right[number] = self.right[number] * np.exp(moved / temperature) + sums
+        self.right_peak = fresh
+
+    def _keep_best(self, first: int, block: Array) -> None:
+        scores = np.concatenate([self.best, block], axis=1)
+        rows = np.concatenate([self.best_rows, np.broadcast_to(np.arange(block.shape[1]) + first, block.shape)], axis=1)
+        most = self.best.shape[1]
+        places = np.argpartition(-scores, most - 1, axis=1)[:, :most]
+        self.best, self.best_rows = (np.take_along_axis(x, places, axis=1) for x in (scores, rows))
+
+    def losses(self) -> Floats:
+        """The loss of each item, (t, b); nothing to rely on where it is not known."""
+        if self.labels:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                apart = (self.peak - self.right_peak) / self.temperatures[:, None]
+                found: Floats = apart + np.log(self.mass) - np.log(self.right)
+            return found
+        with np.errstate(invalid="ignore"):
+            off = self.total / self.mass[:, :, None] - self.values[self.asked]
+        return np.asarray((off * off).sum(2), np.float64)
+
+    def losses_of_best(self, k: int) -> Floats:
+        """The same with the k best rows alone; a label that they lack counts as if it had a little of their weight."""
+        order = np.argsort(-self.best, axis=1)[:, :k]
+        scores, rows = (np.take_along_axis(x, order, axis=1) for x in (self.best, self.best_rows))
+        found = np.empty((len(self.temperatures), len(self.asked)))
+        for number, temperature in enumerate(self.temperatures.tolist()):
+            with np.errstate(invalid="ignore"):
+                weights = np.exp((scores - scores[:, :1]).astype(np.float64) / temperature)
+            weights /= weights.sum(1, keepdims=True)
+            if self.labels:
+                right = (weights * (self.values[rows] == self.values[self.asked][:, None])).sum(1)
+                found[number] = -np.log(np.maximum(right, ABSENT))
+            else:
+                some: Array = self.values[rows]
+                off = (weights[:, None, :] @ some)[:, 0, :] - self.values[self.asked]
+                found[number] = (off * off).sum(1)
+        return found

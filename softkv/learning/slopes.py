@@ -1,0 +1,77 @@
+"""A plane in place of a mean: numbers that rise through a neighbourhood are read off where the query lies in it.
+
+The weighted mean of numbers is drawn towards the side on which more items lie. The plane of least squares through the
+same items, with the same weights, is not: its height at the query is v̄ + Cᵀ(Σ + λ)⁻¹(q − k̄), all of it the means and
+covariances of one blend. λ holds it flat where the items around a query do not span all directions.
+
+Shapes: b queries, n rows, d width of the features.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating]
+WIDEST = 32  # features: a plane through more of them would need as many neighbours, and d² sums for each
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plane:
+    """For each query, the plane through weighted rows."""
+
+    middle: Array  # (b, d), the weighted mean of the features
+    height: Array  # (b,), that of the numbers
+    slope: Array  # (b, d)
+    spread: Array  # (b, d, d), Σ + λ
+    ridge: float  # λ
+
+    @classmethod
+    def through(cls, weights: Array, features: Array, numbers: Array, ridge: float) -> "Plane":
+        """The planes of weights (b, n) that add up to 1, over features (n, d) and numbers (n,)."""
+        return cls.of_means(weights @ moments(features, numbers), features.shape[1], ridge)
+
+    @classmethod
+    def of_means(cls, means: Array, width: int, ridge: float) -> "Plane":
+        """The planes of the weighted means of `moments`, (b, 1 + 2d + d(d + 1)/2)."""
+        upper = np.triu_indices(width)
+        height, middle = means[:, 0], means[:, 1 : 1 + width]
+        crossed, packed = means[:, 1 + width : 1 + 2 * width], means[:, 1 + 2 * width :]
+        spread = np.zeros((len(means), width, width), means.dtype)
+        spread[:, upper[0], upper[1]] = packed
+        spread[:, upper[1], upper[0]] = packed
+        spread -= middle[:, :, None] * middle[:, None, :]
+        spread[:, np.arange(width), np.arange(width)] += ridge
+        slope = np.linalg.solve(spread, (crossed - middle * height[:, None])[:, :, None])[:, :, 0]
+        return cls(middle, height, slope, spread, ridge)
+
+    @property
+    def explained(self) -> Array:
+        """How much less the numbers vary around each plane than around their mean, (b,)."""
+        turned = np.einsum("bij,bj->bi", self.spread, self.slope) + self.ridge * self.slope
+        found: Array = (turned * self.slope).sum(1)
+        return found
+
+    def at(self, queries: Array) -> Array:
+        """The height of each plane at its query, (b, d) -> (b,)."""
+        found: Array = self.height + ((queries - self.middle) * self.slope).sum(1)
+        return found
+
+    def leverage(self, queries: Array, features: Array) -> Array:
+        """How much the height at the query moves with each row's number, for each of its weight, (b, n)."""
+        turned = np.linalg.solve(self.spread, (queries - self.middle)[:, :, None])[:, :, 0]
+        found: Array = turned @ features.T + (1.0 - (turned * self.middle).sum(1))[:, None]
+        return found
+
+    def residuals(self, features: Array, numbers: Array) -> Array:
+        """How far each row lies above the plane of each query, (b, n)."""
+        base = self.height - (self.slope * self.middle).sum(1)
+        found: Array = numbers[None, :] - self.slope @ features.T - base[:, None]
+        return found
+
+
+def moments(features: Array, numbers: Array) -> Array:
+    """What has to be averaged for a plane: numbers, features, both multiplied, features times features."""
+    upper = np.triu_indices(features.shape[1])
+    column = numbers[:, None]
+    return np.concatenate([column, features, features * column, features[:, upper[0]] * features[:, upper[1]]], axis=1)

@@ -1,0 +1,137 @@
+"""Choose a temperature: the one at which the items, left out one at a time, are best predicted by the others.
+
+Temperatures a quarter of an octave apart are tried in one pass over all scores, from around the one by rule; further
+ones while the best lies at the edge; and in the end some between the neighbours of the best. Ways to compare, and
+numbers of best rows, are tried the same way, where asked for.
+
+Does not remember the choice (database/training.py).
+
+Shapes: t temperatures.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.learning.leaving import Losses
+
+STEP = 2.0**0.25  # from one temperature to the next
+STEPS = 10  # to each side of the first
+FINER = 5  # temperatures tried between the best and each of its neighbours
+AGAIN = 6  # times that further temperatures are tried
+LOWEST = 1e-30
+
+Floats = npt.NDArray[np.float64]
+Lose = Callable[[Floats], Losses]  # temperatures -> losses
+BAR = 40  # characters of the longest bar
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The loss at each temperature that was tried, for one way to compare, with the k best rows or (None) with all."""
+
+    compatibility: str
+    k: int | None
+    temperatures: tuple[float, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def best(self) -> tuple[float, float]:
+        """The lowest loss, and its temperature."""
+        return min(zip(self.losses, self.temperatures, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A choice, and what it was chosen by."""
+
+    temperature: float
+    compatibility: str
+    k: int | None  # None for all rows
+    loss: float
+    measure: str  # "log-loss", "squared error", or "effective number"
+    asked: int  # items that were left out and asked
+    items: int
+    curves: tuple[Curve, ...]
+
+    def __str__(self) -> str:
+        kept = "" if self.k is None else f", the {self.k} best"
+        lines = [
+            f"temperature {self.temperature:.4g} ({self.compatibility}{kept}): {self.measure} {self.loss:.4g} "
+            f"for {self.asked:,} of {self.items:,} items, each left out"
+        ]
+        (curve,) = [one for one in self.curves if (one.compatibility, one.k) == (self.compatibility, self.k)]
+        least, most = min(curve.losses), max(curve.losses)
+        for temperature, loss in zip(curve.temperatures, curve.losses, strict=True):
+            share = (loss - least) / (most - least) if most > least else 0.0
+            mark = " <" if temperature == self.temperature else ""
+            lines.append(f"{temperature:10.4g} {loss:10.4g} {'█' * max(1, round(share * BAR))}{mark}")
+        return "\n".join(lines)
+
+
+def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ()) -> tuple[list[Curve], int]:
+    """The curves of one way to compare, from around a first temperature; and how many items were asked."""
+    tried = _merged([], lose(first * STEP ** np.arange(-STEPS, STEPS + 1.0)), _around(first), compatibility, ks)
+    asked = 0
+    for _ in range(AGAIN):
+        beyond = _beyond(tried)
+        if not len(beyond):
+            break
+        tried = _merged(tried, lose(beyond), beyond, compatibility, ks)
+    between = _between(tried)
+    found = lose(between)
+    asked = found.asked
+    return _merged(tried, found, between, compatibility, ks), asked
+
+
+def chosen(found: Sequence[Curve], *, measure: str, asked: int, items: int) -> Tuned:
+    """The best of all curves; of equals the first."""
+    best = min(found, key=lambda curve: curve.best[0])
+    loss, temperature = best.best
+    return Tuned(temperature, best.compatibility, best.k, loss, measure, asked, items, tuple(found))
+
+
+def _around(first: float) -> Floats:
+    return first * STEP ** np.arange(-STEPS, STEPS + 1.0)
+
+
+def _beyond(tried: Sequence[Curve]) -> Floats:
+    """Temperatures outside of those tried, where the best of a curve lies at an edge."""
+    more: set[float] = set()
+    for curve in tried:
+        low, high, best = curve.temperatures[0], curve.temperatures[-1], curve.best[1]
+        if best == low and low > LOWEST:
+            more.update((low * STEP ** np.arange(-float(STEPS), 0.0)).tolist())
+        if best == high and curve.losses[-1] < curve.losses[-2] * (1 - 1e-6):  # else all are equal from here on
+            more.update((high * STEP ** np.arange(1.0, STEPS + 1.0)).tolist())
+    return np.array(sorted(more))
+
+
+def _between(tried: Sequence[Curve]) -> Floats:
+    """Temperatures between the best of each curve and its neighbours."""
+    more: set[float] = set()
+    for curve in tried:
+        place = curve.temperatures.index(curve.best[1])
+        for one in (place - 1, place + 1):
+            if 0 <= one < len(curve.temperatures):
+                more.update(np.geomspace(curve.best[1], curve.temperatures[one], FINER + 2)[1:-1].tolist())
+    return np.array(sorted(more))
+
+
+def _merged(
+    tried: Sequence[Curve], fresh: Losses, temperatures: Floats, compatibility: str, ks: Sequence[int]
+) -> list[Curve]:
+    """The curves with more temperatures, in order."""
+    known = {curve.k: curve for curve in tried} or {k: Curve(compatibility, k, (), ()) for k in (None, *ks)}
+    merged = []
+    for k, curve in known.items():
+        losses = fresh.full if k is None else fresh.best[k]
+        points = dict(zip(curve.temperatures, curve.losses, strict=True))
+        points.update(zip(temperatures.tolist(), losses.tolist(), strict=True))
+        ordered = sorted(points.items())
+        merged.append(
+            replace(curve, temperatures=tuple(one for one, _ in ordered), losses=tuple(one for _, one in ordered))
+        )
+    return merged

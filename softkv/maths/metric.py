@@ -1,0 +1,92 @@
+"""A learned metric: the logit is −½‖L(q − k)‖², asked as a rewritten query and one number for every key.
+
+With M = LᵀL, and q and k counted from a centre,
+
+    −½‖L(q − k)‖² = (Mq)·k − ½‖Lk‖² − ½‖Lq‖²
+
+so no key changes: a metric is a matrix that queries are multiplied by, a number b = −½‖Lk‖² for each key, and one for
+each query. Of `directions` only the direction counts, as for cosines: q and k are divided by their lengths first, and
+counted from the origin.
+
+Does not learn (learning/fitting.py), and keeps no numbers of keys (database/learned.py).
+
+Shapes: b queries, n keys, d key width, r rank of the metric.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.maths.compatibility import Compatibility, Scorer, Sharpness
+
+BLOCK = 1 << 13  # keys that are projected at once
+Matrix = npt.NDArray[np.float32]
+Row = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """L, where it is measured from, and whether only directions count."""
+
+    factors: Matrix  # (r, d), L
+    centre: Row  # (d,), the origin for directions
+    directions: bool = False
+
+    @property
+    def width(self) -> int:
+        """How wide keys and queries are."""
+        return int(self.factors.shape[1])
+
+    def projected(self, vectors: Matrix) -> Matrix:
+        """L(x − c) of each vector, or of its direction, (n, d) -> (n, r)."""
+        found: Matrix = self._moved(vectors) @ self.factors.T
+        return found
+
+    def numbers(self, keys: Matrix) -> Row:
+        """The number b of each key, (n,)."""
+        found = np.empty(len(keys), np.float32)
+        for start in range(0, len(keys), BLOCK):
+            found[start : start + BLOCK] = _halves(self.projected(keys[start : start + BLOCK]))
+        return found
+
+    def queries(self, queries: Matrix) -> tuple[Matrix, Row]:
+        """Mq of each query, (b, d), and what is added to all its logits, (b,)."""
+        projected = self.projected(queries)
+        return projected @ self.factors, _halves(projected)
+
+    def compatibility(self, numbers: Row, inverse_lengths: Row | None) -> Compatibility:
+        """The way to compare, with the numbers of all keys at hand, and 1 / ‖k‖ where directions count."""
+
+        def ask(queries: Matrix, sharpness: Sharpness) -> Scorer:
+            rewritten, added = self.queries(queries)
+            rewritten, added = rewritten * sharpness, added[:, None] * sharpness
+
+            def score(keys: Matrix, first: int) -> Matrix:
+                part = slice(first, first + len(keys))
+                logits: Matrix = rewritten @ self._kept(keys).T
+                if inverse_lengths is not None:
+                    logits *= inverse_lengths[part]
+                logits += numbers[part] * sharpness
+                logits += added
+                # Above 0 is only rounding: nothing is nearer than near.
+                nearest: Matrix = np.minimum(logits, np.float32(0.0), out=logits)
+                return nearest
+
+            return score
+
+        return Compatibility("learned", ask, copies=bool(self.centre.any()))
+
+    def _moved(self, vectors: Matrix) -> Matrix:
+        if self.directions:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
+            vectors = (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+        return self._kept(vectors)
+
+    def _kept(self, vectors: Matrix) -> Matrix:
+        return vectors - self.centre if self.centre.any() else vectors
+
+
+def _halves(projected: Matrix) -> Row:
+    found: Row = np.float32(-0.5) * np.einsum("ij,ij->i", projected, projected)
+    return found
