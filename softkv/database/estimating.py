@@ -78,6 +78,8 @@ def _index_for(view: View, question: Question) -> ListIndex | None:
         return None
     if is_cheap(view):
         return None
+    if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
+        return None  # planes need the sums of all rows
     form = form_of(question.compatibility)
     index = view.index if form else None
     return index if index is not None and index.form.name == form else None
@@ -102,7 +104,8 @@ class _Asking:
             show=question.show,
         )
         self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show
-        self.compatibility = compatibility_of(question.compatibility)
+        compared = view.comparing_as_learned() if question.by_learned else question.compatibility
+        self.compatibility = compatibility_of(compared)
         self.temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (self.count,))
         with np.errstate(over="ignore", invalid="ignore"):
             self.vectors, self.added = index.form.queries(self.queries, self.compatibility, 1.0 / self.temperatures)
@@ -149,7 +152,7 @@ class _Asking:
             self.vectors[some],
             self.added[some],
             self.equal[some].astype(np.float64),
-            self._score(some, self.block.vectors, self.view.inverse_lengths if self._is_cosine else None),
+            self._score(some, self.compatibility, self.block.vectors, self._lengths()),
             partial(self._score_some, some),
         )
         snapshot = self.view.snapshot
@@ -233,19 +236,21 @@ class _Asking:
         starts, stops = (np.array([getattr(run, end) for run in runs], np.int64) for end in ("start", "stop"))
         self.view.snapshot.runs(starts, stops)
 
-    @property
-    def _is_cosine(self) -> bool:
-        return self.index.form.name == "cosine"
+    def _lengths(self) -> npt.NDArray[np.float32] | None:
+        return self.view.inverse_lengths if self.index.form.name == "cosine" else None
 
     def _score_some(self, some: Rows, rows: Rows) -> Score:
         """The logits of some of the queries with some rows, gathered."""
-        lengths = self.view.inverse_lengths[rows] if self._is_cosine else None
-        return self._score(some, self.view.snapshot.vectors(rows), lengths)
+        lengths = self._lengths()
+        compared = self.view.comparing_as_learned(rows) if self.question.by_learned else self.compatibility
+        return self._score(some, compared, self.view.snapshot.vectors(rows), None if lengths is None else lengths[rows])
 
-    def _score(self, some: Rows, keys: Matrix, lengths: npt.NDArray[np.float32] | None) -> Score:
+    def _score(
+        self, some: Rows, compared: Compatibility, keys: Matrix, lengths: npt.NDArray[np.float32] | None
+    ) -> Score:
         """The logits of some of the queries with a run of rows of these keys."""
-        if self.index.form.name == "gaussian":
-            return self._score_by(self.compatibility, some, keys)
+        if self.index.form.measures_distance:
+            return self._score_by(compared, some, keys)
         asked = self.vectors[some].astype(np.float32)
 
         def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:

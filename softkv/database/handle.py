@@ -5,28 +5,20 @@ What changes a store is here; what reads it is reader.py. A handle may be shared
 
 import os
 import threading
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from softkv.database import asking, intake, training
+from softkv.database import intake
 from softkv.database.embedding import Embedding, Given, Progress
-from softkv.database.indexed import NAME
-from softkv.database.indexing import Wanted, build
-from softkv.database.learned import carried
 from softkv.database.profile import Profile, Temperature, checked_temperature
-from softkv.database.proposing import build_proposer
 from softkv.database.reader import Reader, Value
-from softkv.database.reembedding import reembed
 from softkv.database.summary import Info, summary
-from softkv.database.training import Fit
+from softkv.database.upkeep import Upkeep
 from softkv.database.view import Findings, View
-from softkv.errors import InputError, KeyMissing, StoreError, StoreExists
-from softkv.learning.tuning import Tuned
+from softkv.errors import KeyMissing, StoreError, StoreExists
 from softkv.storage import Added, Report, Store
 from softkv.transfer import load
 
@@ -89,7 +81,7 @@ def import_from(file: str | os.PathLike[str], path: str | os.PathLike[str], *, p
             raise
 
 
-class SoftKV(Reader, MutableMapping[str, Value]):
+class SoftKV(Upkeep, MutableMapping[str, Value]):
     """A soft key-value store. Made by `softkv.open`; use it as a context manager, or close it."""
 
     def __init__(self, store: Store, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
@@ -245,164 +237,6 @@ class SoftKV(Reader, MutableMapping[str, Value]):
     def check(self) -> Report:
         """Compare everything on the disk with everything else."""
         return self._store.check()
-
-    def compact(self) -> None:
-        """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed.
-
-        An index goes on as it is, without them.
-        """
-        with self._changing:
-            view = self._view()
-            index = view.index if len(view.snapshot) < view.snapshot.rows else None
-            kept = {} if index is None else {NAME: index.compacted(view.snapshot.live).encoded()}
-            kept |= carried(view.snapshot, view.profile.projection, np.flatnonzero(view.snapshot.live))
-            self._seen = None
-            del view
-            self._store.compact(index=kept)
-
-    def build_index(
-        self,
-        kind: str = "lists",
-        *,
-        lists: int | None = None,
-        queries: Any = None,
-        temperatures: tuple[float, float] | None = None,
-        backend: str = "auto",
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> Info:
-        """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
-
-        Lookups and adds go on meanwhile. What is added later is read by every lookup, until a handle has done so often
-        enough to put it into lists.
-
-        Args:
-            kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory
-                string of FAISS. Their answers have no stated error; where there are lists as well, these answer.
-            lists: How many lists the items are divided into.
-            queries: Vectors like those that will be asked, at least 100, to calibrate on; otherwise items are.
-            temperatures: The lowest and the highest temperature to calibrate for; otherwise around that of the store.
-            backend: "cpu", "gpu", or "auto" for a GPU where there is one.
-            progress: Called with (stage, done, all).
-        """
-        self._store.require_writable()
-        with self._lock:
-            asking.require_items(self._view().snapshot)
-        if kind != "lists":
-            if lists is not None or queries is not None or temperatures is not None:
-                raise InputError(f"expected lists, queries and temperatures only for lists, not for {kind!r}.")
-            build_proposer(self._store, self._changing, self._new_view, kind, backend, progress)
-        else:
-            build(self._store, self._changing, self._new_view, Wanted(lists, queries, temperatures, backend), progress)
-        return self.info()
-
-    def tune(
-        self,
-        *,
-        compatibility: str | Sequence[str] | None = None,
-        k: int | Sequence[int] | None = None,
-        seed: int = 0,
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> Tuned:
-        """Choose the temperature at which items, left out one at a time, are best predicted by the others.
-
-        By the log-loss of labels, and the squared error of numbers and vectors. Texts tell no right from wrong, so for
-        these it is the temperature at which about ten items contribute. The store asks so from now on.
-
-        >>> import softkv, tempfile, os
-        >>> path = os.path.join(tempfile.mkdtemp(), "waves.softkv")
-        >>> with softkv.open(path, value="number", compatibility="gaussian") as db:
-        ...     added = db.add(vectors=[[x / 50] for x in range(300)], values=[x % 100 for x in range(300)])
-        ...     tuned = db.tune()
-        ...     tuned.temperature < db.info().temperature * 1.001
-        True
-
-        Args:
-            compatibility: Ways to compare that are tried; otherwise only that of the store. The best is remembered.
-            k: Numbers of best items that are tried as well as all of them. The best is told, and remembered by nobody.
-            seed: Chooses the items that are asked where there are more than 50,000.
-            progress: Called with (what, done, all).
-        """
-        self._store.require_writable()
-        ways, ks = None, training.checked_ks(k)
-        with self._lock:
-            view = self._new_view()
-            asking.require_items(view.snapshot)
-            ways = training.checked_ways(view, compatibility)
-        tuned = training.tune(view, compatibilities=ways, ks=ks, seed=seed, told=progress)
-        del view
-        with self._changing, self._lock:
-            training.remember_temperature(self._store, tuned)
-        return tuned
-
-    def fit(
-        self,
-        queries: Any = None,
-        targets: Any = None,
-        *,
-        rank: int | None = None,
-        planes: bool | None = None,
-        seed: int = 0,
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> Fit:
-        """Learn to compare: the metric by which items, left out, are best predicted by the others.
-
-        No vector that is stored changes. Lookups compare so from now on, unless they say `projection=False`, and an
-        index has to be built again to help them. What is learned is learned anew by the next `fit`, and forgotten by
-        `forget_fit` and `reembed`.
-
-        Args:
-            queries: Vectors like those that will be asked, if they are unlike the items, with their `targets`.
-            targets: What they should be answered: labels, numbers or vectors.
-            rank: How many directions count; by default all, at most 384.
-            planes: For numbers and few features: whether they are read off a plane through the weighted items, which
-                where they rise or fall is closer than their mean. By default whatever turns out better.
-            seed: Chooses the items that are asked, and those that take no part and say when it is enough.
-            progress: Called with (what, done, all).
-        """
-        self._store.require_writable()
-        with self._lock:
-            view = self._new_view()
-            asking.require_items(view.snapshot)
-        return training.learn(
-            self._store,
-            self._changing,
-            view,
-            queries=queries,
-            targets=targets,
-            rank=rank,
-            planes=planes,
-            seed=seed,
-            told=progress,
-        )
-
-    def forget_fit(self) -> None:
-        """Compare as if nothing had ever been learned."""
-        with self._changing, self._lock:
-            training.forget(self._store)
-
-    def drop_index(self) -> None:
-        """Forget the index; lookups scan again."""
-        with self._changing:
-            self._store.drop_index()
-
-    def reembed(self, embedder: Given, *, progress: Progress | None = None) -> int:
-        """Embed all items again with another model; returns how many.
-
-        When interrupted, calling it again goes on, with None for the model that was begun with. Until it is done,
-        nothing else can be written; `abandon_reembedding` drops what was begun.
-        """
-        with self._changing:
-            self._seen = None
-            count = reembed(self._store, embedder, progress)
-            remembered = Profile.of(self._store.settings).embedder
-            if remembered is not None:
-                self._embedding.go_on_with(embedder, remembered)
-            return count
-
-    def abandon_reembedding(self) -> None:
-        """Drop a change of embedder that was begun; the store stays as it was."""
-        with self._changing:
-            self._store.abandon()
 
     def close(self) -> None:
         """Finish. What was acknowledged is on the disk already; a writer also leaves a temperature that suits."""

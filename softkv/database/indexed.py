@@ -9,17 +9,21 @@ An index that is missing, damaged, or of another format is none: everything is s
 
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from softkv.database.learned import read
+from softkv.database.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
 from softkv.index.joining import joining
 from softkv.index.lists import ListIndex
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
+from softkv.maths.metric import Metric
 from softkv.storage import IndexFile, Snapshot, ValueKind
 from softkv.storage.layout import Rows
 
@@ -44,7 +48,7 @@ class Indexes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._file: tuple[int, int] | None = None  # the generation and the commit of the file that was read
+        self._file: tuple[int, int, str | None] | None = None  # generation and commit of what was read, and projection
         self._written = Written(0, None)
         self._current: ListIndex | None = None  # the same without these rows
         self._dead: Rows = np.empty(0, np.int64)
@@ -78,7 +82,7 @@ class Indexes:
         values = as_vectors(given, snapshot, labels)
         # Lists cannot count labels that are newer than they are.
         suited = live & (given < labels) if snapshot.layout.kind is ValueKind.LABEL else live
-        owners = joining(index, keys, values, suited, width=snapshot.layout.key_width)
+        owners = joining(index, keys, values, suited)
         self._strange = bool(np.count_nonzero(owners >= 0) < ALIKE * np.count_nonzero(live))
         if not self._strange:
             self._current = index.with_more(owners, keys, values)
@@ -98,10 +102,11 @@ class Indexes:
         if file is None:
             return None
         try:
-            if self._file != (snapshot.generation, file.commit):
+            known = snapshot.generation, file.commit, Profile.of(snapshot.settings).projection
+            if self._file != known:
                 self._written, self._current = self._read(file, snapshot), None
                 self._read_behind, self._strange = 0, False
-                self._file = snapshot.generation, file.commit
+                self._file = known
         finally:
             file.close()
         return self._written
@@ -110,7 +115,9 @@ class Indexes:
         assert snapshot.layout is not None
         layout = snapshot.layout
         try:
-            index = ListIndex.decoded(file.read(), rows=file.rows, key_width=layout.key_width)
+            index = ListIndex.decoded(
+                file.read(), rows=file.rows, key_width=layout.key_width, metric=partial(_metric, snapshot)
+            )
             width = index.lists.values.shape[1]
             if layout.kind is not ValueKind.LABEL and width != layout.value_width:
                 raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
@@ -131,6 +138,11 @@ class Indexes:
             values = as_vectors(snapshot.values(more), snapshot, written.lists.values.shape[1])
             self._current, self._dead = self._current.without(more, keys, values), dead
         return self._current
+
+
+def _metric(snapshot: Snapshot, name: str) -> Metric | None:
+    """What the store has learned, if it goes by this name."""
+    return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
 
 
 class Proposers:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from softkv.database.indexed import NAME, as_vectors, form_keys
 from softkv.database.learned import carried
 from softkv.database.profile import Profile
+from softkv.database.question import LEARNED
 from softkv.database.view import View
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
@@ -72,7 +73,9 @@ def build(
         if snapshot.generation != generation:
             raise _overtaken(store)
         index = _measured(snapshot, form, offsets, asked, temperatures, progress)
-        facts = {"lists": count, "items": len(rows), "seconds": round(time.monotonic() - started, 1)}
+        facts: dict[str, Any] = {"lists": count, "items": len(rows), "seconds": round(time.monotonic() - started, 1)}
+        if form.metric is not None:
+            facts["projection"] = before.profile.projection
         index.facts.update(facts)
     put(store, lock, generation, NAME, index.encoded())
     return index
@@ -93,7 +96,9 @@ def untold(_stage: str, _done: int, _total: int) -> None:
 
 def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     """The form of an index for the way in which this store compares."""
-    snapshot, compatibility = view.snapshot, view.profile.compatibility or "dot"
+    snapshot, compatibility, metric = view.snapshot, view.profile.compatibility or "dot", None
+    if view.learned is not None:
+        compatibility, metric = LEARNED, view.learned.metric
     if compatibility not in FORMS:
         raise NotExpressible(
             f"this store compares by {compatibility!r}, which an index cannot help: its lookups scan. "
@@ -107,9 +112,10 @@ def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     live = np.flatnonzero(snapshot.live)
     some = np.sort(np.random.default_rng(0).choice(live, min(len(live), 4096), replace=False))
     keys = snapshot.vectors(some).astype(np.float64)
-    form = Form(FORMS[compatibility], compatibility, keys.mean(0), np.ones(3))
+    form = Form(FORMS[compatibility], compatibility, keys.mean(0), np.ones(3), metric)
     likely = keys if asked is None else asked
-    lengths = np.linalg.norm(form.queries(likely, COMPATIBILITIES[compatibility], np.ones(len(likely)))[0], axis=1)
+    compared = COMPATIBILITIES.get(compatibility)
+    lengths = np.linalg.norm(form.queries(likely, compared, np.ones(len(likely)))[0], axis=1)
     return replace(form, lengths=np.array([lengths.min(), np.median(lengths), lengths.max()]))
 
 
@@ -132,7 +138,7 @@ def _checked_count(lists: int | None, rows: int) -> int:
 def _temperatures(view: View, given: tuple[float, float] | None) -> Array:
     """The temperatures to rehearse at, rising, no further apart than WARMTH."""
     if given is None:
-        usual = view.temperature(view.profile.compatibility or "dot").value
+        usual = 1.0 if view.learned else view.temperature(view.profile.compatibility or "dot").value
         return np.array([usual * WARMTH**step for step in range(COLDEST, WARMEST + 1)])
     try:
         low, high = (float(one) for one in given)
@@ -162,6 +168,8 @@ def _checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
 def clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.float32]:
     """The keys of some rows, as they are arranged: where directions are compared, their directions."""
     keys = snapshot.vectors(rows)
+    if form.metric is not None:
+        return form.metric.projected(keys)
     if form.name == "cosine":
         lengths = np.linalg.norm(keys, axis=1, keepdims=True)
         keys = keys / np.maximum(lengths, np.finfo(np.float32).tiny)
@@ -236,8 +244,8 @@ def _measured(
 def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
     """The queries as dot products take them, in no order: some of them choose, and others judge; what scores add."""
     vectors = np.random.default_rng(2).permutation(vectors)
-    rewritten, added = form.queries(vectors, COMPATIBILITIES[form.compatibility], np.ones(len(vectors)))
-    return rewritten if form.name == "gaussian" else rewritten.astype(np.float32), added
+    rewritten, added = form.queries(vectors, COMPATIBILITIES.get(form.compatibility), np.ones(len(vectors)))
+    return rewritten if form.measures_distance else rewritten.astype(np.float32), added
 
 
 def _drawn(snapshot: Snapshot, rows: int) -> Rows:

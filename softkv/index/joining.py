@@ -17,11 +17,9 @@ from softkv.maths.farfield import Array
 ROOM = 0.5  # how many rows may join a list, as a share of those it was built of
 
 
-def joining(index: ListIndex, keys: Array, values: Array, live: Mask, *, width: int) -> Counts:
-    """The list that each of the next rows behind the lists joins, or -1; keys come as the form makes them.
-
-    Lists are told apart by the first `width` axes of the keys, those that the rows were arranged by.
-    """
+def joining(index: ListIndex, keys: Array, values: Array, live: Mask) -> Counts:
+    """The list that each of the next rows behind the lists joins, or -1; keys come as the form makes them."""
+    width = keys.shape[1] - index.form.measures_distance  # by which rows were arranged
     lists, owners = index.lists, np.full(len(keys), -1, np.int64)
     there, rows = np.flatnonzero(lists.counts > 0), np.flatnonzero(live)
     if not len(there) or not len(rows):

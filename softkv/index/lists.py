@@ -8,7 +8,7 @@ Does not read rows (search.py), choose who joins (joining.py), nor make itself (
 Shapes: l lists, m rows behind the lists that were looked at, d key width, p value width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import FORMS, Form
+from softkv.maths.metric import Metric
 from softkv.maths.moments import with_more, without
 
 Counts = npt.NDArray[np.int64]
@@ -112,14 +113,22 @@ class ListIndex:
         )
 
     @classmethod
-    def decoded(cls, content: memoryview, *, rows: int, key_width: int) -> "ListIndex":
-        """The index in these bytes, if it can be one of the first rows of such an arena."""
+    def decoded(
+        cls, content: memoryview, *, rows: int, key_width: int, metric: Callable[[str], Metric | None] | None = None
+    ) -> "ListIndex":
+        """The index in these bytes, if it can be one of the first rows of such an arena.
+
+        One that was built for what a store had learned needs that back: `metric` gives it by its name.
+        """
         facts, arrays = decoded(content)
         try:
             lists = Lists(*(arrays[f"lists.{one.name}"] for one in fields(Lists)))
             measured = [arrays[f"calibration.{one}"] for one in _MEASURED]
+            form = Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"])
+            if form.name == "learned":
+                form = replace(form, metric=metric(str(facts["built"]["projection"])) if metric else None)
             index = cls(
-                Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"]),
+                form,
                 arrays["offsets"],
                 lists,
                 Calibration(*measured),
@@ -136,6 +145,8 @@ class ListIndex:
     def _problem(self, rows: int, key_width: int) -> str | None:
         """Why this is no index of such an arena, if it is none."""
         count, offsets = len(self.offsets) - 1, self.offsets
+        if self.form.name == "learned" and self.form.metric is None:
+            return "is for another projection than the store compares by"
         if (
             self.form.name not in FORMS.values()
             or self.form.centre.shape != (key_width,)

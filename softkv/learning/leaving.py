@@ -147,7 +147,8 @@ class _State:
     def losses_of_best(self, k: int) -> Floats:
         """The same with the k best rows alone; a label that they lack counts as if it had a little of their weight."""
         order = np.argsort(-self.best, axis=1)[:, :k]
-        scores, rows = (np.take_along_axis(x, order, axis=1) for x in (self.best, self.best_rows))
+        scores: Array = np.take_along_axis(self.best, order, axis=1)
+        rows: Rows = np.take_along_axis(self.best_rows, order, axis=1)
         found = np.empty((len(self.temperatures), len(self.asked)))
         for number, temperature in enumerate(self.temperatures.tolist()):
             with np.errstate(invalid="ignore"):
@@ -157,7 +158,6 @@ class _State:
                 right = (weights * (self.values[rows] == self.values[self.asked][:, None])).sum(1)
                 found[number] = -np.log(np.maximum(right, ABSENT))
             else:
-                some: Array = self.values[rows]
-                off = (weights[:, None, :] @ some)[:, 0, :] - self.values[self.asked]
-                found[number] = (off * off).sum(1)
+                blended = np.matmul(weights[:, None, :], self.values[rows])[:, 0, :]
+                found[number] = np.square(blended - self.values[self.asked]).sum(1)
         return found

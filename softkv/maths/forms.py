@@ -5,6 +5,7 @@ What lists know of their rows is about k′, and what they are asked is q′. A 
     dot       k′ = k            q′ = q; also scaled_dot, bilinear and heads, which rewrite the query
     cosine    k′ = k / ‖k‖      q′ = q / ‖q‖
     gaussian  k′ = (k − c, −½‖k − c‖²)   q′ = (q − c, 1), and −½‖q − c‖² for the query, with c the mean of the keys
+    learned   the same of L(k − c) and L(q − c), as a metric has them (metric.py)
 
 Rows themselves are scored by compatibility.py, as in any scan; only the far field is asked this way.
 
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.maths.metric import Metric
 
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
@@ -29,11 +31,14 @@ FORMS = {
     "heads": "dot",
     "cosine": "cosine",
     "gaussian": "gaussian",
+    "learned": "learned",
 }
 
 
 def form_of(compatibility: Any) -> str | None:
     """The form that a compatibility has, or None when it has none and must be scanned."""
+    if isinstance(compatibility, str) and compatibility in FORMS:
+        return FORMS[compatibility]
     if isinstance(compatibility, (str, Compatibility)):
         return FORMS.get(compatibility_of(compatibility).name)
     return None
@@ -47,30 +52,47 @@ class Form:
     compatibility: str  # that was made a dot product
     centre: Array  # (d,), the mean of the keys, for those that measure from it
     lengths: Array  # (3,), of the shortest, a typical and the longest q′
+    metric: Metric | None = None  # of what was learned
+
+    @property
+    def measures_distance(self) -> bool:
+        """Whether k′ has a number of its own beside the vector."""
+        return self.name in ("gaussian", "learned")
 
     def width(self, key_width: int) -> int:
         """How wide k′ is."""
-        return key_width + 1 if self.name == "gaussian" else key_width
+        return self.placed_width(key_width) + self.measures_distance
+
+    def placed_width(self, key_width: int) -> int:
+        """How wide that part of k′ is by which rows are arranged."""
+        return key_width if self.metric is None else len(self.metric.factors)
+
+    def _moved(self, vectors: Array) -> Floats:
+        if self.metric is not None:
+            return self.metric.projected(vectors.astype(np.float32)).astype(np.float64)
+        moved: Floats = vectors.astype(np.float64) - self.centre
+        return moved
 
     def keys(self, keys: Array, inverse_lengths: Array) -> Array:
         """k′ of some keys, (n, d) -> (n, d or d + 1); 1 / ‖k‖, (n,), is only looked at where it is needed."""
         if self.name == "cosine":
             return keys * inverse_lengths[:, None].astype(keys.dtype)
-        if self.name == "gaussian":
-            moved = keys.astype(np.float64) - self.centre
+        if self.measures_distance:
+            moved = self._moved(keys)
             return np.concatenate([moved, -0.5 * np.einsum("ij,ij->i", moved, moved)[:, None]], axis=1)
         return keys
 
-    def queries(self, queries: Array, compatibility: Compatibility, sharpness: Array) -> tuple[Array, Floats]:
+    def queries(self, queries: Array, compatibility: Compatibility | None, sharpness: Array) -> tuple[Array, Floats]:
         """q′ times β, (b, q) -> (b, d or d + 1), and what is added to every logit of a query, (b,)."""
         nothing = np.zeros(len(queries))
         if self.name == "cosine":
             lengths = np.linalg.norm(queries.astype(np.float64), axis=1)[:, None]
             return queries / np.where(lengths > 0, lengths, 1.0) * sharpness[:, None], nothing
-        if self.name == "gaussian":
-            moved = queries.astype(np.float64) - self.centre
+        if self.measures_distance:
+            moved = self._moved(queries)
             added: Floats = -0.5 * np.einsum("ij,ij->i", moved, moved) * sharpness
             return np.concatenate([moved, np.ones((len(moved), 1))], axis=1) * sharpness[:, None], added
+        assert compatibility is not None
         assert compatibility.rewrite is not None
         return compatibility.rewrite(queries) * sharpness[:, None], nothing
 

@@ -1,0 +1,84 @@
+"""Leaving every item out: the losses are those of doing it one by one, whatever the blocks."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softkv.learning import leaving
+from softkv.learning.leaving import ABSENT, left_out
+
+ITEMS = 60
+RNG = np.random.default_rng(3)
+KEYS = RNG.standard_normal((ITEMS, 4))
+LABELS, NUMBERS = RNG.integers(0, 4, ITEMS).astype(np.int32), RNG.standard_normal((ITEMS, 2)) * 10
+TEMPERATURES = np.array([0.02, 0.3, 2.0, 50.0])
+
+
+def scores(some: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Dot products."""
+    return KEYS[some] @ KEYS[start:stop].T
+
+
+def one_by_one(values: np.ndarray, temperature: float, k: int | None, asked: np.ndarray) -> float:
+    """The mean loss, with a loop over the items and nothing shared between them."""
+    losses = []
+    for item in asked.tolist():
+        others = [other for other in range(ITEMS) if other != item]
+        if values.ndim == 1 and not any(values[other] == values[item] for other in others):
+            continue
+        others.sort(key=lambda other: -float(KEYS[item] @ KEYS[other]))
+        logits = np.array([float(KEYS[item] @ KEYS[other]) / temperature for other in others[:k]], np.longdouble)
+        weights = np.exp(logits - logits.max())
+        weights /= weights.sum()
+        if values.ndim == 1:
+            right = sum(w for w, other in zip(weights, others, strict=False) if values[other] == values[item])
+            losses.append(-np.log(right if k is None else max(right, ABSENT)))
+        else:
+            blended = sum(w * values[other] for w, other in zip(weights, others, strict=False))
+            losses.append(((blended - values[item]) ** 2).sum())
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("block", [7, 1000])
+@pytest.mark.parametrize("values", [LABELS, NUMBERS], ids=["labels", "vectors"])
+def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At sharp and mild temperatures, with all rows and with the best, of all items or of some."""
+    monkeypatch.setattr(leaving, "BLOCK", block)
+    monkeypatch.setattr(leaving, "TOGETHER", 16)
+    for asked in (np.arange(ITEMS), np.array([5, 3, 44])):
+        found = left_out(scores, values, asked, TEMPERATURES, rows=ITEMS, ks=[1, 5])
+        assert found.asked == len(asked)
+        for number, temperature in enumerate(TEMPERATURES):
+            assert found.full[number] == pytest.approx(one_by_one(values, temperature, None, asked), rel=1e-9)
+            for k in (1, 5):
+                assert found.best[k][number] == pytest.approx(one_by_one(values, temperature, k, asked), rel=1e-9)
+
+
+def test_an_item_with_a_label_of_its_own_is_not_asked() -> None:
+    """Nobody could know it."""
+    labels = LABELS.copy()
+    labels[17] = 99
+    found = left_out(scores, labels, np.arange(ITEMS), TEMPERATURES, rows=ITEMS)
+    assert found.asked == ITEMS - 1
+    assert found.full[1] == pytest.approx(one_by_one(labels, 0.3, None, np.arange(ITEMS)), rel=1e-9)
+
+
+def test_rows_that_do_not_count_are_not_seen() -> None:
+    """Scores of −inf, in whole blocks as well."""
+    gone = np.zeros(ITEMS, np.bool_)
+    gone[:20] = gone[41] = True
+
+    def some_scores(some: np.ndarray, start: int, stop: int) -> np.ndarray:
+        return np.where(gone[start:stop], -np.inf, scores(some, start, stop))
+
+    left, keys = np.flatnonzero(~gone), KEYS[~gone]
+    found = left_out(some_scores, LABELS, left, TEMPERATURES, rows=ITEMS)
+    alone = left_out(
+        lambda some, start, stop: keys[some] @ keys[start:stop].T,
+        LABELS[~gone],
+        np.arange(len(left)),
+        TEMPERATURES,
+        rows=len(left),
+    )
+    assert found.full == pytest.approx(alone.full, rel=1e-9)

@@ -1,0 +1,53 @@
+"""Planes through weighted items."""
+
+import numpy as np
+import pytest
+
+from softkv.learning.slopes import Plane
+
+RNG = np.random.default_rng(2)
+FEATURES, WEIGHTS = RNG.standard_normal((30, 3)), RNG.random((4, 30))
+WEIGHTS = WEIGHTS / WEIGHTS.sum(1, keepdims=True)
+QUERIES = RNG.standard_normal((4, 3))
+
+
+def test_what_lies_on_a_plane_is_read_off_exactly() -> None:
+    """However the weights lean, and also outside of the items; the mean is not."""
+    numbers = 2.0 + FEATURES @ np.array([1.0, -3.0, 0.5])
+    plane = Plane.through(WEIGHTS, FEATURES, numbers, 1e-12)
+    exact = 2.0 + QUERIES @ np.array([1.0, -3.0, 0.5])
+    assert plane.at(QUERIES) == pytest.approx(exact)
+    assert np.abs(WEIGHTS @ numbers - exact).max() > 0.5
+    assert plane.residuals(FEATURES, numbers) == pytest.approx(np.zeros((4, 30)), abs=1e-9)
+    variance = WEIGHTS @ numbers**2 - (WEIGHTS @ numbers) ** 2
+    assert plane.explained == pytest.approx(variance)
+
+
+def test_planes_are_those_of_least_squares() -> None:
+    """NumPy solves the same problem, row by row, with the ridge as rows of its own."""
+    numbers, ridge = RNG.standard_normal(30), 0.2
+    plane = Plane.through(WEIGHTS, FEATURES, numbers, ridge)
+    for weights, query, height, explained in zip(WEIGHTS, QUERIES, plane.at(QUERIES), plane.explained, strict=True):
+        middle = weights @ FEATURES
+        rows = np.vstack([np.sqrt(weights)[:, None] * (FEATURES - middle), np.sqrt(ridge) * np.eye(3)])
+        aims = np.concatenate([np.sqrt(weights) * (numbers - weights @ numbers), np.zeros(3)])
+        slope = np.linalg.lstsq(rows, aims, rcond=None)[0]
+        assert height == pytest.approx(weights @ numbers + slope @ (query - middle))
+        left = weights @ (numbers - weights @ numbers - (FEATURES - middle) @ slope) ** 2
+        assert weights @ (numbers - weights @ numbers) ** 2 - explained == pytest.approx(left)
+
+
+def test_a_steep_ridge_leaves_the_mean() -> None:
+    """Where λ is large beside the spread of the items, the plane is flat."""
+    numbers = RNG.standard_normal(30)
+    assert Plane.through(WEIGHTS, FEATURES, numbers, 1e9).at(QUERIES) == pytest.approx(WEIGHTS @ numbers, abs=1e-6)
+
+
+def test_the_leverage_says_how_the_height_follows_a_number() -> None:
+    """By moving one number a little."""
+    numbers = RNG.standard_normal(30)
+    plane = Plane.through(WEIGHTS, FEATURES, numbers, 0.1)
+    moved = numbers.copy()
+    moved[5] += 1e-3
+    change = (Plane.through(WEIGHTS, FEATURES, moved, 0.1).at(QUERIES) - plane.at(QUERIES)) / 1e-3
+    assert WEIGHTS[:, 5] * plane.leverage(QUERIES, FEATURES)[:, 5] == pytest.approx(change, rel=1e-6)

@@ -1,0 +1,299 @@
+"""What a store learns, and how it is asked afterwards: with and without an index, after adds, deletions, compaction."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv import errors
+from softkv.database import estimating, indexed, indexing, training
+
+ITEMS, WIDTH = 900, 8
+
+
+def keys_of(seed: int, count: int) -> np.ndarray:
+    """Of eight features two matter, and the others are louder."""
+    keys = np.random.default_rng(seed).standard_normal((count, WIDTH)).astype(np.float32)
+    keys[:, 2:] *= 3.0
+    return keys
+
+
+def numbers_of(keys: np.ndarray) -> np.ndarray:
+    """A wave and a slope."""
+    return 100.0 + 10.0 * np.sin(2 * keys[:, 0]) + 5.0 * keys[:, 1]
+
+
+def labels_of(keys: np.ndarray) -> list[str]:
+    """Four quadrants."""
+    return [f"{x > 0} {y > 0}" for x, y in keys[:, :2].tolist()]
+
+
+KEYS, QUERIES = keys_of(0, ITEMS), keys_of(1, 100)
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[None]:
+    """Few steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "STEPS", 60)
+        patch.setattr(indexing, "REHEARSED", 300)
+        yield
+
+
+@pytest.fixture
+def waves(quick: None, tmp_path: Path) -> Iterator[softkv.SoftKV]:
+    """Numbers in a store that compares by distance."""
+    with softkv.open(tmp_path / "waves.softkv", value="number", compatibility="gaussian") as db:
+        db.add([str(n) for n in range(ITEMS)], numbers_of(KEYS), vectors=KEYS)
+        yield db
+        assert db.check().ok
+
+
+@pytest.fixture
+def quadrants(quick: None, tmp_path: Path) -> Iterator[softkv.SoftKV]:
+    """Labels in a store that compares directions."""
+    with softkv.open(tmp_path / "quadrants.softkv", value="label", compatibility="cosine") as db:
+        db.add([str(n) for n in range(ITEMS)], labels_of(KEYS), vectors=KEYS)
+        yield db
+        assert db.check().ok
+
+
+def error_of(db: Any, **options: Any) -> float:
+    """The root mean square error for queries that were never in the store."""
+    return float(np.sqrt(((np.ravel(db.lookup(QUERIES, **options).value) - numbers_of(QUERIES)) ** 2).mean()))
+
+
+def share_right(db: Any) -> float:
+    """How many queries get their label."""
+    answers = db.lookup(QUERIES)
+    return float(np.mean([one.label == label for one, label in zip(answers, labels_of(QUERIES), strict=True)]))
+
+
+def by_hand(db: softkv.SoftKV) -> np.ndarray:
+    """The answers, in float64 from the metric and the items."""
+    metric = db._view().learned.metric
+    items = list(db.select())
+    keys = np.array([item.vector for item in items], np.float64)
+    values, queries = np.array([item.value for item in items]), QUERIES.astype(np.float64)
+    factors, found = metric.factors.astype(np.float64), []
+    for query in queries:
+        logits = -0.5 * (((query - keys) @ factors.T) ** 2).sum(1)
+        weights = np.exp(logits - logits.max())
+        found.append(weights @ values / weights.sum())
+    return np.array(found)
+
+
+def test_what_was_learned_answers_better(waves: softkv.SoftKV) -> None:
+    """Than the best temperature alone; and the answers are those of the metric, within their error."""
+    waves.tune()
+    before = error_of(waves)
+    fit = waves.fit(planes=False)
+    assert error_of(waves) < 0.6 * before
+    assert error_of(waves, projection=False) == before
+    assert fit.loss < 0.5 * fit.before
+    assert (fit.items, fit.rank, fit.measure, fit.planes) == (ITEMS, WIDTH, "squared error", False)
+    found, exact = waves.lookup(QUERIES), by_hand(waves)
+    assert (np.abs(np.ravel(found.value) - exact) <= found.error).all()
+    assert found.error.max() < 0.01 * waves.info().value_scale
+    assert waves.nearest(QUERIES[0]).contributors[0].key == waves.lookup(QUERIES[0], k=1).contributors[0].key
+    assert waves.compare(QUERIES[0]).soft.value == pytest.approx(waves.lookup(QUERIES[0]).value)
+
+
+def test_items_that_come_and_go_are_compared_as_learned(waves: softkv.SoftKV) -> None:
+    """Added, deleted, filtered, compacted, opened again."""
+    waves.fit(planes=False)
+    more = keys_of(2, 50)
+    waves.add([f"more {n}" for n in range(50)], numbers_of(more), vectors=more, payloads=[{"late": True}] * 50)
+    waves.delete([str(n) for n in range(0, 300, 3)])
+    expected = by_hand(waves)
+    assert np.ravel(waves.lookup(QUERIES).value) == pytest.approx(expected, rel=1e-4)
+    late = waves.lookup(QUERIES, where={"late": True})
+    assert (late.scored == 50).all()
+    waves.compact()
+    assert np.ravel(waves.lookup(QUERIES).value) == pytest.approx(expected, rel=1e-4)
+    assert np.ravel(waves.lookup(QUERIES, where={"late": True}).value) == pytest.approx(np.ravel(late.value), rel=1e-5)
+    with softkv.open(waves.path, "r") as reader:
+        assert np.ravel(reader.lookup(QUERIES).value) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["waves", "quadrants"])
+def test_an_index_helps_what_was_learned(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within what it states, by reading a part; not for lookups without it, and not for what is learned next."""
+    db: softkv.SoftKV = request.getfixturevalue(kind)
+    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(indexed, "TOGETHER", 20)
+    monkeypatch.setattr(indexed, "WORTH", 1)
+    db.fit(planes=False)
+    db.build_index(lists=30)
+    values = numbers_of(QUERIES[:30]) if kind == "waves" else labels_of(QUERIES[:30])
+    for _ in range(2):
+        found = db.lookup(QUERIES, tolerance=0.7, temperature=5.0)
+        exact = db.lookup(QUERIES, tolerance=0, temperature=5.0)
+        assert list(np.atleast_1d(found.error_kind)).count("calibrated") in (1, *range(51, 101))
+        assert found.scored.mean() < 0.8 * len(db)
+        apart = np.linalg.norm((found.value - exact.value).reshape(len(QUERIES), -1), axis=1)
+        assert (apart <= found.error).mean() >= 0.92
+        db.add(vectors=QUERIES[:30], values=values)
+        db.delete([str(n) for n in range(30)] if "5" in db else [])
+        for query in QUERIES[:3]:
+            db.lookup(query, tolerance=0.7, temperature=5.0)
+    assert db._view().index.known > db._view().index.rows
+    assert db.lookup(QUERIES[0], tolerance=0.7, projection=False).error_kind == "exact"
+    db.fit(planes=False, seed=1)
+    assert db.lookup(QUERIES[0], tolerance=0.7).error_kind == "exact"
+    assert "projection" in str(db.info().index)
+    db.forget_fit()
+    assert db.lookup(QUERIES[0], tolerance=0.7).error_kind == "exact"
+
+
+def test_an_index_for_products_goes_on_without_what_was_learned(
+    quadrants: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was built before, and helps who asks without."""
+    monkeypatch.setattr(estimating, "CHEAP", 0)
+    quadrants.build_index(lists=30)
+    quadrants.fit()
+    assert quadrants.lookup(QUERIES[0], tolerance=0.7).error_kind == "exact"
+    found = quadrants.lookup(QUERIES, tolerance=0.7, projection=False)
+    assert "calibrated" in np.atleast_1d(found.error_kind)
+
+
+def test_planes_are_closer_than_means(waves: softkv.SoftKV) -> None:
+    """Where numbers rise; filters and masks as well; the k best are averaged."""
+    fit = waves.fit(planes=True)
+    assert fit.planes
+    learned = waves._view().learned
+    answers = waves.lookup(QUERIES)
+    assert error_of(waves) < 0.5 * error_of(waves, projection=False)
+    keys = np.array([item.vector for item in waves.select()])
+    projected, asked = (learned.metric.projected(x).astype(np.float64) for x in (keys, QUERIES))
+    features, numbers = learned.features(keys), numbers_of(KEYS)
+    for number in range(5):
+        weights = np.exp(-0.5 * ((projected - asked[number]) ** 2).sum(1))
+        weights /= weights.sum()
+        middle = weights @ features
+        rows = np.sqrt(weights)[:, None] * (features - middle)
+        slope = np.linalg.solve(
+            rows.T @ rows + learned.ridge * np.eye(WIDTH),
+            rows.T @ (np.sqrt(weights) * (numbers - weights @ numbers)),
+        )
+        height = weights @ numbers + slope @ (learned.features(QUERIES[[number]])[0] - middle)
+        assert answers[number].value == pytest.approx(height, rel=1e-3)
+        left = weights @ (numbers - weights @ numbers - (features - middle) @ slope) ** 2
+        assert answers[number].spread == pytest.approx(np.sqrt(left), rel=0.02, abs=1e-3)
+    mask = np.ones(ITEMS, np.bool_)
+    assert waves.lookup(QUERIES, mask=mask).value == pytest.approx(answers.value)
+    assert waves.lookup(QUERIES[0], k=5).value != pytest.approx(waves.lookup(QUERIES[0]).value)
+
+
+def test_labels_are_learned_and_forgotten(quadrants: softkv.SoftKV) -> None:
+    """Distributions, over the labels there are; and as before once it is forgotten."""
+    before = quadrants.lookup(QUERIES).value
+    plain = share_right(quadrants)
+    fit = quadrants.fit()
+    assert fit.measure == "log-loss"
+    assert share_right(quadrants) > plain + 0.1
+    quadrants.forget_fit()
+    quadrants.forget_fit()
+    assert np.array_equal(quadrants.lookup(QUERIES).value, before)
+    assert not list(Path(quadrants.path, "index").iterdir())
+
+
+def test_queries_with_targets_are_learned_from(quadrants: softkv.SoftKV) -> None:
+    """Where items are not asked for what they are."""
+    asked = keys_of(3, 300)
+    fit = quadrants.fit(asked, labels_of(asked))
+    assert fit.loss < 0.8 * fit.before
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_what_was_learned_and_is_damaged_is_missed(waves: softkv.SoftKV, damage: str) -> None:
+    """Lookups by it are refused, with what to do; those without it go on, and learning again mends it."""
+    waves.fit(planes=False)
+    (file,) = Path(waves.path, "index").iterdir()
+    if damage == "missing":
+        file.unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    with softkv.open(waves.path, "r") as reader:
+        with pytest.raises(errors.IndexDamaged, match="projection=False"):
+            reader.lookup(QUERIES[0])
+        assert reader.lookup(QUERIES[0], projection=False).error_kind == "exact"
+    waves.fit(planes=False)
+    assert waves.lookup(QUERIES[0]).error_kind == "exact"
+
+
+def test_a_tuned_store_remembers_its_temperature(quadrants: softkv.SoftKV) -> None:
+    """And asks by it, also when it is opened again; another way to compare as well."""
+    tuned = quadrants.tune(compatibility=["cosine", "gaussian"], k=[5, 20])
+    assert tuned.measure == "log-loss"
+    assert len(tuned.curves) == 6
+    assert tuned.loss == min(curve.best[0] for curve in tuned.curves)
+    info = quadrants.info()
+    assert (info.temperature, info.compatibility) == (pytest.approx(tuned.temperature), tuned.compatibility)
+    assert info.temperature_from.startswith("tuned")
+    with softkv.open(quadrants.path, "r") as reader:
+        assert reader.lookup(QUERIES[0]).temperature == pytest.approx(tuned.temperature)
+
+
+def test_a_store_larger_than_is_looked_at_is_sampled(quadrants: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The temperature is about the same, dead rows are not asked, and learning draws as many."""
+    quadrants.delete([str(n) for n in range(100)])
+    whole = quadrants.tune()
+    monkeypatch.setattr(training, "MOST", 500)
+    monkeypatch.setattr(training, "PAIRS", 0)
+    some = quadrants.tune()
+    assert (whole.asked, some.asked) == (800, 256)
+    assert 0.5 < some.temperature / whole.temperature < 2.0
+    assert quadrants.fit().items == 500
+
+
+def test_texts_are_tuned_by_rule(tmp_path: Path) -> None:
+    """Their averages are right for nobody; the rule says how many count."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add([f"a book about the number {n}" for n in range(40)], [f"it says {n}" for n in range(40)])
+        tuned = db.tune()
+        assert tuned.measure == "effective number"
+        assert db.info().temperature_from.startswith("tuned")
+        assert np.median(db.lookup(["the number 7", "a book"]).effective) < 40
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda db: db.tune(compatibility="euclid"), errors.InputError),
+        (lambda db: db.tune(compatibility=[]), errors.InputError),
+        (lambda db: db.tune(k=0), errors.InputError),
+        (lambda db: db.tune(k=[5, True]), errors.InputError),
+        (lambda db: db.fit(rank=9), errors.InputError),
+        (lambda db: db.fit(rank=0), errors.InputError),
+        (lambda db: db.fit(planes=True), errors.InputError),
+        (lambda db: db.fit(QUERIES), errors.InputError),
+        (lambda db: db.fit(QUERIES, ["x"] * 100), errors.InputError),
+        (lambda db: db.fit(QUERIES[:, :3], labels_of(QUERIES)), errors.ShapeError),
+        (lambda db: db.fit(QUERIES, labels_of(QUERIES)[:50]), errors.ShapeError),
+        (lambda db: db.lookup(QUERIES[0], projection="yes"), errors.KindError),
+    ],
+)
+def test_mistakes_are_named_and_change_nothing(quadrants: softkv.SoftKV, call: Any, error: type[Exception]) -> None:
+    """Before anything is written."""
+    before = quadrants.info()
+    with pytest.raises(error, match=r"expected|planes are for|no item has"):
+        call(quadrants)
+    assert quadrants.info() == before
+
+
+def test_few_items_teach_nothing(tmp_path: Path) -> None:
+    """There is nobody to leave out."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.add(vectors=KEYS[:10], values=labels_of(KEYS[:10]))
+        for learn in (db.tune, db.fit):
+            with pytest.raises(errors.InputError, match="at least 20 items"):
+                learn()

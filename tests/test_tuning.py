@@ -1,0 +1,48 @@
+"""Choosing a temperature from losses."""
+
+import numpy as np
+import pytest
+
+from softkv.learning.leaving import Losses
+from softkv.learning.tuning import chosen, curves
+
+
+def bowl(best: float) -> "object":
+    """Losses that are least at one temperature, with all rows and, a little better, with the 5 best."""
+
+    def lose(temperatures: np.ndarray) -> Losses:
+        full = np.log(temperatures / best) ** 2 + 1.0
+        return Losses(full, {5: full - 0.1}, 100)
+
+    return lose
+
+
+@pytest.mark.parametrize("best", [0.05, 1.0, 37.0, 1e-4])
+def test_the_best_temperature_is_found(best: float) -> None:
+    """To a few percent, also far from where the search begins."""
+    found, asked = curves(bowl(best), "dot", 1.0, [5])
+    tuned = chosen(found, measure="squared error", asked=asked, items=120)
+    assert tuned.temperature == pytest.approx(best, rel=0.03)
+    assert (tuned.k, tuned.asked, tuned.items) == (5, 100, 120)
+    for curve in tuned.curves:
+        assert list(curve.temperatures) == sorted(set(curve.temperatures))
+        assert len(curve.losses) == len(curve.temperatures)
+    assert str(tuned).count(" <") == 1
+
+
+def test_where_all_are_equal_the_search_ends() -> None:
+    """Nothing tells temperatures apart, and one of them is chosen."""
+    found, asked = curves(lambda some: Losses(np.ones(len(some)), {}, 3), "dot", 1.0)
+    assert chosen(found, measure="log-loss", asked=asked, items=3).loss == 1.0
+
+
+def test_ways_to_compare_are_beside_each_other() -> None:
+    """The lowest of all curves is chosen."""
+    near, far = (curves(bowl(best), name, 1.0)[0] for name, best in (("dot", 1.0), ("cosine", 2.0)))
+    lower = [replace_losses(curve, -0.5) for curve in far]
+    assert chosen([*near, *lower], measure="log-loss", asked=1, items=1).compatibility == "cosine"
+
+
+def replace_losses(curve: "object", by: float) -> "object":
+    """A curve that much higher."""
+    return type(curve)(curve.compatibility, curve.k, curve.temperatures, tuple(loss + by for loss in curve.losses))
