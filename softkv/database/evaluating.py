@@ -1,0 +1,355 @@
+"""How well a store answers queries whose answers are known, looked up in every way.
+
+Queries are embedded once, and asked of one commit. Nothing is chosen by them: temperatures are those of the store, and
+how wide the spread of numbers has to be taken is found on items, each left out in turn.
+
+Does not work measures out (learning/measures.py) and draws no plots.
+
+Shapes: b queries, n items, c labels, p value width.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.database.view import View
+from softkv.errors import InputError, KindError, NotFinite, ShapeError
+from softkv.learning import measures
+from softkv.storage import ValueKind
+
+if TYPE_CHECKING:
+    from softkv.database.reader import Reader
+
+TOGETHER = 1000  # queries in a lookup
+EVEN = 2.0**64  # a temperature at which all weights are equal; a power of two, so that no score is rounded on the way
+LEFT_OUT = 256  # items by which the width of spreads is found
+AT_A_TIME = 32  # of them in a lookup: each has a mask over all items
+NARROWEST = 1e-3  # of the value scale: the least that a spread is taken for
+POINTS = 200  # of a curve, at most
+MEASURES = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
+
+Floats = npt.NDArray[np.float64]
+Curve = tuple[tuple[float, float], ...]
+Told = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to look up, measured. None is for what does not apply: labels have no RMSE, exact matches no AUROC."""
+
+    way: str
+    temperature: float | None
+    answered: float  # the share of queries that got any answer: the exact way fails where a dict would
+    accuracy: float | None = None  # of labels; no answer is a wrong one
+    log_loss: float | None = None
+    calibration_error: float | None = None
+    rmse: float | None = None  # of numbers and vectors that were answered
+    log_likelihood: float | None = None  # of numbers
+    auroc: float | None = None  # of log_mass, of the queries against those out of scope
+    reliability: Curve = ()  # (confidence, accuracy) of labels; of numbers (level of an interval, targets within)
+    abstention: Curve = ()  # (share that is answered, error) when those of the least log_mass are left out
+    warmth: Curve = ()  # (temperature, error), where temperatures were asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Every way to look up, measured on the same queries."""
+
+    kind: str  # of the values
+    items: int
+    queries: int
+    out_of_scope: int
+    k: int
+    ways: tuple[Way, ...]
+
+    @property
+    def error(self) -> str:
+        """What curves show: the share of labels that are wrong, or the RMSE."""
+        return "error rate" if self.kind == ValueKind.LABEL.value else "RMSE"
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures that apply to any way."""
+        return tuple(name for name in MEASURES if any(getattr(one, name) is not None for one in self.ways))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        names = ("way", "temperature", "answered", *self.measures)
+        rows = [[name.replace("_", " ") for name in names]]
+        rows += [[_figure(getattr(one, name)) for name in names] for one in self.ways]
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
+        return "\n".join(lines)
+
+
+def evaluate(
+    reader: "Reader",
+    queries: Any,
+    targets: Any,
+    *,
+    out_of_scope: Any = None,
+    k: int = 10,
+    temperature: float | None = None,
+    compatibility: str | None = None,
+    projection: bool = True,
+    tolerance: float = 0.01,
+    temperatures: Sequence[float] = (),
+    seed: int = 0,
+    progress: Told | None = None,
+) -> Evaluation:
+    """Look queries up whose answers are known, in every way, and measure how good the answers are.
+
+    By equality, by the best key, by the mean of the k best, by these weighted, by all weighted, and the same as the
+    store has learned to compare (`fit`), if it has.
+
+    Args:
+        reader: The store, or a snapshot of it.
+        queries: Texts, or vectors, that are not items of the store.
+        targets: What they should be answered: labels, numbers or vectors.
+        out_of_scope: Queries that no item answers; `auroc` is how well log_mass tells them from the others.
+        k: How many items are blended where not all are.
+        temperature: Another temperature than that of the store; what was learned is asked at its own.
+        compatibility: Another way to compare than that of the store.
+        projection: Whether to measure what the store has learned, too.
+        tolerance: How far from exact the full softmax may be, as in `lookup`.
+        temperatures: As multiples of the usual one, for a curve of the error. None of them is chosen.
+        seed: Chooses the items by which it is found how wide spreads have to be taken.
+        progress: Called with (way, done, all).
+    """
+    kept: AbstractContextManager[Any] = reader.snapshot() if hasattr(reader, "snapshot") else nullcontext(reader)
+    with kept as frozen:
+        view = frozen._asked_view()
+        if view.layout.kind is ValueKind.TEXT:
+            raise KindError(
+                "expected a store of labels, numbers or vectors to evaluate, but this one holds texts, whose mean is "
+                "neither right nor wrong. Texts that repeat are labels: start the store anew with value='label'."
+            )
+        asked, aims = _vectors(frozen, view, queries), _targets(view, targets)
+        if len(asked) != len(aims) or not len(aims):
+            raise ShapeError(f"expected queries and a target for each, got {len(asked)} queries, {len(aims)} targets.")
+        strangers = None if out_of_scope is None else _vectors(frozen, view, out_of_scope)
+        if strangers is not None and not len(strangers):
+            raise InputError("expected queries that are out of scope, got none. Leave out_of_scope out.")
+        plain = {"projection": False, "temperature": temperature, "compatibility": compatibility}
+        ways: dict[str, dict[str, Any]] = {
+            "hard": {**plain, "k": 1},
+            f"mean of {k}": {**plain, "k": k, "temperature": EVEN},
+            f"top {k}": {**plain, "k": k},
+            "full soft": {**plain, "tolerance": tolerance},
+        }
+        if projection and view.learned is not None:
+            ways["learned"] = {"tolerance": tolerance}
+        evaluating = _Evaluating(frozen, view, asked, aims, strangers, tuple(temperatures), seed, progress)
+        exact = evaluating.exact(queries)
+        return Evaluation(
+            kind=view.layout.kind.value,
+            items=len(view.snapshot),
+            queries=len(aims),
+            out_of_scope=0 if strangers is None else len(strangers),
+            k=k,
+            ways=(exact, *(evaluating.way(name, options) for name, options in ways.items())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Replies:
+    """What many lookups answered, joined."""
+
+    value: npt.NDArray[Any]  # (b, c) shares of labels, (b,) numbers, (b, p) vectors
+    spread: Floats | None
+    log_mass: npt.NDArray[np.floating]
+    temperature: float
+
+
+class _Evaluating:
+    """One evaluation: what is asked of whom, and what should come out."""
+
+    def __init__(
+        self,
+        reader: Any,
+        view: View,
+        asked: npt.NDArray[np.float32],
+        aims: npt.NDArray[Any],
+        strangers: npt.NDArray[np.float32] | None,
+        temperatures: tuple[float, ...],
+        seed: int,
+        told: Told | None,
+    ) -> None:
+        self.reader, self.view, self.asked, self.aims, self.strangers = reader, view, asked, aims, strangers
+        self.temperatures, self.seed, self.told = temperatures, seed, told
+        self.labels = view.layout.kind is ValueKind.LABEL
+        self.numbers = view.layout.kind is ValueKind.NUMBER
+
+    def exact(self, queries: Any) -> Way:
+        """The items whose key is the query, where a dict would have them."""
+        found = _equals(self.view, queries, self.asked)
+        there = found >= 0
+        values, share = self.view.snapshot.values(found[there]), float(there.mean())
+        if self.labels:
+            assert self.view.labels is not None
+            shares = np.zeros((len(found), len(self.view.labels)), np.float32)
+            shares[np.flatnonzero(there), values] = 1.0
+            right = there & (shares.argmax(1) == self.aims)
+            return Way("exact", None, share, float(right.mean()), measures.log_loss(shares, self.aims))
+        return Way("exact", None, share, rmse=measures.rmse(values, self.aims[there]) if there.any() else None)
+
+    def way(self, name: str, options: Mapping[str, Any]) -> Way:
+        """One way to look up."""
+        found = self._replies(self.asked, name, options)
+        known: dict[str, Any] = self._of_labels(found) if self.labels else self._of_values(found, options)
+        if options.get("temperature") != EVEN:  # or log_mass would say nothing
+            known["abstention"] = self._abstention(found)
+            if self.strangers is not None:
+                others = self._replies(self.strangers, f"{name}, out of scope", options)
+                known["auroc"] = measures.auroc(found.log_mass, others.log_mass)
+            temperature: float | None = found.temperature
+        else:
+            temperature = None
+        if "tolerance" in options:
+            known["warmth"] = tuple(self._warmth(name, options, found.temperature))
+        return Way(name, temperature, 1.0, **known)
+
+    def _of_labels(self, found: _Replies) -> dict[str, Any]:
+        right = measures.correct(found.value, self.aims)
+        bins = measures.reliability(found.value.max(1), right)
+        return {
+            "accuracy": float(right.mean()),
+            "log_loss": measures.log_loss(found.value, self.aims),
+            "calibration_error": measures.calibration_error(bins),
+            "reliability": tuple((one.confidence, one.accuracy) for one in bins),
+        }
+
+    def _of_values(self, found: _Replies, options: Mapping[str, Any]) -> dict[str, Any]:
+        known: dict[str, Any] = {"rmse": measures.rmse(found.value, self.aims)}
+        if self.numbers:
+            spreads = self._spreads(found) * self._factor(options)
+            known["log_likelihood"] = measures.log_likelihood(found.value, spreads, self.aims)
+            known["reliability"] = measures.coverage(found.value, spreads, self.aims)
+        return known
+
+    def _spreads(self, found: _Replies) -> Floats:
+        """The spreads of answers, not quite nothing where all items of one agree, as in a hard one."""
+        assert found.spread is not None
+        least = NARROWEST * self.view.snapshot.value_scale or NARROWEST
+        return np.maximum(found.spread, least)
+
+    def _factor(self, options: Mapping[str, Any]) -> float:
+        """By how much spreads have to be multiplied, so that items that are left out are the likeliest."""
+        order = self.view.order
+        if len(order) < 2:
+            return 1.0
+        places = np.random.default_rng(self.seed).permutation(len(order))[:LEFT_OUT]
+        snapshot, parts = self.view.snapshot, []
+        for start in range(0, len(places), AT_A_TIME):
+            some = places[start : start + AT_A_TIME]
+            mask = np.ones((len(some), len(order)), np.bool_)
+            mask[np.arange(len(some)), some] = False
+            parts.append(self.reader.lookup(snapshot.vectors(order[some]), mask=mask, show=1, **options))
+        found = _joined(parts)
+        targets = snapshot.values(order[places])
+        return max(measures.likeliest_factor(found.value, self._spreads(found), targets), NARROWEST)
+
+    def _losses(self, found: _Replies) -> Floats:
+        """What is averaged to an error, (b,)."""
+        if self.labels:
+            return (~measures.correct(found.value, self.aims)).astype(np.float64)
+        return measures.squared(found.value, self.aims)
+
+    def _error(self, loss: float) -> float:
+        return loss if self.labels else math.sqrt(loss)
+
+    def _abstention(self, found: _Replies) -> Curve:
+        shares, means = measures.abstention(found.log_mass, self._losses(found))
+        some = np.unique(np.linspace(0, len(shares) - 1, POINTS).astype(np.int64))
+        return tuple((float(shares[one]), self._error(float(means[one]))) for one in some)
+
+    def _warmth(self, name: str, options: Mapping[str, Any], usual: float) -> Iterator[tuple[float, float]]:
+        for step in self.temperatures:
+            warm = {**options, "temperature": usual * step}
+            found = self._replies(self.asked, f"{name} at {usual * step:.3g}", warm)
+            yield usual * step, self._error(float(self._losses(found).mean()))
+
+    def _replies(self, queries: npt.NDArray[np.float32], name: str, options: Mapping[str, Any]) -> _Replies:
+        parts = []
+        for start in range(0, len(queries), TOGETHER):
+            parts.append(self.reader.lookup(queries[start : start + TOGETHER], show=1, **options))
+            if self.told is not None:
+                self.told(name, min(start + TOGETHER, len(queries)), len(queries))
+        return _joined(parts)
+
+
+def _joined(parts: Sequence[Answers]) -> _Replies:
+    spread = None if parts[0].spread is None else np.concatenate([one.spread for one in parts]).astype(np.float64)
+    return _Replies(
+        np.concatenate([one.value for one in parts]),
+        spread,
+        np.concatenate([one.log_mass for one in parts]),
+        float(parts[0].temperature),
+    )
+
+
+def _vectors(reader: Any, view: View, given: Any) -> npt.NDArray[np.float32]:
+    found, _, one = reader._queries(view, given, None, None)
+    if one:
+        raise ShapeError("expected many queries, as a list of texts or a matrix, got one. Put it into a list.")
+    vectors: npt.NDArray[np.float32] = found
+    return vectors
+
+
+def _targets(view: View, given: Any) -> npt.NDArray[Any]:
+    """What is to come out: codes of labels (b,), -1 for those that no item has, or numbers (b,), or vectors (b, p)."""
+    if view.labels is not None:
+        codes = {label: code for code, label in enumerate(view.labels)}
+        wrong = [one for one in given if not isinstance(one, str)]
+        if wrong:
+            raise KindError(f"expected labels, which are texts, as targets, got {wrong[0]!r}. Turn them into texts.")
+        found = np.array([codes.get(one, -1) for one in given], np.int64)
+        if len(found) and (found < 0).all():
+            raise InputError(
+                f"no item has any of the labels that were expected, such as {given[0]!r}; those of the store are like "
+                f"{view.labels[0]!r}. Give targets that are labels of the store."
+            )
+        return found
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise KindError(f"expected targets that are {view.layout.kind.value}s, as the values are ({error}).") from error
+    wanted = () if view.layout.kind is ValueKind.NUMBER else (view.layout.value_width,)
+    if values.shape[1:] != wanted or not values.ndim:
+        raise ShapeError(f"expected targets of shape {('queries', *wanted)}, got {values.shape}.")
+    if not np.isfinite(values).all():
+        raise NotFinite("expected finite targets, got NaN or infinity among them. Leave such queries out.")
+    return values
+
+
+def _equals(view: View, queries: Any, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """The row whose key, a text or a vector, is the query; -1 where there is none, (b,)."""
+    found = np.full(len(vectors), -1, np.int64)
+    texts = [one for one in queries if isinstance(one, str)]
+    if texts:
+        for place, text in enumerate(texts):
+            if text in view.snapshot:
+                found[place] = view.snapshot.get(text).row
+        return found
+    wanted: dict[bytes, list[int]] = {}
+    for place, vector in enumerate(vectors + np.float32(0.0)):  # -0 is 0, and has to have its bytes
+        wanted.setdefault(vector.tobytes(), []).append(place)
+    for block in view.snapshot.blocks():
+        likely = np.flatnonzero(np.isin(block.vectors[:, 0], vectors[:, 0]) & block.live)
+        for row in likely.tolist():
+            for place in wanted.pop((block.vectors[row] + np.float32(0.0)).tobytes(), ()):
+                found[place] = block.start + row
+    return found
+
+
+def _figure(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"
