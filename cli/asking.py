@@ -9,7 +9,7 @@ import click
 from softkv.errors import InputError
 from softkv.portrait import facts_of, name_of, number, short, value_of
 
-from . import options, output
+from . import evaluating, labelled, options, output
 from .wording import in_options
 
 BRIEF = 24  # characters of a key beside those of three other ways
@@ -18,6 +18,7 @@ ARITHMETIC_COLUMNS = ("key", "score", "score/T", "exp", "sum", "weight")
 CONTRIBUTOR_COLUMNS = ("query", "key", "weight", "score", "text", "value", "payload")
 vector = click.option("--vector", type=options.numbers_of, metavar="X,Y,...", help="Ask with a vector, not a text.")
 blended = click.option("-k", type=click.IntRange(min=1), help="Blend only the k heaviest items.")
+plainly = click.option("--no-projection", is_flag=True, help="Compare as if the store had never learned to (`fit`).")
 shown = click.option(
     "-n", "--show", type=click.IntRange(min=1), default=10, show_default=True, help="How many contributors to show."
 )
@@ -43,6 +44,7 @@ shown = click.option(
 @click.option("--guarantee", type=click.Choice(["bound"]), help="An error that always holds, whatever is asked.")
 @options.where
 @vector
+@plainly
 @click.option("--hard", is_flag=True, help="The best key takes all.")
 @click.option("--explain", is_flag=True, help="Show the arithmetic: score, ÷ T, exp, ÷ sum.")
 @options.model
@@ -59,6 +61,7 @@ def query(
     guarantee: str | None,
     where: Any,
     vector: list[float] | None,
+    no_projection: bool,
     hard: bool,
     explain: bool,
     model: str | None,
@@ -74,6 +77,7 @@ def query(
     if hard and k is not None:
         raise click.UsageError("--hard is -k 1; give one of them")
     how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
+    how["projection"] = not no_projection
     sure: dict[str, Any] = {"tolerance": tolerance, "confidence": confidence, "guarantee": guarantee}
     questions = Questions(text, vector, form)
     with softkv.open(path, "r", embedder=model) as db:
@@ -92,8 +96,16 @@ def query(
 @shown
 @options.compatibility
 @options.where
-@vector
+@click.option("--vector", metavar="X,Y,...", help="Ask with a vector, not a text; of FILE, the columns of vectors.")
+@plainly
+@click.option("--eval", "source", metavar="FILE", help="Measure all ways on queries whose answers are known.")
+@click.option("--out-of-scope", metavar="FILE", help="Queries that no item answers, to be told from those of --eval.")
+@click.option(
+    "--plot", metavar="FILE", callback=evaluating.plot_to, help="Draw it: reliability, temperatures, abstention."
+)
+@labelled.options
 @options.model
+@options.progress_off
 @options.form
 def compare(
     text: str | None,
@@ -103,19 +115,43 @@ def compare(
     show: int,
     compatibility: str | None,
     where: Any,
-    vector: list[float] | None,
+    vector: str | None,
+    no_projection: bool,
+    source: str | None,
+    out_of_scope: str | None,
+    plot: str | None,
+    naming: labelled.Naming,
     model: str | None,
+    no_progress: bool,
     form: str | None,
 ) -> int:
-    """Look TEXT up in every way, side by side: exact, hard, top-k and full soft; then at other temperatures."""
+    """Look TEXT up in every way, side by side: exact, hard, top-k and full soft; then at other temperatures.
+
+    With --eval, look up all queries of a file (as `add -i` reads them), and measure how good each way answers.
+    """
     import softkv
 
-    how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
-    questions = Questions(text, vector, form)
+    how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "projection": not no_projection}
+    if source is not None:
+        if text is not None or where is not None:
+            raise click.UsageError("--eval asks all items the queries of a file; leave out TEXT and --where")
+        naming = labelled.with_vectors(naming, vector)
+        more: dict[str, Any] = {
+            "out_of_scope": out_of_scope,
+            "plot": plot,
+            "model": model,
+            "quiet": no_progress,
+            "form": form,
+        }
+        evaluating.evaluate(path, source, naming, k=k, **more, **how)
+        return 0
+    if out_of_scope or plot or naming.given:
+        raise click.UsageError("--out-of-scope, --plot and columns are about a file of queries; name it with --eval")
+    questions = Questions(text, None if vector is None else options.numbers_of(vector), form)
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
-                _print_comparison(asked, db.compare(asked, k=k, show=show, **how), form)
+                _print_comparison(asked, db.compare(asked, k=k, show=show, where=where, **how), form)
     return questions.failed
 
 

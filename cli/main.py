@@ -9,7 +9,7 @@ import click
 from softkv import __version__
 from softkv.errors import SoftKVError
 
-from . import adding, asking, benching, demonstration, dictionary, indexing, models, options, transfer, upkeep
+from . import adding, asking, benching, demonstration, dictionary, indexing, learning, models, options, transfer, upkeep
 from .wording import in_options
 
 INTERRUPTED = 130
@@ -37,6 +37,8 @@ for command in (
     upkeep.compact,
     upkeep.reembed,
     indexing.index,
+    learning.tune,
+    learning.fit,
     transfer.export,
     transfer.import_,
     models.models,

@@ -1,0 +1,90 @@
+"""`compare --eval FILE`: every way to look up, measured on queries whose answers are known."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from softkv.portrait import short
+
+from . import output
+from .labelled import Naming, queries_of, strangers_of
+
+COLUMNS = (
+    "way",
+    "temperature",
+    "answered",
+    "accuracy",
+    "log_loss",
+    "calibration_error",
+    "rmse",
+    "log_likelihood",
+    "auroc",
+)
+DRAWN = (".png", ".svg")
+STEPS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of the temperatures in a plot
+
+
+def plot_to(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
+    """A file that can be drawn into, or a refusal before anything is asked."""
+    if given is None:
+        return None
+    if Path(given).suffix.lower() not in DRAWN:
+        raise click.BadParameter(f"{given!r} is neither a .png nor a .svg; give a name that ends so")
+    if not Path(given).resolve().parent.is_dir():
+        raise click.BadParameter(f"the folder of {given!r} is not there; make it first")
+    return given
+
+
+def evaluate(
+    path: str,
+    source: str,
+    naming: Naming,
+    *,
+    out_of_scope: str | None,
+    plot: str | None,
+    model: str | None,
+    quiet: bool,
+    form: str | None,
+    **how: Any,
+) -> None:
+    """Ask all queries of the file, print how good the answers are, and draw it."""
+    import softkv
+    from softkv.database.evaluating import evaluate as evaluated
+
+    if plot is not None:
+        from . import plotting
+
+        plotting.require()
+    with softkv.open(path, "r", embedder=model) as db:
+        queries, targets = queries_of(source, naming, db.value_kind)
+        strangers = None if out_of_scope is None else strangers_of(out_of_scope, naming)
+        with output.stages("asking", quiet=quiet) as moved:
+            found = evaluated(
+                db,
+                queries,
+                targets,
+                out_of_scope=strangers,
+                temperatures=() if plot is None else STEPS,
+                progress=moved,
+                **how,
+            )
+    _print(found, form)
+    others = f", and {found.out_of_scope:,} out of scope" if found.out_of_scope else ""
+    output.say(f"asked {found.items:,} items {found.queries:,} queries{others}")
+    if plot is not None:
+        plotting.draw(found, plot)
+        output.say(f"drawn in {plot}")
+
+
+def _print(found: Any, form: str | None) -> None:
+    records = [{name: getattr(one, name) for name in COLUMNS} for one in found.ways]
+    if output.resolved(form) != "table":
+        output.print_records(records, COLUMNS, form, plain=found.measures[0])
+        return
+    names = ("way", "temperature", "answered", *found.measures)
+    table = output.new_table(*(name.replace("_", " ") for name in names), whole=("way",))
+    for record in records:
+        cells = {**record, "answered": f"{record['answered']:.0%}"}
+        table.add_row(*("" if cells[name] is None else short(cells[name]) for name in names))
+    output.show(table)

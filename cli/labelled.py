@@ -1,0 +1,102 @@
+"""Files of queries whose answers are known: the options that name their columns, and their rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from softkv.errors import BadRecord
+
+if TYPE_CHECKING:
+    from .reading import Record
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How such a file is to be read. None is for what its reader guesses."""
+
+    format: str | None
+    encoding: str
+    key: str | None
+    text: str | None
+    value: tuple[str, ...]
+    vector: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> bool:
+        """Whether anything but the encoding was asked for."""
+        return bool(self.format or self.key or self.text or self.value)
+
+    def asking(self) -> "Naming":
+        """The same for queries without answers: what asks stands for what would be answered."""
+        named = self.vector or tuple(name for name in (self.text or self.key,) if name is not None)
+        return replace(self, value=named or self.value)
+
+
+def options(command: Command) -> Command:
+    """--key, --text, --value, --format and --encoding; the command gets them as `naming`."""
+
+    @wraps(command)
+    def named(*args: Any, **given: Any) -> Any:
+        columns = {name: given.pop(f"{name}_column") for name in ("key", "text", "value")}
+        naming = Naming(
+            format=given.pop("file_format"),
+            encoding=given.pop("encoding"),
+            key=columns["key"],
+            text=columns["text"],
+            value=names_of(columns["value"]),
+        )
+        return command(*args, naming=naming, **given)
+
+    wrapped: Any = named
+    for option in (
+        click.option("--encoding", default="utf-8-sig", show_default=True, help="The encoding of FILE."),
+        click.option("--format", "file_format", help="The format of FILE, when its name does not tell."),
+        click.option("--value", "value_column", metavar="COLUMN,...", help="The column of FILE with the answers."),
+        click.option("--text", "text_column", metavar="COLUMN", help="The column of FILE with the texts that ask."),
+        click.option("--key", "key_column", metavar="COLUMN", help="The same; it is looked for by itself."),
+    ):
+        wrapped = option(wrapped)
+    return cast(Command, wrapped)
+
+
+def names_of(given: str | None) -> tuple[str, ...]:
+    """Names between commas."""
+    return () if given is None else tuple(name.strip() for name in given.split(","))
+
+
+def with_vectors(naming: Naming, given: str | None) -> Naming:
+    """The same with columns of vectors, as they stand on the command line."""
+    return replace(naming, vector=names_of(given))
+
+
+def queries_of(source: str, naming: Naming, kind: str | None) -> tuple[Any, list[Any]]:
+    """The queries in a file, texts or vectors, and what they should be answered."""
+    import numpy as np
+
+    from .reading import Columns, records
+
+    columns = Columns(key=naming.key, text=naming.text, value=naming.value, payload=(), vector=naming.vector)
+    found = list(records(source, format=naming.format, columns=columns, kind=kind, encoding=naming.encoding))
+    if found and found[0].vector is not None:
+        return np.stack([np.asarray(one.vector) for one in found]), [one.value for one in found]
+    return [_text_of(one, source) for one in found], [one.value for one in found]
+
+
+def strangers_of(source: str, naming: Naming) -> Any:
+    """The queries in a file without answers; whatever stands where answers would is not looked at."""
+    without = naming.asking()
+    asks = without.value != naming.value
+    return queries_of(source, without, ("vector" if without.vector else "text") if asks else None)[0]
+
+
+def _text_of(record: "Record", source: str) -> str:
+    text = record.key if record.text is None else record.text
+    if text is None:
+        place = "stdin" if source == "-" else source
+        raise BadRecord(f"{place}:{record.line}: there is neither a text nor a vector to ask with. Leave it out.")
+    return text

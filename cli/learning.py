@@ -1,0 +1,132 @@
+"""What a store learns from its own items: `tune` a temperature, `fit` a way to compare."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from softkv.portrait import number
+
+from . import labelled, options, output
+
+if TYPE_CHECKING:
+    from softkv.learning.tuning import Tuned
+
+TRIED = ("compatibility", "k", "temperature", "loss")
+seeded = click.option("--seed", type=int, default=0, show_default=True, help="Chooses the items that are asked.")
+
+
+@click.command(epilog=options.example("softkv tune --db films.softkv"))
+@options.database
+@click.option(
+    "-k", "ks", type=click.IntRange(min=1), multiple=True, help="Try the k best items too; may be given again."
+)
+@click.option(
+    "--compatibility", "ways", multiple=True, metavar="NAME", help="Try this way to compare; may be given again."
+)
+@seeded
+@options.progress_off
+@options.form
+def tune(path: str, ks: tuple[int, ...], ways: tuple[str, ...], seed: int, no_progress: bool, form: str | None) -> None:
+    """Choose the temperature at which items, left out one at a time, are best predicted by the others.
+
+    The store asks so from now on, and compares by the best of the ways that were tried.
+    """
+    import softkv
+
+    with softkv.open(path, "w") as db, output.stages("tuning", quiet=no_progress) as moved:
+        found = db.tune(compatibility=ways or None, k=ks or None, seed=seed, progress=moved)
+    chosen = output.resolved(form)
+    if chosen == "json":
+        output.print_json(asdict(found))
+    elif chosen == "csv":
+        output.print_csv(_tried(found), TRIED)
+    elif chosen == "plain":
+        click.echo(output.plain_text(found.temperature))
+    else:
+        output.show(str(found).splitlines()[0], _curve(found))
+    output.say(f"remembered: temperature {number(found.temperature)}, {found.compatibility}")
+
+
+def _tried(found: "Tuned") -> list[dict[str, Any]]:
+    """Every temperature that was tried, of every way to compare and every k."""
+    return [
+        {"compatibility": curve.compatibility, "k": curve.k, "temperature": temperature, "loss": loss}
+        for curve in found.curves
+        for temperature, loss in zip(curve.temperatures, curve.losses, strict=True)
+    ]
+
+
+def _curve(found: "Tuned") -> Any:
+    """The losses around the best, as bars."""
+    rows = [one for one in _tried(found) if (one["compatibility"], one["k"]) == (found.compatibility, found.k)]
+    least, most = min(one["loss"] for one in rows), max(one["loss"] for one in rows)
+    table = output.new_table("temperature", found.measure, "", whole=("temperature", ""))
+    for one in rows:
+        mark = " (best)" if one["temperature"] == found.temperature else ""
+        share = (one["loss"] - least) / (most - least) if most > least else 0.0
+        table.add_row(number(one["temperature"]) + mark, number(one["loss"]), output.share(share))
+    return table
+
+
+@click.command(epilog=options.example("softkv fit --db films.softkv --rank 8"))
+@options.database
+@click.option("--rank", type=click.IntRange(min=1), help="How many directions count; by default all, at most 384.")
+@click.option(
+    "--planes/--no-planes",
+    default=None,
+    help="Read numbers off planes through the items, or not; by default as turns out better.",
+)
+@click.option("--queries", "source", metavar="FILE", help="Queries whose answers are known, if unlike the items.")
+@labelled.options
+@click.option("--vector", metavar="COLUMN,...", help="The columns of FILE with the vectors that ask.")
+@seeded
+@click.option("--drop", is_flag=True, help="Forget what was learned.")
+@options.progress_off
+@options.form
+def fit(
+    path: str,
+    rank: int | None,
+    planes: bool | None,
+    source: str | None,
+    naming: labelled.Naming,
+    vector: str | None,
+    seed: int,
+    drop: bool,
+    no_progress: bool,
+    form: str | None,
+) -> None:
+    """Learn to compare: so that items, left out, are best predicted by the others.
+
+    No vector that is stored changes. Lookups compare so from now on, unless they say --no-projection; an index has to
+    be built again.
+    """
+    import softkv
+
+    if drop and not (rank is None and planes is None and source is None):
+        raise click.UsageError("--drop only forgets; leave out what is about learning")
+    if source is None and (naming.given or vector is not None):
+        raise click.UsageError("columns are those of a file; name it with --queries")
+    with softkv.open(path, "w") as db:
+        if drop:
+            db.forget_fit()
+            output.say("dropped: keys are compared as they are given")
+            return
+        queries, targets = None, None
+        if source is not None:
+            naming = labelled.with_vectors(naming, vector)
+            queries, targets = labelled.queries_of(source, naming, db.value_kind)
+        try:
+            with output.stages("fitting", quiet=no_progress) as moved:
+                found = db.fit(queries, targets, rank=rank, planes=planes, seed=seed, progress=moved)
+        except KeyboardInterrupt:
+            output.say("interrupted. Nothing is lost: keys are compared as before.")
+            raise
+    record = asdict(found)
+    chosen = output.resolved(form)
+    if chosen == "table":
+        click.echo(str(found))
+    elif chosen == "json":
+        output.print_json(record)
+    else:
+        output.print_records([record], [name for name in record if name != "curve"], chosen, plain="loss")
