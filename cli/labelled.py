@@ -89,6 +89,8 @@ def queries_of(source: str, naming: Naming, kind: str | None) -> tuple[Any, list
 
 def strangers_of(source: str, naming: Naming) -> Any:
     """The queries in a file without answers; whatever stands where answers would is not looked at."""
+    if source.lower().endswith(".npy"):  # a matrix has no columns to name
+        return queries_of(source, Naming(None, naming.encoding, None, None, ()), None)[0]
     without = naming.asking()
     asks = without.value != naming.value
     return queries_of(source, without, ("vector" if without.vector else "text") if asks else None)[0]

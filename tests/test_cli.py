@@ -74,6 +74,8 @@ def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatc
             db.add(["The Alchemist", "Upstream"], ["A shepherd travels in search of treasure.", "Two boats race."])
             db.export("films.jsonl") if command == ("import",) else None
             db.add(["The Lost Map", "The Desert Gold"], ["A map.", "A desert."]) if command[:1] == ("index",) else None
+            films = [f"film {number}" for number in range(20)] if command == ("fit",) else []
+            db.add(films, [f"About {film}." for film in films]) if films else None
     done = ran(*shlex.split(example(command).removeprefix("Example: softkv")))
     assert done.code == 0, done.err
     assert done.out or done.err
