@@ -66,7 +66,7 @@ def _reliability(axes: Any, found: "Evaluation") -> None:
         title="Reliability",
         xlabel="confidence" if labels else "level of the interval",
         ylabel="accuracy" if labels else "share of targets within",
-        xlim=(0, 1),
+        xlim=(0, 1.02),
         ylim=(0, 1.02),
     )
 
@@ -84,7 +84,7 @@ def _abstention(axes: Any, found: "Evaluation") -> None:
     """The error when the queries of the least log mass are not answered."""
     for way in found.ways:
         _line(axes, way, way.abstention, marked=False)
-    axes.set(title="Abstention", xlabel="share of queries answered", ylabel=found.error, xlim=(0, 1))
+    axes.set(title="Abstention", xlabel="share of queries answered", ylabel=found.error, xlim=(0, 1.02))
 
 
 def _line(axes: Any, way: "Way", curve: tuple[tuple[float, float], ...], *, marked: bool = True) -> None:

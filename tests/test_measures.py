@@ -105,14 +105,19 @@ def test_numbers_are_measured_as_scikit_learn_and_scipy_do() -> None:
     assert measures.log_likelihood(values, spreads, targets) == pytest.approx(expected, rel=1e-12)
 
 
-def test_no_other_factor_makes_targets_likelier() -> None:
-    """The factor on all spreads is the best one, to both sides."""
+def test_no_other_widths_make_targets_likelier() -> None:
+    """Neither another factor nor another of the least spreads; the ones that made the targets are found again."""
     rng = np.random.default_rng(3)
-    values, targets, spreads = rng.standard_normal(99), rng.standard_normal(99), rng.uniform(0.5, 2, 99)
-    factor = measures.likeliest_factor(values, spreads, targets)
-    best = measures.log_likelihood(values, factor * spreads, targets)
-    for other in (0.99, 1.01):
-        assert measures.log_likelihood(values, other * factor * spreads, targets) < best
+    values, spreads = rng.standard_normal(999), rng.uniform(0, 2, 999)
+    targets = values + 1.5 * np.hypot(spreads, 0.25) * rng.standard_normal(999)
+    least = np.array([0.0625, 0.125, 0.25, 0.5, 1.0])
+    found = measures.likeliest_widths(values, spreads, targets, least)
+    assert found.least == 0.25
+    assert found.factor == pytest.approx(1.5, rel=0.05)
+    best = measures.log_likelihood(values, found.of(spreads), targets)
+    others = [measures.Widths(found.factor, 0.5), measures.Widths(1.01 * found.factor, 0.25)]
+    for other in [*others, measures.Widths(0.99 * found.factor, 0.25)]:
+        assert measures.log_likelihood(values, other.of(spreads), targets) < best
 
 
 def test_intervals_hold_what_they_say_of_normal_targets() -> None:

@@ -30,7 +30,7 @@ TOGETHER = 1000  # queries in a lookup
 EVEN = 2.0**64  # a temperature at which all weights are equal; a power of two, so that no score is rounded on the way
 LEFT_OUT = 256  # items by which the width of spreads is found
 AT_A_TIME = 32  # of them in a lookup: each has a mask over all items
-NARROWEST = 1e-3  # of the value scale: the least that a spread is taken for
+LEAST = 2.0 ** np.arange(-10.0, 1.0)  # of the value scale: what is tried as the least spread
 POINTS = 200  # of a curve, at most
 MEASURES = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
 
@@ -231,32 +231,27 @@ class _Evaluating:
     def _of_values(self, found: _Replies, options: Mapping[str, Any]) -> dict[str, Any]:
         known: dict[str, Any] = {"rmse": measures.rmse(found.value, self.aims)}
         if self.numbers:
-            spreads = self._spreads(found) * self._factor(options)
+            assert found.spread is not None
+            spreads = self._widths(options).of(found.spread)
             known["log_likelihood"] = measures.log_likelihood(found.value, spreads, self.aims)
             known["reliability"] = measures.coverage(found.value, spreads, self.aims)
         return known
 
-    def _spreads(self, found: _Replies) -> Floats:
-        """The spreads of answers, not quite nothing where all items of one agree, as in a hard one."""
-        assert found.spread is not None
-        least = NARROWEST * self.view.snapshot.value_scale or NARROWEST
-        return np.maximum(found.spread, least)
-
-    def _factor(self, options: Mapping[str, Any]) -> float:
-        """By how much spreads have to be multiplied, so that items that are left out are the likeliest."""
-        order = self.view.order
+    def _widths(self, options: Mapping[str, Any]) -> measures.Widths:
+        """How wide answers have to be taken, so that items that are left out are the likeliest."""
+        order, snapshot, parts = self.view.order, self.view.snapshot, []
+        least = LEAST * (snapshot.value_scale or 1.0)
         if len(order) < 2:
-            return 1.0
+            return measures.Widths(least=float(least[-1]))
         places = np.random.default_rng(self.seed).permutation(len(order))[:LEFT_OUT]
-        snapshot, parts = self.view.snapshot, []
         for start in range(0, len(places), AT_A_TIME):
             some = places[start : start + AT_A_TIME]
             mask = np.ones((len(some), len(order)), np.bool_)
             mask[np.arange(len(some)), some] = False
             parts.append(self.reader.lookup(snapshot.vectors(order[some]), mask=mask, show=1, **options))
         found = _joined(parts)
-        targets = snapshot.values(order[places])
-        return max(measures.likeliest_factor(found.value, self._spreads(found), targets), NARROWEST)
+        assert found.spread is not None
+        return measures.likeliest_widths(found.value, found.spread, snapshot.values(order[places]), least)
 
     def _losses(self, found: _Replies) -> Floats:
         """What is averaged to an error, (b,)."""

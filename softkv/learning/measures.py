@@ -1,7 +1,7 @@
 """How good predictions are: of labels, of numbers, and of knowing when not to answer.
 
 Each measure is a mean over queries that the store was not made of. Nothing here chooses anything, but for
-`likeliest_factor`, which is for those who have other queries to choose by.
+`likeliest_widths`, which is for those who have other queries to choose by.
 
 Does not ask a store (database/evaluating.py) and draws no plots.
 
@@ -117,10 +117,28 @@ def log_likelihood(values: Floats, spreads: Floats, targets: Floats) -> float:
     return float((-0.5 * math.log(2 * math.pi) - np.log(spreads) - scores * scores / 2).mean())
 
 
-def likeliest_factor(values: Floats, spreads: Floats, targets: Floats) -> float:
-    """What spreads have to be multiplied with for the targets to be as likely as can be."""
-    scores = (targets - values) / spreads
-    return math.sqrt(float((scores * scores).mean()))
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """How wide predictions are to be taken, by how widely the items behind them are spread."""
+
+    factor: float = 1.0
+    least: float = 0.0  # what is added to spreads, as variances are; a lone item has none of its own
+
+    def of(self, spreads: Floats) -> Floats:
+        """The standard deviations of predictions."""
+        found: Floats = self.factor * np.hypot(spreads, self.least)
+        return found
+
+
+def likeliest_widths(values: Floats, spreads: Floats, targets: Floats, least: Floats) -> Widths:
+    """The factor, and one of the least spreads, with which the targets are as likely as can be."""
+    tried = []
+    for one in least.tolist():
+        scores = (targets - values) / np.hypot(spreads, one)
+        factor = math.sqrt(float((scores * scores).mean())) or 1.0
+        widths = Widths(factor, one)
+        tried.append((log_likelihood(values, widths.of(spreads), targets), widths))
+    return max(tried, key=lambda pair: pair[0])[1]
 
 
 def coverage(values: Floats, spreads: Floats, targets: Floats) -> tuple[tuple[float, float], ...]:
