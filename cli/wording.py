@@ -34,6 +34,9 @@ PHRASES = (
     (r"build the index again", "build it again with `softkv index build`"),
     (r"backend='gpu' was asked for", "--backend gpu was asked for"),
     (r"Take backend='auto' or 'cpu'", "Take --backend auto or cpu"),
+    (r"start the store anew with value='label'\.", "start the store anew with --kind label."),
+    (r"ask without it \(projection=False\)", "ask without it (--no-projection)"),
+    (r"Leave out_of_scope out", "Leave --out-of-scope out"),
     (r"start the store anew with value='label' \(--kind label\), and", "start the store anew with --kind label, and"),
 )  # fmt: skip
 
