@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.database import training
 from softkv.database.evaluating import evaluate
 
 from .commands import ran
@@ -121,6 +123,25 @@ def test_fit_learns_from_queries_with_their_answers(store: Path, asked: Path) ->
     done = ran("fit", "--queries", asked, *FILE, "--db", store, terminal=True)
     assert done.code == 0, done.err
     assert done.out.startswith("learned from 60 items")
+    assert whole(store)
+
+
+def test_an_interrupted_fit_changes_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends it with a line; keys are compared as before."""
+    learned = training.fit
+
+    def then_ctrl_c(*given: Any, **options: Any) -> Any:
+        found = learned(*given, **options)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    ask = ("query", "--vector", "1,0,0,0", "--db", store)
+    before = ran(*ask)
+    monkeypatch.setattr(training, "fit", then_ctrl_c)
+    done = ran("fit", "--rank", 2, "--db", store)
+    assert (done.code, done.out) == (130, "")
+    assert "Nothing is lost" in done.err
+    assert ran(*ask) == before
     assert whole(store)
 
 

@@ -160,6 +160,22 @@ def test_what_was_learned_is_one_more_way(tmp_path: Path) -> None:
         assert db.check().ok
 
 
+def test_numbers_that_are_read_off_planes_are_measured_so(tmp_path: Path) -> None:
+    """The learned way has the values of a plain lookup, and a width that suits planes."""
+    db, _, _ = store_of(tmp_path / "s", "number")
+    queries, _ = points(30, 6)
+    targets = queries @ np.arange(4)
+    with db:
+        assert db.fit(planes=True).planes
+        ways = by_name(evaluate(db, queries, targets, k=3))
+        assert ways["learned"].rmse == pytest.approx(
+            metrics.root_mean_squared_error(targets, db.lookup(queries).value), rel=1e-9
+        )
+        assert (ways["learned"].rmse or 0) < (ways["full soft"].rmse or 0) / 2
+        assert (ways["learned"].log_likelihood or 0) > (ways["full soft"].log_likelihood or 0)
+        assert db.check().ok
+
+
 def test_texts_are_asked_by_their_embedding_and_found_by_their_key(tmp_path: Path) -> None:
     """A text that is a key is there for the exact way."""
     with softkv.open(tmp_path / "s", value="label") as db:

@@ -139,12 +139,17 @@ def evaluate(
         strangers = None if out_of_scope is None else _vectors(frozen, view, out_of_scope)
         if strangers is not None and not len(strangers):
             raise InputError("expected queries that are out of scope, got none. Leave out_of_scope out.")
-        plain = {"projection": False, "temperature": temperature, "compatibility": compatibility}
+        plain = {
+            "projection": False,
+            "temperature": temperature,
+            "compatibility": compatibility,
+            "tolerance": tolerance,
+        }
         ways: dict[str, dict[str, Any]] = {
-            "hard": {**plain, "k": 1},
+            "hard": {**plain, "k": 1, "tolerance": 0.0},  # as `nearest` asks
             f"mean of {k}": {**plain, "k": k, "temperature": EVEN},
             f"top {k}": {**plain, "k": k},
-            "full soft": {**plain, "tolerance": tolerance},
+            "full soft": plain,
         }
         if projection and view.learned is not None:
             ways["learned"] = {"tolerance": tolerance}
@@ -214,7 +219,7 @@ class _Evaluating:
             temperature: float | None = found.temperature
         else:
             temperature = None
-        if "tolerance" in options:
+        if "k" not in options:
             known["warmth"] = tuple(self._warmth(name, options, found.temperature))
         return Way(name, temperature, 1.0, **known)
 
