@@ -50,7 +50,6 @@ def evaluate(
 ) -> None:
     """Ask all queries of the file, print how good the answers are, and draw it."""
     import softkv
-    from softkv.database.evaluating import evaluate as evaluated
 
     if plot is not None:
         from . import plotting
@@ -60,8 +59,7 @@ def evaluate(
         queries, targets = queries_of(source, naming, db.value_kind)
         strangers = None if out_of_scope is None else strangers_of(out_of_scope, naming)
         with output.stages("asking", quiet=quiet) as moved:
-            found = evaluated(
-                db,
+            found = db.evaluate(
                 queries,
                 targets,
                 out_of_scope=strangers,

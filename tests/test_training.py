@@ -285,7 +285,7 @@ def test_texts_are_tuned_by_rule(tmp_path: Path) -> None:
 def test_mistakes_are_named_and_change_nothing(quadrants: softkv.SoftKV, call: Any, error: type[Exception]) -> None:
     """Before anything is written."""
     before = quadrants.info()
-    with pytest.raises(error, match=r"expected|planes are for|no item has"):
+    with pytest.raises(error, match=r"expected|planes are for|no item has|has width"):
         call(quadrants)
     assert quadrants.info() == before
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
 from softkv.database import asking
 from softkv.database.embedding import Embedding
+from softkv.database.evaluating import evaluate
 from softkv.database.profile import checked_temperature
 from softkv.database.question import LEARNED, Compared, Question
 from softkv.database.summary import Info, summary
@@ -238,6 +239,8 @@ class Reader(Mapping[str, Value]):
                 show=show,
             ),
         )
+
+    evaluate = evaluate
 
     # About the store
 

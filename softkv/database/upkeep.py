@@ -142,7 +142,7 @@ class Upkeep(Reader):
         `forget_fit` and `reembed`.
 
         Args:
-            queries: Vectors like those that will be asked, if they are unlike the items, with their `targets`.
+            queries: Texts or vectors like those that will be asked, if they are unlike the items, with their `targets`.
             targets: What they should be answered: labels, numbers or vectors.
             rank: How many directions count; by default all, at most 384.
             planes: For numbers and few features: whether they are read off a plane through the weighted items, which
@@ -154,6 +154,8 @@ class Upkeep(Reader):
         with self._lock:
             view = self._new_view()
             asking.require_items(view.snapshot)
+            if queries is not None:
+                queries = self._queries(view, queries, None, None)[0]
         return training.learn(
             self._store,
             self._changing,
