@@ -1,6 +1,10 @@
 """What the crash tests share: the process that forks recorded children, started once."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +19,15 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[recorder.Nurse
     started = recorder.Nursery(tmp_path_factory.mktemp("recorder"))
     yield started
     started.close()
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one, since nothing here need survive."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(dir=shared))
+    yield folder
+    shutil.rmtree(folder)

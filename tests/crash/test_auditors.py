@@ -1,7 +1,9 @@
 """The auditors notice what they are there for: each kind of wrong answer is planted once, and must not pass."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,10 +26,17 @@ TURNS = 12
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
     """A bank that has worked for a while, and goes on from test to test."""
+    with at_work(tmp_path_factory.mktemp("bank")) as bank:
+        yield bank
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[Bank]:
+    """The same, below this folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimating, "CHEAP", 0)
         patch.setattr(indexing, "REHEARSED", 200)
-        ledger, path = Ledger(), tmp_path_factory.mktemp("bank") / "s"
+        ledger, path = Ledger(), folder / "s"
         Bank.found(path, ledger, "number")
         bank = Bank(path, ledger, Random(1))
         for _ in range(20):

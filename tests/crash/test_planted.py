@@ -1,0 +1,102 @@
+"""Every bug in planted.py is found by a test that was not written for it, and by what it says.
+
+The same ways of looking find nothing in a store that is right.
+"""
+
+import re
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests import test_compaction, test_connection, test_index_files, test_labels, test_snapshot
+from tests.crash import hunters, test_processes
+from tests.crash.hunters import Grounds, Hunter
+from tests.crash.planted import BUGS
+from tests.crash.recorder import Nursery, sqlite_is_told
+
+pytestmark = pytest.mark.slow
+
+WITHIN = 60  # runs
+_LOST = "lost|damaged|missing|checksum|bytes instead of|in doubt"
+
+FOUND: dict[str, tuple[Hunter, str]] = {  # bug: who finds it, and what he says of it
+    "values are not synced": (hunters.power(), "values"),
+    "index files are not synced": (hunters.power("index files"), "IndexDamaged|index file"),
+    "new generations are not synced": (hunters.power(), _LOST),
+    "directories are not synced": (hunters.power(), "the store is gone|missing"),
+    "rows are written at the end of the file": (hunters.power(), _LOST),
+    "the commit comes before the sync": (hunters.power(), _LOST),
+    "the catalog is not synced at commits": (hunters.power(), _LOST),
+    "the old generation goes before the switch": (hunters.points("compact"), "missing|cannot be pinned"),
+    "a batch takes two commits": (hunters.points("batch"), "back or too many"),
+    "rows behind the committed ones are shown": (hunters.points("batch"), "X"),
+    "deaths do not reach the bitmaps": (hunters.kills(), "do not add up"),
+    "nobody tidies up after a crash": (hunters.points("compact"), "left over"),
+    "norms that were not synced are not mended": (hunters.points("open"), "norms"),
+    "a failed sync is tried again": (hunters.refusals("add"), "syncs again what failed"),
+    "a failed sync does not end the handle": (hunters.refusals("add"), "syncs again what failed"),
+    "a short write counts as whole": (hunters.refusals("batch"), _LOST),
+    "an uncertain commit is said to have failed": (hunters.refusals("add"), "X"),
+    "label counts of a failed commit stay": (hunters.refusals("batch", "label"), "counts of labels"),
+    "a second connection for writing is pooled": (hunters.refusals("add"), "still open"),
+    "the catalog is opened beside SQLite": (hunters.points("add"), "opens the catalog beside"),
+    "rows are mapped for writing": (hunters.points("replace"), "maps a file for writing"),
+    "every question is a transaction of its own": (hunters.readers(), "X"),
+    "index files are believed without their checksum": (
+        hunters.by_test(test_index_files.test_every_byte_of_an_index_file_counts),
+        "DID NOT RAISE",
+    ),
+    "checksums are taken from the file": (
+        hunters.by_test(test_snapshot.test_a_flipped_bit_is_an_error_where_it_is_read),
+        "DID NOT RAISE",
+    ),
+    "compaction copies what it did not verify": (
+        hunters.by_test(test_compaction.test_damage_is_not_carried_into_a_new_generation),
+        "DID NOT RAISE",
+    ),
+    "a label is remembered that was never committed": (
+        hunters.by_test(test_labels.test_a_label_that_was_never_committed_is_not_remembered),
+        "blue",
+    ),
+    "no writer takes the lock": (
+        hunters.by_test(test_processes.test_a_second_writer_is_refused_at_once_with_the_pid_of_the_first),
+        "DID NOT RAISE",
+    ),
+    "no reader takes a pin": (
+        hunters.by_test(test_compaction.test_a_snapshot_keeps_its_generation_until_it_is_closed),
+        "X",
+    ),
+    "the end of a child releases the lock": (hunters.by_test(test_processes.test_a_forked_child_is_refused), "locked"),
+    "a child keeps the lock of its parent": (
+        hunters.by_test(test_processes.test_a_dead_parent_leaves_no_lock_with_its_forked_child),
+        "StoreLocked",
+    ),
+    "a writer is fenced before its work only": (hunters.takeovers(), "X"),
+    "calibrated errors are understated": (hunters.auditors(), "within"),
+    "bounds are understated": (hunters.auditors(), "further off than an error that always holds"),
+    "a reader stays at its first commit": (hunters.auditors(), "was seen or announced"),
+}
+
+
+def test_every_planted_bug_is_looked_for() -> None:
+    """None was forgotten."""
+    assert set(FOUND) == set(BUGS) - {""}
+
+
+@pytest.mark.parametrize("bug", FOUND)
+def test_a_planted_bug_is_found(nursery: Nursery, quick: Path, tmp_path: Path, seed: int, bug: str) -> None:
+    """Within some runs of what the suite does anyway, and for the right reason."""
+    if "beside SQLite" in bug and not sqlite_is_told():
+        pytest.skip("SQLite's calls cannot be told from Python's here")
+    hunter, words = FOUND[bug]
+    grounds, runs = Grounds(bug, Random(f"{seed} {bug}"), nursery, quick, tmp_path), 0
+    try:
+        for _ in islice(hunter.look(grounds), WITHIN):
+            runs += 1
+    except AssertionError as error:
+        print(f"{bug} | {hunter.name} | {runs + 1}")
+        assert re.search(words, str(error)), f"{bug} was found by something else: {error}"
+        return
+    raise AssertionError(f"{bug}: {hunter.name} did not notice in {runs} runs")
