@@ -7,6 +7,7 @@ in the test that it was taken from. None of them knows what it looks for.
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -68,6 +69,10 @@ class Grounds:
         path.mkdir()
         return path
 
+    def seeded(self) -> Random:
+        """Another source of chance in every run, drawn here and not in the child."""
+        return Random(self.random.random())
+
     def stage(self, name: str, kind: str) -> Stage:
         """A workload on a store that is right, played by processes that are not."""
         canon = Canon(name, kind or self.random.choice(KINDS), self.random.random() < 0.5)
@@ -112,7 +117,7 @@ def power(course: str = "single adds") -> Hunter:
             hunt.run(random.random(), hunt.points(random, POINTS))
             yield
 
-    return Hunter("test_power.py::test_nothing_acknowledged_is_lost_with_the_power", look)
+    return Hunter("crash/test_power.py::test_nothing_acknowledged_is_lost_with_the_power", look)
 
 
 def points(name: str, kind: str = "") -> Hunter:
@@ -125,7 +130,7 @@ def points(name: str, kind: str = "") -> Hunter:
             test_points._die_and_recover(stage, fatal, moment, grounds.random)
             yield
 
-    return Hunter(f"test_points.py::test_a_death_at_any_call_leaves_all_or_nothing[{name}]", look)
+    return Hunter(f"crash/test_points.py::test_a_death_at_any_call_leaves_all_or_nothing[{name}]", look)
 
 
 def refusals(name: str, kind: str = "") -> Hunter:
@@ -138,7 +143,7 @@ def refusals(name: str, kind: str = "") -> Hunter:
             test_refusals._refuse(stage, call, error, sticky=sticky)
             yield
 
-    return Hunter(f"test_refusals.py::test_whatever_is_refused_is_said_and_nothing_is_lost[{name}]", look)
+    return Hunter(f"crash/test_refusals.py::test_whatever_is_refused_is_said_and_nothing_is_lost[{name}]", look)
 
 
 def kills() -> Hunter:
@@ -149,10 +154,10 @@ def kills() -> Hunter:
 
     def look(grounds: Grounds) -> Iterator[None]:
         while True:
-            grounds.run(lambda: life(grounds.fresh() / "s", Random(grounds.random.random())))
+            grounds.run(partial(life, grounds.fresh() / "s", grounds.seeded()))
             yield
 
-    return Hunter("test_kill.py::test_a_killed_writer_loses_nothing[call]", look)
+    return Hunter("crash/test_kill.py::test_a_killed_writer_loses_nothing[call]", look)
 
 
 def takeovers() -> Hunter:
@@ -167,10 +172,10 @@ def takeovers() -> Hunter:
 
     def look(grounds: Grounds) -> Iterator[None]:
         while True:
-            grounds.run(lambda: life(grounds.fresh() / "s", Random(grounds.random.random())))
+            grounds.run(partial(life, grounds.fresh() / "s", grounds.seeded()))
             yield
 
-    return Hunter("test_takeover.py::test_a_writer_that_wakes_up_late_is_fenced_and_has_changed_nothing", look)
+    return Hunter("crash/test_takeover.py::test_a_writer_that_wakes_up_late_is_fenced_and_has_changed_nothing", look)
 
 
 def readers() -> Hunter:
@@ -187,10 +192,10 @@ def readers() -> Hunter:
 
     def look(grounds: Grounds) -> Iterator[None]:
         while True:
-            grounds.run(lambda: audit(grounds.fresh() / "s", Random(grounds.random.random())))
+            grounds.run(partial(audit, grounds.fresh() / "s", grounds.seeded()))
             yield
 
-    return Hunter("test_processes.py::test_readers_see_whole_commits_while_a_writer_works", look)
+    return Hunter("crash/test_processes.py::test_readers_see_whole_commits_while_a_writer_works", look)
 
 
 def auditors() -> Hunter:
@@ -203,10 +208,10 @@ def auditors() -> Hunter:
 
     def look(grounds: Grounds) -> Iterator[None]:
         while True:
-            grounds.run(lambda: audit(grounds.fresh()))
+            grounds.run(partial(audit, grounds.fresh()))
             yield
 
-    return Hunter("test_auditors.py::test_auditors_are_content_with_a_store_that_is_right", look)
+    return Hunter("crash/test_auditors.py::test_auditors_are_content_with_a_store_that_is_right", look)
 
 
 def by_test(function: Callable[..., None], **given: Any) -> Hunter:
@@ -220,7 +225,7 @@ def by_test(function: Callable[..., None], **given: Any) -> Hunter:
 
     def look(grounds: Grounds) -> Iterator[None]:
         while True:
-            grounds.run(lambda: once(grounds.fresh(), grounds.random.randrange(10**6)))
+            grounds.run(partial(once, grounds.fresh(), grounds.random.randrange(10**6)))
             yield
 
     return Hunter(f"{function.__module__.removeprefix('tests.').replace('.', '/')}.py::{function.__name__}", look)
