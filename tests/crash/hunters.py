@@ -102,6 +102,7 @@ class Hunter:
 
     name: str
     look: Callable[[Grounds], Iterator[None]]
+    within: int  # runs in which a bug must be found: 1 where nothing is left to chance
 
 
 def power(course: str = "single adds") -> Hunter:
@@ -117,7 +118,7 @@ def power(course: str = "single adds") -> Hunter:
             hunt.run(random.random(), hunt.points(random, POINTS))
             yield
 
-    return Hunter("crash/test_power.py::test_nothing_acknowledged_is_lost_with_the_power", look)
+    return Hunter("crash/test_power.py::test_nothing_acknowledged_is_lost_with_the_power", look, 6)
 
 
 def points(name: str, kind: str = "") -> Hunter:
@@ -130,7 +131,7 @@ def points(name: str, kind: str = "") -> Hunter:
             test_points._die_and_recover(stage, fatal, moment, grounds.random)
             yield
 
-    return Hunter(f"crash/test_points.py::test_a_death_at_any_call_leaves_all_or_nothing[{name}]", look)
+    return Hunter(f"crash/test_points.py::test_a_death_at_any_call_leaves_all_or_nothing[{name}]", look, 80)
 
 
 def refusals(name: str, kind: str = "") -> Hunter:
@@ -143,7 +144,7 @@ def refusals(name: str, kind: str = "") -> Hunter:
             test_refusals._refuse(stage, call, error, sticky=sticky)
             yield
 
-    return Hunter(f"crash/test_refusals.py::test_whatever_is_refused_is_said_and_nothing_is_lost[{name}]", look)
+    return Hunter(f"crash/test_refusals.py::test_whatever_is_refused_is_said_and_nothing_is_lost[{name}]", look, 80)
 
 
 def kills() -> Hunter:
@@ -157,7 +158,7 @@ def kills() -> Hunter:
             grounds.run(partial(life, grounds.fresh() / "s", grounds.seeded()))
             yield
 
-    return Hunter("crash/test_kill.py::test_a_killed_writer_loses_nothing[call]", look)
+    return Hunter("crash/test_kill.py::test_a_killed_writer_loses_nothing[call]", look, 10)
 
 
 def takeovers() -> Hunter:
@@ -175,7 +176,9 @@ def takeovers() -> Hunter:
             grounds.run(partial(life, grounds.fresh() / "s", grounds.seeded()))
             yield
 
-    return Hunter("crash/test_takeover.py::test_a_writer_that_wakes_up_late_is_fenced_and_has_changed_nothing", look)
+    return Hunter(
+        "crash/test_takeover.py::test_a_writer_that_wakes_up_late_is_fenced_and_has_changed_nothing", look, 30
+    )
 
 
 def readers() -> Hunter:
@@ -195,7 +198,7 @@ def readers() -> Hunter:
             grounds.run(partial(audit, grounds.fresh() / "s", grounds.seeded()))
             yield
 
-    return Hunter("crash/test_processes.py::test_readers_see_whole_commits_while_a_writer_works", look)
+    return Hunter("crash/test_processes.py::test_readers_see_whole_commits_while_a_writer_works", look, 30)
 
 
 def auditors() -> Hunter:
@@ -211,7 +214,7 @@ def auditors() -> Hunter:
             grounds.run(partial(audit, grounds.fresh()))
             yield
 
-    return Hunter("crash/test_auditors.py::test_auditors_are_content_with_a_store_that_is_right", look)
+    return Hunter("crash/test_auditors.py::test_auditors_are_content_with_a_store_that_is_right", look, 2)
 
 
 def by_test(function: Callable[..., None], **given: Any) -> Hunter:
@@ -228,4 +231,4 @@ def by_test(function: Callable[..., None], **given: Any) -> Hunter:
             grounds.run(partial(once, grounds.fresh(), grounds.random.randrange(10**6)))
             yield
 
-    return Hunter(f"{function.__module__.removeprefix('tests.').replace('.', '/')}.py::{function.__name__}", look)
+    return Hunter(f"{function.__module__.removeprefix('tests.').replace('.', '/')}.py::{function.__name__}", look, 1)

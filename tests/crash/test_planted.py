@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from tests import test_compaction, test_index_files, test_labels, test_snapshot
+from tests import test_calibration, test_compaction, test_index_files, test_labels, test_snapshot
 from tests.crash import hunters, test_processes
 from tests.crash.hunters import Grounds, Hunter
 from tests.crash.planted import BUGS
@@ -18,7 +18,6 @@ from tests.crash.recorder import Nursery, sqlite_is_told
 
 pytestmark = pytest.mark.slow
 
-WITHIN, CALM = 80, 2  # runs with a bug, at most, and without
 _LOST = "lost|StoreDamaged|IndexDamaged|the store is gone|index file|will stay for ever"
 
 FOUND: dict[str, tuple[Hunter, str]] = {  # bug: who finds it, and what he says of it
@@ -38,12 +37,12 @@ FOUND: dict[str, tuple[Hunter, str]] = {  # bug: who finds it, and what he says 
     "a failed sync is tried again": (hunters.refusals("add"), "syncs again what failed"),
     "a failed sync does not end the handle": (hunters.refusals("add"), "syncs again what failed"),
     "a short write counts as whole": (hunters.refusals("batch"), _LOST),
-    "an uncertain commit is said to have failed": (hunters.refusals("add"), "X"),
+    "an uncertain commit is said to have failed": (hunters.refusals("add"), "syncs again|reader says|handle says"),
     "label counts of a failed commit stay": (hunters.refusals("batch", "label"), "counts of labels"),
     "a second connection for writing is pooled": (hunters.refusals("add"), "still open"),
     "the catalog is opened beside SQLite": (hunters.points("add"), "opens the catalog beside"),
     "rows are mapped for writing": (hunters.points("replace"), "maps a file for writing"),
-    "every question is a transaction of its own": (hunters.readers(), "X"),
+    "every question is a transaction of its own": (hunters.readers(), "do not add up|XX"),
     "index files are believed without their checksum": (
         hunters.by_test(test_index_files.test_every_byte_of_an_index_file_counts),
         "DID NOT RAISE",
@@ -66,21 +65,24 @@ FOUND: dict[str, tuple[Hunter, str]] = {  # bug: who finds it, and what he says 
     ),
     "no reader takes a pin": (
         hunters.by_test(test_compaction.test_a_snapshot_keeps_its_generation_until_it_is_closed),
-        "X",
+        "no such table",
     ),
     "the end of a child releases the lock": (hunters.by_test(test_processes.test_a_forked_child_is_refused), "locked"),
     "a child keeps the lock of its parent": (
         hunters.by_test(test_processes.test_a_dead_parent_leaves_no_lock_with_its_forked_child),
         "StoreLocked",
     ),
-    "a writer is fenced before its work only": (hunters.takeovers(), "X"),
-    "calibrated errors are understated": (hunters.auditors(), "within"),
+    "a writer is fenced before its work only": (hunters.takeovers(), "UNIQUE|XX"),
+    "calibrated errors are understated": (
+        hunters.by_test(test_calibration.test_plans_keep_what_they_promise, confidence=0.95, temperature=1),
+        "assert .* <= 4|assert .* > ",
+    ),
     "bounds are understated": (hunters.auditors(), "further off than an error that always holds"),
     "a reader stays at its first commit": (hunters.auditors(), "was seen or announced"),
 }
 
 
-FALSE_ALARMS = {hunter.name: hunter for hunter, _ in FOUND.values() if "crash/" in hunter.name}
+FALSE_ALARMS = {hunter.name: hunter for hunter, _ in FOUND.values() if hunter.within > 1}
 
 
 def test_every_planted_bug_is_looked_for() -> None:
@@ -95,7 +97,7 @@ def test_a_planted_bug_is_found(nursery: Nursery, quick: Path, tmp_path: Path, s
         pytest.skip("SQLite's calls cannot be told from Python's here")
     hunter, words = FOUND[bug]
     grounds = Grounds(bug, Random(f"{seed} {bug}"), nursery, quick, tmp_path)
-    runs, found = _looked(hunter, grounds, WITHIN)
+    runs, found = _looked(hunter, grounds, hunter.within)
     print(f"{bug} | {hunter.name} | {runs} | {found[-1:]}")
     assert found, f"{bug}: {hunter.name} noticed nothing in {runs} runs"
     assert re.search(words, "\n".join(found)), f"{bug} was found by something else: {found}"
@@ -105,7 +107,7 @@ def test_a_planted_bug_is_found(nursery: Nursery, quick: Path, tmp_path: Path, s
 def test_nothing_is_found_where_no_bug_is(nursery: Nursery, quick: Path, tmp_path: Path, seed: int, name: str) -> None:
     """A way of looking that always cries would find every bug."""
     grounds = Grounds("", Random(f"{seed} {name}"), nursery, quick, tmp_path)
-    assert _looked(FALSE_ALARMS[name], grounds, CALM) == (CALM, [])
+    assert _looked(FALSE_ALARMS[name], grounds, 1) == (1, [])
 
 
 def _looked(hunter: Hunter, grounds: Grounds, most: int) -> tuple[int, list[str]]:
