@@ -39,6 +39,7 @@ from tests.crash.stage import Stage
 POINTS, EACH = 30, 6  # calls of a session after which the power is lost, and ways in which it is
 LIVES = 3  # of writers that are killed in one store
 SECONDS = 2.0  # of readers beside a writer
+ALL = 1000  # runs: each call of a workload comes once, in any order
 
 
 class Infested(Nursery):
@@ -131,7 +132,7 @@ def points(name: str, kind: str = "") -> Hunter:
             test_points._die_and_recover(stage, fatal, moment, grounds.random)
             yield
 
-    return Hunter(f"crash/test_points.py::test_a_death_at_any_call_leaves_all_or_nothing[{name}]", look, 80)
+    return Hunter(f"crash/test_points.py::test_a_death_at_any_call_leaves_all_or_nothing[{name}]", look, ALL)
 
 
 def refusals(name: str, kind: str = "") -> Hunter:
@@ -144,7 +145,7 @@ def refusals(name: str, kind: str = "") -> Hunter:
             test_refusals._refuse(stage, call, error, sticky=sticky)
             yield
 
-    return Hunter(f"crash/test_refusals.py::test_whatever_is_refused_is_said_and_nothing_is_lost[{name}]", look, 80)
+    return Hunter(f"crash/test_refusals.py::test_whatever_is_refused_is_said_and_nothing_is_lost[{name}]", look, ALL)
 
 
 def kills() -> Hunter:
