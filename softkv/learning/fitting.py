@@ -132,7 +132,7 @@ class _Fitting:
         """Go down until the judges have had enough."""
         before = best = self.judged(factors)
         kept, since, curve, done = factors, 0, [(0, self._loss(before))], 0
-        adam = _Adam(factors, RATE * float(np.linalg.norm(factors)) / factors.size**0.5 / factors.shape[0] ** 0.5)
+        adam = _Adam(factors, RATE * float(np.linalg.norm(factors)) / factors.size**0.5)
         for done in range(1, steps + 1):
             factors = adam.moved(factors, self.step(factors), 0.5 * (1 + np.cos(np.pi * (done - 1) / steps)))
             told(done, steps)
