@@ -195,7 +195,7 @@ def _print_answer(asked: Any, answer: Any, form: str | None, *, explain: bool) -
         records = [{"query": asked, **one} for one in answer.to_dict()["contributors"]]
         output.print_csv(records, CONTRIBUTOR_COLUMNS)
     elif chosen == "plain":
-        click.echo(output.plain_text(_bare(answer)))
+        output.echo(output.plain_text(_bare(answer)))
     else:
         output.show(_title(value_of(answer)), _contributors(answer), facts_of(answer))
         if explain:

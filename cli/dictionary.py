@@ -68,7 +68,7 @@ def info(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([found.to_dict()], list(found.to_dict()))
     else:
-        click.echo(in_options(str(found)))
+        output.echo(in_options(str(found)))
 
 
 @click.command("path", epilog=options.example("softkv path --db films.softkv"))
@@ -78,7 +78,7 @@ def path_(path: str) -> None:
     import softkv
 
     with softkv.open(path, "r") as db:
-        click.echo(db.path)
+        output.echo(db.path)
 
 
 def _record(item: Any) -> dict[str, Any]:

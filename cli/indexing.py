@@ -88,7 +88,7 @@ def status(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([record], list(record))
     else:
-        click.echo("\n".join(_lines(found)) if form is None else record["says"])
+        output.echo("\n".join(_lines(found)) if form is None else record["says"])
 
 
 @index.command(epilog=options.example("softkv index drop --db films.softkv"))

@@ -9,7 +9,20 @@ import click
 from softkv import __version__
 from softkv.errors import SoftKVError
 
-from . import adding, asking, benching, demonstration, dictionary, indexing, learning, models, options, transfer, upkeep
+from . import (
+    adding,
+    asking,
+    benching,
+    demonstration,
+    dictionary,
+    indexing,
+    learning,
+    models,
+    options,
+    output,
+    transfer,
+    upkeep,
+)
 from .wording import in_options
 
 INTERRUPTED = 130
@@ -59,7 +72,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(code)
     except SoftKVError as error:
-        click.echo(f"softkv: {in_options(str(error))}", err=True)
+        output.say(f"softkv: {in_options(str(error))}")
         sys.exit(1)
     except click.ClickException as error:
         error.show()

@@ -55,8 +55,8 @@ def json_of(given: str) -> Any:
     """A parameter that is JSON."""
     try:
         return json.loads(given)
-    except ValueError as error:
-        raise click.BadParameter(f"{given!r} is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{given[:60]!r} is not JSON: {error}") from None
 
 
 def numbers_of(given: str) -> list[float]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from softkv.errors import BadRecord
-from softkv.portrait import BAR, bar, short
+from softkv.portrait import BAR, bar, harmless, short
 
 from .wording import in_options
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Record = Mapping[str, Any]
+_IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 Progress = Callable[[int, int], None]
 Stages = Callable[[str, int, int], None]
 
@@ -36,12 +37,18 @@ def resolved(form: str | None) -> str:
 
 def say(message: str) -> None:
     """Tell the person at the terminal."""
-    click.echo(message, err=True)
+    click.echo(harmless(message), err=True)
+
+
+def echo(text: str) -> None:
+    """A line of data as it is; but what a terminal would obey is spelled out there."""
+    click.echo(harmless(text) if sys.stdout.isatty() else text)
 
 
 def print_json(record: Any) -> None:
     """One line of JSON."""
-    click.echo(json.dumps(record, ensure_ascii=False, default=_as_list))
+    # JSON has a way of its own to spell what a terminal would obey.
+    click.echo(json.dumps(record, ensure_ascii=False, default=_as_list).translate(_IN_JSON))
 
 
 def print_records(records: Iterable[Record], columns: Sequence[str], form: str | None, *, plain: str) -> None:
@@ -54,7 +61,7 @@ def print_records(records: Iterable[Record], columns: Sequence[str], form: str |
         print_csv(records, columns)
     elif chosen == "plain":
         for record in records:
-            click.echo(plain_text(record[plain]))
+            echo(plain_text(record[plain]))
     else:
         print_table(records, columns)
 
@@ -64,7 +71,8 @@ def print_csv(records: Iterable[Record], columns: Sequence[str]) -> None:
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow(columns)
     for record in records:
-        lines.writerow([_cell(record.get(name)) for name in columns])
+        cells = [_cell(record.get(name)) for name in columns]
+        lines.writerow(map(harmless, cells) if sys.stdout.isatty() else cells)
 
 
 def plain_text(value: Any) -> str:

@@ -23,12 +23,12 @@ def check(path: str, new: str | None) -> None:
 
     if new is None:
         report = check_store(path)
-        click.echo(report)
+        output.echo(str(report))
     else:
         repaired = repair(path, new)
         report = repaired.report
-        click.echo(report)
-        click.echo(f"{repaired.saved} items saved to {new}, {repaired.lost} lost")
+        output.echo(str(report))
+        output.echo(f"{repaired.saved} items saved to {new}, {repaired.lost} lost")
     sys.exit(0 if report.ok else 1)
 
 

@@ -33,6 +33,19 @@ def bar(share: float, width: int = BAR) -> str:
     return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width)
 
 
+_SPELLED = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+_SPELLED |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def harmless(text: str) -> str:
+    r"""A text that a terminal only shows: what would move the cursor, colour it or turn it around is spelled out.
+
+    >>> harmless("a\x1b[2Jb\u202ec\n")
+    'a\\x1b[2Jb\\u202ec\n'
+    """
+    return text.translate(_SPELLED)
+
+
 def short(value: Any) -> str:
     """A value in a few characters.
 
@@ -43,7 +56,7 @@ def short(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        line = " ".join(value.split())
+        line = harmless(" ".join(value.split()))
         return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
     cells = _plain(value)
     if isinstance(cells, list):
@@ -80,7 +93,7 @@ def distribution(answer: Answer) -> str:
     shares = _plain(answer.value)
     order = sorted(range(len(shares)), key=lambda code: -shares[code])[:LISTED]
     told = [code for code in order if shares[code] >= TOLD or code == order[0]]
-    return ", ".join(f"{(answer.labels or ())[code]} {shares[code]:.1%}" for code in told)
+    return ", ".join(f"{short((answer.labels or ())[code])} {shares[code]:.1%}" for code in told)
 
 
 def name_of(one: Contributor) -> str:

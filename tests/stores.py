@@ -98,6 +98,25 @@ def sql(directory: Path, statement: str, *arguments: object) -> list[tuple[Any, 
         connection.close()
 
 
+@contextmanager
+def without_constraints(directory: Path, table: str) -> Iterator[None]:
+    """For a while a table of a closed store takes NULL in every column."""
+    (definition,) = sql(directory, "SELECT sql FROM sqlite_master WHERE name = ?", table)[0]
+    _define(directory, table, definition.replace(" NOT NULL", ""))
+    try:
+        yield
+    finally:
+        _define(directory, table, definition)
+
+
+def _define(directory: Path, table: str, definition: str) -> None:
+    connection = sqlite3.connect(directory / CATALOG)
+    connection.execute("PRAGMA writable_schema=ON")
+    connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (definition, table))
+    connection.commit()
+    connection.close()
+
+
 def forge(directory: Path, table: str, **changes: object) -> None:
     """Alter the only row of `state` or `generations`, with a checksum that is right, and nothing to compare it with."""
     (directory / "LOCK").write_bytes(b"")

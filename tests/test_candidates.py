@@ -341,7 +341,7 @@ def test_rows_that_are_not_there_are_never_proposed() -> None:
     index = faiss.index_factory(WIDTH, "IVF4,Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(KEYS)
     index.add_with_ids(KEYS, np.arange(ROWS) * 1000 - 2000)
-    proposer = Proposer.from_bytes(file_of(index), width=WIDTH, rows=ROWS)
+    proposer = Proposer.from_bytes(file_of(index, kind="IVF4,Flat"), width=WIDTH, rows=ROWS)
     proposed = proposer.propose(QUERIES, ROWS, effort=100)
     assert set(np.unique(proposed)) == {-1, 0, 1000, 2000, 3000}
 

@@ -13,7 +13,7 @@ from softkv.storage import Store, check
 from softkv.storage.catalog import Catalog
 from softkv.storage.connection import Connection
 from softkv.storage.tables import STATE, compiled, insertion, item_seal, items_table, seal
-from tests.stores import bytes_of, closed_fruit, copied, forge, sql, vectors
+from tests.stores import bytes_of, closed_fruit, copied, forge, sql, vectors, without_constraints
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +85,8 @@ def test_a_row_that_was_deleted_behind_the_back_is_missed(everything: Path, tmp_
 def test_a_row_that_came_to_nothing_is_damage(everything: Path, tmp_path: Path) -> None:
     """NULL in every field, the checksum included."""
     path = copied(everything, tmp_path / "s")
-    connection = sqlite3.connect(path / "catalog.sqlite")
-    connection.execute("PRAGMA writable_schema=ON")
-    connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'items_1'")
-    connection.commit()
-    connection.close()
-    sql(path, "UPDATE items_1 SET item = NULL, ordinal = NULL, born = NULL, died = NULL, seal = NULL WHERE row = 0")
+    with without_constraints(path, "items_1"):
+        sql(path, "UPDATE items_1 SET item = NULL, ordinal = NULL, born = NULL, died = NULL, seal = NULL WHERE row = 0")
     with Store.open(path) as store, pytest.raises(StoreDamaged, match="row 0 is damaged"):
         store.get("a")
     assert not check(path).ok
@@ -146,12 +142,8 @@ def test_a_catalog_that_lies_with_good_checksums_is_refused(
 ) -> None:
     """Whoever computes a checksum gets an error all the same, for reading and for writing, at no cost in memory."""
     path = closed_fruit(tmp_path / "s")
-    connection = sqlite3.connect(path / "catalog.sqlite")
-    connection.execute("PRAGMA writable_schema=ON")
-    connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = ?", (table,))
-    connection.commit()
-    connection.close()
-    forge(path, table, **changes)
+    with without_constraints(path, table):
+        forge(path, table, **changes)
     tracemalloc.start()
     for mode in ("r", "w"):
         with pytest.raises(StoreDamaged):

@@ -153,3 +153,28 @@ def test_removing_a_tree_follows_no_link(tmp_path: Path) -> None:
     files.remove_tree(str(tmp_path / "doomed"))  # what is gone already is no error
     assert not (tmp_path / "doomed").exists()
     assert (tmp_path / "mine" / "file").exists()
+
+
+def test_what_has_other_names_is_read_and_not_written(tmp_path: Path) -> None:
+    """What is written under one name of a file would stand under the others as well."""
+    (tmp_path / "a").write_bytes(b"precious")
+    os.link(tmp_path / "a", tmp_path / "b")
+    os.close(files.open_regular(str(tmp_path / "b")))
+    with pytest.raises(AccessRefused, match="one of 2 names"):
+        files.open_regular(str(tmp_path / "b"), write=True)
+    with pytest.raises(AccessRefused, match="one of 2 names"):
+        files.require_regular(str(tmp_path / "b"), write=True)
+    assert (tmp_path / "a").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("what", ["pipe", "link", "file"])
+def test_only_a_directory_is_removed_with_what_is_in_it(tmp_path: Path, what: str) -> None:
+    """A link to one is left alone, and nobody waits for the other end of a pipe."""
+    place = tmp_path / "place"
+    (tmp_path / "real").mkdir()
+    {"pipe": os.mkfifo, "link": lambda path: path.symlink_to(tmp_path / "real"), "file": Path.touch}[what](place)
+    files.remove_tree(str(place))
+    assert place.exists()
+    assert (tmp_path / "real").is_dir()
+    assert not files.is_directory(str(place))
+    assert files.is_directory(str(tmp_path / "real"))

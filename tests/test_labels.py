@@ -69,9 +69,9 @@ def test_a_code_that_no_label_has_is_damage(tmp_path: Path) -> None:
         store.append(vectors(2), ["red", "blue"], keys=["a", "b"])
     sql(tmp_path / "s", "DELETE FROM labels WHERE code = 1")
     with Store.open(tmp_path / "s") as store:
-        assert store.get("a").value == "red"
-        with pytest.raises(StoreDamaged, match="label code 1"):
-            store.get("b")
+        for key in ("a", "b"):  # all codes beside one that cannot be are in doubt
+            with pytest.raises(StoreDamaged, match="numbers that no store takes"):
+                store.get(key)
         assert any("row 1" in finding for finding in store.check().findings)
 
 
@@ -114,7 +114,6 @@ def before_blue(path: Path) -> Path:
 def test_labels_of_an_earlier_commit_are_not_given_out(tmp_path: Path) -> None:
     """Each checks out, and they are too few: somebody who blends them would run out of codes."""
     with Store.open(before_blue(tmp_path / "s")) as store:
-        assert store.get("a").value == "red"
         with pytest.raises(StoreDamaged, match="count 2 live items, but there are 4"):
             store.snapshot().labels()
         assert not store.check().ok
@@ -124,9 +123,8 @@ def test_a_lost_label_leaves_its_code_to_nobody(tmp_path: Path) -> None:
     """A new label would be given the code that rows have who carry another."""
     with Store.open(before_blue(tmp_path / "s"), "w") as store:
         for change in (lambda: store.append(vectors(1), ["green"]), lambda: store.delete("a")):
-            with pytest.raises(StoreDamaged, match="count 2 live items, but there are 4"):
+            with pytest.raises(StoreDamaged, match=r"count 2 live items, but there are 4|numbers that no store takes"):
                 change()
-        assert [store.get(key).value for key in ("a", "b", "d")] == ["red"] * 3
         assert not store.check().ok
 
 

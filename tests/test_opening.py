@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import softkv
 from softkv.errors import (
     AccessRefused,
     FormatTooNew,
@@ -1219,3 +1220,74 @@ def test_what_a_power_cut_left_beside_a_store_is_removed(tmp_path: Path) -> None
     (tmp_path / ".s.new-00000005").touch()  # not ours, which are directories
     Store.open(tmp_path / "s", "c").close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".s.new-00000003", ".s.new-00000005", "s"]
+
+
+@pytest.mark.parametrize("mode", ["w", "c"])
+def test_settings_that_nobody_accepts_leave_the_store_as_it_is(tmp_path: Path, mode: str) -> None:
+    """They are looked at before a writer leaves its first trace."""
+    path = closed_fruit(tmp_path / "s")
+    forge(path, "generations", settings='{"value": "pickle"}')
+    before = kept(path)
+
+    def refuse(settings: dict[str, Any]) -> None:
+        raise StoreDamaged(f"not {settings}")
+
+    with pytest.raises(StoreDamaged, match="pickle"):
+        Store.open(path, mode, accept=refuse)
+    assert kept(path) == before
+    with pytest.raises(StoreDamaged, match="cannot be read"):
+        softkv.open(path, mode)
+    assert kept(path) == before
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_a_generation_that_is_a_link_is_not_followed(tmp_path: Path, mode: str) -> None:
+    """Nothing is read or written where it leads."""
+    path = closed_fruit(tmp_path / "s")
+    (path / GENERATION).rename(tmp_path / "elsewhere")
+    (path / GENERATION).symlink_to(tmp_path / "elsewhere")
+    before = bytes_of(tmp_path / "elsewhere")
+    with pytest.raises(NotAStore, match="is a link or none of our directories"):
+        Store.open(path, mode)
+    assert bytes_of(tmp_path / "elsewhere") == before
+    assert not check(path).ok
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize(
+    ("table", "before", "after"),
+    [
+        ("labels", '"label" TEXT', '"label" TEXT DEFAULT (hex(zeroblob(9)))'),
+        ("state", "number INTEGER NOT NULL", "number INTEGER NOT NULL CHECK (length(zeroblob(9)))"),
+        ("state", "seal INTEGER NOT NULL", "seal INTEGER NOT NULL, more AS (zeroblob(900000000))"),
+        ("items_1_live", "WHERE", "WHERE abs(item) AND"),
+    ],
+)
+def test_definitions_that_would_run_something_are_refused(
+    tmp_path: Path, table: str, before: str, after: str, mode: str
+) -> None:
+    """Defaults, checks, generated columns and conditions of indexes are code of whoever made the catalog."""
+    path = closed_fruit(tmp_path / "s")
+    connection = sqlite3.connect(path / CATALOG)
+    connection.execute("PRAGMA writable_schema=ON")
+    (text,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    altered = text.replace(before, after) if before in text else text.replace(before.replace('"', ""), after)
+    assert altered != text
+    connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (altered, table))
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreDamaged, match="does not have the tables of a store"):
+        Store.open(path, mode)
+
+
+def test_blanks_and_quotes_in_definitions_do_not_matter(tmp_path: Path) -> None:
+    """Versions of SQLAlchemy write them in other ways."""
+    path = closed_fruit(tmp_path / "s")
+    connection = sqlite3.connect(path / CATALOG)
+    connection.execute("PRAGMA writable_schema=ON")
+    connection.execute("UPDATE sqlite_master SET sql = replace(replace(sql, char(10), ' '), char(9), '  ')")
+    connection.commit()
+    connection.close()
+    with Store.open(path, "w") as store:
+        assert len(store) == 3
+    assert check(path).ok

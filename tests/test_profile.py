@@ -13,7 +13,9 @@ from softkv.storage import ValueKind
 def test_a_profile_comes_back_from_its_settings() -> None:
     """Everything it holds is JSON, and what others keep there is left alone."""
     embedder = Identity.of(find("static"))
-    full = Profile(ValueKind.LABEL, "cosine", embedder, Temperature(0.07, "rule", 12), {"other": [1, None]})
+    full = Profile(
+        ValueKind.LABEL, "cosine", embedder, Temperature(0.07, "rule", 12), "projection-1", {"other": [1, None]}
+    )
     assert Profile.of(full.settings()) == full
     assert Profile.of({}) == Profile()
     assert Profile().settings() == {}

@@ -54,7 +54,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         force: Write even on a network file system, where locks and syncs may not hold.
     """
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
-    store = Store.open(path, mode, force=force)
+    store = Store.open(path, mode, force=force, accept=Profile.of)
     try:
         profile = Profile.of(store.settings)
         wanted = profile.wishing(value=value, compatibility=compatibility, temperature=temperature, items=len(store))

@@ -25,7 +25,7 @@ from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
 from softkv.storage import IndexFile, Snapshot, ValueKind
-from softkv.storage.layout import Rows
+from softkv.storage.layout import Matrix, Rows
 
 NAME = "lists"  # of the index file
 PROPOSER = "proposer"  # of that of a proposer
@@ -190,7 +190,11 @@ def _read(content: memoryview, snapshot: Snapshot, rows: int) -> Proposer:
 
 def form_keys(form: Form, snapshot: Snapshot, rows: Rows) -> Array:
     """The keys of some rows as a form makes them."""
-    keys = snapshot.vectors(rows)
+    return formed(form, snapshot.vectors(rows))
+
+
+def formed(form: Form, keys: Matrix) -> Array:
+    """Keys as a form makes them, whatever the store says of their lengths: those are derived, and statistics stay."""
     lengths = np.linalg.norm(keys.astype(np.float64), axis=1)
     return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
 

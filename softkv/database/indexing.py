@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.indexed import NAME, as_vectors, form_keys
+from softkv.database.indexed import NAME, as_vectors, form_keys, formed
 from softkv.database.learned import carried
 from softkv.database.profile import Profile
 from softkv.database.question import LEARNED
@@ -217,9 +217,7 @@ def _measured(
             (np.array([start]), np.array([stop])) if stop > start else (np.empty(0, np.int64), np.empty(0, np.int64))
         )
         block = snapshot.runs(*edges)
-        lengths = snapshot.norms(start, stop)
-        keys = form.keys(block.vectors[start:stop], np.divide(1.0, lengths, where=lengths > 0, out=lengths * 0))
-        return keys, as_vectors(block.values[start:stop], snapshot, labels)
+        return formed(form, block.vectors[start:stop]), as_vectors(block.values[start:stop], snapshot, labels)
 
     lists = measured(rows, offsets, progress=partial(progress, "measuring lists"))
     held_out = _drawn(snapshot, int(offsets[-1])) if asked is None else np.empty(0, np.int64)

@@ -207,10 +207,13 @@ def _require_directions(vectors: Any) -> None:
 
 
 def _matrix(vectors: Any) -> npt.NDArray[Any]:
+    nothing = np.empty(0, np.float32)  # the storage says what is wrong with it
     try:
-        return np.asarray(vectors, np.float32)
+        array = np.asarray(vectors)
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32) if array.dtype.kind in "fiu" else nothing
     except (TypeError, ValueError, RuntimeError):
-        return np.empty(0, np.float32)  # the storage says what is wrong with it
+        return nothing
 
 
 def _axes(x: Any) -> int:

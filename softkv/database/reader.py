@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
 from softkv.database import asking
 from softkv.database.embedding import Embedding
 from softkv.database.evaluating import evaluate
+from softkv.database.given import array_of, comparison_of, place_of, temperatures_of, texts_of
 from softkv.database.profile import checked_temperature
 from softkv.database.question import LEARNED, Compared, Question
 from softkv.database.summary import Info, summary
 from softkv.database.view import View
-from softkv.errors import KeyMissing, KeyTextError, KindError, ShapeError, TemperatureError
+from softkv.errors import KeyMissing, KeyTextError, KindError, ShapeError
 from softkv.maths.heads import Heads
 from softkv.storage import Item
 from softkv.transfer import export
@@ -91,7 +91,7 @@ class Reader(Mapping[str, Value]):
         snapshot, rows = view.snapshot, view.order
         if where is not None and len(rows):
             rows = rows[snapshot.matching(where)[rows]]
-        rows = rows[start:stop]
+        rows = rows[place_of(start, "start") : place_of(stop, "stop")]
         for first in range(0, len(rows), AT_ONCE):
             yield from snapshot.items(rows[first : first + AT_ONCE])
 
@@ -275,11 +275,11 @@ class Reader(Mapping[str, Value]):
         self, view: View, query: Any, compatibility: Compared | None, heads: Heads | None
     ) -> tuple[Any, Any, bool]:
         """The queries as a matrix, how far each is from what was given, and whether there was one, not a batch."""
-        texts = _texts_of(query)
+        texts = texts_of(query)
         if texts is not None:
             embedded = self._embedding.queries(texts, view.profile.embedder, view.layout.key_width)
             return embedded, 0.0, isinstance(query, str)
-        array = _array_of(query, "queries")
+        array = array_of(query, "queries")
         if array.dtype.kind not in "fiu":
             raise KindError(f"expected a text, a vector, or many of either as the query, got {array.dtype}.")
         if array.ndim not in (1, 2):
@@ -307,14 +307,14 @@ class Reader(Mapping[str, Value]):
         if not isinstance(projection, bool):
             raise KindError(f"expected projection to be True or False, got {projection!r}. Learn one with `fit`.")
         if given is not None:
-            return given
+            return comparison_of(given)
         if projection and heads is None and view.learned is not None:
             return LEARNED
         return "scaled_dot" if heads is not None else view.profile.compatibility or "dot"
 
     def _temperature(self, view: View, given: Any, compared: Compared, heads: Heads | None) -> Any:
         if given is not None:
-            return _temperatures_of(given)
+            return temperatures_of(given)
         # The scores of a function, a matrix or what was learned have a scale of their own, which is not ours to choose.
         known = isinstance(compared, str) and compared != LEARNED and heads is None
         return view.temperature(str(compared)).value if known else 1.0
@@ -345,38 +345,6 @@ class _Values(ValuesView[Value]):
 
     def __iter__(self) -> Iterator[Value]:
         return (item.value for item in self._mapping.select())
-
-
-def _texts_of(query: Any) -> list[str] | None:
-    """The texts that ask, or None when vectors do."""
-    if isinstance(query, str):
-        return [query]
-    if hasattr(query, "dtype") and not hasattr(query, "requires_grad"):  # an array, or a column of a table
-        query = np.asarray(query)
-        query = query.tolist() if query.dtype.kind in "UOT" and query.ndim == 1 else None
-    if not isinstance(query, (list, tuple)) or not query:
-        return None
-    texts = sum(isinstance(one, str) for one in query)
-    if 0 < texts < len(query):
-        raise KindError("expected queries that are all texts or all vectors, got a mixture.")
-    return list(query) if texts else None
-
-
-def _array_of(given: Any, what: str) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(given)
-    except ValueError as error:
-        raise ShapeError(f"{what} are ragged: all must have the same width ({error})") from error
-    except (TypeError, RuntimeError) as error:  # an array of another library that does not turn into one of NumPy's
-        raise KindError(f"{what} cannot be read as an array ({error})") from error
-
-
-def _temperatures_of(given: Any) -> Any:
-    """A float, or an array of one for each query; whether they are above 0 is seen to in the lookup."""
-    array = _array_of(given, "temperatures")
-    if array.dtype.kind not in "fiu":
-        raise TemperatureError(f"expected a temperature above 0, or one for each query, got {given!r}.")
-    return array.astype(np.float64) if array.ndim else float(array)
 
 
 def _warmth(answer: Answer) -> Warmth:

@@ -34,6 +34,7 @@ from softkv.index.engine import (
     faiss_module,
     flat_on_gpu,
 )
+from softkv.index.skeleton import bounded, difference
 
 FORMAT = 1
 FEWEST = 1000  # rows below which the short names mean a plain scan
@@ -120,8 +121,8 @@ class Proposer:
     def from_bytes(cls, given: memoryview | bytes, *, width: int, rows: int) -> "Proposer":
         """The proposer that these bytes hold, for this many rows of this width; else `IndexDamaged`.
 
-        Subtle: compare the bytes with their checksum first. FAISS trusts what it reads: altered bytes may end the
-        process. Here the head is checked, all lengths, and that what was read agrees with the head.
+        Subtle: compare the bytes with their checksum first, since FAISS trusts what it reads. Here the head is checked,
+        all lengths, and that what was read is built as the head says (skeleton.py).
         """
         view = memoryview(given).cast("B")
         made, body = _read_head(view)
@@ -325,7 +326,8 @@ def _read_index(body: memoryview) -> Any:
         return piece
 
     try:
-        index = faiss.read_index(faiss.PyCallbackIOReader(read))
+        with bounded(faiss, len(body)):
+            index = faiss.read_index(faiss.PyCallbackIOReader(read))
     except (RuntimeError, MemoryError) as error:
         raise _damaged(f"cannot be read by this FAISS: {_said(error)}") from error
     if place != len(body):
@@ -343,6 +345,17 @@ def _require_like(index: Any, made: _Made) -> None:
         raise _damaged("holds other rows, or another metric, than its head says")
     if index.d != made.width:
         raise _damaged(f"holds keys of width {index.d}, while its head says {made.width}")
+    empty = _empty(_known_kind(made), made.width, made.metric)
+    problem = difference(faiss, index, empty, made.rows)
+    if problem:
+        raise _damaged(f"is not built like a {made.kind}: {problem}")
+
+
+def _known_kind(made: _Made) -> str:
+    try:
+        return _checked_kind(made.kind)
+    except InputError as error:
+        raise _damaged(f"is of no kind that is known: {error}") from error
 
 
 def _bounded(what: str, given: Any, width: int, first: int = 0) -> Matrix:

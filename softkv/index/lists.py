@@ -144,6 +144,8 @@ class ListIndex:
 
     def _problem(self, rows: int, key_width: int) -> str | None:
         """Why this is no index of such an arena, if it is none."""
+        if self.offsets.ndim != 1 or self.offsets.dtype != np.int64 or self.lists.values.ndim != 2:
+            return "holds offsets or values that are none"
         count, offsets = len(self.offsets) - 1, self.offsets
         if self.form.name == "learned" and self.form.metric is None:
             return "is for another projection than the store compares by"
@@ -152,11 +154,11 @@ class ListIndex:
             or self.form.centre.shape != (key_width,)
             or self.form.lengths.shape != (3,)
         ):
-            return f"is of form {self.form.name!r} and of keys of width {len(self.form.centre)}, not {key_width}"
+            return f"is of form {self.form.name!r} and of keys of shape {self.form.centre.shape}, not {key_width}"
         if offsets.ndim != 1 or count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
             return f"does not divide the {rows} rows into lists"
         width, value_width = self.form.width(key_width), self.lists.values.shape[-1]
-        leading = width - len(self.lists.profile)
+        leading = width - self.lists.profile.size
         triangle = leading * (leading + 1) // 2
         shapes: dict[str, tuple[int, ...]] = {
             "counts": (count,),
@@ -178,6 +180,8 @@ class ListIndex:
             found = getattr(self.lists, name)
             if found.shape != shape or found.dtype != np.float64:
                 return f"holds {name} of shape {found.shape}, not {shape}"
+            if not np.isfinite(found).all():
+                return f"holds {name} that are not finite"
         if not 0 <= leading <= width:
             return "has more leading axes than axes"
         return self._problem_of_rows(rows) or self._calibration_problem()
@@ -197,7 +201,7 @@ class ListIndex:
         temperatures = measured.temperatures
         if temperatures.ndim != 1 or not len(temperatures) or not (np.diff(temperatures) > 0).all():
             return "was calibrated at no temperatures"
-        if measured.best.shape != (measured.doubts.shape[1],):
+        if measured.doubts.ndim != 3 or measured.best.shape != (measured.doubts.shape[1],):
             return "was calibrated on queries without a best score"
         if measured.depths.shape != (len(measured.best), len(BEST)):
             return f"holds depths of shape {measured.depths.shape}"

@@ -132,6 +132,8 @@ def _assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, sho
             break
         wrong, mass = far.parts(lists, near.blend)
         more = _dearest(np.where(np.isnan(wrong[0]), np.inf, wrong[0]), lists.counts, 0.8 * wanted * float(mass[0]))
+        if not unread[0, more].any():  # with what is not a number it would not end otherwise
+            more = np.flatnonzero(unread[0])
         unread[0, more] = False
         if lists.counts[~unread[0]].sum() > MOST * lists.counts.sum():
             return Estimate(near, near.blend, np.full(1, np.inf), np.full(1, np.inf), np.zeros(1, np.bool_))

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from softkv.errors import HandleClosed, StorageFailed, StoreDamaged
 from softkv.storage import files
 from softkv.storage.layout import RowShape
+from softkv.storage.numbers import Believable
 
 HEADER = 4096
 WINDOW = 1 << 20  # bytes of rows under one checksum
@@ -157,7 +158,12 @@ class Arena:
 
     def checksum(self, start: int, end: int) -> int:
         """The checksum of these bytes of rows as they are on the disk; they must be there."""
-        return crc32(flat(self.rows(self.stored_rows()))[start:end])
+        return crc32(flat(self.numbers(start, end)))
+
+    def numbers(self, start: int, end: int) -> Array:
+        """The numbers in these bytes of rows; the file may be far longer, so no more of it is mapped."""
+        cells = self.rows(min(self.stored_rows(), -(-end // self.shape.row_bytes))).reshape(-1)
+        return cells[start // cells.itemsize : end // cells.itemsize]
 
     def _require_length(self, needed: int) -> None:
         if self._closed:
@@ -180,9 +186,9 @@ class Arena:
 class VerifiedRows:
     """The committed prefix of an arena, compared with its checksums window by window when it is first touched."""
 
-    def __init__(self, arena: Arena, expected: Expected) -> None:
+    def __init__(self, arena: Arena, expected: Expected, believable: Believable | None = None) -> None:
         self.arena = arena
-        self._expected = expected
+        self._expected, self._believable = expected, believable
         self._bytes = self._tail = 0  # how long the prefix is, and the checksum of its unfinished window
         self._verified = np.zeros(0, np.bool_)  # per window, the unfinished one included
         self._progress = (-1, 0, 0)  # the last unfinished window that was verified: number, length, checksum
@@ -249,12 +255,18 @@ class VerifiedRows:
         seen, length, checksum = self._progress
         if seen != window:
             length = checksum = 0
-        checksum = crc32(data[start + length : end], checksum)
+        fresh = data[start + length : end]
+        checksum = crc32(fresh, checksum)
         complete = end - start == WINDOW
         if checksum != (self._expected(window, window + 1)[0] if complete else self._tail):
             raise StoreDamaged(
                 f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} do not match their checksum. "
                 "`softkv check` lists the damage; `softkv check --repair-to NEW` saves the good rows."
+            )
+        if self._believable is not None and not self._believable(np.frombuffer(fresh, self.arena.shape.dtype)):
+            raise StoreDamaged(
+                f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} hold numbers that no store takes, though "
+                "their checksum is right: somebody put them there. `softkv check --repair-to NEW` saves the good rows."
             )
         self._verified[window] = True
         if not complete:

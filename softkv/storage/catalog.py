@@ -23,12 +23,13 @@ from softkv.storage.tables import (
     DEATHS,
     GENERATIONS,
     INDEXES,
-    ITEMS_NAME,
     LABELS,
     METADATA,
     STATE,
     WINDOWS,
     compiled,
+    definitions,
+    essence,
     insertion,
     items_table,
     seal,
@@ -40,6 +41,17 @@ from softkv.storage.tally import Tally
 def _counts(fields: Iterable[object]) -> bool:
     """Whether all of these can count something: a checksum does not keep out who computes one."""
     return all(isinstance(field, int) and field >= 0 for field in fields)
+
+
+def _is_ours(row: tuple[Any, ...]) -> bool:
+    """Whether a table or an index is one of ours; SQLite makes indexes without a definition for unique columns."""
+    kind, name, table, root, definition = row
+    if not all(isinstance(one, str) for one in (kind, name, table)) or not isinstance(root, int) or root < 2:
+        return False  # a virtual table has no root page: reading it would run the code of an extension
+    if kind == "index" and definition is None:
+        return bool(definitions(table)) and name.startswith("sqlite_autoindex_")
+    known = definitions(table).get(name)
+    return known is not None and (kind == "table") == (name == table) and essence(str(definition)) == known
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +126,21 @@ class Catalog:
         return found
 
     def _refuse_foreign_objects(self, number: int) -> None:
-        rows = self.connection.rows("SELECT type, name, tbl_name, rootpage FROM sqlite_master")
-        tables = {name for kind, name, _, _ in rows if kind == "table"}
-        ours = set(METADATA.tables)
-        strange = [
-            f"{kind} {name}"
-            for kind, name, table, root in rows
-            if kind not in ("table", "index") or not root or not (table in ours or ITEMS_NAME.match(str(table)))
-        ]  # a virtual table has no root page: reading it would run the code of an extension
-        missing = sorted(tables_of(number) - tables)
+        """Refuse whatever would run by itself.
+
+        Not only triggers, views and virtual tables do, but also columns that are worked out, checks and defaults. So
+        every definition must be ours to the letter.
+        """
+        rows = self.connection.rows("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master")
+        strange = [f"{row[0]} {row[1]}" for row in rows if not _is_ours(row)]
+        roots = [root for _, _, _, root, _ in rows]
+        if len(set(roots)) < len(roots):
+            strange.append("two at one place")
+        missing = sorted(tables_of(number) - {name for kind, name, *_ in rows if kind == "table"})
         if strange or missing:
             raise StoreDamaged(
                 f"{self.connection.path} does not have the tables of a store: "
-                f"unexpected {strange[:3]}, missing {missing}"
+                f"unexpected {[one[:60] for one in strange[:3]]}, missing {missing}"
             )
 
     def head(self) -> Head:
@@ -170,6 +184,24 @@ class Catalog:
                 f"{self.connection.path}: the record of generation {generation} is missing or damaged. "
                 "Run `softkv check`."
             ) from error
+
+    def settings(self) -> str:
+        """The settings of the newest commit, as JSON."""
+        head = self.head()
+        return self.standing(head.generation).settings if head.generation else head.settings
+
+    def require_room_for(self, standing: Standing) -> None:
+        """Refuse more rows than the catalog has room for, before anything is sized by them: files may have holes."""
+        if standing.rows > self.most_rows():
+            raise StoreDamaged(
+                f"{self.connection.path} counts {standing.rows} rows, but is too small to hold as many. "
+                "Run `softkv check`."
+            )
+
+    def most_rows(self) -> int:
+        """More rows than the catalog can hold: each takes more than eight bytes of it."""
+        pages, size = (int(self.connection.value(f"PRAGMA {name}")) for name in ("page_count", "page_size"))
+        return pages * size // 8
 
     def put_standing(self, standing: Standing) -> None:
         """Write what is committed in a generation."""
@@ -250,9 +282,15 @@ class Catalog:
         """(code, label, live items) of all labels from code `first` on, in the order of codes."""
         rows = self.connection.rows(_LABELS, (first,))
         for position, (*content, found) in enumerate(rows):
-            if content[0] != first + position or seal(*content) != found:
+            kept = _counts((content[0], content[2])) and isinstance(content[1], str) and seal(*content) == found
+            if content[0] != first + position or not kept:
                 raise StoreDamaged(f"{self.connection.path}: label {first + position} is damaged. Run `softkv check`.")
         return [(code, label, count) for code, label, count, _ in rows]
+
+    def label_count(self) -> int:
+        """How many labels there are, if each has its row."""
+        last = self.connection.value("SELECT max(code) FROM labels")
+        return last + 1 if isinstance(last, int) else 0
 
     def sound_labels(self) -> dict[int, str]:
         """The labels by code, as far as they check out, for those who go on after damage."""

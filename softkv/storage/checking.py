@@ -20,6 +20,7 @@ from softkv.storage.acknowledged import Acknowledged
 from softkv.storage.arena import HEADER, WINDOW, Arena, Identity
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.layout import GENERATION_NAME, PIN, Mask, ValueKind, generation_name
+from softkv.storage.numbers import believable
 from softkv.storage.roster import Roster
 from softkv.storage.tally import Tally
 
@@ -142,7 +143,11 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
     standing = found.standing = catalog.standing(head.generation)
     with _going_on(report):
         os.close(files.open_regular(os.path.join(directory, generation_name(head.generation), PIN)))
-    found.good = np.ones(_believable_rows(report, directory, standing), np.bool_)
+    place = os.path.join(directory, generation_name(head.generation))
+    if os.path.lexists(place) and not files.is_directory(place):
+        report.findings.append(f"{generation_name(head.generation)} is no directory, and nothing in it is read")
+        return
+    found.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
     for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
         _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), tail)
     _survey_items(found, catalog, standing)
@@ -161,7 +166,7 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     standing = catalog.standing(number)
     report.notes.append(f"{generation_name(number)} is an unfinished rebuild; {standing.rows} items are written")
     begun = Survey(report, standing=standing)
-    begun.good = np.ones(_believable_rows(report, directory, standing), np.bool_)
+    begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
     try:
         for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
             _survey_arena(begun, catalog, directory, Identity(head.store, number, shape), tail)
@@ -169,15 +174,17 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
         begun.close()
 
 
-def _believable_rows(report: Report, directory: str, standing: Standing) -> int:
+def _believable_rows(report: Report, catalog: Catalog, directory: str, standing: Standing) -> int:
     """The row count of the catalog, or fewer when no file holds as many: nothing may be sized by a lie."""
-    held = 0
+    most, held = catalog.most_rows(), 0
     for shape in standing.layout.arenas[:2]:
         path = os.path.join(directory, generation_name(standing.generation), shape.file)
         held = max(held, (os.path.getsize(path) - HEADER) // shape.row_bytes if os.path.isfile(path) else 0)
     if held < standing.rows:
         report.findings.append(f"the catalog counts {standing.rows} rows, but no file holds more than {max(held, 0)}")
-    return max(0, min(held, standing.rows))
+    if held >= standing.rows > most:
+        report.findings.append(f"the catalog counts {standing.rows} rows, but is too small to hold as many")
+    return max(0, min(held, standing.rows, most))
 
 
 def _look_for_leftovers(report: Report, catalog: Catalog, directory: str) -> None:
@@ -237,6 +244,9 @@ def _window_problem(arena: Arena, catalog: Catalog, generation: int, window: int
         return str(error)
     if arena.checksum(start, end) != expected:
         return f"bytes {HEADER + start} to {HEADER + end} do not match their checksum."
+    # The codes of labels are looked at one by one: see _survey_labels.
+    if shape.dtype != "<i4" and not believable(shape, lambda: 0)(arena.numbers(start, end)):
+        return f"bytes {HEADER + start} to {HEADER + end} hold numbers that no store takes."
     return None
 
 

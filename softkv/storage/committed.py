@@ -57,6 +57,7 @@ def _attempt(
             return Committed(head, None, Deaths.none(), None)
         same = known if known and known.generation and known.generation.number == head.generation else None
         standing = catalog.standing(head.generation)
+        catalog.require_room_for(standing)
         changed = catalog.deaths(standing, same.head.number if same else -1)
         if not same:
             Roster(catalog, head.generation).require_end(standing.rows, head.number)

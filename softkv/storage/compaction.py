@@ -22,6 +22,7 @@ from softkv.storage.catalog import Standing
 from softkv.storage.generation import Generation
 from softkv.storage.indexing import Content, room_for, written
 from softkv.storage.layout import Mask, Rows, RowShape
+from softkv.storage.numbers import believable
 from softkv.storage.ordering import checked_order, gathered, gathered_norms
 from softkv.storage.roster import COPIED, Roster
 from softkv.storage.threads import beside
@@ -156,7 +157,8 @@ def _read_ahead(writer: Writer, old: Generation, standing: Standing, position: i
     arena = old.arenas[position]
     complete = standing.rows * arena.shape.row_bytes // WINDOW
     checksums = writer.catalog.windows(old.number, arena.shape.role, 0, complete)
-    rows = VerifiedRows(arena, lambda first, last: checksums[first:last])
+    labels = writer.catalog.label_count()
+    rows = VerifiedRows(arena, lambda first, last: checksums[first:last], believable(arena.shape, lambda: labels))
     rows.grow(standing.rows, standing.tails[position])
     return rows
 

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -28,13 +28,15 @@ from softkv.errors import (
     StoreLocked,
 )
 from softkv.storage import files
+from softkv.storage.patience import Endless, Patience
 from softkv.storage.threads import OwnLock
 
 _WRITER = {"journal_mode": "wal", "synchronous": 2, "cache_size": -32_000}
 _READER = {"query_only": 1, "cache_size": -8_000}
 _BOTH = {"busy_timeout": 5_000, "trusted_schema": 0, "cell_size_check": 1, "mmap_size": 0}
-# An integer beyond 64 bits, and a message of SQLite's own that quotes damaged bytes, leave the driver as these.
-_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeDecodeError)
+# An integer beyond 64 bits, a message of SQLite's own that quotes damaged bytes, and a field of a gigabyte leave the
+# driver as the last three.
+_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError)
 _DARWIN = {"fullfsync": 1, "checkpoint_fullfsync": 1}
 
 _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -43,12 +45,13 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("locked", StoreLocked, "another program holds the catalog"),
     ("unable to open", AccessRefused, "look at the permissions of the directory, and at how many files are open"),
     ("disk I/O error", StorageFailed, "the operating system refused; look at its log"),
+    ("out of memory", StorageFailed, "there is not enough of it; free some"),
 )
 
 
 def translated(error: Exception, doing: str) -> StoreError:
     """The error of ours for one of SQLite's; what is not the disk's fault is damage."""
-    text = str(error)
+    text = "out of memory" if isinstance(error, MemoryError) else str(error)
     for words, kind, advice in _MEANINGS:
         if words in text:
             return kind(f"{doing}: {text}; {advice}.")
@@ -83,7 +86,8 @@ class Connection:
         self.lock, self._turn = OwnLock(path), threading.RLock()
         self._closed = False
         for name in (path, path + "-wal", path + "-shm"):
-            files.require_regular(name)
+            files.require_regular(name, write=write)
+        _require_no_journal(path + "-journal")
         mode = "rwc" if create else "rw" if write else "ro&immutable=1" if frozen else "ro"
         uri = f"file:{quote(os.path.abspath(path))}?mode={mode}"
         self._signature = _signature(path)
@@ -92,6 +96,8 @@ class Connection:
         except sqlite3.Error as error:
             raise translated(error, f"cannot open {path}") from error
         _open.add(self)
+        self._patience = Patience(path)
+        self._patience.watch(self._driver)
         try:
             self._settle({**_BOTH, **(_DARWIN if sys.platform == "darwin" else {}), **({} if write else _READER)})
         except BaseException:
@@ -118,15 +124,28 @@ class Connection:
     def _gone(self) -> HandleClosed:
         return HandleClosed(f"{self.path} was closed with its store; open the store again")
 
-    def _told(self, error: Exception, doing: str) -> StoreError:
-        """The error of ours; what fails since another thread has closed the store meanwhile is no damage."""
-        return self._gone() if self._closed else translated(error, f"cannot {doing} {self.path}")
+    def _told(self, error: Exception, doing: str) -> BaseException:
+        """The error of ours for one of the driver's; an interrupt that the driver has swallowed comes back.
+
+        What fails since another thread has closed the store meanwhile is no damage.
+        """
+        if self._closed:
+            return self._gone()
+        if str(error) != "interrupted":
+            return translated(error, f"cannot {doing} {self.path}")
+        if not self._patience.exhausted:
+            return KeyboardInterrupt()
+        return Endless(
+            f"cannot {doing} {self.path}: a statement took more steps than a catalog of its size can need, so its "
+            "tables are not what was written. `softkv check` tells what is left of the store."
+        )
 
     def run(self, sql: str, arguments: Sequence[Any] = ()) -> None:
         """Execute one statement."""
         self.require_usable()
         try:
             with self._turn:
+                self._patience.begin(arguments)
                 self._driver.execute(sql, arguments)
         except _DRIVER_ERRORS as error:
             raise self._told(error, "use") from error
@@ -136,6 +155,7 @@ class Connection:
         self.require_usable()
         try:
             with self._turn:
+                self._patience.begin(arguments)
                 return self._driver.execute(sql, arguments).fetchall()
         except _DRIVER_ERRORS as error:
             raise self._told(error, "read") from error
@@ -145,10 +165,11 @@ class Connection:
         rows = self.rows(sql, arguments)
         return rows[0][0] if rows else None
 
-    def run_many(self, sql: str, arguments: Iterable[Sequence[Any]]) -> int:
+    def run_many(self, sql: str, arguments: Sequence[Sequence[Any]]) -> int:
         """Execute one statement many times; returns how many rows it changed."""
         try:
             with self._turn:
+                self._patience.begin(arguments[0] if arguments else (), rows=len(arguments))
                 return self._driver.executemany(sql, arguments).rowcount
         except _DRIVER_ERRORS as error:
             raise self._told(error, "write") from error
@@ -192,7 +213,7 @@ class Connection:
         try:
             with self._turn:
                 self._driver.execute("COMMIT")
-        except sqlite3.Error as error:
+        except _DRIVER_ERRORS as error:
             if "disk is full" in str(error):  # so the page that ends the commit was not written
                 raise StorageFull(f"{self.path}: no space for the commit; it did not happen. Make room.") from error
             raise CommitUncertain(
@@ -237,6 +258,7 @@ class Connection:
         witness = None
         try:
             witness = sqlite3.connect(f"file:{quote(os.path.abspath(self.path))}?mode=ro", uri=True)
+            Patience(self.path).watch(witness)
             witness.execute("SELECT count(*) FROM sqlite_master").fetchall()
         except _DRIVER_ERRORS:
             pass  # then the disk refuses reading too, and there is nothing to checkpoint with
@@ -252,12 +274,23 @@ class Connection:
                 self._driver.close()
 
 
+def _require_no_journal(path: str) -> None:
+    """A catalog keeps a log; SQLite would take what lies there for the end of a crash, and roll it back into it."""
+    files.require_regular(path)
+    if os.path.exists(path) and os.path.getsize(path):
+        raise StoreDamaged(
+            f"{path} is the journal of another program, and would overwrite the catalog. Move it out of the way, and "
+            "run `softkv check`."
+        )
+
+
 def application_of(path: str) -> int:
     """The application id in the header of an SQLite file, read without leaving a trace: no lock, no log."""
     files.require_regular(path)
     try:
         driver = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1", uri=True)
         try:
+            Patience(path).watch(driver)
             # Subtle: what a crash left of moving the log into the file may say that it has more pages than it has. The
             # log mends that, and is not looked at here; SQLite minds unless it is told that damage is expected.
             driver.execute("PRAGMA writable_schema=ON")

@@ -39,22 +39,41 @@ def open_regular(path: str, *, write: bool = False, create: bool = False) -> int
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise NotAStore(f"{path} is not a regular file, so it is not opened") from error
         raise translated(error, f"cannot open {path}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        _require_own(os.fstat(descriptor), path, write=write)
+    except BaseException:
         os.close(descriptor)
-        raise NotAStore(f"{path} is not a regular file, so it is not opened")
+        raise
     return descriptor
 
 
-def require_regular(path: str) -> None:
-    """Refuse a path that is there but not a regular file, without opening it."""
+def require_regular(path: str, *, write: bool = False) -> None:
+    """Refuse a path that is there but not a regular file, or not to be written, without opening it."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return
     except OSError as error:
         raise translated(error, f"cannot look at {path}") from error
+    _require_own(found, path, write=write)
+
+
+def _require_own(found: os.stat_result, path: str, *, write: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise NotAStore(f"{path} is not a regular file, so it is not opened")
+    if write and found.st_nlink > 1:
+        raise AccessRefused(
+            f"{path} is one of {found.st_nlink} names of the same file (hard links), and writing would change what "
+            "lies under the others. Copy the store (cp -R), and write to the copy."
+        )
+
+
+def is_directory(path: str) -> bool:
+    """Whether this is a directory itself, not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def write_at(descriptor: int, data: memoryview, offset: int, path: str) -> None:
@@ -151,4 +170,10 @@ def list_directory(path: str) -> list[str]:
 
 def remove_tree(path: str) -> None:
     """Remove a directory of ours, as far as the system lets us; what stays is removed by the next writer."""
-    shutil.rmtree(path, ignore_errors=True)
+    if is_directory(path):  # rmtree would open a pipe, and wait for somebody at its other end
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def without_frames(error: StoreError) -> StoreError:
+    """The same error, to be kept: its traceback would keep open what the callers held, after the handle is closed."""
+    return type(error)(*error.args)

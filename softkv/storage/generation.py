@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import StoreDamaged
+from softkv.errors import NotAStore, StoreDamaged
 from softkv.storage import files, locks
 from softkv.storage.arena import WINDOW, Arena, Identity, VerifiedRows, extend_windows, flat
 from softkv.storage.catalog import Catalog, Standing
 from softkv.storage.layout import PIN, Layout, Matrix, Rows, RowShape, generation_name
 from softkv.storage.matches import Matches
+from softkv.storage.numbers import believable
 from softkv.storage.roster import Roster
 
 Array = npt.NDArray[Any]
@@ -32,7 +33,10 @@ class Generation:
         self.directory, self.number, self.layout = directory, number, layout
         self.arenas = tuple(arenas)
         self.keys, self.values, self._norms = (
-            VerifiedRows(arena, _expectation(catalog, number, arena.shape.role)) for arena in arenas
+            VerifiedRows(
+                arena, _expectation(catalog, number, arena.shape.role), believable(arena.shape, catalog.label_count)
+            )
+            for arena in arenas
         )
         self.matches = Matches(Roster(catalog, number))
         self._pin: locks.FileLock | None = None
@@ -45,6 +49,9 @@ class Generation:
     ) -> "Generation":
         """Open a generation that the catalog names and `pin` keeps; from here on the pin belongs to it."""
         path = os.path.join(directory, generation_name(standing.generation))
+        if not files.is_directory(path):
+            pin.release()
+            raise NotAStore(f"{path} is a link or none of our directories, so nothing in it is opened")
 
         def opened(shape: RowShape) -> Arena:
             identity = Identity(store, standing.generation, shape)

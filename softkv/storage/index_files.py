@@ -25,6 +25,8 @@ from softkv.storage.layout import INDEX
 LONGEST_NAME = 255  # bytes of UTF-8
 _NAME = re.compile(r"[1-9][0-9]{0,17}\Z")
 _STRIDE = 1 << 20  # bytes read at a time
+_LARGE = 1 << 28  # bytes from which on a file must have something in it
+_PACKED = 1024  # how much smaller a file system may make it by packing
 
 
 @final
@@ -41,6 +43,8 @@ class IndexFile:
         self.rows, self.commit, self.size = record.rows, record.number, record.size
         self.path = os.path.join(directory, INDEX, str(record.file))
         try:
+            if not files.is_directory(os.path.dirname(self.path)):
+                raise NotAStore(f"{INDEX} is not a directory")
             self._descriptor = files.open_regular(self.path)
         except (StoreDamaged, NotAStore):
             self._problem = "is missing or not a regular file"
@@ -49,7 +53,7 @@ class IndexFile:
         """Its bytes, read-only, compared with size and checksum; `IndexDamaged` when they are not what was written."""
         with self._lock:
             if self._content is None:
-                content = bytearray(self._believable_size())
+                content = self._room()
                 for start, piece in self._verified():
                     content[start : start + len(piece)] = piece
                 self._content = content
@@ -63,10 +67,22 @@ class IndexFile:
                 for _ in self._verified():
                     pass
 
+    def _room(self) -> bytearray:
+        try:
+            return bytearray(self._believable_size())
+        except MemoryError:
+            self._problem = f"has {self.size} bytes, which do not fit into memory"
+            self._believable_size()
+            raise
+
     def _believable_size(self) -> int:
         """The size in the catalog once the file bears it out: nothing may be sized by a lie."""
-        if not self._problem and os.fstat(self._descriptor).st_size != self.size:
-            self._problem = f"has {os.fstat(self._descriptor).st_size} bytes instead of {self.size}"
+        if not self._problem:
+            found = os.fstat(self._descriptor)
+            if found.st_size != self.size:
+                self._problem = f"has {found.st_size} bytes instead of {self.size}"
+            elif self.size > _LARGE + _PACKED * 512 * found.st_blocks:
+                self._problem = f"says that it has {found.st_size} bytes, but is a hole for the most part"
         if self._problem:
             self._let_go()
             raise IndexDamaged(

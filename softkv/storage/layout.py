@@ -14,7 +14,7 @@ from softkv.errors import ShapeError
 
 FORMAT = 2  # the number of the format that this code writes
 CATALOG, LOCK, PIN, INDEX = "catalog.sqlite", "LOCK", "PIN", "index"
-GENERATION_NAME = re.compile(r"generation-(\d{6,})\Z")
+GENERATION_NAME = re.compile(r"generation-([0-9]{6,18})\Z")
 WIDEST = 1 << 20  # numbers in one row; a width beyond it is a mistake or an attack
 
 Matrix = npt.NDArray[np.float32]

@@ -6,7 +6,6 @@ the generation of an unfinished rebuild is named and not retired, so it stays.
 
 import os
 import re
-import stat
 
 from softkv.errors import SoftKVError
 from softkv.storage import files, locks
@@ -20,7 +19,7 @@ def remove_leftovers(directory: str, catalog: Catalog) -> None:
     named = {generation_name(number) for number in catalog.generations()}
     for name in files.list_directory(directory):
         path = os.path.join(directory, name)
-        if GENERATION_NAME.match(name) and name not in named and stat.S_ISDIR(os.lstat(path).st_mode):
+        if GENERATION_NAME.match(name) and name not in named and files.is_directory(path):
             files.remove_tree(path)
     remove_unnamed(directory, catalog)
 
@@ -31,8 +30,9 @@ def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
         if number >= head.generation or not catalog.standing(number).retired:
             continue  # a younger one belongs to a rebuild
         path = os.path.join(directory, generation_name(number))
-        pin = locks.pin_exclusive(path) if os.path.isdir(path) else None
-        if pin is None and os.path.isdir(path):
+        ours = files.is_directory(path)
+        pin = locks.pin_exclusive(path) if ours else None
+        if pin is None and ours:
             return False  # a reader: contents of items are shared, so younger generations wait as well
         try:
             with catalog.connection.writing():

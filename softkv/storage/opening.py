@@ -10,18 +10,21 @@ import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from sqlalchemy.schema import CreateTable
 
-from softkv.errors import NotAStore, StoreDamaged, StoreError, StoreExists, StoreNotFound
+from softkv.errors import InputError, NotAStore, StoreDamaged, StoreError, StoreExists, StoreNotFound
 from softkv.storage import files, locks
 from softkv.storage.acknowledged import require_at_close
+from softkv.storage.batch import shown
 from softkv.storage.catalog import Catalog
 from softkv.storage.committed import Committed, load
 from softkv.storage.connection import Connection, application_of, connect_reader
 from softkv.storage.generation import Generation
 from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
 from softkv.storage.leftovers import remove_leftovers, remove_retired, remove_unborn
+from softkv.storage.loading import loaded_settings
 from softkv.storage.place import in_one_place
 from softkv.storage.tables import APPLICATION, INDEXES, compiled
 from softkv.storage.writer import Writer
@@ -35,6 +38,14 @@ def _add_indexes(connection: Connection) -> None:
 # From a format to the next one, inside one transaction.
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_indexes}
 _READABLE = (1,)  # older formats that are read as they are: only tables were added since
+
+
+def directory_of(path: str | os.PathLike[str]) -> str:
+    """The directory that a path leads to, links on the way followed."""
+    given = os.fsdecode(path)
+    if "\0" in given:
+        raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
+    return os.path.realpath(given)
 
 
 def connect(directory: str) -> Catalog:
@@ -76,8 +87,14 @@ def _name_at(directory: str) -> str | None:
         catalog.connection.close()
 
 
-def become_writer(directory: str, mode: str, *, force: bool) -> Writer:
-    """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n")."""
+Accepting = Callable[[dict[str, Any]], object]  # looks at the settings of a store, and may refuse it
+
+
+def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting | None = None) -> Writer:
+    """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n").
+
+    Whoever cannot make anything of its settings says so in `accept`, before anything in the store has changed.
+    """
     vacant = is_vacant(directory)
     if mode == "n" and not vacant:
         with suppress(StoreNotFound):  # somebody else was faster
@@ -88,10 +105,10 @@ def become_writer(directory: str, mode: str, *, force: bool) -> Writer:
         except StoreExists:
             if mode == "n":
                 raise  # in mode "c", whoever was faster has made what we were asked to make
-    return open_writer(directory, force=force)
+    return open_writer(directory, force=force, accept=accept)
 
 
-def open_writer(directory: str, *, force: bool) -> Writer:
+def open_writer(directory: str, *, force: bool, accept: Accepting | None = None) -> Writer:
     """Become the writer of a store that is there."""
 
     def locked() -> locks.FileLock:
@@ -101,7 +118,7 @@ def open_writer(directory: str, *, force: bool) -> Writer:
 
     lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on nobody else can put another there
     try:
-        return _writer(directory, lock)
+        return _writer(directory, lock, accept)
     except BaseException:
         lock.release()
         raise
@@ -204,12 +221,14 @@ def _require_store(directory: str) -> None:
         )
 
 
-def _writer(directory: str, lock: locks.FileLock) -> Writer:
+def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = None) -> Writer:
     connection = Connection(os.path.join(directory, CATALOG), write=True)
     catalog = Catalog(connection)
     committed: Committed | None = None
     try:
         found = catalog.identify()
+        if accept is not None:
+            accept(loaded_settings(catalog.settings()))
         connection.settle_writer()
         if found < FORMAT:
             lock.forget_note()  # a migration may change what a commit said, and is none itself
@@ -219,6 +238,7 @@ def _writer(directory: str, lock: locks.FileLock) -> Writer:
         unclean = bool(committed.head.writing)
         if unclean and committed.generation:
             committed.generation.verify_end()
+        _ = catalog.generations(), catalog.index_files()  # looked at below, when it is too late to refuse
         with connection.writing():
             head = catalog.advance(committed.head, epoch=committed.head.epoch + 1, writing=1)
             if unclean and committed.generation:

@@ -7,10 +7,10 @@ nobody reads from it. Writes nothing.
 from dataclasses import dataclass
 from typing import Any
 
-from softkv.errors import StoreDamaged, Unfinished
+from softkv.errors import Unfinished
 from softkv.storage.catalog import Catalog, Head
 from softkv.storage.layout import ValueKind
-from softkv.storage.roster import loaded
+from softkv.storage.loading import loaded_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,7 @@ def progress(catalog: Catalog) -> Progress | None:
         if number is None:
             return None
         begun, current = catalog.standing(number), catalog.standing(head.generation)
-    settings = loaded(begun.settings, "the settings of the rebuild")
-    if not isinstance(settings, dict):
-        raise StoreDamaged(f"the settings of the rebuild are a {type(settings).__name__}, not a dict. Abandon it.")
+    settings = loaded_settings(begun.settings, "the settings of the rebuild")
     value_width = begun.layout.value_width if begun.layout.kind is ValueKind.TEXT else None
     return Progress(begun.rows, current.tally.count, begun.layout.key_width, value_width, settings)
 

@@ -29,8 +29,10 @@ from softkv.storage.committed import Committed
 from softkv.storage.generation import Generation, checksums, norms_of
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
+from softkv.storage.loading import loaded
+from softkv.storage.numbers import believable
 from softkv.storage.progress import ways_on
-from softkv.storage.roster import Roster, loaded
+from softkv.storage.roster import Roster
 from softkv.storage.snapshot import Item, Snapshot
 from softkv.storage.tally import Tally
 from softkv.storage.threads import OwnLock
@@ -145,7 +147,9 @@ class Rebuild:
         assert old is not None
         assert standing is not None
         # Not old.values, which compares only once: a bit that fell over since then must not get a new checksum.
-        values = VerifiedRows(old.arenas[1], partial(self._writer.catalog.windows, old.number, "values"))
+        catalog, arena = self._writer.catalog, old.arenas[1]
+        known = believable(arena.shape, catalog.label_count)
+        values = VerifiedRows(arena, partial(catalog.windows, old.number, "values"), known)
         values.grow(standing.rows, standing.tails[1])
         return values.take(self._asked)
 

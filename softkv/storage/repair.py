@@ -13,7 +13,8 @@ from softkv.errors import StoreDamaged, StoreExists
 from softkv.storage import opening
 from softkv.storage.checking import Report, Survey, survey
 from softkv.storage.layout import Rows, ValueKind
-from softkv.storage.roster import Entry, Roster, loaded
+from softkv.storage.loading import loaded
+from softkv.storage.roster import Entry, Roster
 from softkv.storage.store import Store
 
 _BATCH = 10_000
@@ -61,7 +62,7 @@ def _save(found: Survey, roster: Roster, store: Store) -> int:
 def _save_batch(found: Survey, rows: Rows, entries: list[Entry], store: Store) -> None:
     assert found.standing is not None
     kind = found.standing.layout.kind
-    vectors, cells = (arena.rows(arena.stored_rows())[rows] for arena in found.arenas[:2])
+    vectors, cells = (arena.rows(min(len(found.good), arena.stored_rows()))[rows] for arena in found.arenas[:2])
     values: Any = cells[:, 0] if kind is ValueKind.NUMBER else cells
     if kind is ValueKind.LABEL:
         values = [found.labels[code] for code in cells[:, 0].tolist()]

@@ -23,11 +23,15 @@ from softkv.storage.catalog import Catalog
 from softkv.storage.conditions import Condition, in_sql
 from softkv.storage.connection import Connection
 from softkv.storage.layout import Mask, Rows
+from softkv.storage.loading import loaded
+from softkv.storage.patience import Endless
 from softkv.storage.tables import CONTENTS, Bound, compiled, insertion, item_seal, items_table
 
 NO_CONTENT: Content = (None, None, None)
 _STRIDE = 1 << 13  # rows that one statement looks at for a filter, so that memory and other threads have their share
 
+_LONGEST_LIST = 1 << 23  # characters of a list of keys that is asked in one statement; see patience.py
+_MOST_ROWS = 1 << 20  # that are asked in one
 COPIED = 1 << 16  # items that `Roster.copy` takes at most
 _PLACE_BITS = 16
 
@@ -41,6 +45,11 @@ class Entry:
     ordinal: int
     key: str | None
     content: Content
+
+    @property
+    def name(self) -> str:
+        """The key, or `#<number>` for an item without one."""
+        return f"#{self.item}" if self.key is None else self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +205,12 @@ class Roster:
 
     def find_many(self, keys: Sequence[str], commit: int) -> Rows:
         """The row of each key as of a commit, or -1."""
-        places = np.full(len(keys), -1, np.int64)
         # One parameter however many keys: SQLite takes no more than 32,766 of them.
         asked = json.dumps(list(keys), ensure_ascii=False)
+        if len(asked) > _LONGEST_LIST and len(keys) > 1:
+            middle = len(keys) // 2
+            return np.append(self.find_many(keys[:middle], commit), self.find_many(keys[middle:], commit))
+        places = np.full(len(keys), -1, np.int64)
         with self._connection.reading():
             found = self._connection.rows(self._sql.live_many, (asked, commit))
             if len(found) < len(keys):
@@ -227,6 +239,8 @@ class Roster:
 
     def entries(self, rows: Rows) -> list[Entry]:
         """Who lies in these rows, in this order, dead or alive."""
+        if len(rows) > _MOST_ROWS:
+            return self.entries(rows[:_MOST_ROWS]) + self.entries(rows[_MOST_ROWS:])
         found = self._connection.rows(self._sql.by_rows, (json.dumps(rows.tolist()),))
         if len(found) != len(rows):
             raise StoreDamaged(
@@ -270,7 +284,10 @@ class Roster:
 
     def _numbers(self, rows: Sequence[Any]) -> Rows:
         try:
-            return np.fromiter(rows, np.int64, len(rows))
+            found = np.fromiter(rows, np.int64, len(rows))
+            if (found < 0).any():
+                raise ValueError("below zero")
+            return found
         except (TypeError, ValueError) as error:
             raise StoreDamaged(f"{self._connection.path}: the number of a row is none. Run `softkv check`.") from error
 
@@ -331,7 +348,10 @@ class Roster:
         """For each of the rows start .. stop - 1: is it there, is it sound, is it live."""
         try:
             listed = self._connection.rows(self._sql.between, (start, stop))
-        except StoreDamaged:  # one unreadable field or page fails them all, so look for it
+        except StoreDamaged as error:  # one unreadable field or page fails them all, so look for it
+            if isinstance(error, Endless):
+                nothing = np.zeros(stop - start, np.bool_)
+                return ~nothing, nothing, nothing
             if stop - start > 1:
                 middle = (start + stop) // 2
                 first, second = self.survey(start, middle), self.survey(middle, stop)
@@ -364,14 +384,6 @@ def _is_sound(found: tuple[Any, ...]) -> bool:
         return bool(seal == item_seal(item, ordinal, born, encoded, content) + row + (died or 0))
     except (TypeError, AttributeError, ValueError):  # perhaps a field is not even of its type
         return False
-
-
-def loaded(text: str, name: str) -> Any:
-    """JSON of the catalog. A checksum does not keep out who computes one, so it need not be JSON at all."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise StoreDamaged(f"{name} cannot be read ({error}). Run `softkv check`.") from error
 
 
 def _visible(found: tuple[Any, ...], commit: int) -> bool:

@@ -23,7 +23,8 @@ from softkv.storage.generation import Generation
 from softkv.storage.index_files import IndexFile, checked_name, find
 from softkv.storage.labels import LabelBook, require_counts
 from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
-from softkv.storage.roster import Entry, Roster, loaded
+from softkv.storage.loading import loaded, loaded_settings, require_rows
+from softkv.storage.roster import Entry, Roster
 
 Value = float | str | npt.NDArray[np.float32]
 
@@ -90,10 +91,7 @@ class Snapshot:
     @property
     def settings(self) -> dict[str, Any]:
         """What the users of the store keep with it: the store itself gives it no meaning."""
-        found = loaded(self._standing.settings if self._standing else self._head.settings, "the settings")
-        if not isinstance(found, dict):
-            raise StoreDamaged(f"the settings are a {type(found).__name__}, not a dict. Run `softkv check`.")
-        return found
+        return loaded_settings(self._standing.settings if self._standing else self._head.settings)
 
     @property
     def rows(self) -> int:
@@ -134,10 +132,7 @@ class Snapshot:
         if self._roster is None:
             return np.full(len(keys), -1, np.int64)
         self._require_open()
-        found = self._roster.find_many(keys, self.commit)
-        if len(found) and found.max() >= self.rows:
-            raise StoreDamaged(f"{self.path}: some keys belong to rows that are not there. Run `softkv check`.")
-        return found
+        return require_rows(self._roster.find_many(keys, self.commit), self.rows, self.path)
 
     def get(self, key: str) -> Item:
         """The item with this key or `#<number>`."""
@@ -158,14 +153,14 @@ class Snapshot:
         for start in range(0, len(order), 10_000):
             if self._roster is not None:
                 for entry in self._roster.entries(order[start : start + 10_000]):
-                    yield f"#{entry.item}" if entry.key is None else entry.key
+                    yield entry.name
 
     def in_order(self) -> Rows:
         """The live rows in the order in which their items were first added."""
         self._require_open()
         if self._roster is None:
             return np.empty(0, np.int64)
-        order = self._roster.in_order(self.commit)
+        order = require_rows(self._roster.in_order(self.commit), self.rows, self.path)
         if not np.array_equal(np.sort(order), np.flatnonzero(self.live)):
             raise StoreDamaged(
                 f"{self.path}: the list of items and the record of the dead disagree. Run `softkv check`."
@@ -299,6 +294,9 @@ class Snapshot:
             found = self._roster.find(key, self.commit) if self._roster else None
         if found is not None and (found.row >= self.rows or found.row in self._deaths):
             raise StoreDamaged(f"{shown(key)} is live in one place and dead in another. Run `softkv check`.")
+        # A checksum says that a row is what was written, not that the index of the keys leads to the right one.
+        if found is not None and (not 0 <= found.row < self.rows or found.name != key):
+            raise StoreDamaged(f"{shown(key)} leads to another item, or to none. Run `softkv check`.")
         return found
 
     def _entry(self, key: str) -> Entry:
@@ -323,4 +321,6 @@ class Snapshot:
             return float(cells[0])
         if kind is ValueKind.LABEL:
             return self._labels.label(int(cells[0]))
+        if kind is ValueKind.TEXT and text is None:
+            raise StoreDamaged("an item has the vector of a text, but no text. Run `softkv check`.")
         return cells if text is None else text

@@ -7,7 +7,7 @@ the work of writer.py. This file joins the two, and is what the rest of softkv s
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from softkv.storage.compaction import Told, compact
 from softkv.storage.indexing import Content, drop_index, put_index
 from softkv.storage.labels import LabelBook
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
+from softkv.storage.opening import Accepting
 from softkv.storage.place import in_one_place
 from softkv.storage.progress import Progress, progress
 from softkv.storage.rebuilding import Rebuild, abandon, begin
@@ -29,6 +30,7 @@ from softkv.storage.snapshot import Block, Item, Snapshot
 from softkv.storage.threads import OwnLock
 from softkv.storage.writer import Writer
 
+Path: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
 CONFLICTS = ("error", "replace", "ignore")
 
@@ -50,20 +52,18 @@ class Store:
         self._closed = False
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], mode: str = "r", *, force: bool = False) -> "Store":
+    def open(cls, path: Path, mode: str = "r", *, force: bool = False, accept: Accepting | None = None) -> "Store":
         """Open a store: "r" to read, "w" to write, "c" to write and make it if need be, "n" to start it anew.
 
-        `force` allows writing on a network file system, where locks and syncs may not hold.
+        `force` allows writing on a network file system, where locks and syncs may not hold. `accept` is shown the
+        settings of a store that is there before it is opened for writing, and may raise to leave it as it is.
         """
         if mode not in MODES:
             raise InputError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
-        given = os.fsdecode(path)
-        if "\0" in given:
-            raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
-        directory = os.path.realpath(given)
+        directory = opening.directory_of(path)
         if mode == "r":
             return in_one_place(directory, lambda: cls._reading(directory), cls.close)
-        writer = opening.become_writer(directory, mode, force=force)
+        writer = opening.become_writer(directory, mode, force=force, accept=accept)
         return cls(directory, writer.catalog, writer)
 
     @classmethod
@@ -76,9 +76,9 @@ class Store:
             raise
 
     @staticmethod
-    def erase(path: str | os.PathLike[str]) -> None:
+    def erase(path: Path) -> None:
         """Remove a store that nobody writes to; readers keep what they have open."""
-        opening.erase(os.path.realpath(os.fsdecode(path)), force=False)
+        opening.erase(opening.directory_of(path), force=False)
 
     # Reading
 
@@ -310,8 +310,7 @@ class Store:
         told how many rows are copied, and of how many.
         """
         with self._lock:
-            writer = self._require_writer()
-            compact(writer, order, index=index, progress=progress)
+            compact(self._require_writer(), order, index=index, progress=progress)
             self._switched()
 
     def put_index(self, name: str, content: Content) -> None:
@@ -342,8 +341,7 @@ class Store:
 
     def _switched(self) -> None:
         """After a switch to a new generation: the view of the old one goes, and with it what held its files."""
-        writer = self._require_writer()
-        writer.remove_retired()
+        self._require_writer().remove_retired()
 
     def require_writable(self) -> None:
         """Refuse a handle that may not change the store, before work is done for it."""

@@ -20,9 +20,10 @@ from zlib import crc32
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION = 0x736B7631  # "skv1", the application_id in the header of the SQLite file
-ITEMS_NAME = re.compile(r"items_[0-9]+\Z")
+ITEMS_NAME = re.compile(r"items_([0-9]{1,18})\Z")
 _DIALECT = sqlite.dialect()
 METADATA = sa.MetaData()
 _int, _text, BLOB = sa.Integer, sa.Text, sa.LargeBinary
@@ -121,6 +122,22 @@ def items_table(generation: int) -> sa.Table:
     sa.Index(f"items_{generation}_dead", table.c.key, sqlite_where=dead & table.c.key.is_not(None))
     sa.Index(f"items_{generation}_nameless", table.c.item, sqlite_where=table.c.key.is_(None))
     return table
+
+
+@lru_cache(maxsize=64)
+def definitions(table: str) -> dict[str, str]:
+    """The tables and indexes that go under the name of a table of ours, and how each is defined; nothing for others."""
+    items = ITEMS_NAME.match(table)
+    if items is None and table not in METADATA.tables:
+        return {}
+    ours = METADATA.tables[table] if items is None else items_table(int(items[1]))
+    found = {str(index.name): essence(compiled(CreateIndex(index))) for index in ours.indexes}
+    return {str(ours.name): essence(compiled(CreateTable(ours))), **found}
+
+
+def essence(definition: str) -> str:
+    """A definition without what SQLAlchemy spells in another way from version to version: blanks and quotes."""
+    return "".join(definition.replace('"', "").split())
 
 
 def compiled(statement: Any) -> str:

@@ -101,5 +101,9 @@ class Tally:
             raise StoreDamaged(f"the catalog's sums have {len(packed)} bytes, which no tally has")
         numbers = np.frombuffer(packed, "<f8").astype(np.float64)
         width = (len(numbers) - 3) // 2
+        with np.errstate(over="ignore"):  # of a mean that no values have
+            finite = np.isfinite(numbers).all() and np.isfinite(numbers[3 + width :] @ numbers[3 + width :])
+        if not finite:
+            raise StoreDamaged("the catalog's sums are not finite, but all values are. Run `softkv check`.")
         count, squares, largest = numbers[:3].tolist()
         return cls(int(count), squares, largest, numbers[3 : 3 + width], numbers[3 + width :])

@@ -25,6 +25,7 @@ from softkv.errors import (
     HandlePoisoned,
     InputError,
     StorageFull,
+    StoreDamaged,
     StoreError,
     WriterFenced,
 )
@@ -39,17 +40,13 @@ from softkv.storage.labels import LabelCounts, require_counts
 from softkv.storage.labels import Row as LabelRow
 from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
 from softkv.storage.leftovers import remove_retired
+from softkv.storage.loading import require_rows
 from softkv.storage.progress import require_finished
 from softkv.storage.roster import Roster
 from softkv.storage.tally import Tally
 from softkv.storage.threads import beside
 
 _WORTH_THREADS = 1 << 20  # bytes of a batch from which starting two threads pays
-
-
-def _without_frames(error: StoreError) -> StoreError:
-    """The same error, to be kept: its traceback would keep open what the callers held, after the handle is closed."""
-    return type(error)(*error.args)
 
 
 class Writer:
@@ -110,7 +107,7 @@ class Writer:
         try:
             self.retired = not remove_retired(self.directory, self.catalog, self.committed.head)
         except CommitUncertain as error:
-            self.failure = _without_frames(error)
+            self.failure = files.without_frames(error)
         except StoreError:
             self.retired = True
 
@@ -120,7 +117,7 @@ class Writer:
         try:
             yield
         except (StoreError, OSError) as error:
-            self.failure = _without_frames(error if isinstance(error, StoreError) else StoreError(str(error)))
+            self.failure = files.without_frames(error if isinstance(error, StoreError) else StoreError(str(error)))
             raise
 
     @contextmanager
@@ -164,7 +161,7 @@ class Writer:
             with self.catalog.connection.writing():
                 yield self.catalog.advance(before, **{"number": before.number + 1, **changes})
         except (CommitUncertain, WriterFenced) as error:
-            self.failure = _without_frames(error)
+            self.failure = files.without_frames(error)
             raise
         self.committed = load(self.catalog, self.directory, self.committed, write=True)
         self.acknowledge()
@@ -211,13 +208,16 @@ class Writer:
         doomed = np.array(list(present.values()), np.int64)
         if present:
             for position, entry in zip(present, self._roster().entries(doomed), strict=True):
+                if entry.key != batch.keys[position]:
+                    raise StoreDamaged(f"{self.directory}: the keys of the catalog lead astray. Run `softkv check`.")
                 ordinals[position] = entry.ordinal
         return batch, doomed, ordinals
 
     def _existing(self, keys: list[str]) -> Rows:
         if not keys or self.committed.generation is None:
             return np.full(len(keys), -1, np.int64)
-        return self._roster().find_many(keys, self.committed.head.number)
+        found = self._roster().find_many(keys, self.committed.head.number)
+        return require_rows(found, self.committed.rows, self.directory)
 
     def _roster(self) -> Roster:
         return Roster(self.catalog, self.committed.head.generation)
@@ -378,7 +378,7 @@ class Writer:
         """Leave nothing for the next writer to remove or to verify."""
         self.remove_retired()
         if self.failure is not None:
-            raise _without_frames(self.failure)
+            raise files.without_frames(self.failure)
         if self.committed.generation:
             self.committed.generation.arenas[2].sync()
         Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock, durably=True)

@@ -1,0 +1,68 @@
+"""What a lookup was given, told apart by its type: texts or vectors, temperatures, ways to compare, places.
+
+Whether it suits the store, the lookup says.
+"""
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.database.question import Compared
+from softkv.errors import KindError, NotExpressible, ShapeError, TemperatureError
+from softkv.maths.compatibility import Compatibility
+
+
+def texts_of(query: Any) -> list[str] | None:
+    """The texts that ask, or None when vectors do."""
+    if isinstance(query, str):
+        return [query]
+    if hasattr(query, "dtype") and not hasattr(query, "requires_grad"):  # an array, or a column of a table
+        query = np.asarray(query)
+        query = query.tolist() if query.dtype.kind in "UOT" and query.ndim == 1 else None
+    if not isinstance(query, (list, tuple)) or not query:
+        return None
+    texts = sum(isinstance(one, str) for one in query)
+    if 0 < texts < len(query):
+        raise KindError("expected queries that are all texts or all vectors, got a mixture.")
+    return list(query) if texts else None
+
+
+def array_of(given: Any, what: str) -> npt.NDArray[Any]:
+    """An array of what somebody handed in, called so."""
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"{what} are ragged: all must have the same width ({error})") from error
+    except (TypeError, RuntimeError) as error:  # an array of another library that does not turn into one of NumPy's
+        raise KindError(f"{what} cannot be read as an array ({error})") from error
+
+
+def temperatures_of(given: Any) -> Any:
+    """A float, or an array of one for each query; whether they are above 0 is seen to in the lookup."""
+    array = array_of(given, "temperatures")
+    if array.dtype.kind not in "fiu":
+        raise TemperatureError(f"expected a temperature above 0, or one for each query, got {given!r}.")
+    return array.astype(np.float64) if array.ndim else float(array)
+
+
+def comparison_of(given: Any) -> Compared:
+    """A way to compare, by its type; whether there is one of this name, the lookup says."""
+    if not isinstance(given, (str, Compatibility)) and not callable(given):
+        raise NotExpressible(
+            f"expected a compatibility by its name, a function of (queries, keys), or bilinear(W) or additive(...) of "
+            f"softkv.maths.compatibility, got {type(given).__name__}."
+        )
+    known: Compared = given
+    return known
+
+
+def place_of(given: Any, name: str) -> int | None:
+    """The number of an item in the order of the store."""
+    if given is None:
+        return None
+    try:
+        return operator.index(given)
+    except TypeError as error:
+        raise KindError(f"expected {name} to be a whole number, got {given!r}.") from error

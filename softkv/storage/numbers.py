@@ -1,0 +1,29 @@
+"""Which numbers can stand in the rows of a store: a checksum does not keep out who computes one.
+
+Whatever is added is checked, so NaN, infinity, or the code of a label that is not there can only have been put there by
+somebody else. They are refused where they are first read, before they reach an answer.
+
+Does not read files.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.storage.batch import LARGEST_NUMBER
+from softkv.storage.layout import RowShape
+
+Believable = Callable[[npt.NDArray[Any]], bool]
+
+
+def believable(shape: RowShape, labels: Callable[[], int]) -> Believable:
+    """Whether numbers can be from rows of this shape; `labels` tells how many labels there are."""
+    if shape.role == "norms":  # of keys near the end of float32 they are infinite
+        return lambda numbers: bool((numbers >= 0).all())
+    if shape.dtype == "<i4":
+        return lambda codes: not codes.size or (int(codes.min()) >= 0 and int(codes.max()) < labels())
+    if shape.dtype == "<f8":
+        return lambda numbers: bool((np.abs(numbers) <= LARGEST_NUMBER).all())
+    return lambda numbers: bool(np.isfinite(numbers).all())
