@@ -42,7 +42,8 @@ def say(message: str) -> None:
 
 def echo(text: str) -> None:
     """A line of data as it is; but what a terminal would obey is spelled out there."""
-    click.echo(harmless(text) if sys.stdout.isatty() else text)
+    # Subtle: without `color` click takes out of a pipe what looks like colours, and data would not come back unchanged.
+    click.echo(harmless(text) if sys.stdout.isatty() else text, color=True)
 
 
 def print_json(record: Any) -> None:

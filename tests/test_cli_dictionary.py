@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,19 @@ def test_the_path_is_printed(store: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """In full, however it was given."""
     monkeypatch.chdir(store.parent)
     assert ran("path", "-d", "./s").out.strip() == str(store.resolve())
+
+
+@pytest.mark.parametrize("form", [[], ["--plain"], ["--csv"], ["--json"]])
+def test_a_terminal_is_not_told_what_to_do_by_data(tmp_path: Path, form: list[str]) -> None:
+    """What would move its cursor or turn its text around is spelled out there; a pipe gets data as they are."""
+    odd = "a\x1b[2J\x9b31m\u202eb"
+    with softkv.open(tmp_path / "s", value="text") as db:
+        db.add([odd], [odd], vectors=[[1.0, 0.0]])
+    shown = ran("list", "--db", tmp_path / "s", *form, terminal=True).out
+    assert not {"\x1b", "\x9b", "\u202e"} & set(re.sub("\x1b\\[[0-9;]*m", "", shown))
+    assert "202e" in shown
+    piped = ran("list", "--db", tmp_path / "s", *form).out
+    assert odd in (piped if form in (["--plain"], ["--csv"]) else json.loads(piped)["key"])
+    missing = ran("get", odd + "?", "--db", tmp_path / "s")
+    assert missing.code == 1
+    assert not {"\x1b", "\x9b", "\u202e"} & set(missing.err)
