@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_readers_see_the_newest_commit_whole_whatever_a_writer_does(path: Path, seed: int, thorough: bool) -> None:
     """Every item proves itself, every commit adds up, every lookup keeps its error, and nobody waits."""
-    seconds = 400 if thorough else 60
+    seconds = 400 if thorough else 45
     ledger, end = _founded(path, seed), time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(Child(lambda say: _write(path, ledger, Random(seed), end, say)))
@@ -67,7 +67,7 @@ def test_readers_see_the_newest_commit_whole_whatever_a_writer_does(path: Path, 
 
 def test_readers_go_on_while_writers_are_stopped_and_killed_and_replaced(path: Path, seed: int, thorough: bool) -> None:
     """Nothing acknowledged is lost, no reader waits for a writer that sleeps, and the next writer opens at once."""
-    seconds = 200 if thorough else 30
+    seconds = 200 if thorough else 25
     ledger, end, random = _founded(path, seed), time.monotonic() + seconds, Random(seed)
     kills, stops, longest, commits = 0, 0, 0.0, 0
     with contextlib.ExitStack() as stack:

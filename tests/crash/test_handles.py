@@ -164,7 +164,7 @@ def _call(store: Store, number: int, calls: list[int]) -> None:
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors and maps are counted in /proc")
 def test_handles_that_come_and_go_leave_nothing_behind(path: Path, seed: int, thorough: bool) -> None:
     """Thousands of readers, with snapshots, lookups and errors, while a writer works."""
-    ledger, opened = Ledger(), 10_000 if thorough else 1_000
+    ledger, opened = Ledger(), 10_000 if thorough else 400
     with Child(partial(_found, path, seed, ledger)) as founder:
         assert founder.hear() is None
     with (
