@@ -58,13 +58,17 @@ def remove_unborn(parent: str, name: str) -> None:
                 continue
             files.remove_tree(path)
             lock.release()
-        # Subtle: one just begun is not locked yet, and empty. One that is not was locked, and lost LOCK with the power.
-        elif found.startswith(f".{name}.old-") or not _seems_empty(path):
+        elif found.startswith(f".{name}.old-") or _has_lost_lock(path):
             files.remove_tree(path)
 
 
-def _seems_empty(path: str) -> bool:
+def _has_lost_lock(path: str) -> bool:
+    """Whether something is there, and no LOCK: it was made before all else, so the power has taken it.
+
+    Subtle: the names are read at once. One just begun is empty, and then has LOCK, maybe since we looked for it.
+    """
     try:
-        return not os.listdir(path)
+        names = os.listdir(path)
     except OSError:
-        return True
+        return False
+    return bool(names) and LOCK not in names

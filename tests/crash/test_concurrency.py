@@ -127,7 +127,7 @@ def _write(path: Path, ledger: Ledger, random: Random, end: float, say: Say, *, 
         elif now - build > pace * BUILD and not bank.building:
             bank.build()
             build = time.monotonic()
-        elif random.random() < 0.002:
+        elif random.random() < 0.002 and end < math.inf:  # who is to be stopped must be the writer at any moment
             bank.reopen()
         else:
             bank.step()
