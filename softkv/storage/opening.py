@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy.schema import CreateTable
 
-from softkv.errors import InputError, NotAStore, StoreDamaged, StoreError, StoreExists, StoreNotFound
+from softkv.errors import InputError, NotAStore, StoreDamaged, StoreError, StoreExists, StoreLocked, StoreNotFound
 from softkv.storage import files, locks
 from softkv.storage.acknowledged import require_at_close
 from softkv.storage.batch import shown
@@ -133,17 +133,26 @@ def create_writer(directory: str, *, force: bool) -> Writer:
     remove_unborn(parent, os.path.basename(directory))
     building = os.path.join(parent, f".{os.path.basename(directory)}.new-{secrets.token_hex(4)}")
     files.make_directory(building)
+    moved = False
     try:
         lock = locks.lock_writer(building)
         try:
             _fill(building)
             _move_into_place(building, directory)
+            moved = True
             files.sync_directory(parent)
             lock.path = os.path.join(directory, LOCK)
             return _writer(directory, lock)
         except BaseException:
             lock.release()
             raise
+    except StoreError as error:
+        # Somebody else who makes it, and looked here between two of our calls, took this for what a crash had left.
+        overtaken = not moved and not os.path.lexists(building)
+        files.remove_tree(building)
+        if overtaken:
+            raise StoreLocked(f"{directory} is being made by another process. Try again in a moment.", None) from error
+        raise
     except BaseException:
         files.remove_tree(building)
         raise
@@ -172,6 +181,8 @@ def is_vacant(directory: str) -> bool:
     """Whether a store may be made here: nothing is there, or an empty directory."""
     try:
         return not os.path.lexists(directory) or (os.path.isdir(directory) and not os.listdir(directory))
+    except FileNotFoundError:  # it has gone between two looks
+        return True
     except OSError as error:
         raise files.translated(error, f"cannot look at {directory}") from error
 
