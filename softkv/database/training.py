@@ -258,11 +258,8 @@ def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
     if queries is None or targets is None:
         raise InputError("expected queries and their targets together, or neither.")
     vectors = np.asarray(queries, np.float32)
-    if vectors.ndim != 2 or vectors.shape[1] != view.layout.key_width or not np.isfinite(vectors).all():
-        raise ShapeError(
-            f"expected queries to learn from as finite vectors of width {view.layout.key_width}, one in each row, got "
-            f"shape {vectors.shape}."
-        )
+    if not np.isfinite(vectors).all():
+        raise ShapeError("expected queries to learn from as finite vectors. Leave those with inf or NaN out.")
     if len(vectors) < FEWEST or len(targets) != len(vectors):
         raise ShapeError(
             f"expected at least {FEWEST} queries and a target for each, got {len(vectors)} queries and {len(targets)} "

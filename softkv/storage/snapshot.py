@@ -161,7 +161,9 @@ class Snapshot:
         if self._roster is None:
             return np.empty(0, np.int64)
         order = require_rows(self._roster.in_order(self.commit), self.rows, self.path)
-        if not np.array_equal(np.sort(order), np.flatnonzero(self.live)):
+        named = np.zeros(self.rows, np.bool_)
+        named[order] = True
+        if len(order) != len(self) or not np.array_equal(named, self.live):
             raise StoreDamaged(
                 f"{self.path}: the list of items and the record of the dead disagree. Run `softkv check`."
             )

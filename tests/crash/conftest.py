@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from softkv.database import estimating, indexing
 from tests.crash import recorder
 
 
@@ -31,3 +32,16 @@ def quick(tmp_path: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir=shared))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores count as large from the first item on, and few queries are rehearsed; children inherit it."""
+    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(indexing, "REHEARSED", 400)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the store of a test lies."""
+    return tmp_path / "shared.softkv"

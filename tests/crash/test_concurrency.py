@@ -17,7 +17,6 @@ from random import Random
 import pytest
 
 import softkv
-from softkv.database import estimating, indexing
 from softkv.errors import StoreLocked
 from softkv.storage import check
 from tests.crash.auditors import Tally, read
@@ -25,26 +24,13 @@ from tests.crash.bank import COLUMNS, Bank, audit
 from tests.crash.children import PATIENCE, Child, Say
 from tests.crash.ledger import Ledger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small")]
 
 READERS = 3
 LONGEST = 5.0  # seconds that no call of a reader may take, on a busy machine
 COMPACTION, BUILD = 2.0, 4.0  # seconds between two
 OVERTAKING = 0.0005  # of the steps at which a compaction need not wait for an index to be built
 UNTOLD = 8  # messages of a writer before something happens to it, at most
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores count as large from the first item on, and few queries are rehearsed; the children inherit it."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
-    monkeypatch.setattr(indexing, "REHEARSED", 400)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the store of a test lies."""
-    return tmp_path / "bank.softkv"
 
 
 def test_readers_see_the_newest_commit_whole_whatever_a_writer_does(path: Path, seed: int, thorough: bool) -> None:

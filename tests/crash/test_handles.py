@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import softkv
-from softkv.database import estimating, indexing
 from softkv.errors import HandleClosed
 from softkv.storage import Store, check
 from tests.crash.auditors import Auditor, Tally
@@ -26,22 +25,9 @@ from tests.crash.bank import COLUMNS, WIDTH, Bank
 from tests.crash.children import PATIENCE, Child, Say
 from tests.crash.ledger import Ledger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small")]
 
 THREADS = 3
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores count as large from the first item on, and few queries are rehearsed; the children inherit it."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
-    monkeypatch.setattr(indexing, "REHEARSED", 400)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the store of a test lies."""
-    return tmp_path / "bank.softkv"
 
 
 def test_threads_read_through_a_handle_that_writes_compacts_builds_and_is_closed(

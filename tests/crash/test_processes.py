@@ -31,12 +31,6 @@ LONG = 4.0  # seconds; no reader ever waits for a lock, and SQLite would give up
 ONE = np.ones((1, 2), np.float32)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the store of a test lies."""
-    return tmp_path / "shared.softkv"
-
-
 # One writer, three readers
 
 

@@ -32,12 +32,6 @@ PLAIN: dict[str, Any] = {"value": "number", "compatibility": "dot", "temperature
 FENCED = (WriterFenced, HandlePoisoned)  # at the first attempt, and at those after one that failed in its middle
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the store of a test lies."""
-    return tmp_path / "taken.softkv"
-
-
 def test_a_writer_that_wakes_up_late_is_fenced_and_has_changed_nothing(
     path: Path, seed: int, thorough: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

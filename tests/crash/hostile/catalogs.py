@@ -34,6 +34,12 @@ def temperature(value: str) -> str:
     return f'{{"compatibility": "cosine", "temperature": {{"value": {value}, "origin": "given", "items": 1}}}}'
 
 
+def embedder(name: str, width: int = 4) -> str:
+    """Settings with an embedder of this name."""
+    facts = {"name": name, "width": width, "normalised": True, "query_prompt": None, "document_prompt": None}
+    return json.dumps({"embedder": {**facts, "fingerprint": [[0.1] * 32] * 6}, "compatibility": "cosine"})
+
+
 def swapped_schema(name: str, before: str, after: str) -> Callable[[Path], None]:
     """A case in which the text of a table is another."""
     return sql(f"UPDATE sqlite_master SET sql = replace(sql, '{before}', '{after}') WHERE name = '{name}'")
@@ -230,58 +236,10 @@ for name, settings in {
     "a kind that is none": '{"value": "pickle"}',
     "a compatibility that is a list": '{"compatibility": ["cosine"]}',
     "a compatibility that is none": '{"compatibility": "os.system"}',
-    "an embedder that is a module": json.dumps(
-        {
-            "embedder": {
-                "name": "os:system",
-                "width": 4,
-                "normalised": True,
-                "query_prompt": None,
-                "document_prompt": None,
-                "fingerprint": [[0.1] * 32] * 6,
-            },
-            "compatibility": "cosine",
-        }
-    ),
-    "an embedder that is a path": json.dumps(
-        {
-            "embedder": {
-                "name": "../elsewhere",
-                "width": 4,
-                "normalised": True,
-                "query_prompt": None,
-                "document_prompt": None,
-                "fingerprint": [[0.1] * 32] * 6,
-            },
-            "compatibility": "cosine",
-        }
-    ),
-    "an embedder with escapes": json.dumps(
-        {
-            "embedder": {
-                "name": "./\x1b[2J\x1b]0;owned\x07",
-                "width": 4,
-                "normalised": True,
-                "query_prompt": None,
-                "document_prompt": None,
-                "fingerprint": [[0.1] * 32] * 6,
-            },
-            "compatibility": "cosine",
-        }
-    ),
-    "an embedder of width 2^60": json.dumps(
-        {
-            "embedder": {
-                "name": "static",
-                "width": 1 << 60,
-                "normalised": True,
-                "query_prompt": None,
-                "document_prompt": None,
-                "fingerprint": [[0.1] * 32] * 6,
-            },
-            "compatibility": "cosine",
-        }
-    ),
+    "an embedder that is a module": embedder("os:system"),
+    "an embedder that is a path": embedder("../elsewhere"),
+    "an embedder with escapes": embedder("./\x1b[2J\x1b]0;owned\x07"),
+    "an embedder of width 2^60": embedder("static", 1 << 60),
     "an embedder that is a number": '{"embedder": 7}',
     "a lone surrogate": '{"x": "\\ud800"}',
 }.items():
