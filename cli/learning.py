@@ -109,8 +109,12 @@ def fit(
         raise click.UsageError("columns are those of a file; name it with --queries")
     with softkv.open(path, "w") as db:
         if drop:
-            db.forget_fit()
-            output.say("dropped: keys are compared as they are given")
+            dropped = db.forget_fit()
+            output.say(
+                "dropped: keys are compared as they are given"
+                if dropped
+                else "nothing was learned, so there is nothing to drop"
+            )
             return
         queries, targets = None, None
         if source is not None:

@@ -113,7 +113,10 @@ def test_fit_learns_and_forgets(store: Path) -> None:
     assert json.loads(ran(*ask, "--no-projection").out) == before
     plain = ran("compare", "--vector", "1,0,0,0", "--no-projection", "--db", store)
     assert json.loads(plain.out)["soft"]["log_mass"] == pytest.approx(before["log_mass"], rel=1e-6)
+    assert json.loads(ran("info", "--db", store).out)["projection"] == "learned"
     assert ran("fit", "--drop", "--db", store) == (0, "", "dropped: keys are compared as they are given\n")
+    assert ran("fit", "--drop", "--db", store) == (0, "", "nothing was learned, so there is nothing to drop\n")
+    assert json.loads(ran("info", "--db", store).out)["projection"] is None
     assert json.loads(ran(*ask).out) == before
     assert whole(store)
 
@@ -128,7 +131,7 @@ def test_fit_learns_from_queries_with_their_answers(store: Path, asked: Path) ->
 
 def test_an_interrupted_fit_changes_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends it with a line; keys are compared as before."""
-    learned = training.fit
+    learned = training.best_fit
 
     def then_ctrl_c(*given: Any, **options: Any) -> Any:
         found = learned(*given, **options)
@@ -137,7 +140,7 @@ def test_an_interrupted_fit_changes_nothing(store: Path, monkeypatch: pytest.Mon
 
     ask = ("query", "--vector", "1,0,0,0", "--db", store)
     before = ran(*ask)
-    monkeypatch.setattr(training, "fit", then_ctrl_c)
+    monkeypatch.setattr(training, "best_fit", then_ctrl_c)
     done = ran("fit", "--rank", 2, "--db", store)
     assert (done.code, done.out) == (130, "")
     assert "Nothing is lost" in done.err

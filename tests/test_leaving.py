@@ -20,16 +20,19 @@ def scores(some: np.ndarray, start: int, stop: int) -> np.ndarray:
     return KEYS[some] @ KEYS[start:stop].T
 
 
-def one_by_one(values: np.ndarray, temperature: float, k: int | None, asked: np.ndarray) -> float:
+def one_by_one(
+    values: np.ndarray, temperature: float, k: int | None, asked: np.ndarray, shares: np.ndarray | None = None
+) -> float:
     """The mean loss, with a loop over the items and nothing shared between them."""
-    losses = []
+    losses, heard = [], []
+    shares = np.ones(ITEMS) if shares is None else shares
     for item in asked.tolist():
         others = [other for other in range(ITEMS) if other != item]
         if values.ndim == 1 and not any(values[other] == values[item] for other in others):
             continue
         others.sort(key=lambda other: -float(KEYS[item] @ KEYS[other]))
         logits = np.array([float(KEYS[item] @ KEYS[other]) / temperature for other in others[:k]], np.longdouble)
-        weights = np.exp(logits - logits.max())
+        weights = np.exp(logits - logits.max()) * shares[others[:k]]
         weights /= weights.sum()
         if values.ndim == 1:
             right = sum(w for w, other in zip(weights, others, strict=False) if values[other] == values[item])
@@ -37,7 +40,8 @@ def one_by_one(values: np.ndarray, temperature: float, k: int | None, asked: np.
         else:
             blended = sum(w * values[other] for w, other in zip(weights, others, strict=False))
             losses.append(((blended - values[item]) ** 2).sum())
-    return float(np.mean(losses))
+        heard.append(shares[item])
+    return float(np.average(losses, weights=heard))
 
 
 @pytest.mark.parametrize("block", [7, 1000])
@@ -53,6 +57,28 @@ def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: py
             assert found.full[number] == pytest.approx(one_by_one(values, temperature, None, asked), rel=1e-9)
             for k in (1, 5):
                 assert found.best[k][number] == pytest.approx(one_by_one(values, temperature, k, asked), rel=1e-9)
+
+
+@pytest.mark.parametrize("values", [LABELS, NUMBERS], ids=["labels", "vectors"])
+def test_items_count_as_much_as_their_shares(values: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those who answer, and as those who are asked."""
+    monkeypatch.setattr(leaving, "BLOCK", 7)
+    shares = np.random.default_rng(1).uniform(0.1, 5, ITEMS)
+    found = left_out(scores, values, np.arange(ITEMS), TEMPERATURES, rows=ITEMS, ks=[5], shares=shares)
+    for number, temperature in enumerate(TEMPERATURES):
+        for k, losses in ((None, found.full), (5, found.best[5])):
+            expected = one_by_one(values, temperature, k, np.arange(ITEMS), shares)
+            assert losses[number] == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_label_is_more_than_certain() -> None:
+    """Where items are told apart perfectly the loss is 0, not a rounding below it."""
+    keys = np.repeat(np.eye(4) * 3, 10, axis=0).astype(np.float32)
+    labels = np.repeat(np.arange(4), 10)
+    found = left_out(
+        lambda some, start, stop: keys[some] @ keys[start:stop].T, labels, np.arange(40), np.array([0.01]), rows=40
+    )
+    assert 0 <= found.full[0] < 1e-6
 
 
 def test_an_item_with_a_label_of_its_own_is_not_asked() -> None:

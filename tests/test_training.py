@@ -10,6 +10,7 @@ import pytest
 import softkv
 from softkv import errors
 from softkv.database import estimating, indexed, indexing, training
+from softkv.learning import fitting
 
 ITEMS, WIDTH = 900, 8
 
@@ -38,7 +39,7 @@ KEYS, QUERIES = keys_of(0, ITEMS), keys_of(1, 100)
 def quick() -> Iterator[None]:
     """Few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "STEPS", 60)
+        patch.setattr(fitting, "STEPS", 60)
         patch.setattr(indexing, "REHEARSED", 300)
         yield
 

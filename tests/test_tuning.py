@@ -36,6 +36,12 @@ def test_where_all_are_equal_the_search_ends() -> None:
     assert chosen(found, measure="log-loss", asked=asked, items=3).loss == 1.0
 
 
+def test_of_equals_the_mildest_is_chosen() -> None:
+    """Where labels are told apart perfectly, the temperature that is least sure of itself is as good as any."""
+    found, _ = curves(lambda some: Losses(np.maximum(some - 0.5, 0.0), {}, 3), "dot", 1.0)
+    assert chosen(found, measure="log-loss", asked=3, items=3).temperature == pytest.approx(0.5, rel=0.16)
+
+
 def test_ways_to_compare_are_beside_each_other() -> None:
     """The lowest of all curves is chosen."""
     near, far = (curves(bowl(best), name, 1.0)[0] for name, best in (("dot", 1.0), ("cosine", 2.0)))

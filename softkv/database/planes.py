@@ -15,15 +15,12 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.database.question import Compared, Question
 from softkv.database.view import View
-from softkv.learning.slopes import Plane, moments
+from softkv.learning.slopes import planes
 from softkv.maths.compatibility import compatibility_of
 from softkv.storage import ValueKind
 from softkv.storage.layout import Matrix
 
-BLOCK = 1 << 12  # rows at a time
 TOGETHER = 256  # queries at a time
-
-Floats = npt.NDArray[np.float64]
 
 
 def reads_planes(view: View, question: Question) -> bool:
@@ -51,17 +48,16 @@ def on_planes(
     for start in range(0, len(values), TOGETHER):
         some = slice(start, start + TOGETHER)
         queries = question.queries[some]
-        scorer = compatibility_of(compared).ask(queries, 1.0 / temperatures[some, None].astype(np.float32))
-        means = np.zeros((len(queries), 1))
-        for first in range(0, len(keys), BLOCK):
-            rows = slice(first, first + BLOCK)
-            weights = np.exp(scorer(keys[rows], first).astype(np.float64) - answers.log_mass[some, None])
-            if mask is not None:
-                weights = np.where(mask[some if len(mask) > 1 else slice(None), rows], weights, 0.0)
-            means = means + weights @ moments(learned.features(keys[rows]), numbers[rows].astype(np.float64))
-        features = learned.features(queries)
-        plane = Plane.of_means(means, features.shape[1], learned.ridge)
-        values[some] = plane.at(features).reshape(values[some].shape)
+        plane = planes(
+            compatibility_of(compared).ask(queries, 1.0 / temperatures[some, None].astype(np.float32)),
+            answers.log_mass[some],
+            keys,
+            numbers,
+            features=learned.features,
+            ridge=learned.ridge,
+            allowed=None if mask is None else mask[some if len(mask) > 1 else slice(None)],
+        )
+        values[some] = plane.at(learned.features(queries)).reshape(values[some].shape)
         variance = spreads[some].reshape(-1) ** 2 - plane.explained
         spreads[some] = np.sqrt(np.maximum(variance, 0.0)).reshape(spreads[some].shape)
     return replace(answers, value=values, spread=spreads)

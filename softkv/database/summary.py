@@ -51,6 +51,7 @@ class Info:
     embedder: str | None
     temperature: float | None
     temperature_from: str | None  # "rule", "given" or "tuned", and from how many items
+    projection: str | None  # "learned" where `fit` was, by which lookups then compare
     bytes_on_disk: int
     backend: str  # what builds indexes, and where
     index: IndexInfo | None = None  # None when there is none: lookups scan
@@ -86,6 +87,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         embedder=profile.embedder.name if profile.embedder else None,
         temperature=found.value if found else None,
         temperature_from=f"{found.origin}, from {found.items:,} items" if found else None,
+        projection=None if profile.projection is None else "learned",
         bytes_on_disk=_size(path),
         backend=backend_name(),
         index=_index(view),

@@ -22,11 +22,10 @@ from softkv.database.learned import PREFIX, Learned
 from softkv.database.profile import Profile, Temperature
 from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError
-from softkv.learning.fitting import STEPS, Examples, Fitted, fit
-from softkv.learning.leaving import Losses, left_out
+from softkv.learning.fitting import Examples, best_fit
 from softkv.learning.slopes import WIDEST
-from softkv.learning.tuning import Curve, Tuned, chosen, curves
-from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
+from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items
+from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.storage import Store, ValueKind
 from softkv.storage.layout import Rows
 
@@ -34,7 +33,6 @@ MOST = 50_000  # items that are looked at; of more, so many are drawn
 FEWEST = 20  # items that anything can be learned from
 PAIRS = MOST * MOST  # scores of a pass, at most
 LARGEST_RANK = 384  # unless another is asked for
-RIDGES = (0.3, 0.03)  # of planes that are tried
 MEASURES = {ValueKind.LABEL: "log-loss", ValueKind.TEXT: "effective number"}
 
 Told = Callable[[str, int, int], None]
@@ -83,30 +81,23 @@ def learn(
     _check_planes(view, planes, directions)
     rank = _checked_rank(view, rank)
 
-    def one(ridge: float | None) -> Fitted:
-        name = "fitting" if ridge is None else f"fitting planes, ridge {ridge:g}"
-        progress = None if told is None else lambda done, total: told(name, done, total)
-        return fit(items, asking, directions=directions, ridge=ridge, rank=rank, seed=seed, steps=STEPS, told=progress)
-
-    ridges: list[float | None] = [None] if planes is not True else []
-    if planes or (planes is None and _may_have_planes(view, directions)):
-        ridges += RIDGES
-    tried = [(one(ridge), ridge) for ridge in ridges]
-    fitted, ridge = min(tried, key=lambda pair: pair[0].loss)
+    may = _may_have_planes(view, directions)
+    planes = (None if may else False) if planes is None else planes
+    fitted = best_fit(items, asking, directions=directions, planes=planes, rank=rank, seed=seed, told=told)
     found = Fit(
         items=len(rows),
         rank=len(fitted.metric.factors),
         measure=MEASURES.get(view.layout.kind, "squared error") if items.labels else "squared error",
         loss=fitted.loss,
-        before=tried[0][0].before,
-        planes=ridge is not None,
+        before=fitted.before,
+        planes=fitted.ridge is not None,
         steps=fitted.steps,
         seconds=time.monotonic() - started,
         curve=fitted.curve,
     )
     facts = {"items": found.items, "measure": found.measure, "loss": found.loss, "before": found.before}
     learned = Learned(
-        fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), ridge, {**facts, "seed": seed}
+        fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), fitted.ridge, {**facts, "seed": seed}
     )
     _keep(store, lock, view, learned)
     return found
@@ -130,18 +121,19 @@ def _keep(store: Store, lock: threading.RLock, view: View, learned: Learned) -> 
         _remember(store, name)
 
 
-def forget(store: Store) -> None:
-    """Compare as if nothing had ever been learned."""
-    _remember(store, None)
+def forget(store: Store) -> bool:
+    """Compare as if nothing had ever been learned; returns whether anything had been."""
+    return _remember(store, None)
 
 
-def _remember(store: Store, name: str | None) -> None:
+def _remember(store: Store, name: str | None) -> bool:
     profile = Profile.of(store.settings)
     if profile.projection == name:
-        return
+        return False
     store.configure(replace(profile, projection=name).settings())
     if profile.projection is not None:
         store.drop_index(profile.projection)
+    return True
 
 
 def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed: int, told: Told | None) -> Tuned:
@@ -161,29 +153,19 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
         who = np.random.default_rng(seed).choice(rows, max(256, PAIRS // len(rows)), replace=False)
     for compatibility in compatibilities:
         progress = None if told is None else lambda done, total, name=compatibility: told(f"tuning {name}", done, total)
-        usual = view.temperature_by_rule(compatibility)
-
-        def lose(temperatures: Any, compatibility: str = compatibility, progress: Any = progress) -> Losses:
-            return left_out(
-                _scores(keys, live, compatibility), values, who, temperatures, rows=len(keys), ks=ks, told=progress
-            )
-
-        fresh, asked = curves(lose, compatibility, usual, ks)
+        fresh, asked = curves_of_items(
+            keys,
+            values,
+            compatibility=compatibility,
+            first=view.temperature_by_rule(compatibility),
+            asked=who,
+            live=live,
+            ks=ks,
+            told=progress,
+        )
         found += fresh
     measure = MEASURES.get(view.layout.kind, "squared error")
     return chosen(found, measure=measure, asked=asked, items=len(rows))
-
-
-def _scores(keys: Any, live: Any, compatibility: str) -> Any:
-    compared = compatibility_of(compatibility)
-
-    def scores(some: Rows, start: int, stop: int) -> npt.NDArray[np.floating]:
-        block: npt.NDArray[np.floating] = np.array(compared.ask(keys[some], 1.0)(keys[start:stop], start))
-        if live is not None:
-            block[:, ~live[start:stop]] = -np.inf
-        return block
-
-    return scores
 
 
 def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:

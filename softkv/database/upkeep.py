@@ -168,10 +168,10 @@ class Upkeep(Reader):
             told=progress,
         )
 
-    def forget_fit(self) -> None:
-        """Compare as if nothing had ever been learned."""
+    def forget_fit(self) -> bool:
+        """Compare as if nothing had ever been learned; returns whether anything had been."""
         with self._changing, self._lock:
-            training.forget(self._store)
+            return training.forget(self._store)
 
     def drop_index(self) -> None:
         """Forget the index; lookups scan again."""

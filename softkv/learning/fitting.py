@@ -13,7 +13,7 @@ Shapes: n items, d key width, r rank, p value width, b items asked at a time.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,13 @@ STEPS = 400
 LOOKS = 20  # at the judges
 PATIENCE = 6  # looks without anything better
 RATE = 0.07  # of a step, beside a typical entry of L
+RIDGES = (0.3, 0.03)  # of planes that are tried
 WARMER = np.geomspace(0.5, 2.0, 15)  # temperatures that are tried in the end
 
 Array = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.int64]
 Told = Callable[[int, int], object]
+NamedTold = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,32 @@ class Fitted:
     before: float  # that of the metric that it started from
     steps: int
     curve: tuple[tuple[int, float], ...]  # the loss after so many steps
+    ridge: float | None = None  # λ of the planes through numbers, None where they are averaged
+
+
+def best_fit(
+    items: Examples,
+    asking: Examples | None = None,
+    *,
+    directions: bool = False,
+    planes: bool | None = False,
+    rank: int | None = None,
+    seed: int = 0,
+    told: NamedTold | None = None,
+) -> Fitted:
+    """The best of the metrics that average, that read numbers off planes, or (`planes` is None) of all of these.
+
+    What is said of before goes for the first that was tried.
+    """
+
+    def one(ridge: float | None) -> Fitted:
+        name = "fitting" if ridge is None else f"fitting planes, ridge {ridge:g}"
+        progress = None if told is None else lambda done, total: told(name, done, total)
+        return fit(items, asking, directions=directions, ridge=ridge, rank=rank, seed=seed, told=progress)
+
+    ridges = {None: (None, *RIDGES), True: RIDGES, False: (None,)}[planes]
+    tried = [one(ridge) for ridge in ridges]
+    return replace(min(tried, key=lambda fitted: fitted.loss), before=tried[0].before)
 
 
 def fit(
@@ -72,7 +100,7 @@ def fit(
     ridge: float | None = None,
     rank: int | None = None,
     seed: int = 0,
-    steps: int = STEPS,
+    steps: int | None = None,
     told: Told | None = None,
 ) -> Fitted:
     """The metric by which these items predict each other best, or what is asked of them, if that is given.
@@ -80,7 +108,7 @@ def fit(
     `ridge` is λ of the plane through numbers (n, 1) as values, None for their mean.
     """
     fitting = _Fitting(items, asking, directions=directions, ridge=ridge, seed=seed)
-    return fitting.run(fitting.start(rank), steps, told or (lambda _done, _total: None))
+    return fitting.run(fitting.start(rank), STEPS if steps is None else steps, told or (lambda _done, _total: None))
 
 
 class _Fitting:
@@ -147,7 +175,7 @@ class _Fitting:
                 break
         kept, best = self.warmed(kept, best)
         metric = Metric((kept / self.units).astype(np.float32), self.centre.astype(np.float32), self.directions)
-        return Fitted(metric, self.units, self._loss(best), self._loss(before), done, tuple(curve))
+        return Fitted(metric, self.units, self._loss(best), self._loss(before), done, tuple(curve), self.ridge)
 
     def _loss(self, judged: float) -> float:
         """A loss as the values are given."""

@@ -46,23 +46,30 @@ def left_out(
     *,
     rows: int,
     ks: Sequence[int] = (),
+    shares: Floats | None = None,
     told: Told | None = None,
 ) -> Losses:
-    """The losses of these items; `values` are codes of labels (rows,) or vectors (rows, p)."""
+    """The losses of these items; `values` are codes of labels (rows,) or vectors (rows, p).
+
+    `shares` (rows,) is how much each item counts, as one who answers and as one who is asked. The k best are those of
+    the best scores, however much they count.
+    """
     full, best, count = np.zeros(len(temperatures)), {k: np.zeros(len(temperatures)) for k in ks}, 0
+    shares, divisor = np.ones(rows) if shares is None else shares, 0.0
     for start in range(0, len(asked), TOGETHER):
         some = asked[start : start + TOGETHER]
-        state = _State(some, values, temperatures, max(ks, default=0))
+        state = _State(some, values, temperatures, max(ks, default=0), shares)
         for first, block in _blocks(scores, some, rows):
             state.add(first, block)
         known = state.known
-        count += int(known.sum())
-        full += state.losses()[:, known].sum(1)
+        count, heard = count + int(known.sum()), shares[some[known]]
+        divisor += float(heard.sum())
+        full += state.losses()[:, known] @ heard
         for k in ks:
-            best[k] += state.losses_of_best(k)[:, known].sum(1)
+            best[k] += state.losses_of_best(k)[:, known] @ heard
         if told is not None:
             told(start + len(some), len(asked))
-    divisor = max(count, 1)
+    divisor = divisor or 1.0
     return Losses(full / divisor, {k: one / divisor for k, one in best.items()}, count)
 
 
@@ -78,8 +85,8 @@ def _blocks(scores: Scores, some: Rows, rows: int) -> Iterator[tuple[int, Array]
 class _State:
     """What was added up for some items so far."""
 
-    def __init__(self, asked: Rows, values: Array, temperatures: Floats, most: int) -> None:
-        self.asked, self.values, self.temperatures = asked, values, temperatures
+    def __init__(self, asked: Rows, values: Array, temperatures: Floats, most: int, shares: Floats) -> None:
+        self.asked, self.values, self.temperatures, self.shares = asked, values, temperatures, shares
         shape = len(temperatures), len(asked)
         self.labels = values.ndim == 1
         self.peak, self.mass = np.full(len(asked), -np.inf), np.zeros(shape)
@@ -102,8 +109,10 @@ class _State:
         base = np.where(np.isfinite(fresh), fresh, 0.0)
         block = block - base[:, None].astype(block.dtype)
         some = None if self.labels else self.values[first : first + block.shape[1]]
+        shares = self.shares[first : first + block.shape[1]].astype(block.dtype)
         for number, temperature in enumerate(self.temperatures.tolist()):
             weights = np.exp(block * block.dtype.type(1.0 / temperature))
+            weights *= shares
             kept = np.exp((np.where(np.isfinite(self.peak), self.peak, -np.inf) - base) / temperature)
             self.mass[number] = self.mass[number] * kept + weights.sum(1, dtype=np.float64)
             if some is not None:
@@ -117,12 +126,13 @@ class _State:
         same = self.values[self.asked][:, None] == self.values[first : first + block.shape[1]][None, :]
         items, places = np.nonzero(same & (block > -np.inf))
         scores = block[items, places].astype(np.float64) + base[items]
-        fresh = self.right_peak.copy()
+        shares, fresh = self.shares[places + first], self.right_peak.copy()
         np.maximum.at(fresh, items, scores)
         there = np.isfinite(fresh)
         moved = np.where(there, self.right_peak - np.where(there, fresh, 0.0), -np.inf)
         for number, temperature in enumerate(self.temperatures.tolist()):
-            sums = np.bincount(items, np.exp((scores - fresh[items]) / temperature), len(self.asked))
+            weights = np.exp((scores - fresh[items]) / temperature) * shares
+            sums = np.bincount(items, weights, len(self.asked))
             self.right[number] = self.right[number] * np.exp(moved / temperature) + sums
         self.right_peak = fresh
 
@@ -139,7 +149,7 @@ class _State:
             with np.errstate(divide="ignore", invalid="ignore"):
                 apart = (self.peak - self.right_peak) / self.temperatures[:, None]
                 found: Floats = apart + np.log(self.mass) - np.log(self.right)
-            return found
+            return np.maximum(found, 0.0)  # below 0 is only rounding: no label is more than certain
         with np.errstate(invalid="ignore"):
             off = self.total / self.mass[:, :, None] - self.values[self.asked]
         return np.asarray((off * off).sum(2), np.float64)
@@ -152,7 +162,7 @@ class _State:
         found = np.empty((len(self.temperatures), len(self.asked)))
         for number, temperature in enumerate(self.temperatures.tolist()):
             with np.errstate(invalid="ignore"):
-                weights = np.exp((scores - scores[:, :1]).astype(np.float64) / temperature)
+                weights = np.exp((scores - scores[:, :1]).astype(np.float64) / temperature) * self.shares[rows]
             weights /= weights.sum(1, keepdims=True)
             if self.labels:
                 right = (weights * (self.values[rows] == self.values[self.asked][:, None])).sum(1)

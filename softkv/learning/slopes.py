@@ -7,12 +7,16 @@ covariances of one blend. λ holds it flat where the items around a query do not
 Shapes: b queries, n rows, d width of the features.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from softkv.maths.compatibility import Scorer
+
 Array = npt.NDArray[np.floating]
+BLOCK = 1 << 12  # rows that are weighted at a time
 WIDEST = 32  # features: a plane through more of them would need as many neighbours, and d² sums for each
 
 
@@ -68,6 +72,34 @@ class Plane:
         base = self.height - (self.slope * self.middle).sum(1)
         found: Array = numbers[None, :] - self.slope @ features.T - base[:, None]
         return found
+
+
+def planes(
+    scorer: Scorer,
+    log_mass: Array,
+    keys: Array,
+    numbers: Array,
+    *,
+    features: Callable[[Array], Array],
+    ridge: float,
+    shares: Array | None = None,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> Plane:
+    """The plane of each query through all rows that it may see, from the logits of a lookup and their log mass (b,).
+
+    `features` says how the plane sees keys; `shares` (n,) how much each row counts.
+    """
+    means = np.zeros((len(log_mass), 1))
+    for first in range(0, len(keys), BLOCK):
+        rows = slice(first, first + BLOCK)
+        weights = np.exp(scorer(keys[rows], first).astype(np.float64) - log_mass[:, None])
+        if shares is not None:
+            weights = weights * shares[rows]
+        if allowed is not None:
+            weights = np.where(allowed[:, rows], weights, 0.0)
+        means = means + weights @ moments(features(keys[rows]), numbers[rows].astype(np.float64))
+    width = features(keys[:1]).shape[1]
+    return Plane.of_means(means, width, ridge)
 
 
 def moments(features: Array, numbers: Array) -> Array:

@@ -6,16 +6,18 @@ numbers of best rows, are tried the same way, where asked for.
 
 Does not remember the choice (database/training.py).
 
-Shapes: t temperatures.
+Shapes: n items, d key width, p value width, t temperatures.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from softkv.learning.leaving import Losses
+from softkv.learning.leaving import Losses, Rows, Scores, Told, left_out
+from softkv.maths.compatibility import Compatibility, compatibility_of
 
 STEP = 2.0**0.25  # from one temperature to the next
 STEPS = 10  # to each side of the first
@@ -39,8 +41,8 @@ class Curve:
 
     @property
     def best(self) -> tuple[float, float]:
-        """The lowest loss, and its temperature."""
-        return min(zip(self.losses, self.temperatures, strict=True))
+        """The lowest loss, and its temperature; of equals the highest, which is the least sure of itself."""
+        return min(zip(self.losses, self.temperatures, strict=True), key=lambda pair: (pair[0], -pair[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,42 @@ class Tuned:
             mark = " <" if temperature == self.temperature else ""
             lines.append(f"{temperature:10.4g} {loss:10.4g} {'█' * max(1, round(share * BAR))}{mark}")
         return "\n".join(lines)
+
+
+def curves_of_items(
+    keys: Any,
+    values: Any,
+    *,
+    compatibility: str | Compatibility,
+    first: float,
+    asked: Rows | None = None,
+    live: npt.NDArray[np.bool_] | None = None,
+    shares: Floats | None = None,
+    ks: Sequence[int] = (),
+    told: Told | None = None,
+) -> tuple[list[Curve], int]:
+    """The curves of one way to compare (n, d) keys, whose `values` are codes of labels (n,) or vectors (n, p).
+
+    Only `live` items answer, and those `asked` are left out in turn; all of them, if nothing is said.
+    """
+    compared = compatibility_of(compatibility)
+    scores = _scores(keys, live, compared)
+    who = np.arange(len(keys)) if asked is None else asked
+
+    def lose(temperatures: Floats) -> Losses:
+        return left_out(scores, values, who, temperatures, rows=len(keys), ks=ks, shares=shares, told=told)
+
+    return curves(lose, compared.name, first, ks)
+
+
+def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> Scores:
+    def scores(some: Rows, start: int, stop: int) -> npt.NDArray[np.floating]:
+        block: npt.NDArray[np.floating] = np.array(compared.ask(keys[some], 1.0)(keys[start:stop], start))
+        if live is not None:
+            block[:, ~live[start:stop]] = -np.inf
+        return block
+
+    return scores
 
 
 def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ()) -> tuple[list[Curve], int]:
