@@ -23,7 +23,7 @@ ALLOWED = {
     "answer": {"portrait", "errors"},
     "plain": {"answer", "maths", "errors"},
     "database": {"answer", "portrait", "transfer", "storage", "index", "embedders", "learning", "maths", "errors"},
-    "doors": {"database", "answer", "maths", "errors"},
+    "doors": {"database", "plain", "answer", "learning", "maths", "errors"},
 }
 HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")
 

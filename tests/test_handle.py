@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softkv
+from softkv import errors
 from softkv.database import import_from
 from softkv.errors import (
     AccessRefused,
@@ -531,3 +532,52 @@ def test_a_reader_finds_the_temperature_that_the_writer_leaves(tmp_path: Path) -
         db.delete([f"#{number}" for number in range(60, 65)])
         assert db.info().temperature_from == "rule, from 16 items"
         assert db.info().temperature != found
+
+
+@pytest.mark.parametrize("kind", ["number", "vector", "label", "text"])
+def test_items_get_other_values_and_keep_the_rest(tmp_path: Path, kind: str) -> None:
+    """Place, key vector, text and payload stay; the store blends the new values."""
+    old, new = {
+        "number": ([1.0, 2.0, 3.0], [7.0, 9.0]),
+        "vector": (np.eye(3), np.ones((2, 3))),
+        "label": (["a", "b", "a"], ["c", "b"]),
+        "text": (["one thing", "two things", "three things"], ["a rock", "a boat"]),
+    }[kind]
+    with softkv.open(tmp_path / "s", value=kind) as db:
+        db.add(["x", "y", "z"], old, texts=["red apples", None, "green pears"], payloads=[{"n": 1}, None, [2]])
+        before = [db.item(key) for key in db]
+        added = db.set_values(["z", "x"], new)
+        assert (added.count, added.replaced) == (2, 2)
+        assert list(db) == ["x", "y", "z"]
+        assert np.array_equal(db["x"], new[1])
+        assert np.array_equal(db["z"], new[0])
+        for was in before:
+            now = db.item(was.key)
+            assert (now.text, now.payload) == (was.text, was.payload)
+            assert np.array_equal(now.vector, was.vector)
+        if kind == "text":
+            assert db.lookup("red apples", temperature=0.01).texts[0].text == "a boat"
+        assert db.check().ok
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "error"),
+    [
+        (["x", "nobody"], [1.0, 2.0], errors.KeyMissing),
+        (["x", None], [1.0, 2.0], errors.KeyTextError),
+        (["#1"], [1.0], errors.KeyTextError),
+        (["x"], [1.0, 2.0], errors.ShapeError),
+        (["x"], ["text"], errors.KindError),
+        (["x"], [np.nan], errors.NotFinite),
+    ],
+    ids=["missing", "none", "nameless", "counts", "kind", "nan"],
+)
+def test_other_values_that_cannot_be_are_refused(tmp_path: Path, keys: Any, values: Any, error: type) -> None:
+    """And nothing is written."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["x", "y"], [1.0, 2.0], vectors=np.eye(2))
+        commit = db.info().commit
+        with pytest.raises(error):
+            db.set_values(keys, values)
+        assert (db.info().commit, dict(db)) == (commit, {"x": 1.0, "y": 2.0})
+        assert db.check().ok

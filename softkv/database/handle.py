@@ -18,8 +18,8 @@ from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
 from softkv.database.view import Findings, View
-from softkv.errors import KeyMissing, StoreError, StoreExists
-from softkv.storage import Added, Report, Store
+from softkv.errors import KeyMissing, KeyTextError, StoreError, StoreExists
+from softkv.storage import Added, Item, Report, Store
 from softkv.transfer import load
 
 
@@ -163,6 +163,44 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         """Without the temperature by rule: it suited items that are gone."""
         self._findings.forget()
         return replace(kept, temperature=kept.chosen_temperature)
+
+    def set_values(self, keys: Sequence[str], values: Any) -> Added:
+        """Give items other values, all of them or none. What they are compared by, their texts and payloads stay.
+
+        >>> import softkv, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
+        >>> with softkv.open(path) as db:
+        ...     added = db.add("two rooms by the park", 900, payloads={"year": 2020})
+        ...     added = db.set_values(["two rooms by the park"], [940])
+        ...     db["two rooms by the park"], db.item("two rooms by the park").payload
+        (940.0, {'year': 2020})
+        """
+        self._store.require_writable()
+        with self._changing:
+            what = intake.given(keys, values, None, None, None)
+            kept = self._items_with(what.keys or [])
+            profile = Profile.of(self._store.settings)
+            return self._store.append(
+                [one.vector for one in kept],
+                what.values,
+                keys=what.keys,
+                payloads=[one.payload for one in kept],
+                texts=[one.text for one in kept],
+                value_vectors=intake.embedded_values(what, profile, self._store.layout, self._embedding),
+                on_conflict="replace",
+            )
+
+    def _items_with(self, keys: Sequence[str | None]) -> list[Item]:
+        """The items with these keys, all of them."""
+        named = [key for key in keys if key is not None]
+        if len(named) < len(keys):
+            raise KeyTextError("expected the keys of items that are there, got None among them.")
+        snapshot = self._view().snapshot
+        rows = snapshot.find_many(named)
+        missing = [key for key, row in zip(named, rows, strict=True) if row < 0]
+        if missing:
+            raise KeyMissing(f"no item has the key {missing[0]!r} ({len(missing)} of {len(named)} keys are missing)")
+        return snapshot.items(rows)
 
     def __setitem__(self, key: str, value: Value) -> None:
         self.add(key, value, on_conflict="replace")

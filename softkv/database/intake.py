@@ -103,6 +103,13 @@ def prepared(
     return Prepared(vectors, what.values, what.keys, texts, value_vectors, what.payloads, replace(profile, value=kind))
 
 
+def embedded_values(what: Given, profile: Profile, layout: Layout | None, embedding: Embedding) -> Any:
+    """The vectors of texts as values; None for values of other kinds."""
+    if layout is None or layout.kind is not ValueKind.TEXT:
+        return None
+    return embedding.documents(_value_texts(what.values), profile.embedder, None)
+
+
 def _kind(values: Any, profile: Profile, layout: Layout | None) -> ValueKind:
     """The kind of the store, or of its first values, or the one that was asked for, if they can be that."""
     first = values[0] if hasattr(values, "__getitem__") and len(values) else None

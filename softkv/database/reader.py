@@ -14,6 +14,7 @@ import numpy as np
 
 from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
 from softkv.database import asking
+from softkv.database.columns import Columns
 from softkv.database.embedding import Embedding
 from softkv.database.evaluating import evaluate
 from softkv.database.given import array_of, comparison_of, place_of, temperatures_of, texts_of
@@ -94,6 +95,10 @@ class Reader(Mapping[str, Value]):
         rows = rows[place_of(start, "start") : place_of(stop, "stop")]
         for first in range(0, len(rows), AT_ONCE):
             yield from snapshot.items(rows[first : first + AT_ONCE])
+
+    def columns(self) -> Columns:
+        """All items as arrays, block by block, for models that take them up whole."""
+        return Columns.of(self._asked_view())
 
     # By likeness
 

@@ -1,0 +1,71 @@
+"""All items of a store as arrays, for models that take them up whole.
+
+Arrays come block by block, as views of the files where no row is dead, so that what takes them may be smaller or
+rounder than they are, or lie on another device. The order is that in which the rows lie on the disk.
+
+Does not compare anything.
+
+Shapes: n items, d key width, p value width.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.database.learned import Learned
+from softkv.database.view import View
+from softkv.storage import Item
+from softkv.storage.layout import Matrix
+
+BLOCK = 1 << 16  # rows of a block, unless another number is asked for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """The live items of one commit, and how the store compares them."""
+
+    commit: int
+    kind: str  # number, vector, label or text
+    labels: tuple[str, ...] | None  # the names of the codes
+    compatibility: str
+    temperature: float
+    learned: Learned | None  # what `fit` has learned
+    key_width: int
+    value_width: int
+    _view: View
+    _rows: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, view: View) -> "Columns":
+        """The columns of a store that is not empty."""
+        compatibility = view.profile.compatibility or "dot"
+        return cls(
+            commit=view.snapshot.commit,
+            kind=view.layout.kind.value,
+            labels=view.labels,
+            compatibility=compatibility,
+            temperature=view.temperature(compatibility).value,
+            learned=view.learned,
+            key_width=view.layout.key_width,
+            value_width=view.layout.value_width,
+            _view=view,
+            _rows=np.flatnonzero(view.snapshot.live),
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def blocks(self, rows: int = BLOCK) -> Iterator[tuple[Matrix, npt.NDArray[Any]]]:
+        """Key vectors (b, d), and numbers (b,), codes of labels (b,) or vectors (b, p), some items at a time."""
+        for block in self._view.snapshot.blocks(rows):
+            if block.live.all():
+                yield block.vectors, block.values
+            elif block.live.any():
+                yield block.vectors[block.live], block.values[block.live]
+
+    def items(self, start: int, stop: int) -> list[Item]:
+        """Everything about the items from one place to another."""
+        return self._view.snapshot.items(self._rows[start:stop])

@@ -1,0 +1,306 @@
+"""Soft lookup as scikit-learn estimators: a regressor, a classifier, and a transformer.
+
+    regressor    the weighted mean of what the training items were: Nadaraya–Watson kernel regression, or, with a
+                 projection, one whose kernel was learned and whose means may be read off planes
+    classifier   the distribution over the labels of the training items, and how much is known about a query at all
+    transformer  vectors in the light of those it was fitted on: each becomes the mean of what it is like
+
+Fitted, they hold items in memory, or on a given path as a store (held.py), which outlives them and may be asked by
+anybody.
+
+Does not import torch, and takes no sparse matrices: softkv compares all features.
+
+Shapes: n samples, d features, p outputs, c classes.
+"""
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.doors.held import Compared, Held, InMemory, Items, OnDisk, Way, require_kind
+from softkv.errors import InputError, KindError, MissingExtra
+
+try:
+    from sklearn.base import (
+        BaseEstimator,
+        ClassifierMixin,
+        ClassNamePrefixFeaturesOutMixin,
+        RegressorMixin,
+        TransformerMixin,
+    )
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+except ImportError as error:
+    raise MissingExtra("softkv.doors.sklearn", package="scikit-learn", extra="sklearn") from error
+
+FLOATS = (np.float64, np.float32)
+
+Array = npt.NDArray[Any]
+
+
+class _SoftKV(BaseEstimator):
+    """What the three have in common: their parameters, and asking."""
+
+    _by_rule = False  # whether no item says what it should have been answered
+
+    def __init__(
+        self,
+        *,
+        compatibility: Compared = "gaussian",
+        temperature: float | str = "auto",
+        k: int | None = None,
+        projection: bool = False,
+        tolerance: float = 0.01,
+        path: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        random_state: Any = 0,
+    ) -> None:
+        self.compatibility = compatibility
+        self.temperature = temperature
+        self.k = k
+        self.projection = projection
+        self.tolerance = tolerance
+        self.path = path
+        self.overwrite = overwrite
+        self.random_state = random_state
+
+    def decision_evidence(self, X: Any) -> Array:
+        """How much is known about each sample, (n,): the log of the summed exp(score / temperature) of all items.
+
+        Low where nothing that was learned is near; a threshold on it tells when to abstain.
+        """
+        found: Array = self._asked(X).log_mass
+        return found
+
+    @property
+    def temperature_(self) -> float:
+        """What scores are divided by."""
+        check_is_fitted(self)
+        return self.held_.temperature
+
+    def _asked(self, X: Any) -> Answers:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=FLOATS)
+        return self.held_.ask(X, k=None if self.k is None else min(self.k, self.n_items_), tolerance=self.tolerance)
+
+    def _hold(self, items: Items, sample_weight: Any) -> None:
+        way = self._way()
+        if sample_weight is not None:
+            # Subtle: log 0 is no number to add, and an item that counts nothing is no item.
+            weights = _check_sample_weight(sample_weight, items.keys, dtype=np.float64, ensure_non_negative=True)
+            kept = weights > 0
+            if not kept.any():
+                raise InputError("expected some sample with a weight above 0, got none.")
+            items = Items(items.keys[kept], items.values[kept], items.labels, weights[kept])
+        self.held_: Held
+        if self.path is None:
+            self.held_ = InMemory.of(items, way)
+        else:
+            self.held_ = OnDisk.of(items, way, self.path, overwrite=self.overwrite)
+        self.n_items_ = len(items.keys)
+
+    def _way(self) -> Way:
+        return Way(
+            self.compatibility,
+            _temperature(self.temperature),
+            _count(self.k),
+            _flag("projection", self.projection),
+            int(check_random_state(self.random_state).randint(1 << 31)),
+            self._by_rule,
+        )
+
+    def _take(self, path: str | os.PathLike[str], kinds: tuple[str, ...]) -> Any:
+        """Be fitted on what a store holds; gives the open store back."""
+        way = self._way()
+        held = OnDisk.there(path, way.temperature)
+        db = held.db()
+        require_kind(db, kinds, type(self).__name__)
+        info = db.info()
+        self.held_, self.n_items_, self.n_features_in_ = held, info.items, info.key_width
+        return db
+
+
+class SoftKVRegressor(RegressorMixin, _SoftKV):
+    """Predict numbers, one or several, as the weighted mean of those of the training samples.
+
+    >>> import numpy as np
+    >>> from softkv.doors.sklearn import SoftKVRegressor
+    >>> X = np.linspace(0, 6, 200)[:, None]
+    >>> model = SoftKVRegressor().fit(X, np.sin(X[:, 0]))
+    >>> bool(abs(model.predict([[1.0]])[0] - np.sin(1.0)) < 0.01)
+    True
+
+    Args:
+        compatibility: How samples are compared: "gaussian", "laplace", "cosine", "dot", "scaled_dot", or a function.
+        temperature: What scores are divided by; for "gaussian" the bandwidth squared. "auto" leaves each training
+            sample out and takes the temperature at which the others predict it best.
+        k: Average only the k heaviest samples.
+        projection: Learn by which directions samples differ in what is predicted, and compare by these.
+        tolerance: How far off a prediction may be, as a share of the standard deviation of the targets, on a path with
+            an index. In memory predictions are exact.
+        path: Where a store is to be made of the samples. Otherwise they are held in memory.
+        overwrite: Whether `fit` may erase a store that holds items already.
+        random_state: Chooses the samples that are asked where there are more than 50,000, and those that say when
+            a projection has learned enough.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVRegressor":
+        """Hold the samples (n, d) with their targets (n,) or (n, p); a weight is a log that is added to the logit."""
+        X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
+        y = np.asarray(y, np.float64)
+        self._hold(Items(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y), sample_weight)
+        self._column = y.ndim == 2 and y.shape[1] == 1
+        return self
+
+    @classmethod
+    def from_store(cls, path: str | os.PathLike[str], **parameters: Any) -> "SoftKVRegressor":
+        """A regressor that is fitted on what a store of numbers or vectors holds."""
+        model = cls(**parameters)
+        model._take(path, ("number", "vector"))
+        model._column = False
+        return model
+
+    def predict(self, X: Any) -> Array:
+        """The weighted means, (n,) or (n, p)."""
+        found = np.asarray(self._asked(X).value, np.float64)
+        return found[:, None] if self._column else found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+
+class SoftKVClassifier(ClassifierMixin, _SoftKV):
+    """Predict labels: each has the weight of the training samples that carry it.
+
+    >>> from softkv.doors.sklearn import SoftKVClassifier
+    >>> model = SoftKVClassifier(temperature=1.0).fit([[0.0], [1.0], [4.0]], ["low", "low", "high"])
+    >>> model.predict([[3.0]]).tolist(), model.predict_proba([[3.0]]).round(2).tolist()
+    (['high'], [[0.81, 0.19]])
+    >>> bool(model.decision_evidence([[3.0]]) > model.decision_evidence([[30.0]]))
+    True
+
+    The parameters are those of `SoftKVRegressor`; "auto" minimises the log-loss.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVClassifier":
+        """Hold the samples (n, d) with their labels (n,); a weight is a log that is added to the logit."""
+        X, y = validate_data(self, X, y, dtype=FLOATS)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        names = tuple(str(one) for one in self.classes_.tolist())
+        if len(set(names)) < len(names):
+            raise KindError("expected labels that differ when they are written down. Rename them.")
+        self._hold(Items(X, codes.astype(np.int32), names), sample_weight)
+        self._names = names
+        return self
+
+    @classmethod
+    def from_store(cls, path: str | os.PathLike[str], **parameters: Any) -> "SoftKVClassifier":
+        """A classifier that is fitted on what a store of labels holds."""
+        model = cls(**parameters)
+        columns = model._take(path, ("label",)).columns()
+        model._names = tuple(sorted(columns.labels))
+        model.classes_ = np.array(model._names)
+        return model
+
+    def predict_proba(self, X: Any) -> Array:
+        """The weight of each class, (n, c), in the order of `classes_`."""
+        answers = self._asked(X)
+        if isinstance(self.held_, InMemory):
+            return np.asarray(answers.value)
+        places = {name: place for place, name in enumerate(answers.labels or ())}
+        found = np.zeros((len(answers), len(self._names)))
+        for place, name in enumerate(self._names):
+            if name in places:
+                found[:, place] = answers.value[:, places[name]]
+        return found
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of each sample, (n,)."""
+        best = self.predict_proba(X).argmax(1)
+        found: Array = self.classes_[best]
+        return found
+
+
+class SoftKVTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _SoftKV):
+    """Put vectors into context: each becomes the weighted mean of the vectors that it was fitted on.
+
+    >>> import numpy as np
+    >>> from softkv.doors.sklearn import SoftKVTransformer
+    >>> middles = np.repeat([[0.0, 0.0], [9.0, 9.0]], 100, axis=0)
+    >>> noise = np.random.default_rng(0).standard_normal((200, 2))
+    >>> found = SoftKVTransformer(temperature=4.0).fit_transform(middles + noise)
+    >>> bool(np.square(found - middles).mean() < np.square(noise).mean() / 10)
+    True
+
+    The parameters are those of `SoftKVRegressor`, but nothing says what a vector should become: there is no projection
+    to learn, and "auto" is the temperature at which about ten vectors contribute.
+    """
+
+    projection, random_state = False, 0
+    _by_rule = True
+
+    def __init__(
+        self,
+        *,
+        compatibility: Compared = "gaussian",
+        temperature: float | str = "auto",
+        k: int | None = None,
+        tolerance: float = 0.01,
+        path: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.compatibility = compatibility
+        self.temperature = temperature
+        self.k = k
+        self.tolerance = tolerance
+        self.path = path
+        self.overwrite = overwrite
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "SoftKVTransformer":  # noqa: ARG002
+        """Hold the vectors (n, d)."""
+        X = validate_data(self, X, dtype=FLOATS)
+        self._hold(Items(X, X), sample_weight)
+        self._n_features_out = X.shape[1]
+        return self
+
+    @classmethod
+    def from_store(cls, path: str | os.PathLike[str], **parameters: Any) -> "SoftKVTransformer":
+        """A transformer that is fitted on what a store of vectors holds."""
+        model = cls(**parameters)
+        model._n_features_out = model._take(path, ("vector",)).info().value_width
+        return model
+
+    def transform(self, X: Any) -> Array:
+        """What each vector becomes, (n, d)."""
+        return np.asarray(self._asked(X).value)
+
+
+def _temperature(given: Any) -> float | None:
+    if isinstance(given, str) and given == "auto":
+        return None
+    if isinstance(given, (bool, str)) or not isinstance(given, (int, float, np.number)) or not 0 < given < math.inf:
+        raise InputError(f"expected temperature to be a number above 0 or 'auto', got {given!r}.")
+    return float(given)
+
+
+def _count(given: Any) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+        raise InputError(f"expected k to be None or a number of samples from 1 on, got {given!r}.")
+    return int(given)
+
+
+def _flag(name: str, given: Any) -> bool:
+    if not isinstance(given, (bool, np.bool_)):
+        raise InputError(f"expected {name} to be True or False, got {given!r}.")
+    return bool(given)

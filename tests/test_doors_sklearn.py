@@ -1,0 +1,333 @@
+"""Soft lookup as scikit-learn estimators."""
+
+import importlib
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.special import logsumexp, softmax
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_friedman1
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import softkv
+from softkv import errors
+from softkv.doors import held
+from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor, SoftKVTransformer
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((120, 3)), RNG.standard_normal((120, 2))
+LABELS = np.where(X[:, 0] > 0, "right", "left")
+ASKED = RNG.standard_normal((20, 3))
+
+WEIGHTS_LEAVE_ITEMS_OUT = (
+    "the temperature is chosen by leaving samples out, each as a whole, whatever it weighs; "
+    "of a sample that stands there twice, one is left to answer. At a given temperature the two are equal, see "
+    "test_a_weight_is_a_count"
+)
+
+
+def expected_failures(estimator: Any) -> dict[str, str]:
+    """The check that a weight of 2 is the same as standing there twice, with a temperature that is found."""
+    return {"check_sample_weight_equivalence_on_dense_data": WEIGHTS_LEAVE_ITEMS_OUT}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(
+    [SoftKVRegressor(), SoftKVClassifier(), SoftKVTransformer()],
+    expected_failed_checks=expected_failures,
+    xfail_strict=True,
+)
+def test_estimators_are_what_scikit_learn_expects(estimator: Any, check: Any) -> None:
+    """Every check that scikit-learn has for such estimators."""
+    check(estimator)
+
+
+def test_a_regressor_is_kernel_regression() -> None:
+    """The weights are those of scikit-learn's RBF kernel, normalised."""
+    model = SoftKVRegressor(temperature=0.25).fit(X, Y[:, 0])
+    kernel = RBF(0.5)(ASKED, X)
+    assert model.predict(ASKED) == pytest.approx(kernel @ Y[:, 0] / kernel.sum(1), rel=1e-12)
+    assert model.decision_evidence(ASKED) == pytest.approx(np.log(kernel.sum(1)), rel=1e-9, abs=1e-12)
+    assert model.temperature_ == 0.25
+
+
+def test_k_alone_at_a_high_temperature_are_the_neighbours() -> None:
+    """The mean of the k nearest, as scikit-learn finds them; the classifier counts them."""
+    model = SoftKVRegressor(temperature=1e9, k=5).fit(X, Y)
+    assert model.predict(ASKED) == pytest.approx(KNeighborsRegressor(5).fit(X, Y).predict(ASKED), rel=1e-6)
+    counted = SoftKVClassifier(temperature=1e9, k=5).fit(X, LABELS)
+    neighbours = KNeighborsClassifier(5).fit(X, LABELS)
+    assert counted.predict_proba(ASKED) == pytest.approx(neighbours.predict_proba(ASKED), abs=1e-6)
+    assert counted.predict(ASKED).tolist() == neighbours.predict(ASKED).tolist()
+
+
+def test_a_classifier_shares_weights_among_labels() -> None:
+    """Probabilities of each class in their order, from plain softmax weights, and the evidence behind them."""
+    model = SoftKVClassifier(compatibility="dot", temperature=0.5).fit(X, LABELS)
+    logits = ASKED @ X.T / 0.5
+    right = softmax(logits, axis=1) @ (LABELS == "right")
+    assert model.classes_.tolist() == ["left", "right"]
+    assert model.predict_proba(ASKED) == pytest.approx(np.stack([1 - right, right], axis=1), abs=1e-12)
+    assert model.predict(ASKED).tolist() == np.where(right > 0.5, "right", "left").tolist()
+    assert model.decision_evidence(ASKED) == pytest.approx(logsumexp(logits, axis=1), rel=1e-12)
+
+
+def test_a_transformer_puts_vectors_into_context() -> None:
+    """Attention over the vectors that it was fitted on."""
+    model = SoftKVTransformer(compatibility="scaled_dot", temperature=1.0).fit(X)
+    assert model.transform(ASKED) == pytest.approx(softmax(ASKED @ X.T / 3**0.5, axis=1) @ X, rel=1e-9)
+    assert model.get_feature_names_out().tolist() == ["softkvtransformer0", "softkvtransformer1", "softkvtransformer2"]
+
+
+@pytest.mark.parametrize("temperature", [0.05, 2.0])
+@pytest.mark.parametrize("k", [None, 7])
+def test_a_weight_is_a_count(temperature: float, k: int | None) -> None:
+    """At a given temperature: 2 is to stand there twice, 0 not to be there at all."""
+    weights = RNG.integers(0, 4, len(X))
+    twice = np.repeat(np.arange(len(X)), weights)
+    for model, targets in ((SoftKVRegressor(), Y), (SoftKVClassifier(), LABELS)):
+        model.set_params(temperature=temperature)
+        weighted = clone(model).fit(X, targets, sample_weight=weights)
+        repeated = clone(model).fit(X[twice], targets[twice])
+        ask = "predict_proba" if targets is LABELS else "predict"
+        assert getattr(weighted, ask)(ASKED) == pytest.approx(getattr(repeated, ask)(ASKED), rel=1e-9)
+        assert weighted.decision_evidence(ASKED) == pytest.approx(repeated.decision_evidence(ASKED), rel=1e-9)
+
+
+def test_weights_count_when_the_temperature_is_chosen() -> None:
+    """Where half of the samples are noise that counts next to nothing, the temperature is that of the others."""
+    line = np.linspace(0, 10, 200)[:, None]
+    wave, noise = np.sin(line[:, 0]) + RNG.standard_normal(200) * 0.2, RNG.standard_normal(200) * 5
+    both, targets = np.concatenate([line, line + 1e-3]), np.concatenate([wave, noise])
+    weights = np.repeat([1.0, 1e-9], 200)
+    alone = SoftKVRegressor().fit(line, wave).temperature_
+    assert SoftKVRegressor().fit(both, targets, sample_weight=weights).temperature_ == pytest.approx(alone, rel=0.05)
+    assert SoftKVRegressor().fit(both, targets).temperature_ > 3 * alone
+
+
+@pytest.mark.parametrize(
+    "weights", [np.full(120, -1.0), np.zeros(120), np.full(3, 1.0), np.full(120, np.nan)], ids=["<0", "0", "few", "nan"]
+)
+def test_weights_that_cannot_be_are_refused(weights: Any) -> None:
+    """By scikit-learn or by us, and nothing is fitted."""
+    with pytest.raises(ValueError, match=r"weight|sample"):
+        SoftKVRegressor().fit(X, Y, sample_weight=weights)
+
+
+def test_auto_is_close_to_the_best_of_a_grid_search() -> None:
+    """Leaving out samples finds what cross-validation over a grid finds, for one that is no part of either."""
+    features, targets = make_friedman1(600, noise=0.5, random_state=0)
+    scaled = StandardScaler().fit_transform(features)
+    found = SoftKVRegressor().fit(scaled[:400], targets[:400])
+    grid = GridSearchCV(SoftKVRegressor(), {"temperature": np.geomspace(0.01, 10, 25)}, cv=KFold(10))
+    grid.fit(scaled[:400], targets[:400])
+    assert found.score(scaled[400:], targets[400:]) > grid.score(scaled[400:], targets[400:]) - 0.02
+
+
+@pytest.mark.parametrize("inputs", [5, 40], ids=["with planes", "many features"])
+def test_a_projection_predicts_better(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of features of which few matter, those are found; on a path as in memory."""
+    features, targets = make_friedman1(500, n_features=inputs, noise=0.2, random_state=0)
+    plain = SoftKVRegressor().fit(features[:400], targets[:400])
+    fitted = SoftKVRegressor(projection=True).fit(features[:400], targets[:400])
+    before, after = (one.score(features[400:], targets[400:]) for one in (plain, fitted))
+    assert after > before + 0.08
+    assert (fitted.held_.learned.ridge is not None) == (inputs == 5)
+
+
+def test_what_was_learned_is_the_same_on_a_path(tmp_path: Path) -> None:
+    """The same items, the same seed: a store learns and answers what is learned in memory."""
+    features, targets = make_friedman1(300, n_features=5, noise=0.2, random_state=0)
+    memory = SoftKVRegressor(projection=True, random_state=3).fit(features, targets)
+    there = SoftKVRegressor(projection=True, random_state=3, path=tmp_path / "s").fit(features, targets)
+    asked = features[:50] + 0.01
+    assert there.predict(asked) == pytest.approx(memory.predict(asked), rel=0.02, abs=0.1)
+    assert there.decision_evidence(asked) == pytest.approx(memory.decision_evidence(asked), rel=0.05, abs=0.1)
+    assert there.temperature_ == memory.temperature_ == 1.0
+
+
+def test_classes_may_be_projected_by_directions() -> None:
+    """With cosine only directions count."""
+    directions = RNG.standard_normal((1200, 10))
+    labels = (directions[:, 0] > 0).astype(int)
+    plain, fitted = (
+        SoftKVClassifier(compatibility="cosine", projection=one).fit(directions[:800], labels[:800])
+        for one in (False, True)
+    )
+    assert fitted.score(directions[800:], labels[800:]) > plain.score(directions[800:], labels[800:]) + 0.05
+    assert fitted.predict(directions * 7).tolist() == fitted.predict(directions).tolist()
+
+
+def test_they_work_where_estimators_work() -> None:
+    """In pipelines, searches and cross-validation; cloned, pickled, and several outputs at once."""
+    flowers, kinds = load_iris(return_X_y=True)
+    pipeline = make_pipeline(StandardScaler(), SoftKVTransformer(temperature=0.1), SoftKVClassifier())
+    assert cross_val_score(pipeline, flowers, kinds, cv=5).mean() > 0.93
+    search = GridSearchCV(SoftKVClassifier(), {"compatibility": ["gaussian", "cosine"], "k": [None, 5]})
+    assert search.fit(flowers, kinds).best_score_ > 0.95
+    probabilities = cross_val_predict(SoftKVClassifier(), flowers, kinds, method="predict_proba")
+    assert probabilities.shape == (150, 3)
+    both = MultiOutputClassifier(SoftKVClassifier()).fit(X, np.stack([X[:, 0] > 0, X[:, 1] > 0], axis=1))
+    assert both.predict(ASKED).shape == (20, 2)
+
+
+@pytest.mark.parametrize("projection", [False, True])
+def test_a_copy_answers_the_same(projection: bool) -> None:
+    """A pickle of what was fitted, and a clone that is fitted again."""
+    model = SoftKVRegressor(projection=projection).fit(X, X[:, 0] * 3)
+    assert pickle.loads(pickle.dumps(model)).predict(ASKED) == pytest.approx(model.predict(ASKED), rel=1e-12)
+    assert clone(model).fit(X, X[:, 0] * 3).predict(ASKED) == pytest.approx(model.predict(ASKED), rel=1e-12)
+
+
+def test_outputs_are_predicted_at_once_and_count_alike() -> None:
+    """Each output is what it would be alone; the temperature suits them all, whatever their units."""
+    targets = np.stack([np.sin(X[:, 0] * 2), 1e6 * np.cos(X[:, 1])], axis=1)
+    model = SoftKVRegressor(temperature=0.1).fit(X, targets)
+    for column in (0, 1):
+        alone = SoftKVRegressor(temperature=0.1).fit(X, targets[:, column])
+        assert model.predict(ASKED)[:, column] == pytest.approx(alone.predict(ASKED), rel=1e-12)
+    units = np.array([1.0, 1e-6])
+    found, scaled = (SoftKVRegressor().fit(X, some).temperature_ for some in (targets, targets * units))
+    assert found == pytest.approx(scaled, rel=1e-9)
+    assert SoftKVRegressor().fit(X, targets[:, :1]).predict(ASKED).shape == (20, 1)
+
+
+def test_on_a_path_there_is_a_store(tmp_path: Path) -> None:
+    """Anybody may ask it, also as an estimator; a second fit does not erase it unless it is told to."""
+    path = tmp_path / "labels.softkv"
+    model = SoftKVClassifier(path=path).fit(X, LABELS)
+    memory = SoftKVClassifier(temperature=model.temperature_).fit(X, LABELS)
+    assert model.temperature_ == pytest.approx(SoftKVClassifier().fit(X, LABELS).temperature_, rel=0.01)
+    assert model.predict_proba(ASKED) == pytest.approx(memory.predict_proba(ASKED), abs=1e-4)
+    again, copied = SoftKVClassifier.from_store(path), pickle.loads(pickle.dumps(model))
+    for other in (again, copied):
+        assert other.predict_proba(ASKED) == pytest.approx(model.predict_proba(ASKED), abs=1e-6)
+        assert other.predict(ASKED).tolist() == model.predict(ASKED).tolist()
+    with pytest.raises(errors.StoreExists, match="120 items"):
+        clone(model).fit(X, LABELS)
+    model.held_.db().close()
+    for other in (again, copied):
+        other.held_.db().close()
+    clone(model).set_params(overwrite=True).fit(X[:30], LABELS[:30])
+    with softkv.open(path, "r") as db:
+        assert len(db) == 30
+        assert db.check().ok
+
+
+def test_a_path_may_hold_numbers_and_vectors(tmp_path: Path) -> None:
+    """Single numbers, several, and vectors in context, each within what the store promises."""
+    for name, model, targets in (
+        ("n", SoftKVRegressor(temperature=0.3), Y[:, 0]),
+        ("v", SoftKVRegressor(temperature=0.3, k=6), Y),
+        ("t", SoftKVTransformer(temperature=0.3), None),
+    ):
+        there = clone(model).set_params(path=tmp_path / name).fit(X, targets)
+        ask = "transform" if targets is None else "predict"
+        expected = getattr(model.fit(X, targets), ask)(ASKED)
+        assert getattr(there, ask)(ASKED) == pytest.approx(expected, abs=1e-4)
+        found = type(model).from_store(tmp_path / name, k=model.k)
+        assert getattr(found, ask)(ASKED) == pytest.approx(expected, abs=1e-4)
+        assert found.n_features_in_ == 3
+
+
+def test_classes_of_any_type_come_back_from_a_path(tmp_path: Path) -> None:
+    """A store knows labels as texts; the estimator gives its own classes."""
+    numbers = np.where(X[:, 1] > 0, 30, 7)
+    model = SoftKVClassifier(path=tmp_path / "s").fit(X, numbers)
+    assert model.classes_.tolist() == [7, 30]
+    assert set(model.predict(ASKED).tolist()) <= {7, 30}
+    assert model.predict(X).tolist() == SoftKVClassifier().fit(X, numbers).predict(X).tolist()
+
+
+def test_a_store_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """By name, and not by an answer that means something else."""
+    SoftKVRegressor(path=tmp_path / "s").fit(X, Y[:, 0])
+    with pytest.raises(errors.KindError, match="SoftKVClassifier predicts label"):
+        SoftKVClassifier.from_store(tmp_path / "s")
+    with pytest.raises(errors.StoreNotFound):
+        SoftKVRegressor.from_store(tmp_path / "other")
+
+
+def test_what_a_path_cannot_hold_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    """Weights, and ways to compare that have no name."""
+    for parameters, given in (
+        ({}, {"sample_weight": np.ones(120)}),
+        ({"compatibility": lambda q, k: q @ k.T}, {}),
+    ):
+        with pytest.raises(errors.NotExpressible):
+            SoftKVRegressor(path=tmp_path / "s", **parameters).fit(X, Y, **given)
+        assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"temperature": 0},
+        {"temperature": "warm"},
+        {"temperature": True},
+        {"temperature": float("nan")},
+        {"k": 0},
+        {"k": 2.5},
+        {"k": True},
+        {"projection": "yes"},
+        {"compatibility": "nearness"},
+        {"compatibility": "laplace", "projection": True},
+    ],
+    ids=str,
+)
+def test_parameters_that_cannot_be_are_refused(parameters: dict[str, Any]) -> None:
+    """When it is fitted, as scikit-learn wants it, and by name."""
+    with pytest.raises(errors.InputError):
+        SoftKVRegressor(**parameters).fit(X, Y)
+
+
+def test_sparse_samples_are_refused_clearly() -> None:
+    """Softkv compares all features."""
+    with pytest.raises(TypeError, match="dense"):
+        SoftKVRegressor().fit(scipy.sparse.csr_matrix(X), Y)
+
+
+def test_too_few_samples_to_learn_from_are_told(tmp_path: Path) -> None:
+    """A projection needs some; a temperature falls back to the one by rule."""
+    with pytest.raises(errors.InputError, match="at least 20"):
+        SoftKVRegressor(projection=True).fit(X[:10], Y[:10])
+    assert SoftKVRegressor().fit(X[:10], Y[:10]).temperature_ > 0
+    assert SoftKVRegressor().fit(X[:1], Y[:1]).predict(ASKED[:2]) == pytest.approx(Y[[0, 0]])
+
+
+def test_of_many_samples_some_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the temperature is about that of all of them."""
+    features, targets = make_friedman1(700, noise=0.5, random_state=0)
+    every = SoftKVRegressor().fit(features, targets).temperature_
+    monkeypatch.setattr(held, "MOST", 400)
+    monkeypatch.setattr(held, "PAIRS", 1)
+    some = SoftKVRegressor().fit(features, targets).temperature_
+    assert some != every
+    assert some == pytest.approx(every, rel=0.4)
+    assert SoftKVRegressor(projection=True).fit(features, targets).score(features, targets) > 0.8
+
+
+def test_floats_of_32_bits_stay_what_they_are() -> None:
+    """They are compared and transformed in float32."""
+    for dtype in (np.float32, np.float64):
+        model = SoftKVTransformer(temperature=1.0).fit(X.astype(dtype))
+        assert model.transform(ASKED.astype(dtype)).dtype == dtype
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening the door says what to type."""
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "softkv.doors.sklearn")
+    with pytest.raises(errors.MissingExtra, match=r"needs scikit-learn, .* pip install 'softkv\[sklearn\]'$"):
+        importlib.import_module("softkv.doors.sklearn")
