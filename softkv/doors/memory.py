@@ -1,0 +1,168 @@
+"""Rows held as tensors, for a layer to look up: those of a store, those that were given, or the most recent ones.
+
+The rows lie on one device, in one floating type: float32, or the half as long bfloat16 and float16, which are widened
+block by block where they are compared. What is remembered takes the place of what is oldest.
+
+Does not compare or blend anything (torch.py).
+
+Shapes: n rows, d key width, p value width; "..." is any leading axes, such as a batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from softkv.database.columns import Columns
+from softkv.errors import InputError, KindError, NotFinite, ShapeError
+
+TOGETHER = 1 << 16  # items of a store that are taken up, or written back, at a time
+
+
+class Memory(nn.Module):
+    """Keys (..., n, d), and numbers (..., n), vectors (..., n, p) or codes of labels (..., n)."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        learn_values: bool = False,
+        capacity: int | None = None,
+        kept: bool = True,
+    ) -> None:
+        """Hold these rows. `capacity` is how many are remembered at most; `kept` whether a state_dict carries them."""
+        super().__init__()
+        _require_rows(keys, values)
+        if learn_values and not values.is_floating_point():
+            raise KindError(f"expected values that can learn, got codes of {values.dtype}. Learn vectors instead.")
+        if learn_values and capacity is not None:
+            raise InputError("expected values that learn, or a capacity for rows that come and go, got both.")
+        self.axis, self.capacity, self.kept = keys.ndim - 2, capacity, kept
+        self.filled, self.oldest = 0, 0
+        if capacity is not None:
+            self._make_room(keys, values, capacity)
+            if keys.shape[self.axis]:
+                self.remember(keys, values)
+            return
+        self.filled = keys.shape[self.axis]
+        self.register_buffer("keys", keys, persistent=kept)
+        if learn_values:
+            self.values = nn.Parameter(values)
+        else:
+            self.register_buffer("values", values, persistent=kept)
+
+    def _make_room(self, keys: Tensor, values: Tensor, capacity: int) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise InputError(f"expected capacity to be a number of rows from 1 on, got {capacity!r}.")
+        for name, x in (("keys", keys), ("values", values)):
+            shape = list(x.shape)
+            shape[self.axis] = capacity
+            self.register_buffer(name, x.new_zeros(shape), persistent=self.kept)
+
+    def __len__(self) -> int:
+        return self.filled
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The keys and values that are there."""
+        if self.filled == self.keys.shape[self.axis]:
+            return self.keys, self.values
+        return self.keys.narrow(self.axis, 0, self.filled), self.values.narrow(self.axis, 0, self.filled)
+
+    @torch.no_grad()
+    def remember(self, keys: Tensor, values: Tensor) -> None:
+        """Take up more rows, without their gradients; the oldest go where there is no room."""
+        if self.capacity is None:
+            raise InputError("expected a capacity to remember rows in, got none. Say capacity= when it is made.")
+        _require_rows(keys, values)
+        for name, old, new in (("keys", self.keys, keys), ("values", self.values, values)):
+            free = [old.shape[axis] if axis != self.axis else new.shape[axis] for axis in range(old.ndim)]
+            if new.ndim != old.ndim or list(new.shape) != free:
+                raise ShapeError(f"expected {name} of shape {free} to remember, got {list(new.shape)}.")
+        fresh = min(keys.shape[self.axis], self.capacity)
+        skipped = keys.shape[self.axis] - fresh  # more than there is room for at all: only the last count
+        places = (torch.arange(fresh, device=self.keys.device) + self.oldest) % self.capacity
+        for old, new in ((self.keys, keys), (self.values, values)):
+            old.index_copy_(self.axis, places, new.narrow(self.axis, skipped, fresh).to(old))
+        self.oldest = (self.oldest + fresh) % self.capacity
+        self.filled = min(self.filled + fresh, self.capacity)
+
+    def forget(self) -> None:
+        """Have no rows."""
+        self.filled = self.oldest = 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Where the rows are."""
+        return {"filled": self.filled, "oldest": self.oldest}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """The same of a saved one, if its rows were saved."""
+        if self.kept:
+            self.filled, self.oldest = state["filled"], state["oldest"]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # A memory without a capacity takes as many rows as were saved.
+        for name in ("keys", "values"):
+            saved, mine = state_dict.get(prefix + name), getattr(self, name)
+            if self.capacity is None and saved is not None and saved.ndim == mine.ndim:
+                shape = list(mine.shape)
+                shape[self.axis] = saved.shape[self.axis]
+                if shape == list(saved.shape) != list(mine.shape):
+                    mine.data = mine.data.new_empty(shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def of_columns(columns: Columns, *, dtype: torch.dtype, device: Any, projected: bool) -> tuple[Tensor, Tensor]:
+    """The keys, as they are or as the store has learned to see them, and the values of all items, on a device."""
+    learned = columns.learned if projected else None
+    width = columns.key_width if learned is None else len(learned.metric.factors)
+    keys = torch.empty(len(columns), width, dtype=dtype, device=device)
+    shape = (len(columns),) if columns.kind in ("number", "label") else (len(columns), columns.value_width)
+    values = torch.empty(shape, dtype=torch.int32 if columns.kind == "label" else dtype, device=device)
+    start = 0
+    for vectors, blended in columns.blocks(TOGETHER):
+        some = slice(start, start + len(vectors))
+        seen = vectors if learned is None else learned.metric.projected(vectors)
+        keys[some], values[some] = tensor_of(seen), tensor_of(blended)
+        start = some.stop
+    for name, x in (("key vectors", keys), ("values", values)):
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise NotFinite(f"some {name} are beyond what {dtype} can hold. Take torch.bfloat16 or torch.float32.")
+    return keys, values
+
+
+def names_of(columns: Columns) -> list[str]:
+    """What all items are called, in their order."""
+    starts = range(0, len(columns), TOGETHER)
+    return [one.name for start in starts for one in columns.items(start, start + TOGETHER)]
+
+
+def require_names(names: Sequence[str]) -> None:
+    """Refuse items without keys, whose values nobody can replace."""
+    nameless = sum(name.startswith("#") for name in names)
+    if nameless:
+        raise KindError(
+            f"{nameless:,} of the items to write have no key, so their values cannot be replaced. Add items with keys."
+        )
+
+
+def tensor_of(array: Any) -> Tensor:
+    """An array as a tensor. Maps of files are read-only, which tensors cannot be, so these are copied."""
+    return torch.from_numpy(np.require(array, requirements=["W", "C"]))
+
+
+def _require_rows(keys: Tensor, values: Tensor) -> None:
+    if keys.ndim < 2 or not keys.is_floating_point():
+        raise ShapeError(f"expected keys (..., n, d) of a floating type, got {keys.dtype} of {list(keys.shape)}.")
+    if values.ndim not in (keys.ndim, keys.ndim - 1) or values.shape[: keys.ndim - 1] != keys.shape[:-1]:
+        raise ShapeError(
+            f"expected values (..., n) or (..., n, p) for keys of shape {list(keys.shape)}, got {list(values.shape)}."
+        )
+    for name, x in (("keys", keys), ("values", values)):
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise NotFinite(f"some {name} hold NaN or infinity. Leave those rows out.")
