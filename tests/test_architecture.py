@@ -112,6 +112,20 @@ def test_the_help_of_the_command_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("door", ["sklearn", "torch"])
+def test_a_door_loads_its_own_library_and_no_other(door: str) -> None:
+    """Beside what any store needs."""
+    assert loaded_after(f"import softkv.doors.{door}") == {door, "sqlalchemy"}
+
+
+def test_nobody_goes_through_a_door_from_inside() -> None:
+    """Neither the library nor the command imports one; the table above keeps the rooms from it, this the others."""
+    outside = [*(ROOT / "cli").rglob("*.py"), *(ROOT / "data").glob("*.py"), PACKAGE / "__init__.py"]
+    assert not [path for path in outside if "doors" in path.read_text(encoding="utf-8")]
+    assert not [room for room, allowed in ALLOWED.items() if "doors" in allowed]
+
+
+@pytest.mark.slow
 def test_the_check_for_heavy_modules_is_seen_failing() -> None:
     """A statement that does load one of them is found out."""
     assert loaded_after("import softkv.storage") == {"sqlalchemy"}

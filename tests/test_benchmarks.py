@@ -70,3 +70,13 @@ def test_recall_counts_items_by_their_names(tmp_path: Path) -> None:
         answers = db.lookup(np.eye(4), k=1, temperature=1.0)
         assert recall(answers, np.array([[0], [1], [2], [0]])) == 0.75
         assert db.check().ok
+
+
+@pytest.mark.slow
+def test_a_layer_is_measured_beside_torch() -> None:
+    """A row for each contestant and number of queries, and torch's own attention is 1.00 of itself."""
+    command = [sys.executable, "-m", "tests.benchmarks.doors", "--rows", "500", "--queries", "3", "--rounds", "1"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in run.stdout.splitlines() if " ms | " in line]
+    assert [cells[0] for cells in rows] == ["| layer", "| sdpa", "| softmax(QKᵀ/√d)V"] * 2
+    assert all((cells[2], cells[4]) == ("1.00", "1.00") for cells in rows if cells[0] == "| sdpa")

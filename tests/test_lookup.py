@@ -1,5 +1,6 @@
 """The lookup over all rows: against the reference, in blocks of any size, at any temperature; and what it takes."""
 
+import importlib
 import math
 import tracemalloc
 from collections.abc import Callable
@@ -335,3 +336,27 @@ def test_float32_is_not_promoted_in_silence() -> None:
     found = lookup(QUERIES.tolist(), keys, values, temperature=np.float64(0.5), bias=np.zeros(90))
     assert found.value.dtype == found.scores.dtype == np.float32
     assert BACKENDS[0].array(found.log_mass).dtype == np.float64
+
+
+def test_on_a_large_device_blocks_are_large_but_copies_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that have to be widened are widened some at a time, however much room there is."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(rows, 4, generator=generator) for rows in (3, 500, 500))
+    rows = (keys, keys.to(torch.bfloat16))
+    expected = [lookup(queries, some, Vectors(values)).value for some in rows]
+    tensors = importlib.import_module("softkv.maths.tensors")
+    monkeypatch.setattr(tensors.Torch, "is_large_device", lambda _library, _x: True)
+    monkeypatch.setattr(module, "LARGE_COPIED", 200)
+    widened: list[int] = []
+    cast = tensors.Torch.cast
+
+    def watched(library: object, x: Any, dtype: Any) -> Any:
+        if x.dtype == torch.bfloat16:
+            widened.append(len(x))
+        return cast(library, x, dtype)
+
+    monkeypatch.setattr(tensors.Torch, "cast", watched)
+    found = [lookup(queries, some, Vectors(values)).value for some in rows]
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(found, expected, strict=True))
+    assert widened == [50] * 10
