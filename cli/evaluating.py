@@ -68,8 +68,8 @@ def evaluate(
                 **how,
             )
     _print(found, form)
-    others = f", and {found.out_of_scope:,} out of scope" if found.out_of_scope else ""
-    output.say(f"asked {found.items:,} items {found.queries:,} queries{others}")
+    others = f" and {found.out_of_scope:,} that are out of scope" if found.out_of_scope else ""
+    output.say(f"{found.queries:,} queries{others}, asked of {found.items:,} items")
     if plot is not None:
         plotting.draw(found, plot)
         output.say(f"drawn in {plot}")

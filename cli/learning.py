@@ -36,6 +36,7 @@ def tune(path: str, ks: tuple[int, ...], ways: tuple[str, ...], seed: int, no_pr
 
     with softkv.open(path, "w") as db, output.stages("tuning", quiet=no_progress) as moved:
         found = db.tune(compatibility=ways or None, k=ks or None, seed=seed, progress=moved)
+        learned = db.info().projection is not None
     chosen = output.resolved(form)
     if chosen == "json":
         output.print_json(asdict(found))
@@ -45,7 +46,10 @@ def tune(path: str, ks: tuple[int, ...], ways: tuple[str, ...], seed: int, no_pr
         click.echo(output.plain_text(found.temperature))
     else:
         output.show(str(found).splitlines()[0], _curve(found))
-    output.say(f"remembered: temperature {number(found.temperature)}, {found.compatibility}")
+    _, temperature = found.full.best
+    output.say(f"remembered: temperature {number(temperature)}, {found.full.compatibility}")
+    if learned:
+        output.say("lookups compare by what was learned; this is for those that say --no-projection")
 
 
 def _tried(found: "Tuned") -> list[dict[str, Any]]:
@@ -98,8 +102,8 @@ def fit(
 ) -> None:
     """Learn to compare: so that items, left out, are best predicted by the others.
 
-    No vector that is stored changes. Lookups compare so from now on, unless they say --no-projection; an index has to
-    be built again.
+    No vector that is stored changes. Where items that took no part are predicted better, lookups compare so from now
+    on, unless they say --no-projection, and an index has to be built again; else nothing changes.
     """
     import softkv
 
@@ -126,7 +130,7 @@ def fit(
         except KeyboardInterrupt:
             output.say("interrupted. Nothing is lost: keys are compared as before.")
             raise
-    record = asdict(found)
+    record = {**asdict(found), "kept": found.kept}
     chosen = output.resolved(form)
     if chosen == "table":
         click.echo(str(found))

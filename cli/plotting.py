@@ -35,7 +35,7 @@ def require() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MissingExtra("plots", package="matplotlib", extra="plot") from error
+        raise MissingExtra("plotting", package="matplotlib", extra="plot") from error
 
 
 def draw(found: "Evaluation", path: str) -> None:

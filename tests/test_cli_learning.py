@@ -113,7 +113,7 @@ def test_fit_learns_and_forgets(store: Path) -> None:
     assert json.loads(ran(*ask, "--no-projection").out) == before
     plain = ran("compare", "--vector", "1,0,0,0", "--no-projection", "--db", store)
     assert json.loads(plain.out)["soft"]["log_mass"] == pytest.approx(before["log_mass"], rel=1e-6)
-    assert json.loads(ran("info", "--db", store).out)["projection"] == "learned"
+    assert json.loads(ran("info", "--db", store).out)["projection"] == "rank 2, from 60 items"
     assert ran("fit", "--drop", "--db", store) == (0, "", "dropped: keys are compared as they are given\n")
     assert ran("fit", "--drop", "--db", store) == (0, "", "nothing was learned, so there is nothing to drop\n")
     assert json.loads(ran("info", "--db", store).out)["projection"] is None
@@ -160,7 +160,7 @@ def test_compare_measures_what_the_library_does(store: Path, asked: Path) -> Non
         expected = evaluate(db, vectors, names, k=3)
     done = evaluation(store, asked)
     rows = [json.loads(line) for line in done.out.splitlines()]
-    assert (done.code, done.err) == (0, "asked 60 items 30 queries\n")
+    assert (done.code, done.err) == (0, "30 queries, asked of 60 items\n")
     assert [row["way"] for row in rows] == WAYS
     for row, one in zip(rows, expected.ways, strict=True):
         assert row == {name: getattr(one, name) for name in row}
@@ -198,7 +198,7 @@ def test_queries_out_of_scope_need_no_answers(store: Path, asked: Path, tmp_path
     else:
         file.write_text("a,b,c,d\n" + "\n".join(",".join(map(str, one)) for one in strangers.tolist()) + "\n")
     done = evaluation(store, asked, "--out-of-scope", file)
-    assert done.err == "asked 60 items 30 queries, and 20 out of scope\n"
+    assert done.err == "30 queries and 20 that are out of scope, asked of 60 items\n"
     rows = {row["way"]: row for row in map(json.loads, done.out.splitlines())}
     assert rows["full soft"]["auroc"] > 0.6
     assert "auroc" not in rows["mean of 3"]

@@ -146,8 +146,9 @@ def test_what_was_learned_is_one_more_way(tmp_path: Path) -> None:
     queries, codes = points(40, 5)
     targets = NAMES[codes].tolist()
     with db:
+        db.set_temperature(50.0)  # which leaves much to be learned
         before = by_name(evaluate(db, queries, targets, k=3))
-        db.fit(rank=2)
+        assert db.fit(rank=2).kept
         found = evaluate(db, queries, targets, k=3, temperatures=[0.5, 1.0])
         ways = by_name(found)
         assert list(ways) == [*WAYS, "learned"]

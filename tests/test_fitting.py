@@ -23,7 +23,7 @@ def error_of(metric: object, train: slice, test: slice, values: np.ndarray) -> f
 def test_features_that_matter_are_found() -> None:
     """Far better on rows that were never seen, and the others hardly count any more."""
     fitted = fit(Examples(VECTORS[:400], WAVES[:400, None]), steps=120)
-    assert fitted.loss < 0.3 * fitted.before
+    assert fitted.loss < 0.3 * fitted.started
     assert error_of(fitted.metric, slice(0, 400), slice(400, 500), WAVES) < 0.35
     lengths = np.linalg.norm(fitted.metric.factors, axis=0)
     assert lengths[:2].min() > 5 * lengths[3:].max()
@@ -32,7 +32,7 @@ def test_features_that_matter_are_found() -> None:
 def test_labels_are_learned() -> None:
     """By the logarithm of the weight of the right one."""
     fitted = fit(Examples(VECTORS[:400], SIGNS[:400]), steps=120)
-    assert fitted.loss < 0.4 * fitted.before
+    assert fitted.loss < 0.4 * fitted.started
     projected = fitted.metric.projected(VECTORS)
     weights = weights_of(projected[400:], projected[:400], np.full(100, -1))
     found = np.stack([weights[:, SIGNS[:400] == one].sum(1) for one in range(4)], axis=1).argmax(1)
@@ -63,7 +63,7 @@ def test_a_low_rank_is_kept() -> None:
     """Of as many directions as were asked for."""
     fitted = fit(Examples(VECTORS[:300], WAVES[:300, None]), rank=2, steps=60)
     assert fitted.metric.factors.shape == (2, 6)
-    assert fitted.loss < fitted.before
+    assert fitted.loss < fitted.started
 
 
 def test_units_do_not_matter() -> None:
@@ -85,7 +85,7 @@ def test_queries_with_targets_are_learned_from() -> None:
     """They are unlike the items: of another origin; what matters in them is found all the same."""
     queries = Examples(VECTORS[250:450] + np.float32(0.2), WAVES[250:450, None])
     fitted = fit(Examples(VECTORS[:250], WAVES[:250, None]), queries, steps=80)
-    assert fitted.loss < 0.5 * fitted.before
+    assert fitted.loss < 0.5 * fitted.started
 
 
 def test_directions_have_no_length() -> None:

@@ -32,7 +32,7 @@ def one_by_one(
             continue
         others.sort(key=lambda other: -float(KEYS[item] @ KEYS[other]))
         logits = np.array([float(KEYS[item] @ KEYS[other]) / temperature for other in others[:k]], np.longdouble)
-        weights = np.exp(logits - logits.max()) * shares[others[:k]]
+        weights = np.exp(logits - logits.max()) * shares[others[: len(logits)]]
         weights /= weights.sum()
         if values.ndim == 1:
             right = sum(w for w, other in zip(weights, others, strict=False) if values[other] == values[item])
@@ -59,16 +59,26 @@ def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: py
                 assert found.best[k][number] == pytest.approx(one_by_one(values, temperature, k, asked), rel=1e-9)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-50, 1e50])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("values", [LABELS, NUMBERS], ids=["labels", "vectors"])
-def test_items_count_as_much_as_their_shares(values: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those who answer, and as those who are asked."""
+def test_items_count_as_much_as_their_shares(
+    values: Any, dtype: Any, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those who answer, and as those who are asked; in proportion, however large all of them are."""
     monkeypatch.setattr(leaving, "BLOCK", 7)
     shares = np.random.default_rng(1).uniform(0.1, 5, ITEMS)
-    found = left_out(scores, values, np.arange(ITEMS), TEMPERATURES, rows=ITEMS, ks=[5], shares=shares)
-    for number, temperature in enumerate(TEMPERATURES):
-        for k, losses in ((None, found.full), (5, found.best[5])):
-            expected = one_by_one(values, temperature, k, np.arange(ITEMS), shares)
-            assert losses[number] == pytest.approx(expected, rel=1e-9)
+    found = left_out(
+        lambda some, start, stop: scores(some, start, stop).astype(dtype),
+        values,
+        np.arange(ITEMS),
+        TEMPERATURES[1:],
+        rows=ITEMS,
+        shares=shares * scale,
+    )
+    for number, temperature in enumerate(TEMPERATURES[1:]):
+        expected = one_by_one(values, temperature, None, np.arange(ITEMS), shares)
+        assert found.full[number] == pytest.approx(expected, rel=1e-9 if dtype == np.float64 else 1e-4)
 
 
 def test_no_label_is_more_than_certain() -> None:

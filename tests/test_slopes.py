@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from softkv.learning.slopes import Plane
+from softkv.learning import slopes
+from softkv.learning.slopes import Plane, planes
+from softkv.maths.compatibility import COMPATIBILITIES
 
 RNG = np.random.default_rng(2)
 FEATURES, WEIGHTS = RNG.standard_normal((30, 3)), RNG.random((4, 30))
@@ -35,6 +37,29 @@ def test_planes_are_those_of_least_squares() -> None:
         assert height == pytest.approx(weights @ numbers + slope @ (query - middle))
         left = weights @ (numbers - weights @ numbers - (FEATURES - middle) @ slope) ** 2
         assert weights @ (numbers - weights @ numbers) ** 2 - explained == pytest.approx(left)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
+def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With logits in float32, in blocks, with shares and rows that are not seen; the weights are those of float64."""
+    monkeypatch.setattr(slopes, "BLOCK", 7)
+    keys, queries = FEATURES.astype(np.float32), QUERIES.astype(np.float32)
+    numbers, shares, allowed = RNG.standard_normal(30), RNG.uniform(0.1, 3, 30), RNG.random((4, 30)) > 0.2
+    logits = -0.5 * np.square(queries[:, None].astype(float) - keys[None]).sum(2)
+    weights = np.exp(logits) * shares * allowed
+    found = planes(
+        COMPATIBILITIES["gaussian"].ask(queries, 1.0),
+        np.log(weights.sum(1)),
+        keys,
+        numbers + offset,
+        features=lambda rows: rows.astype(np.float64),
+        ridge=0.01,
+        shares=shares,
+        allowed=allowed,
+    )
+    expected = Plane.through(weights / weights.sum(1, keepdims=True), keys.astype(float), numbers, 0.01)
+    assert found.at(queries) - offset == pytest.approx(expected.at(queries), abs=1e-5 + offset * 1e-15)
+    assert found.explained == pytest.approx(expected.explained, abs=1e-5 + offset * 1e-15)
 
 
 def test_a_steep_ridge_leaves_the_mean() -> None:

@@ -212,6 +212,54 @@ def test_queries_with_targets_are_learned_from(quadrants: softkv.SoftKV) -> None
     assert fit.loss < 0.8 * fit.before
 
 
+def test_a_metric_that_is_no_better_changes_nothing(quick: None, tmp_path: Path) -> None:
+    """Where there is nothing to learn, lookups compare as they were, and it is said."""
+    noise = np.random.default_rng(0)
+    with softkv.open(tmp_path / "s", value="label", compatibility="gaussian") as db:
+        db.add(vectors=noise.standard_normal((300, 20)), values=noise.choice(["a", "b"], 300).tolist())
+        db.tune()
+        before, commit = db.lookup(np.ones((3, 20))).value, db.info().commit
+        fit = db.fit()
+        assert not fit.kept
+        assert fit.loss >= fit.before
+        assert "Nothing has changed" in str(fit)
+        assert (db.info().commit, db.info().projection) == (commit, None)
+        assert np.array_equal(db.lookup(np.ones((3, 20))).value, before)
+        assert db.check().ok
+
+
+def test_before_is_what_the_store_would_have_lost(waves: softkv.SoftKV) -> None:
+    """As it compares at its temperature: about what leaving out each item in turn says."""
+    tuned = waves.tune()
+    assert waves.fit(planes=False).before == pytest.approx(tuned.loss, rel=0.35)
+    waves.set_temperature(1e6)
+    numbers = numbers_of(KEYS)
+    assert waves.fit(planes=False).before == pytest.approx(numbers.var(), rel=0.35)
+
+
+def test_info_says_by_what_lookups_compare(waves: softkv.SoftKV) -> None:
+    """What was learned, and at which temperature, until it is forgotten."""
+    waves.fit(rank=2, planes=False)
+    info = waves.info()
+    assert info.projection == f"rank 2, from {ITEMS} items"
+    assert (info.temperature, info.temperature_from) == (1.0, "learned")
+    assert waves.lookup(QUERIES[0]).temperature == info.temperature
+    waves.forget_fit()
+    assert waves.info().projection is None
+    assert waves.info().temperature == waves.lookup(QUERIES[0]).temperature != 1.0
+
+
+def test_labels_that_all_differ_teach_nothing(tmp_path: Path) -> None:
+    """No other item could know them, and nothing is remembered."""
+    with softkv.open(tmp_path / "s", value="label", compatibility="gaussian") as db:
+        db.add(vectors=KEYS[:30], values=[f"label {n}" for n in range(30)])
+        before = db.info()
+        for learn in (db.tune, db.fit):
+            with pytest.raises(errors.InputError, match="no label is carried by two items"):
+                learn()
+        assert db.info() == before
+
+
 @pytest.mark.parametrize("damage", ["flipped", "missing"])
 def test_what_was_learned_and_is_damaged_is_missed(waves: softkv.SoftKV, damage: str) -> None:
     """Lookups by it are refused, with what to do; those without it go on, and learning again mends it."""
@@ -237,11 +285,24 @@ def test_a_tuned_store_remembers_its_temperature(quadrants: softkv.SoftKV) -> No
     assert tuned.measure == "log-loss"
     assert len(tuned.curves) == 6
     assert tuned.loss == min(curve.best[0] for curve in tuned.curves)
-    info = quadrants.info()
-    assert (info.temperature, info.compatibility) == (pytest.approx(tuned.temperature), tuned.compatibility)
+    info, full = quadrants.info(), tuned.full
+    assert full.k is None
+    assert full.best[0] == min(curve.best[0] for curve in tuned.curves if curve.k is None)
+    assert (info.temperature, info.compatibility) == (pytest.approx(full.best[1]), full.compatibility)
     assert info.temperature_from.startswith("tuned")
+    assert all(f"by {curve.compatibility}" in str(tuned) for curve in tuned.curves if curve.k == 20)
     with softkv.open(quadrants.path, "r") as reader:
-        assert reader.lookup(QUERIES[0]).temperature == pytest.approx(tuned.temperature)
+        assert reader.lookup(QUERIES[0]).temperature == pytest.approx(full.best[1])
+
+
+def test_of_ways_that_are_the_same_the_present_one_stays(tmp_path: Path) -> None:
+    """Cosine and dot are, on vectors of length 1, but for their rounding."""
+    directions = KEYS / np.linalg.norm(KEYS, axis=1, keepdims=True)
+    for present in ("dot", "cosine"):
+        with softkv.open(tmp_path / present, value="label", compatibility=present) as db:
+            db.add(vectors=directions, values=labels_of(KEYS))
+            assert db.tune(compatibility=["cosine", "dot"]).compatibility == present
+            assert db.info().compatibility == present
 
 
 def test_a_store_larger_than_is_looked_at_is_sampled(quadrants: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from softkv.database.backend import backend_name
 from softkv.database.estimating import is_cheap
 from softkv.database.indexed import Written
 from softkv.database.view import View
+from softkv.errors import IndexDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Info:
     compatibility: str | None
     embedder: str | None
     temperature: float | None
-    temperature_from: str | None  # "rule", "given" or "tuned", and from how many items
-    projection: str | None  # "learned" where `fit` was, by which lookups then compare
+    temperature_from: str | None  # "rule", "given" or "tuned", and from how many items; or "learned"
+    projection: str | None  # what `fit` has learned, by which lookups then compare
     bytes_on_disk: int
     backend: str  # what builds indexes, and where
     index: IndexInfo | None = None  # None when there is none: lookups scan
@@ -74,6 +75,9 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
     snapshot, profile, layout = view.snapshot, view.profile, view.snapshot.layout
     compared = profile.compatibility if len(snapshot) else None
     found = view.temperature(compared) if compared else profile.chosen_temperature
+    temperature, origin = (found.value, f"{found.origin}, from {found.items:,} items") if found else (None, None)
+    if profile.projection is not None:
+        temperature, origin = 1.0, "learned"
     return Info(
         path=path,
         items=len(snapshot),
@@ -85,15 +89,27 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         value_scale=snapshot.value_scale,
         compatibility=profile.compatibility,
         embedder=profile.embedder.name if profile.embedder else None,
-        temperature=found.value if found else None,
-        temperature_from=f"{found.origin}, from {found.items:,} items" if found else None,
-        projection=None if profile.projection is None else "learned",
+        temperature=temperature,
+        temperature_from=origin,
+        projection=_projection(view),
         bytes_on_disk=_size(path),
         backend=backend_name(),
         index=_index(view),
         proposer="the k best" if view.has_proposer else None,
         unfinished=unfinished,
     )
+
+
+def _projection(view: View) -> str | None:
+    if view.profile.projection is None:
+        return None
+    try:
+        learned = view.learned
+    except IndexDamaged as error:
+        return f"cannot be used: {error}"
+    assert learned is not None
+    planes = "" if learned.ridge is None else ", with planes"
+    return f"rank {len(learned.metric.factors)}, from {learned.facts.get('items', 0):,} items{planes}"
 
 
 def _index(view: View) -> IndexInfo | None:

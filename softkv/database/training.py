@@ -22,10 +22,10 @@ from softkv.database.learned import PREFIX, Learned
 from softkv.database.profile import Profile, Temperature
 from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError
-from softkv.learning.fitting import Examples, best_fit
+from softkv.learning.fitting import Examples, best_fit, loss_of
 from softkv.learning.slopes import WIDEST
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items
-from softkv.maths.compatibility import COMPATIBILITIES
+from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.storage import Store, ValueKind
 from softkv.storage.layout import Rows
 
@@ -46,13 +46,23 @@ class Fit:
     rank: int
     measure: str  # "log-loss" or "squared error"
     loss: float  # on items, or queries, that took no part
-    before: float  # the same with the metric it started from
+    before: float  # the same in the way in which items are compared without it
     planes: bool  # whether numbers are read off planes
     steps: int
     seconds: float
     curve: tuple[tuple[int, float], ...]
 
+    @property
+    def kept(self) -> bool:
+        """Whether it is better, and so what lookups compare by from then on."""
+        return self.loss < self.before
+
     def __str__(self) -> str:
+        if not self.kept:
+            return (
+                f"learned nothing that is better from {self.items:,} items in {self.seconds:.0f} s: {self.measure} "
+                f"{self.loss:.4g} instead of {self.before:.4g}, rank {self.rank}. Nothing has changed"
+            )
         planes = ", with planes through the items" if self.planes else ""
         return (
             f"learned from {self.items:,} items in {self.seconds:.0f} s: {self.measure} {self.loss:.4g} instead of "
@@ -72,7 +82,7 @@ def learn(
     seed: int,
     told: Told | None,
 ) -> Fit:
-    """Learn a metric from the items, or from queries whose answers are known, and remember it."""
+    """Learn a metric from the items, or from queries whose answers are known, and remember it if it is better."""
     started, snapshot = time.monotonic(), view.snapshot
     rows = _drawn(view, seed)
     items = Examples(snapshot.vectors(rows), _values(view, rows))
@@ -83,13 +93,14 @@ def learn(
 
     may = _may_have_planes(view, directions)
     planes = (None if may else False) if planes is None else planes
+    usual = view.profile.compatibility or "dot"
     fitted = best_fit(items, asking, directions=directions, planes=planes, rank=rank, seed=seed, told=told)
     found = Fit(
         items=len(rows),
         rank=len(fitted.metric.factors),
         measure=MEASURES.get(view.layout.kind, "squared error") if items.labels else "squared error",
         loss=fitted.loss,
-        before=fitted.before,
+        before=loss_of(compatibility_of(usual), view.temperature(usual).value, items, asking, fitted),
         planes=fitted.ridge is not None,
         steps=fitted.steps,
         seconds=time.monotonic() - started,
@@ -99,7 +110,8 @@ def learn(
     learned = Learned(
         fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), fitted.ridge, {**facts, "seed": seed}
     )
-    _keep(store, lock, view, learned)
+    if found.kept:
+        _keep(store, lock, view, learned)
     return found
 
 
@@ -164,6 +176,8 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
             told=progress,
         )
         found += fresh
+    if not asked:
+        raise InputError("no label is carried by two items, so no other can know it. Give items that share labels.")
     measure = MEASURES.get(view.layout.kind, "squared error")
     return chosen(found, measure=measure, asked=asked, items=len(rows))
 
@@ -182,9 +196,9 @@ def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:
 
 def remember_temperature(store: Store, tuned: Tuned) -> None:
     """Keep a choice: the store asks so from now on."""
-    profile = Profile.of(store.settings)
-    temperature = Temperature(tuned.temperature, "tuned", tuned.items)
-    store.configure(replace(profile, temperature=temperature, compatibility=tuned.compatibility).settings())
+    profile, full = Profile.of(store.settings), tuned.full
+    temperature = Temperature(full.best[1], "tuned", tuned.items)
+    store.configure(replace(profile, temperature=temperature, compatibility=full.compatibility).settings())
 
 
 def checked_ways(view: View, given: Any) -> list[str]:
@@ -199,7 +213,7 @@ def checked_ways(view: View, given: Any) -> list[str]:
             )
     if not names:
         raise InputError("expected at least one compatibility to try, got none.")
-    return names
+    return sorted(set(names), key=lambda name: (name != view.profile.compatibility, names.index(name)))
 
 
 def checked_ks(given: Any) -> list[int]:

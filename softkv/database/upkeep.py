@@ -109,7 +109,8 @@ class Upkeep(Reader):
 
         Args:
             compatibility: Ways to compare that are tried; otherwise only that of the store. The best is remembered.
-            k: Numbers of best items that are tried as well as all of them. The best is told, and remembered by nobody.
+            k: Numbers of best items that are tried as well as all of them. The best is told; remembered is the best
+                temperature of all items, since lookups ask all unless they say otherwise.
             seed: Chooses the items that are asked where there are more than 50,000.
             progress: Called with (what, done, all).
         """
@@ -137,8 +138,9 @@ class Upkeep(Reader):
     ) -> Fit:
         """Learn to compare: the metric by which items, left out, are best predicted by the others.
 
-        No vector that is stored changes. Lookups compare so from now on, unless they say `projection=False`, and an
-        index has to be built again to help them. What is learned is learned anew by the next `fit`, and forgotten by
+        No vector that is stored changes. Where items that took no part are predicted better by it, lookups compare so
+        from now on, at temperature 1 unless they say otherwise or `projection=False`, and an index has to be built
+        again to help them; else nothing changes. What is learned is learned anew by the next `fit`, and forgotten by
         `forget_fit` and `reembed`.
 
         Args:

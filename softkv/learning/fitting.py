@@ -13,14 +13,16 @@ Shapes: n items, d key width, r rank, p value width, b items asked at a time.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from softkv.errors import InputError
 from softkv.learning.gradients import by_labels, by_slopes, by_values, gradient, weights_of
 from softkv.learning.temperature import typical_temperature
+from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
 
 ASKED = 256  # items in a step
@@ -61,9 +63,11 @@ class Fitted:
     metric: Metric
     units: Array  # (d,), what features were divided by
     loss: float  # −log P, or the squared distance
-    before: float  # that of the metric that it started from
+    started: float  # that of the metric that it started from
     steps: int
     curve: tuple[tuple[int, float], ...]  # the loss after so many steps
+    judges: Rows  # who took no part
+    answering: Rows  # the items that answered them
     ridge: float | None = None  # λ of the planes through numbers, None where they are averaged
 
 
@@ -77,10 +81,7 @@ def best_fit(
     seed: int = 0,
     told: NamedTold | None = None,
 ) -> Fitted:
-    """The best of the metrics that average, that read numbers off planes, or (`planes` is None) of all of these.
-
-    What is said of before goes for the first that was tried.
-    """
+    """The best of the metrics that average, that read numbers off planes, or (`planes` is None) of all of these."""
 
     def one(ridge: float | None) -> Fitted:
         name = "fitting" if ridge is None else f"fitting planes, ridge {ridge:g}"
@@ -88,8 +89,26 @@ def best_fit(
         return fit(items, asking, directions=directions, ridge=ridge, rank=rank, seed=seed, told=progress)
 
     ridges = {None: (None, *RIDGES), True: RIDGES, False: (None,)}[planes]
-    tried = [one(ridge) for ridge in ridges]
-    return replace(min(tried, key=lambda fitted: fitted.loss), before=tried[0].before)
+    return min((one(ridge) for ridge in ridges), key=lambda fitted: fitted.loss)
+
+
+def loss_of(
+    compared: Compatibility, temperature: float, items: Examples, asking: Examples | None, fitted: Fitted
+) -> float:
+    """What the judges of a metric lose when they ask the same items in another way."""
+    asked, answering = items if asking is None else asking, fitted.answering
+    keys, values, losses = items.vectors[answering], items.values[answering], 0.0
+    for start in range(0, len(fitted.judges), ASKED):
+        some = fitted.judges[start : start + ASKED]
+        logits = compared.ask(asked.vectors[some], 1.0 / temperature)(keys, 0).astype(np.float64)
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        weights /= weights.sum(1, keepdims=True)
+        wanted = asked.values[some]
+        if items.labels:
+            losses += by_labels(weights, wanted[:, None] == values[None, :])[0] * len(some)
+        else:
+            losses += by_values(weights, values, wanted)[0] * len(some)
+    return losses / len(fitted.judges)
 
 
 def fit(
@@ -107,6 +126,8 @@ def fit(
 
     `ridge` is λ of the plane through numbers (n, 1) as values, None for their mean.
     """
+    if items.labels and asking is None and len(np.unique(items.values)) == len(items.values):
+        raise InputError("no label is carried by two items, so no other can know it. Give items that share labels.")
     fitting = _Fitting(items, asking, directions=directions, ridge=ridge, seed=seed)
     return fitting.run(fitting.start(rank), STEPS if steps is None else steps, told or (lambda _done, _total: None))
 
@@ -158,8 +179,8 @@ class _Fitting:
 
     def run(self, factors: Array, steps: int, told: Told) -> Fitted:
         """Go down until the judges have had enough."""
-        before = best = self.judged(factors)
-        kept, since, curve, done = factors, 0, [(0, self._loss(before))], 0
+        started = best = self.judged(factors)
+        kept, since, curve, done = factors, 0, [(0, self._loss(started))], 0
         adam = _Adam(factors, RATE * float(np.linalg.norm(factors)) / factors.size**0.5)
         for done in range(1, steps + 1):
             factors = adam.moved(factors, self.step(factors), 0.5 * (1 + np.cos(np.pi * (done - 1) / steps)))
@@ -175,7 +196,17 @@ class _Fitting:
                 break
         kept, best = self.warmed(kept, best)
         metric = Metric((kept / self.units).astype(np.float32), self.centre.astype(np.float32), self.directions)
-        return Fitted(metric, self.units, self._loss(best), self._loss(before), done, tuple(curve), self.ridge)
+        return Fitted(
+            metric,
+            self.units,
+            loss=self._loss(best),
+            started=self._loss(started),
+            steps=done,
+            curve=tuple(curve),
+            judges=self.judges,
+            answering=self.items,
+            ridge=self.ridge,
+        )
 
     def _loss(self, judged: float) -> float:
         """A loss as the values are given."""

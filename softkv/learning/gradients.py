@@ -40,7 +40,8 @@ def by_labels(weights: Array, same: npt.NDArray[np.bool_]) -> tuple[float, Array
     """The loss, and its pulls (b, n), where `same` says which items carry the right label."""
     right = weights * same
     likely = np.maximum(right.sum(1, keepdims=True), TINY)
-    return float(-np.log(likely).mean()), (weights - right / likely) / len(weights)
+    # Subtle: weights add up to 1 but for their rounding, and a loss below 0 would be less than none.
+    return max(0.0, float(-np.log(likely).mean())), (weights - right / likely) / len(weights)
 
 
 def by_values(weights: Array, values: Array, wanted: Array) -> tuple[float, Array]:

@@ -51,11 +51,11 @@ def left_out(
 ) -> Losses:
     """The losses of these items; `values` are codes of labels (rows,) or vectors (rows, p).
 
-    `shares` (rows,) is how much each item counts, as one who answers and as one who is asked. The k best are those of
-    the best scores, however much they count.
+    `shares` (rows,) is how much each item counts, as one who answers and as one who is asked; without k.
     """
     full, best, count = np.zeros(len(temperatures)), {k: np.zeros(len(temperatures)) for k in ks}, 0
-    shares, divisor = np.ones(rows) if shares is None else shares, 0.0
+    # Only their proportions count; far from 1 they would leave float32.
+    shares, divisor = np.ones(rows) if shares is None else shares / shares.max(), 0.0
     for start in range(0, len(asked), TOGETHER):
         some = asked[start : start + TOGETHER]
         state = _State(some, values, temperatures, max(ks, default=0), shares)
@@ -162,7 +162,7 @@ class _State:
         found = np.empty((len(self.temperatures), len(self.asked)))
         for number, temperature in enumerate(self.temperatures.tolist()):
             with np.errstate(invalid="ignore"):
-                weights = np.exp((scores - scores[:, :1]).astype(np.float64) / temperature) * self.shares[rows]
+                weights = np.exp((scores - scores[:, :1]).astype(np.float64) / temperature)
             weights /= weights.sum(1, keepdims=True)
             if self.labels:
                 right = (weights * (self.values[rows] == self.values[self.asked][:, None])).sum(1)

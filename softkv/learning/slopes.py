@@ -8,7 +8,7 @@ Shapes: b queries, n rows, d width of the features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +89,10 @@ def planes(
 
     `features` says how the plane sees keys; `shares` (n,) how much each row counts.
     """
-    means = np.zeros((len(log_mass), 1))
+    # Subtle: a plane divides by how far features spread, so what weights lack of 1, times what is added to all numbers,
+    # would come back many times as large. Sums are divided by that of the weights, numbers counted from their middle.
+    middle = float(numbers.mean())
+    means, mass = np.zeros((len(log_mass), 1)), np.zeros((len(log_mass), 1))
     for first in range(0, len(keys), BLOCK):
         rows = slice(first, first + BLOCK)
         weights = np.exp(scorer(keys[rows], first).astype(np.float64) - log_mass[:, None])
@@ -97,9 +100,11 @@ def planes(
             weights = weights * shares[rows]
         if allowed is not None:
             weights = np.where(allowed[:, rows], weights, 0.0)
-        means = means + weights @ moments(features(keys[rows]), numbers[rows].astype(np.float64))
+        mass = mass + weights.sum(1, keepdims=True)
+        means = means + weights @ moments(features(keys[rows]), numbers[rows].astype(np.float64) - middle)
     width = features(keys[:1]).shape[1]
-    return Plane.of_means(means, width, ridge)
+    found = Plane.of_means(means / mass, width, ridge)
+    return replace(found, height=found.height + middle)
 
 
 def moments(features: Array, numbers: Array) -> Array:

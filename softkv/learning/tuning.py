@@ -58,6 +58,11 @@ class Tuned:
     items: int
     curves: tuple[Curve, ...]
 
+    @property
+    def full(self) -> Curve:
+        """The best of the curves with all rows, whose temperature and way to compare a store remembers."""
+        return _best([curve for curve in self.curves if curve.k is None])
+
     def __str__(self) -> str:
         kept = "" if self.k is None else f", the {self.k} best"
         lines = [
@@ -70,6 +75,11 @@ class Tuned:
             share = (loss - least) / (most - least) if most > least else 0.0
             mark = " <" if temperature == self.temperature else ""
             lines.append(f"{temperature:10.4g} {loss:10.4g} {'█' * max(1, round(share * BAR))}{mark}")
+        for other in self.curves:
+            if other is not curve:
+                loss, temperature = other.best
+                rows = "all items" if other.k is None else f"the {other.k} best"
+                lines.append(f"{self.measure} {loss:.4g} at {temperature:.4g} by {other.compatibility}, {rows}")
         return "\n".join(lines)
 
 
@@ -126,9 +136,14 @@ def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ())
 
 def chosen(found: Sequence[Curve], *, measure: str, asked: int, items: int) -> Tuned:
     """The best of all curves; of equals the first."""
-    best = min(found, key=lambda curve: curve.best[0])
+    best = _best(found)
     loss, temperature = best.best
     return Tuned(temperature, best.compatibility, best.k, loss, measure, asked, items, tuple(found))
+
+
+def _best(found: Sequence[Curve]) -> Curve:
+    # Subtle: on vectors of length 1 cosine and dot are the same but for their rounding, which must not choose.
+    return min(found, key=lambda curve: float(f"{curve.best[0]:.6g}"))
 
 
 def _around(first: float) -> Floats:
