@@ -3,6 +3,9 @@
 import importlib
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ import scipy.sparse
 from scipy.special import logsumexp, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
+from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, LeaveOneOut, cross_val_predict, cross_val_score
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -22,7 +26,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import softkv
 from softkv import errors
+from softkv.database import estimating, indexing
 from softkv.doors import held
+from softkv.doors.held import Items
 from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor, SoftKVTransformer
 
 RNG = np.random.default_rng(0)
@@ -91,8 +97,7 @@ def test_a_transformer_puts_vectors_into_context() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.05, 2.0])
-@pytest.mark.parametrize("k", [None, 7])
-def test_a_weight_is_a_count(temperature: float, k: int | None) -> None:
+def test_a_weight_is_a_count(temperature: float) -> None:
     """At a given temperature: 2 is to stand there twice, 0 not to be there at all."""
     weights = RNG.integers(0, 4, len(X))
     twice = np.repeat(np.arange(len(X)), weights)
@@ -103,6 +108,37 @@ def test_a_weight_is_a_count(temperature: float, k: int | None) -> None:
         ask = "predict_proba" if targets is LABELS else "predict"
         assert getattr(weighted, ask)(ASKED) == pytest.approx(getattr(repeated, ask)(ASKED), rel=1e-9)
         assert weighted.decision_evidence(ASKED) == pytest.approx(repeated.decision_evidence(ASKED), rel=1e-9)
+
+
+def test_with_k_the_heaviest_count_each_by_its_weight() -> None:
+    """Which they are depends on the temperature, so none is chosen for them."""
+    weights = RNG.uniform(0.1, 4, len(X))
+    logits = -0.5 * np.square(ASKED[:, None] - X[None]).sum(2) / 0.3 + np.log(weights)
+    logits[logits < np.sort(logits, axis=1)[:, -7:-6]] = -np.inf
+    model = SoftKVRegressor(temperature=0.3, k=7).fit(X, Y, sample_weight=weights)
+    assert model.predict(ASKED) == pytest.approx(softmax(logits, axis=1) @ Y, rel=1e-9)
+    with pytest.raises(errors.NotExpressible, match="Give a temperature"):
+        SoftKVRegressor(k=7).fit(X, Y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("inputs", [5, 40], ids=["with planes", "many features"])
+def test_weights_count_beside_what_was_learned(inputs: int) -> None:
+    """The metric is learned from all samples alike; then a weight is a count again, for planes too."""
+    features, targets = make_friedman1(200, n_features=inputs, noise=0.2, random_state=0)
+    weights = np.random.default_rng(1).integers(1, 4, 200)
+    twice = np.repeat(np.arange(200), weights)
+    model = SoftKVRegressor(projection=True).fit(features, targets, sample_weight=weights)
+    learned = model.held_.learned
+    assert (learned.ridge is not None) == (inputs == 5)
+    numbers = learned.metric.numbers(features[twice])
+    repeated = replace(
+        model.held_, items=Items(features[twice], targets[twice]), learned=replace(learned, numbers=numbers)
+    )
+    asked = features[:20] + 0.05
+    expected = repeated.ask(asked, k=None, tolerance=0).value
+    assert model.predict(asked) == pytest.approx(expected, rel=1e-5)
+    unweighted = replace(model.held_, items=Items(features, targets))
+    assert np.abs(model.predict(asked) - unweighted.ask(asked, k=None, tolerance=0).value).max() > 1e-3
 
 
 def test_weights_count_when_the_temperature_is_chosen() -> None:
@@ -121,8 +157,11 @@ def test_weights_count_when_the_temperature_is_chosen() -> None:
 )
 def test_weights_that_cannot_be_are_refused(weights: Any) -> None:
     """By scikit-learn or by us, and nothing is fitted."""
+    model = SoftKVRegressor()
     with pytest.raises(ValueError, match=r"weight|sample"):
-        SoftKVRegressor().fit(X, Y, sample_weight=weights)
+        model.fit(X, Y, sample_weight=weights)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
 
 
 def test_auto_is_close_to_the_best_of_a_grid_search() -> None:
@@ -136,14 +175,40 @@ def test_auto_is_close_to_the_best_of_a_grid_search() -> None:
 
 
 @pytest.mark.parametrize("inputs", [5, 40], ids=["with planes", "many features"])
-def test_a_projection_predicts_better(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of features of which few matter, those are found; on a path as in memory."""
+def test_a_projection_predicts_better(inputs: int) -> None:
+    """Of features of which few matter, those are found; which samples judge depends on the seed."""
     features, targets = make_friedman1(500, n_features=inputs, noise=0.2, random_state=0)
     plain = SoftKVRegressor().fit(features[:400], targets[:400])
-    fitted = SoftKVRegressor(projection=True).fit(features[:400], targets[:400])
+    fitted, again, other = (
+        SoftKVRegressor(projection=True, random_state=seed).fit(features[:400], targets[:400]) for seed in (0, 0, 1)
+    )
     before, after = (one.score(features[400:], targets[400:]) for one in (plain, fitted))
     assert after > before + 0.08
     assert (fitted.held_.learned.ridge is not None) == (inputs == 5)
+    assert np.array_equal(again.predict(features[400:]), fitted.predict(features[400:]))
+    assert not np.array_equal(other.predict(features[400:]), fitted.predict(features[400:]))
+
+
+def test_a_projection_that_is_no_better_is_left_out(tmp_path: Path) -> None:
+    """Where there is nothing to learn, in memory and on a path."""
+    noise, labels = RNG.standard_normal((300, 20)), RNG.integers(0, 2, 300)
+    plain = SoftKVClassifier().fit(noise, labels).predict_proba(noise[:5] + 1)
+    for path in (None, tmp_path / "s"):
+        model = SoftKVClassifier(projection=True, path=path).fit(noise, labels)
+        assert model.predict_proba(noise[:5] + 1) == pytest.approx(plain, abs=1e-4)
+
+
+@pytest.mark.parametrize("k", [3, 20])
+def test_a_temperature_suits_the_k_that_count(k: int, tmp_path: Path) -> None:
+    """As scikit-learn's own leaving out finds it, in memory and on a path."""
+    features, targets = make_friedman1(150, noise=2.0, random_state=0)
+    model = SoftKVRegressor(k=k).fit(features, targets)
+    assert model.temperature_ != SoftKVRegressor().fit(features, targets).temperature_
+    there = SoftKVRegressor(k=k, path=tmp_path / "s").fit(features, targets)
+    assert there.temperature_ == pytest.approx(model.temperature_, rel=1e-9)
+    grid = {"temperature": [model.temperature_ * one for one in (0.25, 0.7, 1.0, 1.4, 4.0)]}
+    search = GridSearchCV(SoftKVRegressor(k=k), grid, cv=LeaveOneOut(), scoring="neg_mean_squared_error")
+    assert search.fit(features, targets).best_params_["temperature"] == model.temperature_
 
 
 def test_what_was_learned_is_the_same_on_a_path(tmp_path: Path) -> None:
@@ -190,7 +255,7 @@ def test_a_copy_answers_the_same(projection: bool) -> None:
     assert clone(model).fit(X, X[:, 0] * 3).predict(ASKED) == pytest.approx(model.predict(ASKED), rel=1e-12)
 
 
-def test_outputs_are_predicted_at_once_and_count_alike() -> None:
+def test_outputs_are_predicted_at_once_and_count_alike(tmp_path: Path) -> None:
     """Each output is what it would be alone; the temperature suits them all, whatever their units."""
     targets = np.stack([np.sin(X[:, 0] * 2), 1e6 * np.cos(X[:, 1])], axis=1)
     model = SoftKVRegressor(temperature=0.1).fit(X, targets)
@@ -200,6 +265,7 @@ def test_outputs_are_predicted_at_once_and_count_alike() -> None:
     units = np.array([1.0, 1e-6])
     found, scaled = (SoftKVRegressor().fit(X, some).temperature_ for some in (targets, targets * units))
     assert found == pytest.approx(scaled, rel=1e-9)
+    assert SoftKVRegressor(path=tmp_path / "s").fit(X, targets).temperature_ == pytest.approx(found, rel=1e-9)
     assert SoftKVRegressor().fit(X, targets[:, :1]).predict(ASKED).shape == (20, 1)
 
 
@@ -216,13 +282,134 @@ def test_on_a_path_there_is_a_store(tmp_path: Path) -> None:
         assert other.predict(ASKED).tolist() == model.predict(ASKED).tolist()
     with pytest.raises(errors.StoreExists, match="120 items"):
         clone(model).fit(X, LABELS)
-    model.held_.db().close()
-    for other in (again, copied):
-        other.held_.db().close()
-    clone(model).set_params(overwrite=True).fit(X[:30], LABELS[:30])
+    assert again.get_params()["path"] == str(path)
+    with pytest.raises(errors.StoreExists, match="120 items"):
+        clone(again).fit(X, LABELS)
+    clone(model).set_params(overwrite=True).fit(X[:30], LABELS[:30])  # while others have it open
     with softkv.open(path, "r") as db:
         assert len(db) == 30
         assert db.check().ok
+        assert SoftKVClassifier.from_store(db).predict(ASKED).tolist() == model.predict(ASKED).tolist()
+    assert [one.name for one in tmp_path.iterdir()] == ["labels.softkv"]
+
+
+class Interrupted(BaseException):
+    """What Ctrl-C does."""
+
+
+def interrupting(*given: Any, **options: Any) -> None:
+    """Ctrl-C in the middle."""
+    raise Interrupted
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["a new path", "a store to overwrite"])
+@pytest.mark.parametrize(
+    ("parameters", "change", "error"),
+    [
+        ({"compatibility": "cosine"}, lambda x, y: (np.vstack([x[1:], 0 * x[:1]]), y), errors.ZeroVector),
+        ({}, lambda x, y: (x, y * 1e300), errors.NotFinite),
+        ({}, lambda x, y: (x * 1e200, y), errors.InputError),
+        ({"projection": True}, lambda x, y: (x[:10], y[:10]), errors.InputError),
+        ({"projection": True, "compatibility": "laplace"}, lambda x, y: (x, y), errors.NotExpressible),
+        ({"projection": True, "temperature": 1.0}, lambda x, y: (x, y), Interrupted),
+    ],
+    ids=["zero", "values", "keys", "few", "laplace", "ctrl-c"],
+)
+def test_a_fit_that_fails_leaves_a_path_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, parameters: Any, change: Any, error: type
+) -> None:
+    """Nothing is erased, nothing is left behind, and the next fit works."""
+    path = tmp_path / "s"
+    if there:
+        SoftKVRegressor(path=path).fit(X[:50], Y[:50, 0])
+    with monkeypatch.context() as patch:
+        if error is Interrupted:
+            patch.setattr(softkv.SoftKV, "fit", interrupting)
+        with pytest.raises(error), np.errstate(all="ignore"):
+            SoftKVRegressor(path=path, overwrite=True, **parameters).fit(*change(X, Y[:, 0]))
+    assert [one.name for one in tmp_path.iterdir()] == (["s"] if there else [])
+    if there:
+        with softkv.open(path, "r") as db:
+            assert len(db) == 50
+            assert db.check().ok
+    SoftKVRegressor(path=path, overwrite=there).fit(X, Y[:, 0])
+    with softkv.open(path, "r") as db:
+        assert len(db) == 120
+        assert db.check().ok
+
+
+def test_a_classifier_notices_labels_it_was_not_fitted_on(tmp_path: Path) -> None:
+    """Where they have a share; those that nobody carries any more do not matter."""
+    model = SoftKVClassifier(path=tmp_path / "s").fit(X, LABELS)
+    probabilities = model.predict_proba(ASKED)
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["new"], ["above"], vectors=ASKED[:1])
+        with pytest.raises(errors.KindError, match="'above' by now"):
+            model.predict(ASKED)
+        assert SoftKVClassifier.from_store(db).classes_.tolist() == ["above", "left", "right"]
+        db.delete("new")
+    assert model.predict_proba(ASKED) == pytest.approx(probabilities, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_path_is_read_as_it_is_now(tmp_path: Path) -> None:
+    """Its temperature, its items, by any thread, and by a process that was forked."""
+    path = tmp_path / "s"
+    model = SoftKVRegressor(path=path).fit(X, Y[:, 0])
+    model.predict(ASKED)
+    with softkv.open(path) as db:
+        db.set_temperature(5.0)
+        assert model.temperature_ == 5.0
+        warm = SoftKVRegressor(temperature=5.0).fit(X, Y[:, 0])
+        assert model.predict(ASKED) == pytest.approx(warm.predict(ASKED), abs=1e-4)
+    asked = SoftKVRegressor.from_store(path, temperature=0.2)
+    assert asked.temperature_ == 0.2
+    expected = SoftKVRegressor(temperature=0.2).fit(X, Y[:, 0]).predict(ASKED)
+    assert asked.predict(ASKED) == pytest.approx(expected, abs=1e-4)
+    copied = pickle.loads(pickle.dumps(asked))
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(lambda _: id(copied.held_.db()), range(32)))) == 1
+        for found in threads.map(lambda _: copied.predict(ASKED), range(8)):
+            assert found == pytest.approx(expected, abs=1e-4)
+    with get_context("fork").Pool(1) as processes:
+        assert processes.apply(copied.predict, (ASKED,)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_path_with_an_index_answers_within_the_tolerance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By estimates where it may, exactly where it must."""
+    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(indexing, "REHEARSED", 300)
+    middles = RNG.standard_normal((40, 8)) * 4
+    features = np.repeat(middles, 60, axis=0) + RNG.standard_normal((2400, 8)) * 0.3
+    model = SoftKVRegressor(path=tmp_path / "s", temperature=0.3, tolerance=0).fit(features, features[:, 0])
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index(lists=40)
+    exact = model.predict(features[:50] + 0.05)
+    loose = SoftKVRegressor.from_store(tmp_path / "s", tolerance=0.05)
+    assert model.held_.ask(features[:50] + 0.05, k=None, tolerance=0).error_kind == "exact"
+    assert "calibrated" in loose.held_.ask(features[:50] + 0.05, k=None, tolerance=0.05).error_kind
+    found = loose.predict(features[:50] + 0.05)
+    assert not np.array_equal(found, exact)
+    assert found == pytest.approx(exact, abs=0.1 * features[:, 0].std())
+
+
+def test_a_refit_that_fails_leaves_what_was_fitted() -> None:
+    """Classes and items go together."""
+    model = SoftKVClassifier().fit(X, LABELS)
+    with pytest.raises(errors.NotExpressible):
+        model.set_params(projection=True, compatibility="dot").fit(X, np.arange(120) % 5)
+    assert model.predict(ASKED).tolist() == SoftKVClassifier().fit(X, LABELS).predict(ASKED).tolist()
+    with pytest.raises(NotFittedError):
+        SoftKVClassifier().predict(X)
+
+
+def test_samples_are_copied() -> None:
+    """What happens to them later is not seen."""
+    mine = X.copy()
+    model = SoftKVRegressor(temperature=0.3).fit(mine, Y)
+    expected = model.predict(ASKED)
+    mine += 1
+    assert np.array_equal(model.predict(ASKED), expected)
 
 
 def test_a_path_may_hold_numbers_and_vectors(tmp_path: Path) -> None:
@@ -283,13 +470,20 @@ def test_what_a_path_cannot_hold_is_refused_before_it_is_written(tmp_path: Path)
         {"projection": "yes"},
         {"compatibility": "nearness"},
         {"compatibility": "laplace", "projection": True},
+        {"tolerance": -1},
+        {"tolerance": "small"},
+        {"path": 5},
+        {"overwrite": 1},
     ],
     ids=str,
 )
 def test_parameters_that_cannot_be_are_refused(parameters: dict[str, Any]) -> None:
     """When it is fitted, as scikit-learn wants it, and by name."""
+    model = SoftKVRegressor(**parameters)
     with pytest.raises(errors.InputError):
-        SoftKVRegressor(**parameters).fit(X, Y)
+        model.fit(X, Y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
 
 
 def test_sparse_samples_are_refused_clearly() -> None:
@@ -315,7 +509,8 @@ def test_of_many_samples_some_are_asked(monkeypatch: pytest.MonkeyPatch) -> None
     some = SoftKVRegressor().fit(features, targets).temperature_
     assert some != every
     assert some == pytest.approx(every, rel=0.4)
-    assert SoftKVRegressor(projection=True).fit(features, targets).score(features, targets) > 0.8
+    learned = SoftKVRegressor(projection=True).fit(features[:600], targets[:600])
+    assert learned.score(features[600:], targets[600:]) > 0.8
 
 
 def test_floats_of_32_bits_stay_what_they_are() -> None:

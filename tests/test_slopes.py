@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softkv.learning import slopes
-from softkv.learning.slopes import Plane, planes
+from softkv.learning.slopes import Plane, on_planes
 from softkv.maths.compatibility import COMPATIBILITIES
 
 RNG = np.random.default_rng(2)
@@ -47,8 +47,11 @@ def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkey
     numbers, shares, allowed = RNG.standard_normal(30), RNG.uniform(0.1, 3, 30), RNG.random((4, 30)) > 0.2
     logits = -0.5 * np.square(queries[:, None].astype(float) - keys[None]).sum(2)
     weights = np.exp(logits) * shares * allowed
-    found = planes(
-        COMPATIBILITIES["gaussian"].ask(queries, 1.0),
+    monkeypatch.setattr(slopes, "TOGETHER", 3)
+    heights, explained = on_planes(
+        COMPATIBILITIES["gaussian"],
+        queries,
+        np.ones(4),
         np.log(weights.sum(1)),
         keys,
         numbers + offset,
@@ -58,8 +61,8 @@ def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkey
         allowed=allowed,
     )
     expected = Plane.through(weights / weights.sum(1, keepdims=True), keys.astype(float), numbers, 0.01)
-    assert found.at(queries) - offset == pytest.approx(expected.at(queries), abs=1e-5 + offset * 1e-15)
-    assert found.explained == pytest.approx(expected.explained, abs=1e-5 + offset * 1e-15)
+    assert heights - offset == pytest.approx(expected.at(queries), abs=1e-5 + offset * 1e-15)
+    assert explained == pytest.approx(expected.explained, abs=1e-5 + offset * 1e-15)
 
 
 def test_a_steep_ridge_leaves_the_mean() -> None:

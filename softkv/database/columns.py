@@ -27,12 +27,12 @@ BLOCK = 1 << 16  # rows of a block, unless another number is asked for
 class Columns:
     """The live items of one commit, and how the store compares them."""
 
+    store: str  # which store this is, whatever it is called
     commit: int
     kind: str  # number, vector, label or text
     labels: tuple[str, ...] | None  # the names of the codes
     compatibility: str
     temperature: float
-    learned: Learned | None  # what `fit` has learned
     key_width: int
     value_width: int
     _view: View
@@ -43,17 +43,22 @@ class Columns:
         """The columns of a store that is not empty."""
         compatibility = view.profile.compatibility or "dot"
         return cls(
+            store=view.snapshot.store,
             commit=view.snapshot.commit,
             kind=view.layout.kind.value,
             labels=view.labels,
             compatibility=compatibility,
             temperature=view.temperature(compatibility).value,
-            learned=view.learned,
             key_width=view.layout.key_width,
             value_width=view.layout.value_width,
             _view=view,
             _rows=np.flatnonzero(view.snapshot.live),
         )
+
+    @property
+    def learned(self) -> Learned | None:
+        """What `fit` has learned, if anything; an error where that cannot be read."""
+        return self._view.learned
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -15,12 +15,10 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.database.question import Compared, Question
 from softkv.database.view import View
-from softkv.learning.slopes import planes
+from softkv.learning import slopes
 from softkv.maths.compatibility import compatibility_of
 from softkv.storage import ValueKind
 from softkv.storage.layout import Matrix
-
-TOGETHER = 256  # queries at a time
 
 
 def reads_planes(view: View, question: Question) -> bool:
@@ -43,21 +41,21 @@ def on_planes(
     learned = view.learned
     assert learned is not None
     assert learned.ridge is not None
-    values, spreads = answers.value.copy(), np.array(answers.spread, np.float64)
-    temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (len(values),))
-    for start in range(0, len(values), TOGETHER):
-        some = slice(start, start + TOGETHER)
-        queries = question.queries[some]
-        plane = planes(
-            compatibility_of(compared).ask(queries, 1.0 / temperatures[some, None].astype(np.float32)),
-            answers.log_mass[some],
-            keys,
-            numbers,
-            features=learned.features,
-            ridge=learned.ridge,
-            allowed=None if mask is None else mask[some if len(mask) > 1 else slice(None)],
-        )
-        values[some] = plane.at(learned.features(queries)).reshape(values[some].shape)
-        variance = spreads[some].reshape(-1) ** 2 - plane.explained
-        spreads[some] = np.sqrt(np.maximum(variance, 0.0)).reshape(spreads[some].shape)
-    return replace(answers, value=values, spread=spreads)
+    heights, explained = slopes.on_planes(
+        compatibility_of(compared),
+        question.queries,
+        np.broadcast_to(np.asarray(question.temperature, np.float64), (len(answers),)),
+        answers.log_mass,
+        keys,
+        numbers,
+        features=learned.features,
+        ridge=learned.ridge,
+        allowed=mask,
+    )
+    spreads = np.asarray(answers.spread, np.float64)
+    variance = spreads.reshape(-1) ** 2 - explained
+    return replace(
+        answers,
+        value=heights.astype(answers.value.dtype).reshape(answers.value.shape),
+        spread=np.sqrt(np.maximum(variance, 0.0)).reshape(spreads.shape),
+    )

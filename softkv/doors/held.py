@@ -9,8 +9,9 @@ Shapes: n items, b queries, d key width, p value width.
 """
 
 import os
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,16 +21,16 @@ from softkv.answer import Answers
 from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.learned import Learned
-from softkv.database.training import FEWEST, MOST, PAIRS
-from softkv.errors import InputError, KindError, NotExpressible, StoreExists
-from softkv.learning.fitting import Examples, best_fit
-from softkv.learning.slopes import WIDEST, planes
+from softkv.database.making import made
+from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS
+from softkv.database.view import LUKEWARM
+from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
+from softkv.learning.fitting import Examples, best_fit, loss_of
+from softkv.learning.slopes import WIDEST, on_planes
 from softkv.learning.temperature import typical_temperature
 from softkv.learning.tuning import curves_of_items
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.plain import soft_lookup
-
-TOGETHER = 256  # queries whose planes are worked out together
 
 Array = npt.NDArray[Any]
 Compared = str | Compatibility | Callable[[Any, Any], Any]
@@ -60,13 +61,6 @@ class Items:
         scaled: Array = (columns - columns.mean(0)) / np.where(deviations > 0, deviations, 1.0)
         return scaled
 
-    def some(self, seed: int) -> "Items":
-        """At most as many as anything is learned from."""
-        if len(self.keys) <= MOST:
-            return self
-        rows = np.sort(np.random.default_rng(seed).choice(len(self.keys), MOST, replace=False))
-        return replace(self, keys=self.keys[rows], values=self.values[rows])
-
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -78,6 +72,31 @@ class Way:
     projection: bool
     seed: int
     by_rule: bool = False  # without a temperature, take the one at which about ten items contribute
+
+    def require_possible(self, items: Items) -> None:
+        """Refuse what these items cannot be asked for, before anything is learned or written."""
+        compatibility_of(self.compatibility)
+        if self.projection and self.compatibility not in ("gaussian", "cosine"):
+            raise NotExpressible(
+                f"a projection is learned for gaussian, or by directions for cosine, got {self.compatibility!r}. Take "
+                "one of the two, or say projection=False."
+            )
+        if self.projection and len(items.keys) < FEWEST:
+            raise InputError(
+                f"expected at least {FEWEST} samples to learn a projection from, got n_samples = {len(items.keys)}."
+            )
+        if self.k is not None and items.shares is not None and self.temperature is None:
+            raise NotExpressible(
+                "with weights of samples the k heaviest differ from temperature to temperature, so none is chosen for "
+                "them. Give a temperature, or leave out k."
+            )
+        if self.compatibility == "cosine":
+            pointless = np.flatnonzero(~items.keys.any(1))
+            if len(pointless):
+                raise ZeroVector(
+                    f"sample {pointless[0]} is zero and has no direction, so cosine cannot compare it. Leave it out, "
+                    "or take compatibility='gaussian'."
+                )
 
 
 class Held(Protocol):
@@ -103,38 +122,33 @@ class InMemory:
 
     @classmethod
     def of(cls, items: Items, way: Way) -> "InMemory":
-        """Hold these items, and find out what is to be learned from them."""
-        if way.projection:
-            return cls._learning(items, way)
-        temperature = _tuned(items, way) if way.temperature is None else way.temperature
-        return cls(items, way.compatibility, temperature)
+        """Hold a copy of these items, and find out what is to be learned from them."""
+        way.require_possible(items)
+        items = replace(items, keys=items.keys.copy(), values=items.values.copy())
+        plain = cls(items, way.compatibility, _tuned(items, way) if way.temperature is None else way.temperature)
+        return plain._learning(way) if way.projection else plain
 
-    @classmethod
-    def _learning(cls, items: Items, way: Way) -> "InMemory":
-        if way.compatibility not in ("gaussian", "cosine"):
-            raise NotExpressible(
-                f"a projection is learned for gaussian, or by directions for cosine, got {way.compatibility!r}."
-            )
-        if len(items.keys) < FEWEST:
-            raise InputError(
-                f"expected at least {FEWEST} samples to learn a projection from, got n_samples = {len(items.keys)}."
-            )
-        some, directions = items.some(way.seed), way.compatibility == "cosine"
-        flat = items.kind == "number" and items.keys.shape[1] <= WIDEST and not directions
+    def _learning(self, way: Way) -> "InMemory":
+        """The same by a metric, if that is better."""
+        items, directions = self.items, way.compatibility == "cosine"
+        rows = _drawn(len(items.keys), MOST, way.seed)
+        some = Examples(items.keys[rows], items.wanted()[rows])
+        width = items.keys.shape[1]
+        flat = items.kind == "number" and width <= WIDEST and not directions
         fitted = best_fit(
-            Examples(some.keys, some.wanted()), directions=directions, planes=None if flat else False, seed=way.seed
+            some, directions=directions, planes=None if flat else False, rank=min(width, LARGEST_RANK), seed=way.seed
         )
+        if fitted.loss >= loss_of(compatibility_of(self.compatibility), self.temperature, some, None, fitted):
+            return self
         learned = Learned(
             fitted.metric, fitted.metric.numbers(items.keys), fitted.units.astype(np.float32), fitted.ridge
         )
-        lengths = np.linalg.norm(items.keys, axis=1)
-        inverse = 1.0 / np.where(lengths > 0, lengths, 1.0)
-        return cls(items, way.compatibility, way.temperature or 1.0, learned, inverse if directions else None)
+        inverse = 1.0 / np.linalg.norm(items.keys, axis=1) if directions else None
+        return replace(self, temperature=way.temperature or 1.0, learned=learned, inverse_lengths=inverse)
 
     def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:  # noqa: ARG002 - all of it is exact
         """Look up (b, d) queries."""
         items, compared = self.items, self._compared()
-        shares = None if items.shares is None else self.temperature * np.log(items.shares)
         answers = soft_lookup(
             queries,
             items.keys,
@@ -142,72 +156,71 @@ class InMemory:
             compatibility=compared,
             temperature=self.temperature,
             k=k,
-            bias=shares,
+            bias=None if items.shares is None else self.temperature * np.log(items.shares),
             labels=items.labels,
             show=0,
         )
         assert isinstance(answers, Answers)
-        if k is None and self.learned is not None and self.learned.ridge is not None:
-            return replace(answers, value=self._on_planes(queries, answers.log_mass, compatibility_of(compared)))
-        return answers
-
-    def _compared(self) -> Compared:
-        return self.compatibility if self.learned is None else self.learned.compatibility(self.inverse_lengths)
-
-    def _on_planes(self, queries: Array, log_mass: Array, compared: Compatibility) -> Array:
         learned = self.learned
-        assert learned is not None
-        assert learned.ridge is not None
-        heights = np.empty(len(queries))
-        for start in range(0, len(queries), TOGETHER):
-            some = slice(start, start + TOGETHER)
-            found = planes(
-                compared.ask(queries[some], 1.0 / self.temperature),
-                log_mass[some],
-                self.items.keys,
-                self.items.values,
-                features=learned.features,
-                ridge=learned.ridge,
-                shares=self.items.shares,
-            )
-            heights[some] = found.at(learned.features(queries[some]))
-        return heights
+        if k is not None or learned is None or learned.ridge is None:
+            return answers
+        heights, _ = on_planes(
+            compared,
+            queries,
+            np.full(len(queries), self.temperature),
+            answers.log_mass,
+            items.keys,
+            items.values,
+            features=learned.features,
+            ridge=learned.ridge,
+            shares=items.shares,
+        )
+        return replace(answers, value=heights)
+
+    def _compared(self) -> Compatibility:
+        if self.learned is not None:
+            return self.learned.compatibility(self.inverse_lengths)
+        return compatibility_of(self.compatibility)
 
 
 def _tuned(items: Items, way: Way) -> float:
     """The temperature at which the items, left out, are best predicted by the others, or the one by rule."""
-    count = len(items.keys)
+    count, compared = len(items.keys), compatibility_of(way.compatibility)
     usual = typical_temperature(items.keys, np.ones(count, np.bool_), way.compatibility)  # type: ignore[arg-type]
-    if usual is None or count < FEWEST or way.by_rule:
-        return usual or 1.0
-    asked = None
-    if count > MOST:
-        asked = np.random.default_rng(way.seed).choice(count, max(256, PAIRS // count), replace=False)
-    ks = [] if way.k is None else [min(way.k, count - 1)]
-    found, _ = curves_of_items(
+    usual = usual or LUKEWARM.get(compared.name, 1.0)
+    if count < FEWEST or way.by_rule:
+        return usual
+    found, asked = curves_of_items(
         items.keys,
         items.wanted(),
-        compatibility=compatibility_of(way.compatibility),
+        compatibility=compared,
         first=usual,
-        asked=asked,
+        asked=None if count <= MOST else _drawn(count, max(256, PAIRS // count), way.seed),
         shares=items.shares,
-        ks=ks,
+        ks=[] if way.k is None else [min(way.k, count - 1)],
     )
-    return found[-1].best[1]
+    return found[-1].best[1] if asked else usual
 
 
-@dataclass(slots=True, eq=False)
+def _drawn(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+
+
 class OnDisk:
-    """A store, opened to read by whoever asks first. Copies and pickles carry its path, not what is open."""
+    """A store, opened to read when it is asked. Copies and pickles carry its path, not what is open."""
 
-    path: str
-    temperature: float
-    asked_temperature: float | None = None  # where an estimator insists on one
-    _db: SoftKV | None = field(default=None, repr=False)
+    def __init__(self, path: str, asked_temperature: float | None) -> None:
+        self.path, self.asked_temperature = path, asked_temperature
+        self._lock = threading.Lock()
+        self._db: SoftKV | None = None
+        self._opened: tuple[int, int] | None = None  # by which process, and which directory
 
     @classmethod
     def of(cls, items: Items, way: Way, path: str | os.PathLike[str], *, overwrite: bool) -> "OnDisk":
         """Make a store of these items, and let it learn what is to be learned."""
+        way.require_possible(items)
         if not isinstance(way.compatibility, str):
             raise NotExpressible("a store compares in one of the ways that have a name. Leave out path= to hold items.")
         if items.shares is not None:
@@ -215,39 +228,39 @@ class OnDisk:
         values: Sequence[Any] | Array = items.values
         if items.labels is not None:
             values = [items.labels[code] for code in items.values.tolist()]
-        with open_store(
-            path,
-            "n" if overwrite else "c",
-            value=items.kind,
-            compatibility=way.compatibility,
-            temperature=way.temperature,
+        temperature = way.temperature
+        if temperature is None and not way.by_rule and len(items.keys) >= FEWEST:
+            temperature = _tuned(items, way)
+        with made(
+            path, value=items.kind, compatibility=way.compatibility, temperature=temperature, overwrite=overwrite
         ) as db:
-            if len(db):
-                raise StoreExists(
-                    f"{db.path} holds {len(db):,} items. Ask them with from_store, choose another path, or say "
-                    "overwrite=True to lose them."
-                )
             db.add(vectors=items.keys, values=values)
             if way.projection:
                 db.fit(seed=way.seed)
-            elif way.temperature is None and len(db) >= FEWEST and not way.by_rule:
-                tuned = db.tune(k=way.k, seed=way.seed)
-                db.set_temperature(next(curve for curve in tuned.curves if curve.k == way.k).best[1])
         return cls.there(path, way.temperature)
 
     @classmethod
     def there(cls, path: str | os.PathLike[str], temperature: float | None) -> "OnDisk":
         """A store that is there already."""
-        held = cls(os.path.abspath(os.fspath(path)), 1.0, temperature)
-        info = held.db().info()
-        held.temperature = temperature or (1.0 if info.projection else info.temperature) or 1.0
+        held = cls(os.path.abspath(os.fspath(path)), temperature)
+        held.db()
         return held
 
+    @property
+    def temperature(self) -> float:
+        """What scores are divided by."""
+        return self.asked_temperature or self.db().info().temperature or 1.0
+
     def db(self) -> SoftKV:
-        """The store, open to read."""
-        if self._db is None:
-            self._db = open_store(self.path, "r")
-        return self._db
+        """The store that is at the path now, open to read in this process."""
+        with self._lock:
+            try:
+                here = os.getpid(), os.stat(self.path).st_ino
+            except OSError:
+                here = os.getpid(), -1  # opening it says what is wrong
+            if self._db is None or self._opened != here:
+                self._db, self._opened = open_store(self.path, "r"), here
+            return self._db
 
     def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:
         """Look up (b, d) queries."""
@@ -255,17 +268,12 @@ class OnDisk:
         assert isinstance(answers, Answers)
         return answers
 
-    def __getstate__(self) -> tuple[str, float, float | None]:
-        return self.path, self.temperature, self.asked_temperature
-
-    def __setstate__(self, state: tuple[str, float, float | None]) -> None:
-        self.path, self.temperature, self.asked_temperature = state
-        self._db = None
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.asked_temperature)
 
 
-def require_kind(db: SoftKV, kinds: Sequence[str], who: str) -> str:
-    """The kind of values of a store, if this estimator can predict such."""
+def require_kind(db: SoftKV, kinds: Sequence[str], who: str) -> None:
+    """Refuse a store whose values this estimator does not predict."""
     kind = db.info().value_kind
     if kind is None or kind not in kinds:
         raise KindError(f"{who} predicts {' or '.join(kinds)} values, but {db.path} holds {kind or 'nothing'}.")
-    return kind

@@ -15,12 +15,13 @@ Shapes: n samples, d features, p outputs, c classes.
 
 import math
 import os
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.database import SoftKV
 from softkv.doors.held import Compared, Held, InMemory, Items, OnDisk, Way, require_kind
 from softkv.errors import InputError, KindError, MissingExtra
 
@@ -86,7 +87,7 @@ class _SoftKV(BaseEstimator):
     def _asked(self, X: Any) -> Answers:
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=FLOATS)
-        return self.held_.ask(X, k=None if self.k is None else min(self.k, self.n_items_), tolerance=self.tolerance)
+        return self.held_.ask(X, k=None if self.k is None else min(self.k, self.n_items_), tolerance=self._tolerance)
 
     def _hold(self, items: Items, sample_weight: Any) -> None:
         way = self._way()
@@ -98,11 +99,15 @@ class _SoftKV(BaseEstimator):
                 raise InputError("expected some sample with a weight above 0, got none.")
             items = Items(items.keys[kept], items.values[kept], items.labels, weights[kept])
         self.held_: Held
+        tolerance, overwrite = _tolerance(self.tolerance), _flag("overwrite", self.overwrite)
         if self.path is None:
             self.held_ = InMemory.of(items, way)
         else:
-            self.held_ = OnDisk.of(items, way, self.path, overwrite=self.overwrite)
-        self.n_items_ = len(items.keys)
+            self.held_ = OnDisk.of(items, way, _path(self.path), overwrite=overwrite)
+        self._tolerance, self.n_items_ = tolerance, len(items.keys)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_items_")
 
     def _way(self) -> Way:
         return Way(
@@ -114,15 +119,20 @@ class _SoftKV(BaseEstimator):
             self._by_rule,
         )
 
-    def _take(self, path: str | os.PathLike[str], kinds: tuple[str, ...]) -> Any:
-        """Be fitted on what a store holds; gives the open store back."""
-        way = self._way()
-        held = OnDisk.there(path, way.temperature)
+    @classmethod
+    def _taking(cls, store: SoftKV | str | os.PathLike[str], kinds: tuple[str, ...], **parameters: Any) -> Any:
+        """An estimator that is fitted on what a store holds."""
+        path = store.path if isinstance(store, SoftKV) else _path(store)
+        held = OnDisk.there(path, _temperature(parameters["temperature"]))
         db = held.db()
-        require_kind(db, kinds, type(self).__name__)
+        require_kind(db, kinds, cls.__name__)
         info = db.info()
-        self.held_, self.n_items_, self.n_features_in_ = held, info.items, info.key_width
-        return db
+        model = cls(compatibility=info.compatibility or "dot", path=path, **parameters)
+        model.projection = info.projection is not None
+        model._way()
+        model.held_, model._tolerance = held, _tolerance(model.tolerance)
+        model.n_items_, model.n_features_in_ = info.items, info.key_width
+        return model
 
 
 class SoftKVRegressor(RegressorMixin, _SoftKV):
@@ -140,13 +150,14 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
         temperature: What scores are divided by; for "gaussian" the bandwidth squared. "auto" leaves each training
             sample out and takes the temperature at which the others predict it best.
         k: Average only the k heaviest samples.
-        projection: Learn by which directions samples differ in what is predicted, and compare by these.
+        projection: Learn by which directions samples differ in what is predicted, and compare by these, at temperature
+            1 unless another is given, if samples that took no part are predicted better so.
         tolerance: How far off a prediction may be, as a share of the standard deviation of the targets, on a path with
             an index. In memory predictions are exact.
         path: Where a store is to be made of the samples. Otherwise they are held in memory.
         overwrite: Whether `fit` may erase a store that holds items already.
-        random_state: Chooses the samples that are asked where there are more than 50,000, and those that say when
-            a projection has learned enough.
+        random_state: Chooses the samples that are asked where there are more than 50,000, and those that judge a
+            projection.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVRegressor":
@@ -158,12 +169,18 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
         return self
 
     @classmethod
-    def from_store(cls, path: str | os.PathLike[str], **parameters: Any) -> "SoftKVRegressor":
-        """A regressor that is fitted on what a store of numbers or vectors holds."""
-        model = cls(**parameters)
-        model._take(path, ("number", "vector"))
+    def from_store(
+        cls,
+        store: SoftKV | str | os.PathLike[str],
+        *,
+        temperature: float | str = "auto",
+        k: int | None = None,
+        tolerance: float = 0.01,
+    ) -> "SoftKVRegressor":
+        """A regressor that is fitted on what a store of numbers or vectors holds, and compares as it does."""
+        model = cls._taking(store, ("number", "vector"), temperature=temperature, k=k, tolerance=tolerance)
         model._column = False
-        return model
+        return cast("SoftKVRegressor", model)
 
     def predict(self, X: Any) -> Array:
         """The weighted means, (n,) or (n, p)."""
@@ -194,33 +211,44 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV):
         """Hold the samples (n, d) with their labels (n,); a weight is a log that is added to the logit."""
         X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        names = tuple(str(one) for one in self.classes_.tolist())
+        classes, codes = np.unique(y, return_inverse=True)
+        names = tuple(str(one) for one in classes.tolist())
         if len(set(names)) < len(names):
             raise KindError("expected labels that differ when they are written down. Rename them.")
         self._hold(Items(X, codes.astype(np.int32), names), sample_weight)
-        self._names = names
+        self.classes_, self._names = classes, names
         return self
 
     @classmethod
-    def from_store(cls, path: str | os.PathLike[str], **parameters: Any) -> "SoftKVClassifier":
-        """A classifier that is fitted on what a store of labels holds."""
-        model = cls(**parameters)
-        columns = model._take(path, ("label",)).columns()
-        model._names = tuple(sorted(columns.labels))
+    def from_store(
+        cls,
+        store: SoftKV | str | os.PathLike[str],
+        *,
+        temperature: float | str = "auto",
+        k: int | None = None,
+        tolerance: float = 0.01,
+    ) -> "SoftKVClassifier":
+        """A classifier that is fitted on what a store of labels holds, and compares as it does."""
+        model = cls._taking(store, ("label",), temperature=temperature, k=k, tolerance=tolerance)
+        model._names = tuple(sorted(model.held_.db().columns().labels))
         model.classes_ = np.array(model._names)
-        return model
+        return cast("SoftKVClassifier", model)
 
     def predict_proba(self, X: Any) -> Array:
         """The weight of each class, (n, c), in the order of `classes_`."""
         answers = self._asked(X)
         if isinstance(self.held_, InMemory):
             return np.asarray(answers.value)
-        places = {name: place for place, name in enumerate(answers.labels or ())}
+        places = {name: place for place, name in enumerate(self._names)}
         found = np.zeros((len(answers), len(self._names)))
-        for place, name in enumerate(self._names):
+        for column, name in enumerate(answers.labels or ()):
             if name in places:
-                found[:, place] = answers.value[:, places[name]]
+                found[:, places[str(name)]] = answers.value[:, column]
+            elif answers.value[:, column].any():
+                raise KindError(
+                    f"the store holds the label {name!r} by now, which this classifier was not fitted on. Take the "
+                    "store up anew with from_store."
+                )
         return found
 
     def predict(self, X: Any) -> Array:
@@ -273,11 +301,18 @@ class SoftKVTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         return self
 
     @classmethod
-    def from_store(cls, path: str | os.PathLike[str], **parameters: Any) -> "SoftKVTransformer":
-        """A transformer that is fitted on what a store of vectors holds."""
-        model = cls(**parameters)
-        model._n_features_out = model._take(path, ("vector",)).info().value_width
-        return model
+    def from_store(
+        cls,
+        store: SoftKV | str | os.PathLike[str],
+        *,
+        temperature: float | str = "auto",
+        k: int | None = None,
+        tolerance: float = 0.01,
+    ) -> "SoftKVTransformer":
+        """A transformer that is fitted on what a store of vectors holds, and compares as it does."""
+        model = cls._taking(store, ("vector",), temperature=temperature, k=k, tolerance=tolerance)
+        model._n_features_out = model.held_.db().info().value_width
+        return cast("SoftKVTransformer", model)
 
     def transform(self, X: Any) -> Array:
         """What each vector becomes, (n, d)."""
@@ -304,3 +339,15 @@ def _flag(name: str, given: Any) -> bool:
     if not isinstance(given, (bool, np.bool_)):
         raise InputError(f"expected {name} to be True or False, got {given!r}.")
     return bool(given)
+
+
+def _tolerance(given: Any) -> float:
+    if isinstance(given, (bool, str)) or not isinstance(given, (int, float, np.number)) or not 0 <= given < math.inf:
+        raise InputError(f"expected tolerance to be a number from 0 on, got {given!r}.")
+    return float(given)
+
+
+def _path(given: Any) -> str:
+    if not isinstance(given, (str, os.PathLike)):
+        raise KindError(f"expected path to be a text or a Path, got {type(given).__name__}. Leave it out for memory.")
+    return os.fspath(given)

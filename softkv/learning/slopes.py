@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.compatibility import Scorer
+from softkv.maths.compatibility import Compatibility, Scorer
 
 Array = npt.NDArray[np.floating]
 BLOCK = 1 << 12  # rows that are weighted at a time
+TOGETHER = 256  # queries at a time
 WIDEST = 32  # features: a plane through more of them would need as many neighbours, and d² sums for each
 
 
@@ -74,8 +75,10 @@ class Plane:
         return found
 
 
-def planes(
-    scorer: Scorer,
+def on_planes(
+    compared: Compatibility,
+    queries: Array,
+    temperatures: Array,
     log_mass: Array,
     keys: Array,
     numbers: Array,
@@ -84,11 +87,33 @@ def planes(
     ridge: float,
     shares: Array | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
-) -> Plane:
-    """The plane of each query through all rows that it may see, from the logits of a lookup and their log mass (b,).
+) -> tuple[Array, Array]:
+    """The height at each query of the plane through all rows that it sees, and how much variance that explains, (b,).
 
-    `features` says how the plane sees keys; `shares` (n,) how much each row counts.
+    `log_mass` is that of the lookup whose weights they have, `features` says how the plane sees keys and queries, and
+    `shares` (n,) is how much each row counts.
     """
+    heights, explained = np.empty(len(queries)), np.empty(len(queries))
+    for start in range(0, len(queries), TOGETHER):
+        some = slice(start, start + TOGETHER)
+        sharpness = (1.0 / temperatures[some, None]).astype(queries.dtype)
+        seen = None if allowed is None else allowed[some if len(allowed) > 1 else slice(None)]
+        scorer = compared.ask(queries[some], sharpness)
+        plane = _through_all(scorer, log_mass[some], keys, numbers, features, ridge, shares, seen)
+        heights[some], explained[some] = plane.at(features(queries[some])), plane.explained
+    return heights, explained
+
+
+def _through_all(
+    scorer: Scorer,
+    log_mass: Array,
+    keys: Array,
+    numbers: Array,
+    features: Callable[[Array], Array],
+    ridge: float,
+    shares: Array | None,
+    seen: npt.NDArray[np.bool_] | None,
+) -> Plane:
     # Subtle: a plane divides by how far features spread, so what weights lack of 1, times what is added to all numbers,
     # would come back many times as large. Sums are divided by that of the weights, numbers counted from their middle.
     middle = float(numbers.mean())
@@ -98,12 +123,11 @@ def planes(
         weights = np.exp(scorer(keys[rows], first).astype(np.float64) - log_mass[:, None])
         if shares is not None:
             weights = weights * shares[rows]
-        if allowed is not None:
-            weights = np.where(allowed[:, rows], weights, 0.0)
+        if seen is not None:
+            weights = np.where(seen[:, rows], weights, 0.0)
         mass = mass + weights.sum(1, keepdims=True)
         means = means + weights @ moments(features(keys[rows]), numbers[rows].astype(np.float64) - middle)
-    width = features(keys[:1]).shape[1]
-    found = Plane.of_means(means / mass, width, ridge)
+    found = Plane.of_means(means / mass, features(keys[:1]).shape[1], ridge)
     return replace(found, height=found.height + middle)
 
 

@@ -177,6 +177,18 @@ def erase(directory: str, *, force: bool) -> None:
     files.remove_tree(doomed)
 
 
+def move(directory: str, target: str) -> None:
+    """Rename a store that nobody has open, to where nothing is."""
+    _require_store(directory)
+    lock = locks.lock_writer(directory)
+    try:
+        # Subtle: SQLite is not asked. A catalog that is open while its name changes loses the way to its log.
+        _move_into_place(directory, target)
+        files.sync_directory(os.path.dirname(os.path.abspath(target)))
+    finally:
+        lock.release()
+
+
 def is_vacant(directory: str) -> bool:
     """Whether a store may be made here: nothing is there, or an empty directory."""
     try:

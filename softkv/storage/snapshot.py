@@ -74,6 +74,11 @@ class Snapshot:
         return os.path.dirname(self._catalog.connection.path)
 
     @property
+    def store(self) -> str:
+        """The name that the store was given when it was made, and keeps wherever it lies."""
+        return self._head.store
+
+    @property
     def commit(self) -> int:
         """The number of the commit that is seen."""
         return self._head.number

@@ -80,6 +80,11 @@ class Store:
         """Remove a store that nobody writes to; readers keep what they have open."""
         opening.erase(opening.directory_of(path), force=False)
 
+    @staticmethod
+    def move(path: Path, target: Path) -> None:
+        """Rename a store that nobody has open, to where nothing is."""
+        opening.move(opening.directory_of(path), opening.directory_of(target))
+
     # Reading
 
     def snapshot(self) -> Snapshot:
