@@ -145,8 +145,8 @@ def test_a_layer_begins_where_the_store_has_learned_to(tmp_path: Path, compatibi
     assert layer(queries).detach().numpy() == pytest.approx(expected.value, abs=1e-3)
     assert unlearned(queries).detach().numpy() == pytest.approx(plain.value, abs=1e-3)
     layer(queries).square().sum().backward()
-    assert layer.query.linear.weight.grad.abs().sum() > 0
-    assert layer.query.linear.weight.shape == (3, 4)
+    assert layer.query[0].linear.weight.grad.abs().sum() > 0
+    assert layer.query[0].linear.weight.shape == (3, 4)
 
 
 def test_planes_are_refused_and_can_be_left_out(tmp_path: Path) -> None:
@@ -186,22 +186,85 @@ def test_what_a_short_float_cannot_hold_is_refused(tmp_path: Path) -> None:
         assert len(SoftKVLayer.from_store(db, dtype=torch.bfloat16)) == 2
 
 
-def test_many_queries_learn_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same outputs and gradients, masks and biases included."""
-    keys, values, queries = drawn(50, 4, seed=1), drawn(50, 3, seed=2), drawn(2, 20, 4)
-    mask, bias = drawn(2, 20, 50, seed=3) > -1, drawn(50, seed=4)
+def cut(monkeypatch: pytest.MonkeyPatch, kept: int | None) -> list[int]:
+    """How many queries were taken at a time, as they are; `kept` is how many numbers may be, None for the usual."""
+    monkeypatch.setattr(door, "KEPT", kept or 1 << 26)
+    asked: list[int] = []
+    real = door.soft_lookup
+
+    def watched(queries: Tensor, *given: Any, **options: Any) -> Any:
+        asked.append(queries.shape[-2])
+        return real(queries, *given, **options)
+
+    monkeypatch.setattr(door, "soft_lookup", watched)
+    return asked
+
+
+HEADS = Heads.random(2, query_width=4, key_width=4, value_width=3, head_width=2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "queries", "given", "options"),
+    [
+        ((50, 4), (50, 3), (2, 20, 4), {"mask": drawn(2, 20, 50, seed=3) > -1, "bias": drawn(50, seed=4)}, {}),
+        ((50, 4), (50,), (20, 4), {"mask": drawn(1, 50, seed=3) > -1, "bias": drawn(20, 50, seed=4)}, {}),
+        ((2, 50, 4), (2, 50), (19, 4), {}, {}),
+        ((3, 50, 4), (3, 50, 2), (19, 4), {"causal": True}, {}),
+        ((50, 4), (50, 3), (20, 4), {"causal": True, "mask": drawn(50, seed=3) > -1}, {}),
+        ((50, 4), (50, 3), (20, 4), {}, {"heads": HEADS}),
+        ((50, 4), (50, 3), (20, 4), {}, {"heads": nn.MultiheadAttention(4, 2, vdim=3), "k": 5}),
+        ((50, 4), (50, 3), (20, 4), {}, {"compatibility": "laplace", "k": 3}),
+    ],
+    ids=["mask and bias", "numbers", "batched keys", "causal", "causal and mask", "heads", "module", "laplace"],
+)
+def test_many_queries_learn_some_at_a_time(
+    keys: Any, values: Any, queries: Any, given: Any, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same outputs and gradients as all at once."""
     found = []
-    for kept in (1 << 26, 700):
-        monkeypatch.setattr(door, "KEPT", kept)
-        layer, asked = SoftKVLayer(keys, values, learn_values=True), queries.clone().requires_grad_()
-        calls = []
-        layer._found = lambda *given, real=layer._found, calls=calls: (calls.append(1), real(*given))[1]
-        output = layer(asked, mask, bias)
+    for kept in (None, 3_000):
+        asked = cut(monkeypatch, kept)
+        layer = SoftKVLayer(drawn(*keys, seed=1), drawn(*values, seed=2), learn_values=True, **copy.deepcopy(options))
+        mine = drawn(*queries).requires_grad_()
+        output = layer(mine, **given)
         output.square().sum().backward()
-        found.append((len(calls) > 2, output, asked.grad, *(one.grad for one in layer.parameters())))
-    assert [one[0] for one in found] == [False, True]
-    for whole, parts in zip(found[0][1:], found[1][1:], strict=True):
+        found.append((output, mine.grad, *(one.grad for one in layer.parameters())))
+        assert (max(asked) < queries[-2]) == (kept is not None)
+        monkeypatch.undo()
+    for whole, parts in zip(*found, strict=True):
+        assert whole.shape == parts.shape
+        assert torch.allclose(whole, parts, atol=1e-4, rtol=1e-4)
+
+
+def test_what_learns_may_be_handed_over_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch.func, as it would be whole; a bias may be all that learns."""
+    layer, queries, found = SoftKVLayer(drawn(50, 4, seed=1), drawn(50, 3, seed=2)), drawn(20, 4), []
+    for kept in (None, 600):
+        asked = cut(monkeypatch, kept)
+        given = {"log_temperature": torch.tensor(0.7, requires_grad=True)}
+        torch.func.functional_call(layer, given, (queries,)).square().sum().backward()
+        bias = torch.zeros(50, requires_grad=True)
+        layer.requires_grad_(False)
+        layer(queries, None, bias).square().sum().backward()
+        layer.requires_grad_(True)
+        found.append((given["log_temperature"].grad, bias.grad))
+        assert (max(asked) < 20) == (kept is not None)
+        monkeypatch.undo()
+    for whole, parts in zip(*found, strict=True):
         assert torch.allclose(whole, parts, atol=1e-5)
+
+
+@pytest.mark.parametrize("kept", [None, 600])
+@pytest.mark.parametrize("shape", [(30, 50), (20, 49), (3, 1, 50)], ids=str)
+def test_masks_of_other_shapes_are_refused(shape: Any, kept: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole or in parts; lists are as good as tensors."""
+    cut(monkeypatch, kept)
+    layer, queries = SoftKVLayer(drawn(50, 4), drawn(50, 3)), drawn(20, 4)
+    with pytest.raises(errors.ShapeError):
+        layer(queries, torch.ones(shape, dtype=torch.bool))
+    assert torch.allclose(
+        layer(queries, [True] * 49 + [False]), SoftKVLayer(drawn(50, 4)[:49], drawn(50, 3)[:49])(queries)
+    )
 
 
 def test_what_is_remembered_replaces_what_is_oldest() -> None:
@@ -234,13 +297,35 @@ def test_each_of_a_batch_has_its_own_memory() -> None:
     assert torch.allclose(layer(queries), expected, atol=1e-6)
 
 
-def test_remembering_before_gradients_is_an_error_and_not_a_wrong_gradient() -> None:
-    """Torch notices that rows have changed."""
-    layer = SoftKVLayer(drawn(5, 3), drawn(5, 2), capacity=7)
-    output = layer(drawn(4, 3).requires_grad_())
+@pytest.mark.parametrize("kept", [None, 200])
+@pytest.mark.parametrize("full", [False, True])
+def test_remembering_before_gradients_is_an_error_and_not_a_wrong_gradient(
+    kept: int | None, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows have changed that are needed, whether weights were kept or are worked out again."""
+    cut(monkeypatch, kept)
+    layer = SoftKVLayer(drawn(5, 3), drawn(5, 2), capacity=5 if full else 7)
+    output = layer(drawn(40, 3).requires_grad_())
     layer.remember(drawn(3, 3), drawn(3, 2))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.sum().backward()
+
+
+@pytest.mark.parametrize("kept", [None, 200])
+def test_a_temperature_that_changes_before_gradients_does_not_change_them(
+    kept: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of what was asked."""
+    cut(monkeypatch, kept)
+    layer, grads = SoftKVLayer(drawn(5, 3), drawn(5, 2)), []
+    for more in (0.0, 3.0):
+        queries = drawn(40, 3, seed=1).requires_grad_()
+        output = layer(queries)
+        with torch.no_grad():
+            layer.log_temperature += more
+        output.square().sum().backward()
+        grads.append(queries.grad)
+    assert torch.allclose(*grads)
 
 
 def saved_and_loaded(layer: nn.Module, other: nn.Module) -> Any:
@@ -251,35 +336,103 @@ def saved_and_loaded(layer: nn.Module, other: nn.Module) -> Any:
     return other.load_state_dict(torch.load(file, weights_only=True))
 
 
-@pytest.mark.parametrize("capacity", [None, 8])
-def test_a_state_dict_carries_rows_that_were_given(capacity: int | None) -> None:
-    """As many as there were, with the temperature and the heads."""
-    heads = Heads.random(2, query_width=3, key_width=4, value_width=2, head_width=2, seed=0)
-    others = Heads.random(2, query_width=3, key_width=4, value_width=2, head_width=2, seed=5)
-    layer = SoftKVLayer(drawn(6, 4), drawn(6, 2), heads=heads, temperature=0.3, capacity=capacity)
-    if capacity:
-        layer.remember(drawn(5, 4, seed=4), drawn(5, 2, seed=5))
-    fresh = SoftKVLayer(drawn(3, 4, seed=9), drawn(3, 2, seed=9), heads=others, capacity=capacity)
+def chronicle(layer: SoftKVLayer, *steps: int) -> tuple[Tensor, Tensor]:
+    """Let a layer remember so many rows at a time; gives all of them back."""
+    rows = [(drawn(count, 4, seed=10 + count), drawn(count, 2, seed=20 + count)) for count in steps]
+    for keys, values in rows:
+        layer.remember(keys, values)
+    keys, values = zip(*rows, strict=True)
+    return torch.cat(keys), torch.cat(values)
+
+
+def memory_of(capacity: int | None, rows: int = 0, **options: Any) -> SoftKVLayer:
+    """A layer over rows of width 4 with values of width 2."""
+    return SoftKVLayer(drawn(rows, 4, seed=1), drawn(rows, 2, seed=2), capacity=capacity, **options)
+
+
+@pytest.mark.parametrize("before", [None, 3, 8, 20])
+@pytest.mark.parametrize("after", [None, 3, 8, 20])
+def test_a_state_dict_carries_rows_that_were_given(before: int | None, after: int | None) -> None:
+    """As many as there is room for, the most recent ones, in the order in which they will go."""
+    queries = drawn(5, 4, seed=5)
+    layer = memory_of(before, 0 if before else 7)
+    rows = layer.memory.rows() if before is None else chronicle(layer, 2, 5)
+    fresh = memory_of(after, 1 if after is None else 0)
     saved_and_loaded(layer, fresh)
-    assert len(fresh) == (8 if capacity else 6)
+    room = min(7, *(one for one in (before, after) if one)) if before or after else 7
+    keys, values = (one[-room:] for one in rows)
+    assert len(fresh) == room
+    assert torch.allclose(fresh(queries), SoftKVLayer(keys, values)(queries), atol=1e-6)
+    if after is not None:
+        more = chronicle(fresh, 2)
+        keys, values = (torch.cat(pair)[-after:] for pair in zip((keys, values), more, strict=True))
+        assert torch.allclose(fresh(queries), SoftKVLayer(keys, values)(queries), atol=1e-6)
+
+
+def test_a_state_dict_carries_what_was_learned() -> None:
+    """The temperature, heads, and values that learn; a copy is the same too."""
+    others = Heads.random(2, query_width=3, key_width=4, value_width=2, head_width=2, seed=5)
+    heads = Heads.random(2, query_width=3, key_width=4, value_width=2, head_width=2, seed=0)
+    layer = memory_of(None, 6, heads=heads, temperature=0.3, learn_values=True)
+    fresh = memory_of(None, 3, heads=others, learn_values=True)
+    fresh(drawn(5, 3)).sum().backward()
+    saved_and_loaded(layer, fresh)
     assert torch.equal(fresh(drawn(5, 3)), layer(drawn(5, 3)))
-    if capacity:
-        for one in (layer, fresh):
-            one.remember(drawn(3, 4, seed=7), drawn(3, 2, seed=8))
-        assert torch.equal(fresh(drawn(5, 3)), layer(drawn(5, 3)))
+    fresh(drawn(5, 3)).sum().backward()
     assert torch.equal(copy.deepcopy(layer)(drawn(5, 3)), layer(drawn(5, 3)))
 
 
+def test_rows_are_loaded_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A state without rows, with half of them, or with those of another width leaves the rows that are there."""
+    layer, queries = memory_of(None, 6), drawn(5, 4)
+    expected = layer(queries)
+    with store_of(tmp_path / "s", "vector", temperature=1.0, items=9) as db:
+        layer.load_state_dict(SoftKVLayer.from_store(db).state_dict(), strict=False)
+    assert torch.allclose(layer(queries), expected)
+    whole = memory_of(None, 9).state_dict()
+    halves = [{name: x for name, x in whole.items() if name != f"memory.{left}"} for left in ("keys", "values")]
+    for state in (*halves, SoftKVLayer(drawn(9, 5), drawn(9, 2)).state_dict()):
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            layer.load_state_dict(state, strict=False)
+        assert torch.allclose(layer(queries), expected)
+
+
 def test_a_state_dict_does_not_carry_a_store(tmp_path: Path) -> None:
-    """What was learned beside it is carried, to be loaded into another layer over the same store."""
+    """What was learned beside it is carried, to be loaded into a layer over the store, however it has grown."""
     with store_of(tmp_path / "s", "vector") as db:
-        layer, fresh = SoftKVLayer.from_store(db), SoftKVLayer.from_store(db, temperature=5.0)
+        layer = SoftKVLayer.from_store(db)
+        db.add(["more"], [[1.0, 2.0, 3.0]], vectors=[[1.0, 0.0, 0.0, 0.0]])
+        fresh = SoftKVLayer.from_store(db, temperature=5.0)
     with torch.no_grad():
         layer.log_temperature += 1
     assert {name for name, x in layer.state_dict().items() if isinstance(x, Tensor)} == {"log_temperature"}
     saved_and_loaded(layer, fresh)
-    assert len(fresh) == 60
-    assert torch.equal(fresh(drawn(3, 4)), layer(drawn(3, 4)))
+    assert len(fresh) == 61
+    assert fresh.temperature == layer.temperature
+
+
+def test_values_that_learned_find_their_items(tmp_path: Path) -> None:
+    """By name, since rows lie in another order when some were written; other items are refused."""
+    with store_of(tmp_path / "s", "number", "dot", items=4) as db:
+        layer = SoftKVLayer.from_store(db, learn_values=True)
+        with torch.no_grad():
+            layer.memory.values[0] = 77.0
+        state = copy.deepcopy(layer.state_dict())
+        assert layer.write_back(db) == 1
+        again = SoftKVLayer.from_store(db, learn_values=True)
+        assert again.names != layer.names
+        again.load_state_dict(state)
+        learned = dict(zip(again.names, again.memory.values.tolist(), strict=True))
+        assert learned == pytest.approx(dict(db), rel=1e-6)
+        assert again.write_back(db) == 0
+        db.delete("key 2")
+        fewer = SoftKVLayer.from_store(db, learn_values=True)
+        with pytest.raises(errors.InputError, match="other items"):
+            fewer.load_state_dict(state)
+        db.add(["key 9"], [1.0], vectors=[[1.0, 0.0, 0.0, 0.0]])
+        with pytest.raises(errors.InputError, match="other items"):
+            SoftKVLayer.from_store(db, learn_values=True).load_state_dict(state)
+        assert len(fewer(drawn(2, 4))) == 2
 
 
 def test_values_learn_and_are_written_back(tmp_path: Path) -> None:
@@ -308,6 +461,50 @@ def test_values_learn_and_are_written_back(tmp_path: Path) -> None:
         assert db.check().ok
 
 
+def test_nothing_is_written_over_what_somebody_else_has_written(tmp_path: Path) -> None:
+    """An item that has got another value meanwhile, or has gone, is named; nor is another store written to."""
+    with store_of(tmp_path / "s", "number", items=5) as db, store_of(tmp_path / "other", "number", items=5) as other:
+        layer = SoftKVLayer.from_store(db, learn_values=True)
+        with torch.no_grad():
+            layer.memory.values += 1
+        db.set_values(["key 3"], [100.0])
+        before = dict(db), dict(other)
+        with pytest.raises(errors.StoreError, match="'key 3' is another by now"):
+            layer.write_back(db)
+        with pytest.raises(errors.InputError, match="not the store"):
+            layer.write_back(other)
+        db.delete("key 1")
+        with pytest.raises(errors.KeyMissing, match="key 1"):
+            layer.write_back(db)
+        assert (dict(db), dict(other)) == ({k: v for k, v in before[0].items() if k != "key 1"}, before[1])
+        assert db.check().ok
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_values_are_written_back_from_any_floating_type(tmp_path: Path, dtype: torch.dtype) -> None:
+    """What only was rounded has not learned; values learn in float32 where rows are shorter. A path is as good."""
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add(["a", "b"], [16777217.0, 0.1], vectors=np.eye(2))
+        layer = (
+            SoftKVLayer.from_store(db, dtype=dtype, learn_values=True)
+            if dtype != torch.float16
+            else (SoftKVLayer.from_store(db, learn_values=True).to(torch.float64))
+        )
+        assert layer.memory.values.dtype == (torch.float32 if dtype == torch.bfloat16 else torch.float64)
+        assert layer.write_back(db) == 0
+        with torch.no_grad():
+            layer.memory.values[1] = 0.5
+    assert layer.write_back(tmp_path / "s") == 1
+    with softkv.open(tmp_path / "s") as db:
+        assert dict(db) == {"a": 16777217.0, "b": 0.5}
+        layer = SoftKVLayer.from_store(db, learn_values=True)
+        with torch.no_grad():
+            layer.memory.values[1] = torch.nan
+        with pytest.raises(errors.NotFinite, match="'b' has become NaN"):
+            layer.write_back(db)
+        assert db.check().ok
+
+
 def test_what_cannot_be_written_back_is_refused(tmp_path: Path) -> None:
     """Values that did not learn, and items that have no key; nothing is written."""
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
@@ -321,7 +518,7 @@ def test_what_cannot_be_written_back_is_refused(tmp_path: Path) -> None:
         with pytest.raises(errors.KindError, match="3 of the items to write have no key"):
             layer.write_back(db)
         assert db.info().commit == commit
-    with store_of(tmp_path / "l", "label") as db, pytest.raises(errors.KindError, match="codes"):
+    with store_of(tmp_path / "l", "label") as db, pytest.raises(errors.KindError, match="can learn"):
         SoftKVLayer.from_store(db, learn_values=True)
 
 
@@ -395,6 +592,13 @@ def test_a_memory_of_recent_steps_makes_the_next_ones_easier() -> None:
         (torch.zeros(3, 2), torch.zeros(3), {"capacity": 0}, errors.InputError),
         (torch.zeros(3, 2), torch.zeros(3), {"capacity": 5, "learn_values": True}, errors.InputError),
         (torch.zeros(3, 2), torch.zeros(3), {"labels": 2}, errors.KindError),
+        (torch.zeros(3, 2), torch.tensor([0, 1, 2]), {"labels": 2}, errors.KindError),
+        (torch.zeros(3, 2), torch.zeros(3), {"k": 0}, errors.InputError),
+        (torch.zeros(3, 2), torch.zeros(3), {"compatibility": "nearness"}, errors.InputError),
+        (torch.zeros(3, 2), torch.zeros(3), {"compatibility": "cosine"}, errors.ZeroVector),
+        (torch.ones(3, 2), torch.zeros(3), {"compatibility": "gaussian", "heads": HEADS}, errors.NotExpressible),
+        (torch.ones(3, 2), torch.tensor([0, 1, 1]), {"labels": 2, "heads": HEADS}, errors.NotExpressible),
+        (np.zeros((3, 2)), torch.zeros(3), {}, errors.KindError),
         (torch.zeros(3, 2), torch.zeros(3, dtype=torch.int32), {"labels": 2, "learn_values": True}, errors.KindError),
         (
             torch.zeros(3, 2),
@@ -423,6 +627,59 @@ def test_queries_and_rows_of_other_shapes_are_refused() -> None:
     with pytest.raises(errors.NotFinite):
         layer.remember(torch.full((1, 2), torch.inf), drawn(1))
     assert len(layer) == 3
+    for queries in ([[1.0, 2.0]], np.ones((1, 2))):
+        with pytest.raises(errors.KindError, match="as a tensor"):
+            layer(queries)
+
+
+def test_what_would_spoil_every_later_lookup_is_not_remembered() -> None:
+    """Keys without a direction, what a shorter type cannot hold, and codes that no label has."""
+    cosine = SoftKVLayer(drawn(3, 2), drawn(3), capacity=5, compatibility="cosine")
+    short = SoftKVLayer(drawn(3, 2).half(), drawn(3).half(), capacity=5)
+    labels = SoftKVLayer(drawn(3, 2), torch.tensor([0, 1, 2]), capacity=5, labels=3)
+    for layer, keys, values, error in (
+        (cosine, torch.zeros(1, 2), drawn(1), errors.ZeroVector),
+        (short, torch.full((1, 2), 1e6), drawn(1), errors.NotFinite),
+        (short, drawn(1, 2), torch.full((1,), 1e6), errors.NotFinite),
+        (labels, drawn(1, 2), torch.tensor([1.9]), errors.KindError),
+        (labels, drawn(1, 2), torch.tensor([3]), errors.KindError),
+    ):
+        with pytest.raises(error):
+            layer.remember(keys, values)
+        assert len(layer) == 3
+        layer(drawn(2, 2))
+
+
+def test_scores_stay_in_float32_under_autocast() -> None:
+    """Whatever else is rounded."""
+    layer, queries = SoftKVLayer(drawn(30, 8), drawn(30, 3)), drawn(4, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(queries)
+    assert torch.equal(found, layer(queries))
+
+
+def test_queries_may_go_through_a_module_first(tmp_path: Path) -> None:
+    """Before what the store has learned, if it has."""
+    turned = nn.Linear(6, 4)
+    with store_of(tmp_path / "s", "label", "gaussian", items=200) as db:
+        db.set_temperature(50.0)
+        assert db.fit(rank=3).kept
+        expected = db.lookup(turned(drawn(5, 6)).detach().numpy(), tolerance=0).value
+        found = SoftKVLayer.from_store(db, query=turned)(drawn(5, 6))
+    assert found.detach().numpy() == pytest.approx(expected, abs=1e-3)
+    found.square().sum().backward()
+    assert turned.weight.grad.abs().sum() > 0
+
+
+def test_values_that_learn_are_the_layers_own() -> None:
+    """A tensor that was given stays as it is; a parameter is shared."""
+    given, shared = drawn(3), nn.Parameter(drawn(3))
+    for values in (given, shared):
+        layer = SoftKVLayer(drawn(3, 2), values, learn_values=True)
+        with torch.no_grad():
+            layer.memory.values += 1
+    assert torch.equal(given, drawn(3))
+    assert torch.equal(shared, drawn(3) + 1)
     with pytest.raises(errors.InputError, match="capacity"):
         SoftKVLayer(drawn(3, 2), drawn(3)).remember(drawn(1, 2), drawn(1))
 

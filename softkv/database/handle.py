@@ -11,6 +11,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from softkv.database import intake
 from softkv.database.embedding import Embedding, Given, Progress
 from softkv.database.profile import Profile, Temperature, checked_temperature
@@ -18,7 +20,7 @@ from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
 from softkv.database.view import Findings, View
-from softkv.errors import KeyMissing, KeyTextError, StoreError, StoreExists
+from softkv.errors import KeyMissing, KeyTextError, ShapeError, StoreError, StoreExists
 from softkv.storage import Added, Item, Report, Store
 from softkv.transfer import load
 
@@ -164,8 +166,10 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         self._findings.forget()
         return replace(kept, temperature=kept.chosen_temperature)
 
-    def set_values(self, keys: Sequence[str], values: Any) -> Added:
+    def set_values(self, keys: Sequence[str], values: Any, *, expected: Any = None) -> Added:
         """Give items other values, all of them or none. What they are compared by, their texts and payloads stay.
+
+        Where `expected` is given, only if these are the values that the items have by now.
 
         >>> import softkv, tempfile, os
         >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
@@ -179,6 +183,8 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         with self._changing:
             what = intake.given(keys, values, None, None, None)
             kept = self._items_with(what.keys or [])
+            if expected is not None:
+                _require_values(kept, expected)
             profile = Profile.of(self._store.settings)
             return self._store.append(
                 [one.vector for one in kept],
@@ -312,6 +318,14 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
 
     def __repr__(self) -> str:
         return f"<SoftKV {self.path!r}>"
+
+
+def _require_values(items: Sequence[Item], expected: Any) -> None:
+    if len(items) != len(expected):
+        raise ShapeError(f"expected a value to compare with for each of {len(items)} keys, got {len(expected)}.")
+    for item, value in zip(items, expected, strict=True):
+        if not np.array_equal(item.value, value):
+            raise StoreError(f"the value of {item.name!r} is another by now, so nothing was written. Read it again.")
 
 
 class StoreView(Reader):

@@ -38,7 +38,7 @@ class Memory(nn.Module):
     ) -> None:
         """Hold these rows. `capacity` is how many are remembered at most; `kept` whether a state_dict carries them."""
         super().__init__()
-        _require_rows(keys, values)
+        require_rows(keys, values)
         if learn_values and not values.is_floating_point():
             raise KindError(f"expected values that can learn, got codes of {values.dtype}. Learn vectors instead.")
         if learn_values and capacity is not None:
@@ -53,7 +53,7 @@ class Memory(nn.Module):
         self.filled = keys.shape[self.axis]
         self.register_buffer("keys", keys, persistent=kept)
         if learn_values:
-            self.values = nn.Parameter(values)
+            self.values = values if isinstance(values, nn.Parameter) else nn.Parameter(values.detach().clone())
         else:
             self.register_buffer("values", values, persistent=kept)
 
@@ -79,18 +79,26 @@ class Memory(nn.Module):
         """Take up more rows, without their gradients; the oldest go where there is no room."""
         if self.capacity is None:
             raise InputError("expected a capacity to remember rows in, got none. Say capacity= when it is made.")
-        _require_rows(keys, values)
-        for name, old, new in (("keys", self.keys, keys), ("values", self.values, values)):
-            free = [old.shape[axis] if axis != self.axis else new.shape[axis] for axis in range(old.ndim)]
-            if new.ndim != old.ndim or list(new.shape) != free:
-                raise ShapeError(f"expected {name} of shape {free} to remember, got {list(new.shape)}.")
+        keys, values = self._alike(keys, values)
         fresh = min(keys.shape[self.axis], self.capacity)
         skipped = keys.shape[self.axis] - fresh  # more than there is room for at all: only the last count
         places = (torch.arange(fresh, device=self.keys.device) + self.oldest) % self.capacity
         for old, new in ((self.keys, keys), (self.values, values)):
-            old.index_copy_(self.axis, places, new.narrow(self.axis, skipped, fresh).to(old))
+            old.index_copy_(self.axis, places, new.narrow(self.axis, skipped, fresh))
         self.oldest = (self.oldest + fresh) % self.capacity
         self.filled = min(self.filled + fresh, self.capacity)
+
+    def _alike(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """More rows in the types and on the device of those that are there, if they go with them."""
+        require_rows(keys, values)
+        for name, old, new in (("keys", self.keys, keys), ("values", self.values, values)):
+            if self._beside(old) != self._beside(new):
+                raise ShapeError(f"expected {name} like those of shape {list(old.shape)}, got {list(new.shape)}.")
+            if new.is_floating_point() and not old.is_floating_point():
+                raise KindError(f"expected codes of labels to remember, got {new.dtype}.")
+        keys, values = keys.to(self.keys), values.to(self.values)
+        require_rows(keys, values)  # in a shorter type they may be infinite
+        return keys, values
 
     def forget(self) -> None:
         """Have no rows."""
@@ -101,29 +109,57 @@ class Memory(nn.Module):
         return {"filled": self.filled, "oldest": self.oldest}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
-        """The same of a saved one, if its rows were saved."""
-        if self.kept:
-            self.filled, self.oldest = state["filled"], state["oldest"]
+        """Nothing by itself: it goes with the rows that are loaded."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # A memory without a capacity takes as many rows as were saved.
-        for name in ("keys", "values"):
-            saved, mine = state_dict.get(prefix + name), getattr(self, name)
-            if self.capacity is None and saved is not None and saved.ndim == mine.ndim:
-                shape = list(mine.shape)
-                shape[self.axis] = saved.shape[self.axis]
-                if shape == list(saved.shape) != list(mine.shape):
-                    mine.data = mine.data.new_empty(shape)
+        saved = {name: state_dict[prefix + name] for name in ("keys", "values") if prefix + name in state_dict}
+        if self.kept and len(saved) == 2 and self._may_hold(**saved):
+            rows = saved["keys"].shape[self.axis]
+            state = state_dict.get(prefix + "_extra_state", {"filled": rows, "oldest": 0})
+            self.filled, self.oldest = state["filled"], state["oldest"]
+            if self.capacity != rows:
+                for name, one in saved.items():
+                    taken = self._in_order(one, state)
+                    state_dict[prefix + name] = self._with_room(getattr(self, name), taken)
+                    self.filled = taken.shape[self.axis]
+                self.oldest = 0 if self.capacity is None else self.filled % self.capacity
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def _in_order(self, saved: Tensor, state: dict[str, int]) -> Tensor:
+        """The rows of another memory, the oldest first; of more than there is room for the last."""
+        filled = state["filled"]
+        full = filled == saved.shape[self.axis]
+        rows = saved.narrow(self.axis, 0, filled).roll(-state["oldest"] if full else 0, self.axis)
+        kept = filled if self.capacity is None else min(filled, self.capacity)
+        return rows.narrow(self.axis, filled - kept, kept)
 
-def of_columns(columns: Columns, *, dtype: torch.dtype, device: Any, projected: bool) -> tuple[Tensor, Tensor]:
+    def _may_hold(self, keys: Tensor, values: Tensor) -> bool:
+        return (self._beside(keys), self._beside(values)) == (self._beside(self.keys), self._beside(self.values))
+
+    def _beside(self, x: Tensor) -> list[int]:
+        """The shape but for how many rows there are."""
+        return [*x.shape[: self.axis], -1, *x.shape[self.axis + 1 :]]
+
+    def _with_room(self, mine: Tensor, rows: Tensor) -> Tensor:
+        """These rows in the shape of what is there, which without a capacity takes theirs."""
+        if self.capacity is None:
+            if mine.shape != rows.shape:
+                mine.data, mine.grad = mine.data.new_empty(rows.shape), None
+            return rows
+        room = torch.zeros(mine.shape, dtype=rows.dtype, device=rows.device)
+        room.narrow(self.axis, 0, rows.shape[self.axis]).copy_(rows)
+        return room
+
+
+def of_columns(
+    columns: Columns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
+) -> tuple[Tensor, Tensor]:
     """The keys, as they are or as the store has learned to see them, and the values of all items, on a device."""
     learned = columns.learned if projected else None
     width = columns.key_width if learned is None else len(learned.metric.factors)
     keys = torch.empty(len(columns), width, dtype=dtype, device=device)
     shape = (len(columns),) if columns.kind in ("number", "label") else (len(columns), columns.value_width)
-    values = torch.empty(shape, dtype=torch.int32 if columns.kind == "label" else dtype, device=device)
+    values = torch.empty(shape, dtype=torch.int32 if columns.kind == "label" else values_dtype, device=device)
     start = 0
     for vectors, blended in columns.blocks(TOGETHER):
         some = slice(start, start + len(vectors))
@@ -132,7 +168,7 @@ def of_columns(columns: Columns, *, dtype: torch.dtype, device: Any, projected: 
         start = some.stop
     for name, x in (("key vectors", keys), ("values", values)):
         if x.is_floating_point() and not torch.isfinite(x).all():
-            raise NotFinite(f"some {name} are beyond what {dtype} can hold. Take torch.bfloat16 or torch.float32.")
+            raise NotFinite(f"some {name} are beyond what {x.dtype} can hold. Take a longer dtype.")
     return keys, values
 
 
@@ -156,7 +192,11 @@ def tensor_of(array: Any) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["W", "C"]))
 
 
-def _require_rows(keys: Tensor, values: Tensor) -> None:
+def require_rows(keys: Tensor, values: Tensor) -> None:
+    """Refuse what cannot be rows: other shapes, other types, and what is not finite."""
+    for name, x in (("keys", keys), ("values", values)):
+        if not isinstance(x, Tensor):
+            raise KindError(f"expected {name} as a tensor, got {type(x).__name__}. Use torch.as_tensor.")
     if keys.ndim < 2 or not keys.is_floating_point():
         raise ShapeError(f"expected keys (..., n, d) of a floating type, got {keys.dtype} of {list(keys.shape)}.")
     if values.ndim not in (keys.ndim, keys.ndim - 1) or values.shape[: keys.ndim - 1] != keys.shape[:-1]:

@@ -25,10 +25,12 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Answers
+from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.columns import Columns
 from softkv.database.reader import Reader
-from softkv.errors import InputError, KindError, MissingExtra, NotExpressible, ShapeError
+from softkv.errors import InputError, KindError, MissingExtra, NotExpressible, NotFinite, ShapeError, ZeroVector
+from softkv.maths.compatibility import compatibility_of
 from softkv.maths.heads import Heads
 from softkv.plain import soft_lookup
 
@@ -36,13 +38,15 @@ try:
     import torch
     from torch import Tensor, nn
     from torch.nn import functional
-    from torch.utils.checkpoint import checkpoint
 except ImportError as error:
     raise MissingExtra("softkv.doors.torch", package="torch", extra="torch") from error
 
-from softkv.doors.memory import TOGETHER, Memory, names_of, of_columns, require_names, tensor_of
+from softkv.doors.memory import TOGETHER, Memory, names_of, of_columns, require_names, require_rows, tensor_of
+from softkv.doors.parts import for_queries, in_parts, no_later
 
-KEPT = 1 << 26  # weights that are kept for the way back, at most
+KEPT = 1 << 26  # numbers that are kept for the way back, at most
+PER_WEIGHT = 6  # of them, for the weight of a row for a query
+NUMBERS = (int, float, np.integer, np.floating)
 
 Compared = Any  # a name, a Compatibility, or a function of (queries, keys)
 
@@ -91,12 +95,16 @@ class SoftKVLayer(nn.Module):
         capacity: int | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
+        if isinstance(temperature, bool) or not isinstance(temperature, NUMBERS) or not 0 < temperature < math.inf:
             raise InputError(f"expected temperature to be a number above 0, got {temperature!r}.")
+        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+            raise InputError(f"expected k to be None or a number of rows from 1 on, got {k!r}.")
+        if heads is not None and (labels is not None or compatibility_of(compatibility).rewrite is None):
+            raise NotExpressible("heads blend vectors, compared by dot or scaled_dot. Leave out heads, or labels.")
+        compatibility_of(compatibility)
         self.memory = Memory(keys, values, learn_values=learn_values, capacity=capacity)
-        if labels is not None and values.is_floating_point():
-            raise KindError(f"expected the integer codes of labels as values, got {values.dtype}.")
         self.query, self.compatibility, self.k, self.labels = query, compatibility, k, labels
+        self._require_known(keys, values)
         wide = torch.promote_types(keys.dtype, torch.float32)
         start = torch.tensor(math.log(temperature), dtype=wide, device=keys.device)
         self.log_temperature = nn.Parameter(start, requires_grad=learn_temperature)
@@ -109,7 +117,7 @@ class SoftKVLayer(nn.Module):
             Heads.from_torch(heads)  # says now what cannot be expressed
             self.attention = heads
         self.names: list[str] | None = None
-        self._written: Tensor | None = None
+        self._origin: tuple[str, Any, Tensor] | None = None  # the store, its values, and these as they were held first
 
     @classmethod
     def from_store(
@@ -121,6 +129,7 @@ class SoftKVLayer(nn.Module):
         temperature: float | None = None,
         k: int | None = None,
         heads: Heads | nn.MultiheadAttention | None = None,
+        query: nn.Module | None = None,
         projection: bool = True,
         learn_temperature: bool = True,
         learn_values: bool = False,
@@ -129,14 +138,16 @@ class SoftKVLayer(nn.Module):
 
         Args:
             store: An open store, a snapshot of one, or a path.
-            dtype: The floating type of keys and values: float32, bfloat16 or float16.
+            dtype: The floating type of keys and values: float32, bfloat16 or float16 (or float64). Values that learn
+                are float32 at least, or they would not notice small steps.
             device: Where they lie, such as "cuda".
             temperature: Otherwise that of the store.
             k: Blend only the k heaviest items.
             heads: Several learned views at once; they compare by scaled dot products, at temperature 1.
+            query: A module that every query goes through first.
             projection: Whether queries begin as the store has learned to project them (`fit`), and go on learning.
             learn_temperature: Whether the temperature is a parameter.
-            learn_values: Whether the values are; `write_back` gives them to the store.
+            learn_values: Whether the values are; `write_back` gives them to the store, and `names` says whose they are.
         """
         with _reading(store) as columns:
             learned = columns.learned if projection and heads is None else None
@@ -145,10 +156,17 @@ class SoftKVLayer(nn.Module):
                     "this store reads numbers off planes, which a layer does not. Say projection=False, or fit it with "
                     "planes=False."
                 )
-            keys, values = of_columns(columns, dtype=dtype, device=device, projected=learned is not None)
+            if learn_values and columns.kind not in ("number", "vector"):
+                raise KindError(f"expected numbers or vectors, which can learn, got values of kind {columns.kind!r}.")
+            wide = torch.promote_types(dtype, torch.float32) if learn_values else dtype
+            keys, values = of_columns(
+                columns, dtype=dtype, values_dtype=wide, device=device, projected=learned is not None
+            )
             usual, compared = columns.temperature, columns.compatibility
             if heads is not None or learned is not None:
                 usual, compared = 1.0, "scaled_dot" if learned is None else "gaussian"
+            projecting = None if learned is None else _Projecting(learned.metric, device)
+            seeing = [one for one in (query, projecting) if one is not None]
             layer = cls(
                 keys,
                 values,
@@ -157,13 +175,15 @@ class SoftKVLayer(nn.Module):
                 k=k,
                 heads=heads,
                 labels=columns.labels,
-                query=None if learned is None else _Projecting(learned.metric, device),
+                query=nn.Sequential(*seeing) if seeing else None,
                 learn_temperature=learn_temperature,
             )
             # A state_dict need not carry what the store holds.
             layer.memory = Memory(keys, values, learn_values=learn_values, kept=False)
             if learn_values:
-                layer.names, layer._written = names_of(columns), values.detach().to("cpu", copy=True)
+                layer.names = names_of(columns)
+                exact = np.concatenate([some for _, some in columns.blocks()])
+                layer._origin = columns.store, exact, values.detach().to("cpu", copy=True)
         return layer
 
     @property
@@ -179,22 +199,22 @@ class SoftKVLayer(nn.Module):
     ) -> Tensor:
         """What the queries (..., b, q) find. `mask` and `bias`, (n,) or (..., b, n), are as in `softkv.soft_lookup`."""
         asked = self._asked(queries)
-        step = self._at_once(asked)
-        if step >= asked.shape[-2] or causal or not self._learning(asked):
-            return self._found(asked, mask, bias, causal)
-        starts = range(0, asked.shape[-2], step)
-        parts = [
-            checkpoint(
-                self._found,
-                asked[..., start : start + step, :],
-                _of_queries(mask, start, step),
-                _of_queries(bias, start, step),
-                False,
-                use_reentrant=False,
-            )
-            for start in starts
-        ]
-        return torch.cat(parts, asked.ndim - 2)
+        keys, values = self.memory.rows()
+        heads, temperature = self._heads(), self.temperature
+        step = self._at_once(asked, keys, heads)
+        mask, bias = (for_queries(one, asked) for one in (mask, bias))
+
+        def ask(queries: Tensor, temperature: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
+            found: Tensor = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0).value
+            return found
+
+        if step >= asked.shape[-2] or not self._learning(asked, bias):
+            return ask(asked, temperature, mask, bias)
+        if causal:
+            mask, causal = no_later(mask, asked, keys), False
+        numbers = values.ndim < keys.ndim and self.labels is None and heads is None
+        held = [keys, values, *(heads.arrays().values() if heads else ())]
+        return in_parts(ask, asked, temperature, mask, bias, held=held, step=step, axis=-1 if numbers else -2)
 
     def lookup(
         self,
@@ -205,36 +225,72 @@ class SoftKVLayer(nn.Module):
         show: int = 10,
     ) -> Answers:
         """The same with everything there is to say: weights, log_mass, effective, and which rows contributed."""
-        return self._answers(self._asked(queries), mask, bias, causal, show)
+        asked = self._asked(queries)
+        return self._answers(asked, *self.memory.rows(), self.temperature, self._heads(), mask, bias, causal, show)
 
     def remember(self, keys: Tensor, values: Tensor) -> None:
         """Take up more rows (..., n, d) with their values, without gradients; the oldest go where there is no room.
 
         Rows are written in place, so do this when the gradients of earlier lookups have been asked for.
         """
+        self._require_known(keys, values)
         self.memory.remember(keys, values)
 
     def forget(self) -> None:
         """Have no rows."""
         self.memory.forget()
 
-    def write_back(self, store: Any) -> int:
+    def write_back(self, store: SoftKV | str | os.PathLike[str]) -> int:
         """Give the values that have learned to the items they came from; returns how many were changed.
 
-        They are written some tens of thousands at a time, and each such batch wholly or not at all.
+        They are written some tens of thousands at a time, and each such batch wholly or not at all: not where an item
+        is gone, or has got another value than it had when the layer was made.
         """
-        if self.names is None or self._written is None:
+        if self.names is None or self._origin is None:
             raise InputError("expected values that have learned, got none. Say learn_values=True in from_store.")
-        now = self.memory.values.detach().to("cpu", copy=True)
-        changed = (now != self._written).reshape(len(now), -1).any(1).nonzero()[:, 0].tolist()
+        if not isinstance(store, SoftKV):
+            with open_store(store, "w") as db:
+                return self.write_back(db)
+        origin, before, held = self._origin
+        if store.columns().store != origin:
+            raise InputError(f"{store.path} is not the store that these values came from. Write them back to that one.")
+        now = self.memory.values.detach().cpu()
+        short = min((now.dtype, held.dtype), key=lambda dtype: dtype.itemsize)  # what is rounded has not learned
+        changed = (now.to(short) != held.to(short)).reshape(len(now), -1).any(1).nonzero()[:, 0].tolist()
         require_names([self.names[row] for row in changed])
+        odd = [self.names[row] for row in changed if not torch.isfinite(now[row]).all()]
+        if odd:
+            raise NotFinite(f"the value of {odd[0]!r} has become NaN or infinite, so nothing was written.")
         for start in range(0, len(changed), TOGETHER):
             rows = changed[start : start + TOGETHER]
-            store.set_values([self.names[row] for row in rows], now[rows].to(torch.float64).numpy())
-            self._written[rows] = now[rows]
+            fresh = now[rows].to(torch.float64).numpy().astype(before.dtype)
+            store.set_values([self.names[row] for row in rows], fresh, expected=before[rows])
+            before[rows], held[rows] = fresh, now[rows].to(held.dtype)
         return len(changed)
 
+    def get_extra_state(self) -> dict[str, list[str] | None]:
+        """Whose values have learned."""
+        return {"names": self.names}
+
+    def set_extra_state(self, state: dict[str, list[str] | None]) -> None:
+        """Nothing by itself: it goes with the values that are loaded."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = state_dict.get(prefix + "_extra_state", {}).get("names")
+        values = state_dict.get(prefix + "memory.values")
+        if self.names is not None and values is not None and saved != self.names:
+            places = {name: place for place, name in enumerate(saved or ())}
+            if places.keys() != set(self.names):
+                raise InputError(
+                    "the values that were saved belong to other items than this layer was made of. Load them into a "
+                    "layer over a store with the same items."
+                )
+            state_dict[prefix + "memory.values"] = values[[places[name] for name in self.names]]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def _asked(self, queries: Tensor) -> Tensor:
+        if not isinstance(queries, Tensor):
+            raise KindError(f"expected queries as a tensor, got {type(queries).__name__}. Use torch.as_tensor.")
         if queries.ndim < 2:
             raise ShapeError(
                 f"expected queries (..., b, q), got shape {list(queries.shape)}. Add an axis to one query."
@@ -246,42 +302,63 @@ class SoftKVLayer(nn.Module):
             return Heads.from_torch(self.attention)
         return None if self.projections is None else Heads(**dict(self.projections.items()))
 
-    def _found(self, queries: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool) -> Tensor:
-        found: Tensor = self._answers(queries, mask, bias, causal, 0).value
-        return found
-
-    def _answers(self, queries: Tensor, mask: Tensor | None, bias: Tensor | None, causal: bool, show: int) -> Answers:
-        keys, values = self.memory.rows()
-        answers = soft_lookup(
-            queries,
-            keys,
-            values,
-            compatibility=self.compatibility,
-            temperature=self.temperature,
-            k=self.k,
-            mask=mask,
-            causal=causal,
-            bias=bias,
-            heads=self._heads(),
-            labels=self.labels,
-            show=show,
-        )
+    def _answers(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        temperature: Tensor,
+        heads: Heads | None,
+        mask: Any,
+        bias: Any,
+        causal: bool,
+        show: int,
+    ) -> Answers:
+        with torch.autocast(queries.device.type, enabled=False):  # scores are float32 at least, whatever rows are
+            answers = soft_lookup(
+                queries,
+                keys,
+                values,
+                compatibility=self.compatibility,
+                temperature=temperature,
+                k=self.k,
+                mask=mask,
+                causal=causal,
+                bias=bias,
+                heads=heads,
+                labels=self.labels,
+                show=show,
+            )
         assert isinstance(answers, Answers)
         return answers
 
-    def _learning(self, queries: Tensor) -> bool:
-        return torch.is_grad_enabled() and (
-            queries.requires_grad or any(one.requires_grad for one in self.parameters())
-        )
+    def _learning(self, queries: Tensor, bias: Tensor | None) -> bool:
+        given = (queries, *(() if bias is None else (bias,)), *self.parameters())
+        return torch.is_grad_enabled() and any(one.requires_grad for one in given)
 
-    def _at_once(self, queries: Tensor) -> int:
-        heads = self._heads()
-        weights = len(self) * math.prod(queries.shape[:-2]) * (1 if heads is None else len(heads))
-        return max(1, KEPT // max(1, weights))
+    def _at_once(self, queries: Tensor, keys: Tensor, heads: Heads | None) -> int:
+        """How many queries may keep all that gradients need."""
+        leading = math.prod(np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2]))
+        paired = compatibility_of(self.compatibility).name in ("laplace", "additive")
+        numbers = PER_WEIGHT + (int(keys.shape[-1]) if paired else 0)
+        weights = len(self) * leading * (1 if heads is None else len(heads))
+        return max(1, KEPT // max(1, weights * numbers))
+
+    def _require_known(self, keys: Tensor, values: Tensor) -> None:
+        """Refuse rows that every later lookup would stumble over."""
+        require_rows(keys, values)
+        if self.labels is not None and values.is_floating_point():
+            raise KindError(f"expected the integer codes of labels as values, got {values.dtype}.")
+        count = self.labels if isinstance(self.labels, int) else len(self.labels or ())
+        if self.labels is not None and values.numel() and not (0 <= int(values.min()) <= int(values.max()) < count):
+            raise KindError(f"expected codes of {count} labels, got {int(values.min())} to {int(values.max())}.")
+        if compatibility_of(self.compatibility).name == "cosine" and not keys.any(-1).all():
+            raise ZeroVector("some key is zero and has no direction, so cosine cannot compare it. Leave it out.")
 
     def extra_repr(self) -> str:
         """What print shows beside the modules."""
-        return f"{len(self):,} rows of width {self.memory.keys.shape[-1]}, compatibility={self.compatibility!r}"
+        rows = f"{len(self):,} rows of width {self.memory.keys.shape[-1]}"
+        return f"{rows}, compatibility={self.compatibility!r}, temperature={self.temperature.item():.4g}"
 
 
 class _Projecting(nn.Module):
@@ -310,10 +387,3 @@ def _reading(store: Reader | str | os.PathLike[str]) -> Iterator[Columns]:
         return
     with open_store(store, "r") as db:
         yield db.columns()
-
-
-def _of_queries(given: Tensor | None, start: int, step: int) -> Tensor | None:
-    """The part of a mask or a bias that goes with some queries."""
-    if given is None or given.ndim < 2 or given.shape[-2] == 1:
-        return given
-    return given[..., start : start + step, :]
