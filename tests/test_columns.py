@@ -38,13 +38,20 @@ def test_columns_are_the_live_items(tmp_path: Path, kind: str, block: int) -> No
 
 
 def test_columns_stay_at_their_commit(tmp_path: Path) -> None:
-    """What is added later is not in them."""
+    """What is added, deleted and compacted later is not in them."""
     with softkv.open(tmp_path / "s") as db:
-        db.add(vectors=VECTORS, values=np.arange(50.0))
+        db.add([f"k{i}" for i in range(50)], np.arange(50.0), vectors=VECTORS)
         columns = db.columns()
         db.add(vectors=VECTORS, values=np.arange(50.0))
-        assert len(columns) == sum(len(values) for _, values in columns.blocks()) == 50
+        db.delete([f"k{i}" for i in range(0, 50, 2)])
+        db.compact()
+        vectors, values = (np.concatenate(parts) for parts in zip(*columns.blocks(7), strict=True))
+        assert np.array_equal(vectors, VECTORS)
+        assert np.array_equal(values, np.arange(50.0))
+        assert len(columns) == 50
         assert columns.commit < db.columns().commit
+        assert columns.store == db.columns().store
+        assert len(db.columns()) == 75
 
 
 def test_columns_of_nothing_are_refused(tmp_path: Path) -> None:
