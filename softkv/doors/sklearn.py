@@ -93,10 +93,12 @@ class _SoftKV(BaseEstimator):
         way = self._way()
         if sample_weight is not None:
             # Subtle: log 0 is no number to add, and an item that counts nothing is no item.
-            weights = _check_sample_weight(sample_weight, items.keys, dtype=np.float64, ensure_non_negative=True)
+            weights = _check_sample_weight(sample_weight, items.keys, dtype=np.float64)
             kept = weights > 0
-            if not kept.any():
-                raise InputError("expected some sample with a weight above 0, got none.")
+            if (weights < 0).any() or not kept.any():
+                raise InputError(
+                    "expected weights of samples from 0 on, and some above it. Give 0 to what does not count."
+                )
             items = Items(items.keys[kept], items.values[kept], items.labels, weights[kept])
         self.held_: Held
         tolerance, overwrite = _tolerance(self.tolerance), _flag("overwrite", self.overwrite)
