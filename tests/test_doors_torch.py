@@ -15,12 +15,13 @@ from torch.nn import functional
 
 import softkv
 from softkv import Heads, errors
-from softkv.doors import memory as doors_memory
+from softkv.doors import taken
 from softkv.doors import torch as door
 from softkv.doors.torch import SoftKVLayer
 
 from . import reference
 
+HEADS = Heads.random(2, query_width=4, key_width=4, value_width=3, head_width=2, seed=0)
 WITH_ZEROS = nn.MultiheadAttention(2, 1, add_zero_attn=True)
 DEVICES = [
     "cpu",
@@ -94,6 +95,48 @@ def test_gradients_are_right(compatibility: str, k: int | None, learn_values: bo
 
     given = (drawn(3, 4, dtype=torch.float64), *(one.detach().clone() for one in layer.parameters()))
     assert torch.autograd.gradcheck(asked, [one.requires_grad_() for one in given])
+
+
+@pytest.mark.parametrize(
+    ("compatibility", "values", "given", "options"),
+    [
+        ("gaussian", (9,), {}, {}),
+        ("cosine", (9, 2), {"mask": drawn(3, 9, seed=3) > -1, "bias": drawn(9, seed=4)}, {}),
+        ("laplace", (9, 2), {"bias": drawn(1, 9, seed=4)}, {}),
+        ("dot", None, {"causal": True}, {"labels": 3}),
+        ("dot", (9, 3), {"mask": drawn(9, seed=3) > -1}, {"heads": "two"}),
+    ],
+    ids=["numbers", "mask and bias", "bias", "labels", "heads"],
+)
+@pytest.mark.parametrize("leading", [(), (2,)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_answers_with_gradients_are_those_without(
+    compatibility: str, values: Any, given: Any, options: Any, leading: Any, dtype: torch.dtype
+) -> None:
+    """Which are found in another way; in the same type."""
+    queries, keys = drawn(*leading, 3, 4), drawn(*leading, 9, 4, seed=1, dtype=torch.float64).to(dtype)
+    held = torch.arange(9).expand(*leading, 9) % 3 if values is None else drawn(*leading, *values, seed=2).to(dtype)
+    options = {name: HEADS if one == "two" else one for name, one in options.items()}
+    layer = SoftKVLayer(keys, held, compatibility=compatibility, temperature=0.7, **options)
+    learning = layer(queries.requires_grad_(), **given)
+    with torch.no_grad():
+        expected = layer(queries, **given)
+    assert learning.dtype == expected.dtype
+    assert torch.allclose(learning, expected, atol=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+def test_what_is_not_finite_is_named_while_learning_too() -> None:
+    """A query, a row, and a query that may see no row."""
+    layer = SoftKVLayer(drawn(5, 3), drawn(5, 2))
+    queries = drawn(4, 3).requires_grad_()
+    with pytest.raises(errors.AllMasked, match="query 2"):
+        layer(queries, torch.tensor([[True], [True], [False], [True]]).expand(4, 5))
+    with pytest.raises(errors.NotFinite, match=r"queries\[1\]"):
+        layer(torch.where(torch.arange(4)[:, None] == 1, torch.nan, queries))
+    with torch.no_grad():
+        layer.memory.values[3] = torch.inf
+    with pytest.raises(errors.NotFinite, match=r"values\[3\]"):
+        layer(queries)
 
 
 def test_gradients_of_projections_are_right() -> None:
@@ -190,17 +233,17 @@ def cut(monkeypatch: pytest.MonkeyPatch, kept: int | None) -> list[int]:
     """How many queries were taken at a time, as they are; `kept` is how many numbers may be, None for the usual."""
     monkeypatch.setattr(door, "KEPT", kept or 1 << 26)
     asked: list[int] = []
-    real = door.soft_lookup
 
-    def watched(queries: Tensor, *given: Any, **options: Any) -> Any:
-        asked.append(queries.shape[-2])
-        return real(queries, *given, **options)
+    def watched(real: Any) -> Any:
+        def ask(queries: Tensor, *given: Any, **options: Any) -> Any:
+            asked.append(queries.shape[-2])
+            return real(queries, *given, **options)
 
-    monkeypatch.setattr(door, "soft_lookup", watched)
+        return ask
+
+    for name in ("soft_lookup", "weighed"):
+        monkeypatch.setattr(door, name, watched(getattr(door, name)))
     return asked
-
-
-HEADS = Heads.random(2, query_width=4, key_width=4, value_width=3, head_width=2, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +265,7 @@ def test_many_queries_learn_some_at_a_time(
 ) -> None:
     """With the same outputs and gradients as all at once."""
     found = []
-    for kept in (None, 3_000):
+    for kept in (None, 1_500):
         asked = cut(monkeypatch, kept)
         layer = SoftKVLayer(drawn(*keys, seed=1), drawn(*values, seed=2), learn_values=True, **copy.deepcopy(options))
         mine = drawn(*queries).requires_grad_()
@@ -686,7 +729,7 @@ def test_values_that_learn_are_the_layers_own() -> None:
 
 def test_a_store_is_taken_up_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are."""
-    monkeypatch.setattr(doors_memory, "TOGETHER", 7)
+    monkeypatch.setattr(taken, "TOGETHER", 7)
     with store_of(tmp_path / "s", "number") as db:
         layer = SoftKVLayer.from_store(db, learn_values=True)
         assert layer.names == list(db)

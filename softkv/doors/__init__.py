@@ -1,1 +1,5 @@
-"""Ways into softkv from other libraries, each a module of its own that imports that library. Nobody imports these."""
+"""Ways into softkv from other libraries: sklearn.py and torch.py. Nobody imports these.
+
+Reading order: held.py (items in memory or on a path) and sklearn.py; memory.py (rows as tensors), taken.py (those of a
+store), weighing.py and parts.py (a lookup to be learned from, some queries at a time) and torch.py.
+"""

@@ -1,4 +1,4 @@
-"""Rows held as tensors, for a layer to look up: those of a store, those that were given, or the most recent ones.
+"""Rows held as tensors, for a layer to look up: those that were given, or the most recent ones.
 
 The rows lie on one device, in one floating type: float32, or the half as long bfloat16 and float16, which are widened
 block by block where they are compared. What is remembered takes the place of what is oldest.
@@ -8,17 +8,12 @@ Does not compare or blend anything (torch.py).
 Shapes: n rows, d key width, p value width; "..." is any leading axes, such as a batch.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softkv.database.columns import Columns
 from softkv.errors import InputError, KindError, NotFinite, ShapeError
-
-TOGETHER = 1 << 16  # items of a store that are taken up, or written back, at a time
 
 
 class Memory(nn.Module):
@@ -149,47 +144,6 @@ class Memory(nn.Module):
         room = torch.zeros(mine.shape, dtype=rows.dtype, device=rows.device)
         room.narrow(self.axis, 0, rows.shape[self.axis]).copy_(rows)
         return room
-
-
-def of_columns(
-    columns: Columns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
-) -> tuple[Tensor, Tensor]:
-    """The keys, as they are or as the store has learned to see them, and the values of all items, on a device."""
-    learned = columns.learned if projected else None
-    width = columns.key_width if learned is None else len(learned.metric.factors)
-    keys = torch.empty(len(columns), width, dtype=dtype, device=device)
-    shape = (len(columns),) if columns.kind in ("number", "label") else (len(columns), columns.value_width)
-    values = torch.empty(shape, dtype=torch.int32 if columns.kind == "label" else values_dtype, device=device)
-    start = 0
-    for vectors, blended in columns.blocks(TOGETHER):
-        some = slice(start, start + len(vectors))
-        seen = vectors if learned is None else learned.metric.projected(vectors)
-        keys[some], values[some] = tensor_of(seen), tensor_of(blended)
-        start = some.stop
-    for name, x in (("key vectors", keys), ("values", values)):
-        if x.is_floating_point() and not torch.isfinite(x).all():
-            raise NotFinite(f"some {name} are beyond what {x.dtype} can hold. Take a longer dtype.")
-    return keys, values
-
-
-def names_of(columns: Columns) -> list[str]:
-    """What all items are called, in their order."""
-    starts = range(0, len(columns), TOGETHER)
-    return [one.name for start in starts for one in columns.items(start, start + TOGETHER)]
-
-
-def require_names(names: Sequence[str]) -> None:
-    """Refuse items without keys, whose values nobody can replace."""
-    nameless = sum(name.startswith("#") for name in names)
-    if nameless:
-        raise KindError(
-            f"{nameless:,} of the items to write have no key, so their values cannot be replaced. Add items with keys."
-        )
-
-
-def tensor_of(array: Any) -> Tensor:
-    """An array as a tensor. Maps of files are read-only, which tensors cannot be, so these are copied."""
-    return torch.from_numpy(np.require(array, requirements=["W", "C"]))
 
 
 def require_rows(keys: Tensor, values: Tensor) -> None:

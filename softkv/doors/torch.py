@@ -37,15 +37,16 @@ from softkv.plain import soft_lookup
 try:
     import torch
     from torch import Tensor, nn
-    from torch.nn import functional
 except ImportError as error:
     raise MissingExtra("softkv.doors.torch", package="torch", extra="torch") from error
 
-from softkv.doors.memory import TOGETHER, Memory, names_of, of_columns, require_names, require_rows, tensor_of
+from softkv.doors.memory import Memory, require_rows
 from softkv.doors.parts import for_queries, in_parts, no_later
+from softkv.doors.taken import TOGETHER, Projecting, names_of, of_columns, require_names
+from softkv.doors.weighing import weighed
 
 KEPT = 1 << 26  # numbers that are kept for the way back, at most
-PER_WEIGHT = 6  # of them, for the weight of a row for a query
+PER_WEIGHT = 3  # of them, for the weight of a row for a query; with k twice as many
 NUMBERS = (int, float, np.integer, np.floating)
 
 Compared = Any  # a name, a Compatibility, or a function of (queries, keys)
@@ -165,7 +166,7 @@ class SoftKVLayer(nn.Module):
             usual, compared = columns.temperature, columns.compatibility
             if heads is not None or learned is not None:
                 usual, compared = 1.0, "scaled_dot" if learned is None else "gaussian"
-            projecting = None if learned is None else _Projecting(learned.metric, device)
+            projecting = None if learned is None else Projecting(learned.metric, device)
             seeing = [one for one in (query, projecting) if one is not None]
             layer = cls(
                 keys,
@@ -203,15 +204,20 @@ class SoftKVLayer(nn.Module):
         heads, temperature = self._heads(), self.temperature
         step = self._at_once(asked, keys, heads)
         mask, bias = (for_queries(one, asked) for one in (mask, bias))
+        learning = self._learning(asked, bias)
 
         def ask(queries: Tensor, temperature: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
-            found: Tensor = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0).value
-            return found
+            if learning and self.k is None:
+                found = self._weighed(queries, keys, values, temperature, heads, mask, bias)
+                if torch.isfinite(found).all():
+                    return found
+            value: Tensor = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0).value
+            return value
 
-        if step >= asked.shape[-2] or not self._learning(asked, bias):
-            return ask(asked, temperature, mask, bias)
-        if causal:
+        if learning and causal:
             mask, causal = no_later(mask, asked, keys), False
+        if step >= asked.shape[-2] or not learning:
+            return ask(asked, temperature, mask, bias)
         numbers = values.ndim < keys.ndim and self.labels is None and heads is None
         held = [keys, values, *(heads.arrays().values() if heads else ())]
         return in_parts(ask, asked, temperature, mask, bias, held=held, step=step, axis=-1 if numbers else -2)
@@ -302,6 +308,30 @@ class SoftKVLayer(nn.Module):
             return Heads.from_torch(self.attention)
         return None if self.projections is None else Heads(**dict(self.projections.items()))
 
+    def _weighed(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        temperature: Tensor,
+        heads: Heads | None,
+        mask: Any,
+        bias: Any,
+    ) -> Tensor:
+        labels = self.labels if self.labels is None or isinstance(self.labels, int) else len(self.labels)
+        with torch.autocast(queries.device.type, enabled=False):  # scores are float32 at least, whatever rows are
+            return weighed(
+                queries,
+                keys,
+                values,
+                compatibility=compatibility_of(self.compatibility),
+                temperature=temperature,
+                mask=mask,
+                bias=bias,
+                heads=heads,
+                labels=labels,
+            )
+
     def _answers(
         self,
         queries: Tensor,
@@ -314,7 +344,7 @@ class SoftKVLayer(nn.Module):
         causal: bool,
         show: int,
     ) -> Answers:
-        with torch.autocast(queries.device.type, enabled=False):  # scores are float32 at least, whatever rows are
+        with torch.autocast(queries.device.type, enabled=False):
             answers = soft_lookup(
                 queries,
                 keys,
@@ -340,7 +370,7 @@ class SoftKVLayer(nn.Module):
         """How many queries may keep all that gradients need."""
         leading = math.prod(np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2]))
         paired = compatibility_of(self.compatibility).name in ("laplace", "additive")
-        numbers = PER_WEIGHT + (int(keys.shape[-1]) if paired else 0)
+        numbers = PER_WEIGHT * (1 if self.k is None else 2) + (int(keys.shape[-1]) if paired else 0)
         weights = len(self) * leading * (1 if heads is None else len(heads))
         return max(1, KEPT // max(1, weights * numbers))
 
@@ -359,25 +389,6 @@ class SoftKVLayer(nn.Module):
         """What print shows beside the modules."""
         rows = f"{len(self):,} rows of width {self.memory.keys.shape[-1]}"
         return f"{rows}, compatibility={self.compatibility!r}, temperature={self.temperature.item():.4g}"
-
-
-class _Projecting(nn.Module):
-    """Queries as a store has learned to see them: L(q − c), of the direction of q where only that counts."""
-
-    def __init__(self, metric: Any, device: Any) -> None:
-        super().__init__()
-        self.directions = metric.directions
-        rank, width = metric.factors.shape
-        self.linear = nn.Linear(width, rank, device=device)
-        with torch.no_grad():
-            self.linear.weight.copy_(tensor_of(metric.factors))
-            self.linear.bias.copy_(tensor_of(-(metric.factors.astype(np.float64) @ metric.centre)))
-
-    def forward(self, queries: Tensor) -> Tensor:
-        """The projected queries, (..., b, d) -> (..., b, r)."""
-        queries = queries.to(self.linear.weight.dtype)
-        found: Tensor = self.linear(functional.normalize(queries, dim=-1) if self.directions else queries)
-        return found
 
 
 @contextmanager

@@ -1,0 +1,81 @@
+"""What a layer takes up from a store: rows, what they are called, and how queries have learned to be seen.
+
+Block by block, so that rows may be rounder than the files are, or lie on another device.
+
+Does not look anything up (torch.py).
+
+Shapes: n items, d key width, r rank of what was learned, p value width; "..." is any leading axes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from softkv.database.columns import Columns
+from softkv.errors import KindError, NotFinite
+
+TOGETHER = 1 << 16  # items that are taken up, or written back, at a time
+
+
+def of_columns(
+    columns: Columns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
+) -> tuple[Tensor, Tensor]:
+    """The keys, as they are or as the store has learned to see them, and the values of all items, on a device."""
+    learned = columns.learned if projected else None
+    width = columns.key_width if learned is None else len(learned.metric.factors)
+    keys = torch.empty(len(columns), width, dtype=dtype, device=device)
+    shape = (len(columns),) if columns.kind in ("number", "label") else (len(columns), columns.value_width)
+    values = torch.empty(shape, dtype=torch.int32 if columns.kind == "label" else values_dtype, device=device)
+    start = 0
+    for vectors, blended in columns.blocks(TOGETHER):
+        some = slice(start, start + len(vectors))
+        seen = vectors if learned is None else learned.metric.projected(vectors)
+        keys[some], values[some] = tensor_of(seen), tensor_of(blended)
+        start = some.stop
+    for name, x in (("key vectors", keys), ("values", values)):
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise NotFinite(f"some {name} are beyond what {x.dtype} can hold. Take a longer dtype.")
+    return keys, values
+
+
+def names_of(columns: Columns) -> list[str]:
+    """What all items are called, in their order."""
+    starts = range(0, len(columns), TOGETHER)
+    return [one.name for start in starts for one in columns.items(start, start + TOGETHER)]
+
+
+def require_names(names: Sequence[str]) -> None:
+    """Refuse items without keys, whose values nobody can replace."""
+    nameless = sum(name.startswith("#") for name in names)
+    if nameless:
+        raise KindError(
+            f"{nameless:,} of the items to write have no key, so their values cannot be replaced. Add items with keys."
+        )
+
+
+def tensor_of(array: Any) -> Tensor:
+    """An array as a tensor. Maps of files are read-only, which tensors cannot be, so these are copied."""
+    return torch.from_numpy(np.require(array, requirements=["W", "C"]))
+
+
+class Projecting(nn.Module):
+    """Queries as a store has learned to see them: L(q − c), of the direction of q where only that counts."""
+
+    def __init__(self, metric: Any, device: Any) -> None:
+        super().__init__()
+        self.directions = metric.directions
+        rank, width = metric.factors.shape
+        self.linear = nn.Linear(width, rank, device=device)
+        with torch.no_grad():
+            self.linear.weight.copy_(tensor_of(metric.factors))
+            self.linear.bias.copy_(tensor_of(-(metric.factors.astype(np.float64) @ metric.centre)))
+
+    def forward(self, queries: Tensor) -> Tensor:
+        """The projected queries, (..., b, d) -> (..., b, r)."""
+        queries = queries.to(self.linear.weight.dtype)
+        found: Tensor = self.linear(functional.normalize(queries, dim=-1) if self.directions else queries)
+        return found

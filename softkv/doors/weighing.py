@@ -1,0 +1,62 @@
+"""The value alone, with gradients: scores, a softmax, an average, and nothing that would only be told.
+
+A lookup of softkv/maths/lookup.py goes block by block, adds up in float64 and finds out much besides; with gradients,
+torch would keep all of that. Where learning is what is wanted, this takes less than half of its time.
+
+Does not choose rows (with k, the lookup does), and leaves it to the lookup to say what is wrong with a value that is
+not finite.
+
+Shapes: b queries, n rows, h heads, p value width, c labels; "..." is any leading axes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from softkv.maths.arrays import library_of
+from softkv.maths.blending import Labels, Vectors
+from softkv.maths.compatibility import Compatibility, scorer_of
+from softkv.maths.heads import Heads
+from softkv.maths.inputs import Inputs, checked
+
+
+def weighed(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    compatibility: Compatibility,
+    temperature: Tensor,
+    mask: Any,
+    bias: Any,
+    heads: Heads | None,
+    labels: int | None,
+) -> Tensor:
+    """What (..., b, q) queries find: means of numbers (..., n) or of vectors (..., n, p), or shares of labels."""
+    alone = values.ndim < keys.ndim and labels is None
+    held = Vectors(values[..., None] if alone else values) if labels is None else Labels(values, labels)
+    inputs = checked(queries, keys, held, temperature=temperature, k=None, mask=mask, bias=bias, heads=heads, show=0)
+    weights = functional.softmax(_logits(inputs, compatibility), -1)
+    if labels is not None:
+        shares: Tensor = library_of(weights).sums_by_code(values, weights, labels).to(weights.dtype)
+        return shares
+    means: Tensor = weights @ inputs.values.array.to(weights.dtype)
+    if inputs.heads is not None:
+        projected: Tensor = inputs.heads.project(means)
+        return projected
+    means = means.to(held.dtype)
+    return means[..., 0] if alone else means
+
+
+def _logits(inputs: Inputs, compatibility: Compatibility) -> Tensor:
+    sharpness = inputs.sharpness(slice(None))
+    if inputs.heads is None:
+        scorer = compatibility.ask(inputs.queries, sharpness)
+    else:
+        scorer = scorer_of(inputs.heads.rewrite(inputs.queries, compatibility)[0] * sharpness)
+    logits: Tensor = scorer(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
+    if inputs.bias is not None:
+        logits = logits + inputs.over_heads(inputs.bias).to(logits.dtype) * sharpness
+    return logits if inputs.mask is None else logits.masked_fill(~inputs.over_heads(inputs.mask), -torch.inf)
