@@ -208,7 +208,18 @@ class SoftKVLayer(nn.Module):
 
         def ask(queries: Tensor, temperature: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
             if learning and self.k is None:
-                found = self._weighed(queries, keys, values, temperature, heads, mask, bias)
+                with torch.autocast(queries.device.type, enabled=False):
+                    found = weighed(
+                        queries,
+                        keys,
+                        values,
+                        compatibility=compatibility_of(self.compatibility),
+                        temperature=temperature,
+                        mask=mask,
+                        bias=bias,
+                        heads=heads,
+                        labels=self._label_count(),
+                    )
                 if torch.isfinite(found).all():
                     return found
             value: Tensor = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0).value
@@ -308,30 +319,6 @@ class SoftKVLayer(nn.Module):
             return Heads.from_torch(self.attention)
         return None if self.projections is None else Heads(**dict(self.projections.items()))
 
-    def _weighed(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        temperature: Tensor,
-        heads: Heads | None,
-        mask: Any,
-        bias: Any,
-    ) -> Tensor:
-        labels = self.labels if self.labels is None or isinstance(self.labels, int) else len(self.labels)
-        with torch.autocast(queries.device.type, enabled=False):  # scores are float32 at least, whatever rows are
-            return weighed(
-                queries,
-                keys,
-                values,
-                compatibility=compatibility_of(self.compatibility),
-                temperature=temperature,
-                mask=mask,
-                bias=bias,
-                heads=heads,
-                labels=labels,
-            )
-
     def _answers(
         self,
         queries: Tensor,
@@ -344,7 +331,7 @@ class SoftKVLayer(nn.Module):
         causal: bool,
         show: int,
     ) -> Answers:
-        with torch.autocast(queries.device.type, enabled=False):
+        with torch.autocast(queries.device.type, enabled=False):  # scores are float32 at least, whatever rows are
             answers = soft_lookup(
                 queries,
                 keys,
@@ -374,13 +361,16 @@ class SoftKVLayer(nn.Module):
         weights = len(self) * leading * (1 if heads is None else len(heads))
         return max(1, KEPT // max(1, weights * numbers))
 
+    def _label_count(self) -> int | None:
+        return self.labels if self.labels is None or isinstance(self.labels, int) else len(self.labels)
+
     def _require_known(self, keys: Tensor, values: Tensor) -> None:
         """Refuse rows that every later lookup would stumble over."""
         require_rows(keys, values)
         if self.labels is not None and values.is_floating_point():
             raise KindError(f"expected the integer codes of labels as values, got {values.dtype}.")
-        count = self.labels if isinstance(self.labels, int) else len(self.labels or ())
-        if self.labels is not None and values.numel() and not (0 <= int(values.min()) <= int(values.max()) < count):
+        count = self._label_count()
+        if count is not None and values.numel() and not (0 <= int(values.min()) <= int(values.max()) < count):
             raise KindError(f"expected codes of {count} labels, got {int(values.min())} to {int(values.max())}.")
         if compatibility_of(self.compatibility).name == "cosine" and not keys.any(-1).all():
             raise ZeroVector("some key is zero and has no direction, so cosine cannot compare it. Leave it out.")
