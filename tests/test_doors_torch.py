@@ -48,6 +48,23 @@ def store_of(path: Path, kind: str, compatibility: str = "cosine", items: int = 
     return db
 
 
+def cut(monkeypatch: pytest.MonkeyPatch, kept: int | None) -> list[int]:
+    """How many queries were taken at a time, as they are; `kept` is how many numbers may be, None for the usual."""
+    monkeypatch.setattr(door, "KEPT", kept or 1 << 26)
+    asked: list[int] = []
+
+    def watched(real: Any) -> Any:
+        def ask(queries: Tensor, *given: Any, **options: Any) -> Any:
+            asked.append(queries.shape[-2])
+            return real(queries, *given, **options)
+
+        return ask
+
+    for name in ("soft_lookup", "weighed"):
+        monkeypatch.setattr(door, name, watched(getattr(door, name)))
+    return asked
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("leading", [(), (3,), (2, 4)], ids=str)
 def test_it_is_attention(leading: tuple[int, ...], device: str) -> None:
@@ -139,6 +156,53 @@ def test_what_is_not_finite_is_named_while_learning_too() -> None:
         layer(queries)
 
 
+@pytest.mark.parametrize("options", [{}, {"k": 3}, {"labels": 3}], ids=["values", "k", "labels"])
+@pytest.mark.parametrize("kept", [None, 30])
+def test_a_bias_that_leaves_a_row_out_has_a_gradient(
+    options: Any, kept: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a mask: of the temperature, the queries and the values."""
+    cut(monkeypatch, kept)
+    values = torch.arange(9) % 3 if "labels" in options else drawn(9, 2, seed=2)
+    seen, found = torch.arange(9) != 4, []
+    for given in ({"mask": seen}, {"bias": torch.where(seen, 0.0, -torch.inf)}):
+        layer, queries = SoftKVLayer(drawn(9, 4, seed=1), values, **options), drawn(6, 4).requires_grad_()
+        layer(queries, **given).square().sum().backward()
+        found.append((layer.log_temperature.grad, queries.grad))
+    for masked, biased in zip(*found, strict=True):
+        assert torch.isfinite(biased).all()
+        assert torch.allclose(masked, biased, atol=1e-6)
+
+
+def test_scores_that_overflow_are_refused_while_learning_too() -> None:
+    """A row does not drop out of an answer without a word."""
+    keys, queries = torch.tensor([[1.0, 0.0], [1e20, 0.0]]), torch.tensor([[-1e15, 0.0]])
+    for layer in (
+        SoftKVLayer(keys, torch.tensor([1.0, 2.0]), compatibility="dot", temperature=1e-5),
+        SoftKVLayer(keys, torch.tensor([1.0, 2.0]), compatibility=lambda q, k: q @ k.T * torch.inf),
+    ):
+        for asked in (queries, queries.clone().requires_grad_()):
+            with torch.set_grad_enabled(asked.requires_grad), pytest.raises(errors.NotFinite):
+                layer(asked)
+
+
+@pytest.mark.parametrize(
+    ("mask", "error"),
+    [
+        (torch.ones(5), errors.ShapeError),
+        (torch.ones(4, dtype=torch.bool), errors.ShapeError),
+        (torch.ones(4, 1, dtype=torch.bool), errors.ShapeError),
+    ],
+    ids=["numbers", "width", "column"],
+)
+def test_masks_of_causal_lookups_are_looked_at(mask: Tensor, error: type) -> None:
+    """With gradients and without."""
+    layer, queries = SoftKVLayer(drawn(5, 3), drawn(5, 2)), drawn(4, 3)
+    for learning in (True, False):
+        with torch.set_grad_enabled(learning), pytest.raises((error, errors.KindError)):
+            layer(queries, mask, None, True)
+
+
 def test_gradients_of_projections_are_right() -> None:
     """Those of heads, with all their offsets, and twice over."""
     heads = Heads.random(2, query_width=3, key_width=4, value_width=2, head_width=2, output_width=3, seed=0)
@@ -227,23 +291,6 @@ def test_what_a_short_float_cannot_hold_is_refused(tmp_path: Path) -> None:
         with pytest.raises(errors.NotFinite, match="float16"):
             SoftKVLayer.from_store(db, dtype=torch.float16)
         assert len(SoftKVLayer.from_store(db, dtype=torch.bfloat16)) == 2
-
-
-def cut(monkeypatch: pytest.MonkeyPatch, kept: int | None) -> list[int]:
-    """How many queries were taken at a time, as they are; `kept` is how many numbers may be, None for the usual."""
-    monkeypatch.setattr(door, "KEPT", kept or 1 << 26)
-    asked: list[int] = []
-
-    def watched(real: Any) -> Any:
-        def ask(queries: Tensor, *given: Any, **options: Any) -> Any:
-            asked.append(queries.shape[-2])
-            return real(queries, *given, **options)
-
-        return ask
-
-    for name in ("soft_lookup", "weighed"):
-        monkeypatch.setattr(door, name, watched(getattr(door, name)))
-    return asked
 
 
 @pytest.mark.parametrize(
@@ -540,6 +587,13 @@ def test_values_are_written_back_from_any_floating_type(tmp_path: Path, dtype: t
     assert layer.write_back(tmp_path / "s") == 1
     with softkv.open(tmp_path / "s") as db:
         assert dict(db) == {"a": 16777217.0, "b": 0.5}
+    with softkv.open(tmp_path / "v", compatibility="dot") as db:
+        db.add(["a"], [[1.0, 2.0]], vectors=np.eye(2)[:1])
+        wide = SoftKVLayer.from_store(db, dtype=torch.float64, learn_values=True)
+        with torch.no_grad():
+            wide.memory.values += 1e-12
+        assert wide.write_back(db) == 0
+    with softkv.open(tmp_path / "s") as db:
         layer = SoftKVLayer.from_store(db, learn_values=True)
         with torch.no_grad():
             layer.memory.values[1] = torch.nan

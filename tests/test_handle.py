@@ -581,3 +581,20 @@ def test_other_values_that_cannot_be_are_refused(tmp_path: Path, keys: Any, valu
             db.set_values(keys, values)
         assert (db.info().commit, dict(db)) == (commit, {"x": 1.0, "y": 2.0})
         assert db.check().ok
+
+
+def test_values_are_replaced_only_where_they_are_as_expected(tmp_path: Path) -> None:
+    """As the store holds them, in its own precision; each key once, and a value for each."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["x", "y"], [[0.1, 0.2], [0.3, 0.4]], vectors=np.eye(2))
+        db.set_values(["y", "x"], [[5, 6], [7, 8]], expected=[[0.3, 0.4], [0.1, 0.2]])
+        assert db["x"].tolist() == [7, 8]
+        for keys, expected, error in (
+            (["x"], [[0.1, 0.2]], errors.StoreError),
+            (["x", "x"], [[7, 8], [7, 8]], errors.DuplicateKey),
+            (["x", "y"], [[7, 8]], errors.ShapeError),
+        ):
+            with pytest.raises(error):
+                db.set_values(keys, [[1, 1]] * len(keys), expected=expected)
+        assert {key: value.tolist() for key, value in db.items()} == {"x": [7, 8], "y": [5, 6]}
+        assert db.check().ok

@@ -228,6 +228,22 @@ def test_a_metric_that_is_no_better_changes_nothing(quick: None, tmp_path: Path)
         assert db.check().ok
 
 
+def test_what_is_better_by_rounding_alone_is_not_kept(quick: None, tmp_path: Path) -> None:
+    """Keys that are all alike tell nothing."""
+    with softkv.open(tmp_path / "s", value="label", compatibility="gaussian") as db:
+        db.add(vectors=np.ones((100, 4)), values=["a", "b", "a", "a"] * 25)
+        assert not db.fit().kept
+        assert db.check().ok
+
+
+def test_a_query_without_a_direction_is_named(quadrants: softkv.SoftKV) -> None:
+    """Before anything is learned, where directions are compared."""
+    asked = keys_of(3, 300)
+    asked[17] = 0
+    with pytest.raises(errors.ZeroVector, match="query 17"):
+        quadrants.fit(asked, labels_of(keys_of(3, 300)))
+
+
 def test_before_is_what_the_store_would_have_lost(waves: softkv.SoftKV) -> None:
     """As it compares at its temperature: about what leaving out each item in turn says."""
     tuned = waves.tune()

@@ -20,7 +20,7 @@ from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
 from softkv.database.view import Findings, View
-from softkv.errors import KeyMissing, KeyTextError, ShapeError, StoreError, StoreExists
+from softkv.errors import DuplicateKey, KeyMissing, KeyTextError, ShapeError, StoreError, StoreExists
 from softkv.storage import Added, Item, Report, Store
 from softkv.transfer import load
 
@@ -323,8 +323,11 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
 def _require_values(items: Sequence[Item], expected: Any) -> None:
     if len(items) != len(expected):
         raise ShapeError(f"expected a value to compare with for each of {len(items)} keys, got {len(expected)}.")
+    if len({item.row for item in items}) < len(items):
+        raise DuplicateKey("expected each key once where values are compared, got one of them twice.")
     for item, value in zip(items, expected, strict=True):
-        if not np.array_equal(item.value, value):
+        held = np.asarray(item.value)
+        if not np.array_equal(held, np.asarray(value, held.dtype if held.dtype.kind == "f" else None)):
             raise StoreError(f"the value of {item.name!r} is another by now, so nothing was written. Read it again.")
 
 

@@ -1,7 +1,8 @@
 """A new store that takes its place only when all that is to go into it has gone into it.
 
 It is made beside the path where it is wanted, under a name of its own, and renamed once it is closed. Whatever fails
-before leaves the path as it was.
+before leaves the path as it was; what is to be overwritten steps aside, and comes back if the new one cannot move in. A
+machine that stops in that very moment leaves both beside the path, as `.<name>.kept-...` and `.<name>.made-...`.
 
 Does not know what goes into it.
 """
@@ -27,27 +28,49 @@ def made(
     overwrite: bool,
 ) -> Iterator[SoftKV]:
     """Fill a new store, which is at `path` when this ends without an error. What is there is erased if it may be."""
-    wanted = os.path.abspath(os.fspath(path))
-    _require_free(wanted, overwrite=overwrite)
-    beside = os.path.join(os.path.dirname(wanted), f".{os.path.basename(wanted)}.made-{secrets.token_hex(4)}")
+    wanted = os.path.realpath(os.fspath(path))
+    items = _items(wanted)
+    if items and not overwrite:
+        raise _taken(wanted, items)
+    beside = _beside(wanted, "made")
     try:
         with open_store(beside, "n", value=value, compatibility=compatibility, temperature=temperature) as db:
             yield db
-        if _items(wanted) is not None:
-            Store.erase(wanted)
-        Store.move(beside, wanted)
+        _take_place(beside, wanted, overwrite=overwrite)
     except BaseException:
-        with suppress(StoreError):
-            Store.erase(beside)
+        if items is None or os.path.lexists(wanted):  # else nobody could come back, and this one is all there is
+            with suppress(StoreError):
+                Store.erase(beside)
         raise
 
 
-def _require_free(path: str, *, overwrite: bool) -> None:
-    items = _items(path)
-    if items and not overwrite:
-        raise StoreExists(
-            f"{path} holds {items:,} items. Ask them as they are, choose another path, or allow it to be overwritten."
-        )
+def _take_place(made_store: str, wanted: str, *, overwrite: bool) -> None:
+    if _items(wanted) is None:
+        Store.move(made_store, wanted)
+        return
+    aside = _beside(wanted, "kept")
+    Store.move(wanted, aside)
+    try:
+        # Only now can nobody add to it any more.
+        items = _items(aside)
+        if items and not overwrite:
+            raise _taken(wanted, items)
+        Store.move(made_store, wanted)
+    except BaseException:
+        Store.move(aside, wanted)
+        raise
+    Store.erase(aside)
+
+
+def _beside(path: str, what: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name[:100]}.{what}-{secrets.token_hex(4)}")
+
+
+def _taken(path: str, items: int) -> StoreExists:
+    return StoreExists(
+        f"{path} holds {items:,} items. Ask them as they are, choose another path, or allow it to be overwritten."
+    )
 
 
 def _items(path: str) -> int | None:

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from softkv.database.learned import PREFIX, Learned
 from softkv.database.profile import Profile, Temperature
 from softkv.database.view import View
-from softkv.errors import InputError, KindError, ShapeError, StoreError
-from softkv.learning.fitting import Examples, best_fit, loss_of
+from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
+from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
@@ -55,7 +55,7 @@ class Fit:
     @property
     def kept(self) -> bool:
         """Whether it is better, and so what lookups compare by from then on."""
-        return self.loss < self.before
+        return is_better(self.loss, self.before)
 
     def __str__(self) -> str:
         if not self.kept:
@@ -88,6 +88,11 @@ def learn(
     items = Examples(snapshot.vectors(rows), _values(view, rows))
     asking = _asking(view, queries, targets)
     directions = view.profile.compatibility == "cosine"
+    if directions and asking is not None and not asking.vectors.any(1).all():
+        raise ZeroVector(
+            f"query {np.flatnonzero(~asking.vectors.any(1))[0]} is zero and has no direction, so cosine cannot compare "
+            "it. Leave it out."
+        )
     _check_planes(view, planes, directions)
     rank = _checked_rank(view, rank)
 

@@ -25,7 +25,7 @@ from softkv.database.making import made
 from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS
 from softkv.database.view import LUKEWARM
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
-from softkv.learning.fitting import Examples, best_fit, loss_of
+from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST, on_planes
 from softkv.learning.temperature import typical_temperature
 from softkv.learning.tuning import curves_of_items
@@ -80,6 +80,10 @@ class Way:
             raise NotExpressible(
                 f"a projection is learned for gaussian, or by directions for cosine, got {self.compatibility!r}. Take "
                 "one of the two, or say projection=False."
+            )
+        if self.projection and self.temperature is not None:
+            raise NotExpressible(
+                "a projection brings its own scale, in which a given temperature means something else. Leave it 'auto'."
             )
         if self.projection and len(items.keys) < FEWEST:
             raise InputError(
@@ -138,13 +142,13 @@ class InMemory:
         fitted = best_fit(
             some, directions=directions, planes=None if flat else False, rank=min(width, LARGEST_RANK), seed=way.seed
         )
-        if fitted.loss >= loss_of(compatibility_of(self.compatibility), self.temperature, some, None, fitted):
+        if not is_better(fitted.loss, loss_of(self._compared(), self.temperature, some, None, fitted)):
             return self
         learned = Learned(
             fitted.metric, fitted.metric.numbers(items.keys), fitted.units.astype(np.float32), fitted.ridge
         )
         inverse = 1.0 / np.linalg.norm(items.keys, axis=1) if directions else None
-        return replace(self, temperature=way.temperature or 1.0, learned=learned, inverse_lengths=inverse)
+        return replace(self, temperature=1.0, learned=learned, inverse_lengths=inverse)
 
     def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:  # noqa: ARG002 - all of it is exact
         """Look up (b, d) queries."""
@@ -211,8 +215,8 @@ def _drawn(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
 class OnDisk:
     """A store, opened to read when it is asked. Copies and pickles carry its path, not what is open."""
 
-    def __init__(self, path: str, asked_temperature: float | None) -> None:
-        self.path, self.asked_temperature = path, asked_temperature
+    def __init__(self, path: str, asked_temperature: float | None, kind: str | None = None) -> None:
+        self.path, self.asked_temperature, self.kind = path, asked_temperature, kind
         self._lock = threading.Lock()
         self._db: SoftKV | None = None
         self._opened: tuple[int, int] | None = None  # by which process, and which directory
@@ -221,6 +225,7 @@ class OnDisk:
     def of(cls, items: Items, way: Way, path: str | os.PathLike[str], *, overwrite: bool) -> "OnDisk":
         """Make a store of these items, and let it learn what is to be learned."""
         way.require_possible(items)
+        path = os.path.abspath(os.fspath(path))  # wherever this process goes meanwhile
         if not isinstance(way.compatibility, str):
             raise NotExpressible("a store compares in one of the ways that have a name. Leave out path= to hold items.")
         if items.shares is not None:
@@ -243,7 +248,7 @@ class OnDisk:
     def there(cls, path: str | os.PathLike[str], temperature: float | None) -> "OnDisk":
         """A store that is there already."""
         held = cls(os.path.abspath(os.fspath(path)), temperature)
-        held.db()
+        held.kind = held.db().info().value_kind
         return held
 
     @property
@@ -259,7 +264,10 @@ class OnDisk:
             except OSError:
                 here = os.getpid(), -1  # opening it says what is wrong
             if self._db is None or self._opened != here:
-                self._db, self._opened = open_store(self.path, "r"), here
+                db = open_store(self.path, "r")
+                if self.kind is not None:
+                    require_kind(db, (self.kind,), "an estimator that was fitted on this store")
+                self._db, self._opened = db, here
             return self._db
 
     def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:
@@ -269,7 +277,7 @@ class OnDisk:
         return answers
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.asked_temperature)
+        return type(self), (self.path, self.asked_temperature, self.kind)
 
 
 def require_kind(db: SoftKV, kinds: Sequence[str], who: str) -> None:

@@ -74,7 +74,13 @@ def no_later(mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:
     """A mask by which query i sees the rows up to i as well, (..., b, n)."""
     rows, asked = (torch.arange(count, device=queries.device) for count in (keys.shape[-2], queries.shape[-2]))
     seen = rows[None, :] <= asked[:, None]
-    return seen if mask is None else seen & mask
+    if mask is None:
+        return seen
+    if mask.dtype != torch.bool or mask.shape[-1] != len(rows):
+        raise ShapeError(
+            f"expected a boolean mask over {len(rows)} rows, got {mask.dtype} of shape {list(mask.shape)}."
+        )
+    return seen & mask
 
 
 def _of_queries(given: Tensor | None, start: int, step: int) -> Tensor | None:

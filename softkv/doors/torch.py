@@ -42,7 +42,7 @@ except ImportError as error:
 
 from softkv.doors.memory import Memory, require_rows
 from softkv.doors.parts import for_queries, in_parts, no_later
-from softkv.doors.taken import TOGETHER, Projecting, names_of, of_columns, require_names
+from softkv.doors.taken import TOGETHER, Projecting, names_of, of_columns, require_names, tensor_of
 from softkv.doors.weighing import weighed
 
 KEPT = 1 << 26  # numbers that are kept for the way back, at most
@@ -220,7 +220,7 @@ class SoftKVLayer(nn.Module):
                         heads=heads,
                         labels=self._label_count(),
                     )
-                if torch.isfinite(found).all():
+                if found is not None and torch.isfinite(found).all():
                     return found
             value: Tensor = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0).value
             return value
@@ -272,7 +272,8 @@ class SoftKVLayer(nn.Module):
         if store.columns().store != origin:
             raise InputError(f"{store.path} is not the store that these values came from. Write them back to that one.")
         now = self.memory.values.detach().cpu()
-        short = min((now.dtype, held.dtype), key=lambda dtype: dtype.itemsize)  # what is rounded has not learned
+        kinds = (now.dtype, held.dtype, tensor_of(before[:0]).dtype)
+        short = min(kinds, key=lambda dtype: dtype.itemsize)  # what is rounded has not learned
         changed = (now.to(short) != held.to(short)).reshape(len(now), -1).any(1).nonzero()[:, 0].tolist()
         require_names([self.names[row] for row in changed])
         odd = [self.names[row] for row in changed if not torch.isfinite(now[row]).all()]

@@ -33,12 +33,18 @@ def weighed(
     bias: Any,
     heads: Heads | None,
     labels: int | None,
-) -> Tensor:
-    """What (..., b, q) queries find: means of numbers (..., n) or of vectors (..., n, p), or shares of labels."""
+) -> Tensor | None:
+    """What (..., b, q) queries find: means of numbers (..., n) or of vectors (..., n, p), or shares of labels.
+
+    None where a score is not finite.
+    """
     alone = values.ndim < keys.ndim and labels is None
     held = Vectors(values[..., None] if alone else values) if labels is None else Labels(values, labels)
     inputs = checked(queries, keys, held, temperature=temperature, k=None, mask=mask, bias=bias, heads=heads, show=0)
-    weights = functional.softmax(_logits(inputs, compatibility), -1)
+    logits = _scores(inputs, compatibility)
+    if not torch.isfinite(logits.detach().sum()) and not torch.isfinite(logits).all():
+        return None
+    weights = functional.softmax(_allowed(inputs, logits), -1)
     if labels is not None:
         shares: Tensor = library_of(weights).sums_by_code(values, weights, labels).to(weights.dtype)
         return shares
@@ -50,13 +56,21 @@ def weighed(
     return means[..., 0] if alone else means
 
 
-def _logits(inputs: Inputs, compatibility: Compatibility) -> Tensor:
+def _scores(inputs: Inputs, compatibility: Compatibility) -> Tensor:
     sharpness = inputs.sharpness(slice(None))
     if inputs.heads is None:
         scorer = compatibility.ask(inputs.queries, sharpness)
     else:
         scorer = scorer_of(inputs.heads.rewrite(inputs.queries, compatibility)[0] * sharpness)
     logits: Tensor = scorer(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
+    return logits
+
+
+def _allowed(inputs: Inputs, logits: Tensor) -> Tensor:
+    """The logits with their bias, and -inf where a row is not seen."""
     if inputs.bias is not None:
-        logits = logits + inputs.over_heads(inputs.bias).to(logits.dtype) * sharpness
+        bias = inputs.over_heads(inputs.bias).to(logits.dtype)
+        # Subtle: -inf must not meet the temperature, or its gradient would be NaN.
+        never = bias == -torch.inf
+        logits = (logits + bias.masked_fill(never, 0.0) * inputs.sharpness(slice(None))).masked_fill(never, -torch.inf)
     return logits if inputs.mask is None else logits.masked_fill(~inputs.over_heads(inputs.mask), -torch.inf)

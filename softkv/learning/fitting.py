@@ -92,6 +92,11 @@ def best_fit(
     return min((one(ridge) for ridge in ridges), key=lambda fitted: fitted.loss)
 
 
+def is_better(loss: float, before: float) -> bool:
+    """Whether a loss is lower by more than rounding."""
+    return loss < before * (1 - 1e-6)
+
+
 def loss_of(
     compared: Compatibility, temperature: float, items: Examples, asking: Examples | None, fitted: Fitted
 ) -> float:

@@ -149,7 +149,12 @@ class _Asking:
         if self.inputs.bias is None:
             return logits
         bias = self.inputs.over_heads(cut(self.inputs.bias, self.queries, rows))
-        return self.library.spend_plus(logits, bias * self.sharpness)
+        never = bias == NEVER
+        if not never.any():
+            return self.library.spend_plus(logits, bias * self.sharpness)
+        # Subtle: -inf must not meet the temperature, or its gradient would be NaN.
+        biased = self.library.spend_plus(logits, self.library.where(never, 0.0, bias) * self.sharpness)
+        return self.library.where(never, NEVER, biased)
 
     def _masked(self, logits: Array, rows: slice) -> Array:
         allowed = self.mask.block(self.queries, rows, like=logits)
