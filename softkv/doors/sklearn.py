@@ -152,8 +152,8 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
         temperature: What scores are divided by; for "gaussian" the bandwidth squared. "auto" leaves each training
             sample out and takes the temperature at which the others predict it best.
         k: Average only the k heaviest samples.
-        projection: Learn by which directions samples differ in what is predicted, and compare by these, at temperature
-            1 unless another is given, if samples that took no part are predicted better so.
+        projection: Learn by which directions samples differ in what is predicted, and compare by these, if samples
+            that took no part are predicted better so. The temperature is part of what is learned.
         tolerance: How far off a prediction may be, as a share of the standard deviation of the targets, on a path with
             an index. In memory predictions are exact.
         path: Where a store is to be made of the samples. Otherwise they are held in memory.
