@@ -23,7 +23,7 @@ from softkv.database.profile import Profile, Temperature
 from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
-from softkv.learning.slopes import WIDEST
+from softkv.learning.slopes import WIDEST, may_be_read_off
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.storage import Store, ValueKind
@@ -233,9 +233,14 @@ def checked_ks(given: Any) -> list[int]:
 def _drawn(view: View, seed: int) -> Rows:
     rows = np.flatnonzero(view.snapshot.live)
     _require_enough(view, len(rows))
-    if len(rows) <= MOST:
+    return drawn(rows, MOST, seed)
+
+
+def drawn(rows: Rows, most: int, seed: int) -> Rows:
+    """These rows, or as many of them as are looked at, in order."""
+    if len(rows) <= most:
         return rows
-    return np.sort(np.random.default_rng(seed).choice(rows, MOST, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
 def _require_enough(view: View, items: int) -> None:
@@ -289,7 +294,8 @@ def _checked_rank(view: View, rank: int | None) -> int:
 
 
 def _may_have_planes(view: View, directions: bool) -> bool:
-    return view.layout.kind is ValueKind.NUMBER and view.layout.key_width <= WIDEST and not directions
+    numbers = view.layout.kind is ValueKind.NUMBER
+    return may_be_read_off(numbers=numbers, width=view.layout.key_width, directions=directions)
 
 
 def _check_planes(view: View, planes: bool | None, directions: bool) -> None:

@@ -22,11 +22,11 @@ from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.learned import Learned
 from softkv.database.making import made
-from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS
+from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS, drawn
 from softkv.database.view import LUKEWARM
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
-from softkv.learning.slopes import WIDEST, on_planes
+from softkv.learning.slopes import may_be_read_off, on_planes
 from softkv.learning.temperature import typical_temperature
 from softkv.learning.tuning import curves_of_items
 from softkv.maths.compatibility import Compatibility, compatibility_of
@@ -72,6 +72,10 @@ class Way:
     projection: bool
     seed: int
     by_rule: bool = False  # without a temperature, take the one at which about ten items contribute
+
+    def tunes(self, items: Items) -> bool:
+        """Whether the items choose their temperature."""
+        return self.temperature is None and not self.by_rule and len(items.keys) >= FEWEST
 
     def require_possible(self, items: Items) -> None:
         """Refuse what these items cannot be asked for, before anything is learned or written."""
@@ -135,10 +139,10 @@ class InMemory:
     def _learning(self, way: Way) -> "InMemory":
         """The same by a metric, if that is better."""
         items, directions = self.items, way.compatibility == "cosine"
-        rows = _drawn(len(items.keys), MOST, way.seed)
+        rows = drawn(np.arange(len(items.keys)), MOST, way.seed)
         some = Examples(items.keys[rows], items.wanted()[rows])
         width = items.keys.shape[1]
-        flat = items.kind == "number" and width <= WIDEST and not directions
+        flat = may_be_read_off(numbers=items.kind == "number", width=width, directions=directions)
         fitted = best_fit(
             some, directions=directions, planes=None if flat else False, rank=min(width, LARGEST_RANK), seed=way.seed
         )
@@ -190,26 +194,20 @@ class InMemory:
 def _tuned(items: Items, way: Way) -> float:
     """The temperature at which the items, left out, are best predicted by the others, or the one by rule."""
     count, compared = len(items.keys), compatibility_of(way.compatibility)
-    usual = typical_temperature(items.keys, np.ones(count, np.bool_), way.compatibility)  # type: ignore[arg-type]
+    usual = typical_temperature(items.keys, np.ones(count, np.bool_), compared)
     usual = usual or LUKEWARM.get(compared.name, 1.0)
-    if count < FEWEST or way.by_rule:
+    if not way.tunes(items):
         return usual
     found, asked = curves_of_items(
         items.keys,
         items.wanted(),
         compatibility=compared,
         first=usual,
-        asked=None if count <= MOST else _drawn(count, max(256, PAIRS // count), way.seed),
+        asked=None if count <= MOST else drawn(np.arange(count), max(256, PAIRS // count), way.seed),
         shares=items.shares,
         ks=[] if way.k is None else [min(way.k, count - 1)],
     )
     return found[-1].best[1] if asked else usual
-
-
-def _drawn(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
 
 
 class OnDisk:
@@ -233,9 +231,7 @@ class OnDisk:
         values: Sequence[Any] | Array = items.values
         if items.labels is not None:
             values = [items.labels[code] for code in items.values.tolist()]
-        temperature = way.temperature
-        if temperature is None and not way.by_rule and len(items.keys) >= FEWEST:
-            temperature = _tuned(items, way)
+        temperature = _tuned(items, way) if way.tunes(items) else way.temperature
         with made(
             path, value=items.kind, compatibility=way.compatibility, temperature=temperature, overwrite=overwrite
         ) as db:

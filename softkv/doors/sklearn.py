@@ -15,7 +15,7 @@ Shapes: n samples, d features, p outputs, c classes.
 
 import math
 import os
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +42,13 @@ except ImportError as error:
 FLOATS = (np.float64, np.float32)
 
 Array = npt.NDArray[Any]
+Estimator = TypeVar("Estimator", bound="_SoftKV")
 
 
 class _SoftKV(BaseEstimator):
     """What the three have in common: their parameters, and asking."""
 
+    _kinds: tuple[str, ...] = ()  # of the values that are predicted, in the words of a store
     _by_rule = False  # whether no item says what it should have been answered
 
     def __init__(
@@ -122,19 +124,32 @@ class _SoftKV(BaseEstimator):
         )
 
     @classmethod
-    def _taking(cls, store: SoftKV | str | os.PathLike[str], kinds: tuple[str, ...], **parameters: Any) -> Any:
-        """An estimator that is fitted on what a store holds."""
+    def from_store(
+        cls: type[Estimator],
+        store: SoftKV | str | os.PathLike[str],
+        *,
+        temperature: float | str = "auto",
+        k: int | None = None,
+        tolerance: float = 0.01,
+    ) -> Estimator:
+        """An estimator that is fitted on what a store holds, of its kind, and compares as the store does."""
         path = store.path if isinstance(store, SoftKV) else _path(store)
-        held = OnDisk.there(path, _temperature(parameters["temperature"]))
+        held = OnDisk.there(path, _temperature(temperature))
         db = held.db()
-        require_kind(db, kinds, cls.__name__)
+        require_kind(db, cls._kinds, cls.__name__)
         info = db.info()
-        model = cls(compatibility=info.compatibility or "dot", path=path, **parameters)
+        model = cls(
+            compatibility=info.compatibility or "dot", temperature=temperature, k=k, tolerance=tolerance, path=path
+        )
         model.projection = info.projection is not None
         model._way()
-        model.held_, model._tolerance = held, _tolerance(model.tolerance)
+        model.held_, model._tolerance = held, _tolerance(tolerance)
         model.n_items_, model.n_features_in_ = info.items, info.key_width
+        model._take_up(db)
         return model
+
+    def _take_up(self, db: SoftKV) -> None:
+        """What else is to be known of a store."""
 
 
 class SoftKVRegressor(RegressorMixin, _SoftKV):
@@ -162,6 +177,9 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
             projection.
     """
 
+    _kinds = "number", "vector"
+    _column = False  # whether targets were a matrix of one column
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVRegressor":
         """Hold the samples (n, d) with their targets (n,) or (n, p); a weight is a log that is added to the logit."""
         X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
@@ -169,20 +187,6 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
         self._hold(Items(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y), sample_weight)
         self._column = y.ndim == 2 and y.shape[1] == 1
         return self
-
-    @classmethod
-    def from_store(
-        cls,
-        store: SoftKV | str | os.PathLike[str],
-        *,
-        temperature: float | str = "auto",
-        k: int | None = None,
-        tolerance: float = 0.01,
-    ) -> "SoftKVRegressor":
-        """A regressor that is fitted on what a store of numbers or vectors holds, and compares as it does."""
-        model = cls._taking(store, ("number", "vector"), temperature=temperature, k=k, tolerance=tolerance)
-        model._column = False
-        return cast("SoftKVRegressor", model)
 
     def predict(self, X: Any) -> Array:
         """The weighted means, (n,) or (n, p)."""
@@ -209,6 +213,8 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV):
     The parameters are those of `SoftKVRegressor`; "auto" minimises the log-loss.
     """
 
+    _kinds = ("label",)
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVClassifier":
         """Hold the samples (n, d) with their labels (n,); a weight is a log that is added to the logit."""
         X, y = validate_data(self, X, y, dtype=FLOATS)
@@ -221,20 +227,9 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV):
         self.classes_, self._names = classes, names
         return self
 
-    @classmethod
-    def from_store(
-        cls,
-        store: SoftKV | str | os.PathLike[str],
-        *,
-        temperature: float | str = "auto",
-        k: int | None = None,
-        tolerance: float = 0.01,
-    ) -> "SoftKVClassifier":
-        """A classifier that is fitted on what a store of labels holds, and compares as it does."""
-        model = cls._taking(store, ("label",), temperature=temperature, k=k, tolerance=tolerance)
-        model._names = tuple(sorted(model.held_.db().columns().labels))
-        model.classes_ = np.array(model._names)
-        return cast("SoftKVClassifier", model)
+    def _take_up(self, db: SoftKV) -> None:
+        self._names = tuple(sorted(db.columns().labels or ()))
+        self.classes_ = np.array(self._names)
 
     def predict_proba(self, X: Any) -> Array:
         """The weight of each class, (n, c), in the order of `classes_`."""
@@ -276,6 +271,7 @@ class SoftKVTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
     """
 
     projection, random_state = False, 0
+    _kinds = ("vector",)
     _by_rule = True
 
     def __init__(
@@ -302,19 +298,8 @@ class SoftKVTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         self._n_features_out = X.shape[1]
         return self
 
-    @classmethod
-    def from_store(
-        cls,
-        store: SoftKV | str | os.PathLike[str],
-        *,
-        temperature: float | str = "auto",
-        k: int | None = None,
-        tolerance: float = 0.01,
-    ) -> "SoftKVTransformer":
-        """A transformer that is fitted on what a store of vectors holds, and compares as it does."""
-        model = cls._taking(store, ("vector",), temperature=temperature, k=k, tolerance=tolerance)
-        model._n_features_out = model.held_.db().info().value_width
-        return cast("SoftKVTransformer", model)
+    def _take_up(self, db: SoftKV) -> None:
+        self._n_features_out = db.info().value_width
 
     def transform(self, X: Any) -> Array:
         """What each vector becomes, (n, d)."""

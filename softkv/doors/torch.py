@@ -250,6 +250,7 @@ class SoftKVLayer(nn.Module):
 
         Rows are written in place, so do this when the gradients of earlier lookups have been asked for.
         """
+        require_rows(keys, values)
         self._require_known(keys, values)
         self.memory.remember(keys, values)
 
@@ -367,7 +368,6 @@ class SoftKVLayer(nn.Module):
 
     def _require_known(self, keys: Tensor, values: Tensor) -> None:
         """Refuse rows that every later lookup would stumble over."""
-        require_rows(keys, values)
         if self.labels is not None and values.is_floating_point():
             raise KindError(f"expected the integer codes of labels as values, got {values.dtype}.")
         count = self._label_count()

@@ -21,6 +21,11 @@ TOGETHER = 256  # queries at a time
 WIDEST = 32  # features: a plane through more of them would need as many neighbours, and d² sums for each
 
 
+def may_be_read_off(*, numbers: bool, width: int, directions: bool) -> bool:
+    """Whether what is predicted can lie on planes: single numbers over few features that are not directions."""
+    return numbers and width <= WIDEST and not directions
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plane:
     """For each query, the plane through weighted rows."""

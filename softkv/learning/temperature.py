@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.compatibility import compatibility_of
+from softkv.maths.compatibility import Compatibility, compatibility_of
 
 ASKED = 256  # items that are left out and asked
 WANTED = 10.0  # effective number
@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def typical_temperature(
-    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str, *, seed: int = 0
+    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str | Compatibility, *, seed: int = 0
 ) -> float | None:
     """The temperature for these live rows of (n, d) keys, or None when their scores do not tell one from another.
 
@@ -66,7 +66,11 @@ def typical_temperature(
 
 
 def _gaps(
-    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str, chosen: npt.NDArray[np.int64], own: Any
+    keys: Matrix,
+    live: npt.NDArray[np.bool_],
+    compatibility: str | Compatibility,
+    chosen: npt.NDArray[np.int64],
+    own: Any,
 ) -> tuple[Floats, Floats] | None:
     """The sizes of the gaps below the best score, (BINS,), and how many rows each item asked has of them, (b, BINS)."""
     best, worst = np.full(len(chosen), -np.inf), np.full(len(chosen), np.inf)
@@ -89,7 +93,11 @@ def _gaps(
 
 
 def _scores(
-    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str, chosen: npt.NDArray[np.int64], own: Any
+    keys: Matrix,
+    live: npt.NDArray[np.bool_],
+    compatibility: str | Compatibility,
+    chosen: npt.NDArray[np.int64],
+    own: Any,
 ) -> Iterator[tuple[Floats, npt.NDArray[np.bool_]]]:
     """Blocks of scores (b, n) of the live rows, and which of them are not the item's own."""
     scorer = compatibility_of(compatibility).ask(keys[chosen], 1.0)

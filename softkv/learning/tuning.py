@@ -121,8 +121,8 @@ def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibili
 
 def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ()) -> tuple[list[Curve], int]:
     """The curves of one way to compare, from around a first temperature; and how many items were asked."""
-    tried = _merged([], lose(first * STEP ** np.arange(-STEPS, STEPS + 1.0)), _around(first), compatibility, ks)
-    asked = 0
+    around = _around(first)
+    tried = _merged([], lose(around), around, compatibility, ks)
     for _ in range(AGAIN):
         beyond = _beyond(tried)
         if not len(beyond):
@@ -130,8 +130,7 @@ def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ())
         tried = _merged(tried, lose(beyond), beyond, compatibility, ks)
     between = _between(tried)
     found = lose(between)
-    asked = found.asked
-    return _merged(tried, found, between, compatibility, ks), asked
+    return _merged(tried, found, between, compatibility, ks), found.asked
 
 
 def chosen(found: Sequence[Curve], *, measure: str, asked: int, items: int) -> Tuned:
