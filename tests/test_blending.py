@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import softkv
 from softkv.maths.arrays import library_of
-from softkv.maths.blending import Blend, Labels, Numbers, Values, Vectors, gather_rows, merge, stand_in, too_light
-from softkv.maths.weighting import weigh
+from softkv.maths.blending import Blend, Labels, Numbers, Values, Vectors, adds_nothing, gather_rows, merge, stand_in
+from softkv.maths.weighting import Weights, weigh
 
 from . import reference
 from .backends import Backend, every_backend, exact
@@ -26,6 +26,13 @@ def blend(logits: Any, values: Values) -> Blend:
     library = library_of(logits)
     logits = library.copy(library.cast(logits, library.shared_float(logits)))
     return values.blend(weigh(logits, library.largest(logits), masked=True))
+
+
+def weights_of(logits: Any) -> Weights:
+    """The weights of one block of logits, none of which is -inf."""
+    library = library_of(logits)
+    logits = library.copy(library.cast(logits, library.shared_float(logits)))
+    return weigh(logits, library.largest(logits), masked=False)
 
 
 def numbers(blended: Blend) -> list[Any]:
@@ -148,6 +155,38 @@ def test_labels_blend_into_a_distribution(backend: Backend) -> None:
     assert (distribution >= 0).all()
 
 
+@every_backend
+def test_one_far_value_of_no_weight_does_not_touch_the_spread(backend: Backend) -> None:
+    """However far it is: 1, 2 and 3 have the spread √(2/3), alone and beside queries that blend other values."""
+    far = 6e4 if "float16" in backend.dtype else 1e9
+    values = Numbers(backend.array([[1.0], [2.0], [3.0], [far], [20.0], [21.0]]))
+    logits = backend.array([[0.0, 0.0, 0.0, -500.0, -500.0, -500.0], [-500.0, -500.0, -500.0, -500.0, 1.0, 1.0]])
+    wanted = np.array([[math.sqrt(2 / 3)], [0.5]])
+    assert exact(blend(logits, values).spread) == pytest.approx(wanted, rel=1e-6)
+    assert exact(blend(logits[:1], values).spread) == pytest.approx(wanted[:1], rel=1e-6)
+    heaviest = blend(backend.array([[0.0, 0.0, 0.0, 500.0, 0.0, 0.0]]), values)
+    assert exact(heaviest.value).tolist() == [[exact(values.array)[3, 0]]]
+    assert exact(heaviest.spread)[0, 0] < 1e-90
+
+
+@settings(max_examples=200)
+@given(data=st.data(), count=st.integers(1, 12), queries=st.integers(1, 4))
+def test_spreads_are_those_of_the_reference_at_any_size(data: st.DataObject, count: int, queries: int) -> None:
+    """Numbers from 1e-30 to 1e30 in one block, with any weights, for one query or for several."""
+    signs, exponents = st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-30, 30)
+    column = [data.draw(signs) * 10.0 ** data.draw(exponents) for _ in range(count)]
+    logits = np.array([[data.draw(st.floats(-150, 0)) for _ in column] for _ in range(queries)])
+    found = blend(logits, Numbers(np.array(column)[:, None]))
+    for number, row in enumerate(logits.tolist()):
+        expected = reference.lookup(
+            [0.0], [[x] for x in row], [[x] for x in column], score=lambda _, key: key[0], temperature=1.0
+        )
+        size = max(weight * abs(value) for weight, value in zip(expected.weights, column, strict=True))
+        assert found.value[number, 0] == pytest.approx(expected.value[0], abs=1e-14 * size)
+        assert found.spread is not None
+        assert found.spread[number, 0] == pytest.approx(expected.spread[0], rel=1e-9, abs=1e-14 * size)
+
+
 def test_the_spread_of_numbers_far_from_zero_does_not_cancel() -> None:
     """Times since 1970, a second apart, have a spread of seconds, also across merged blocks."""
     times = np.array([[1.7e9], [1.7e9 + 1], [1.7e9 + 2], [1.7e9 + 3]])
@@ -157,18 +196,36 @@ def test_the_spread_of_numbers_far_from_zero_does_not_cancel() -> None:
     assert blend(logits, Numbers(times * 0 + 0.1)).spread == 0
 
 
-def test_a_block_too_light_to_matter_stands_in_with_its_mass() -> None:
-    """Its mass and entropy are counted, the mean stays what it was; one heavy query is enough to read the values."""
-    first = blend(np.array([[0.0, 1.0]]), Numbers(np.array([[1.0], [2.0]])))
-    light = weigh(np.array([[-50.0, -60.0]]), np.array([-50.0]), masked=False)
-    assert too_light(first, light, share=1e-18)
-    assert not too_light(first, light, share=1e-23)
+@every_backend
+def test_a_block_too_light_to_matter_stands_in_with_its_mass(backend: Backend) -> None:
+    """Its mass and entropy are counted, the means stay what they were; one heavy query is enough to blend it."""
+    values = Vectors(backend.array([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [4.0, 5.0]]))
+    logits = backend.array([[0.0, 1.0, -50.0, -60.0], [3.0, 1.0, -40.0, -45.0]])
+    first, light = blend(logits[:, :2], values.part(slice(0, 2))), weights_of(logits[:, 2:])
+
+    def rest() -> Vectors:
+        return values.part(slice(2, 4))
+
+    assert adds_nothing(first, light, rest, share=1e-15)
+    assert not adds_nothing(first, light, rest, share=1e-19)
     merged = merge(first, stand_in(first, light))
-    assert merged.value == pytest.approx(first.value, abs=1e-15)
-    assert merged.mass[0] > first.mass[0] * (1 - 1e-15)
-    both = blend(np.array([[0.0, 1.0], [-math.inf, -math.inf]]), Numbers(np.array([[1.0], [2.0]])))
-    mixed = weigh(np.array([[-50.0], [-50.0]]), np.array([-50.0, -50.0]), masked=False)
-    assert not too_light(both, mixed, share=1e-18)
+    assert exact(merged.value) == pytest.approx(exact(first.value), abs=1e-15)
+    assert (exact(merged.mass) > exact(first.mass) * (1 - 1e-15)).all()
+    alone = blend(backend.array([[0.0, 1.0], [-math.inf, -math.inf]]), values.part(slice(0, 2)))
+    assert not adds_nothing(alone, light, rest, share=1e-15)
+
+
+@every_backend
+def test_a_light_block_of_far_values_is_blended(backend: Backend) -> None:
+    """What a block moves is its share of the mass times how far its values are, which decides; numbers are all read."""
+    near, far = backend.array([[1.0, 0.0], [2.0, 1.0]]), backend.array([[3.0, 5.0], [4.0, 6e4]])
+    logits = backend.array([[0.0, 1.0, -20.0, -20.0], [3.0, 1.0, -20.0, -20.0]])
+    first, light = blend(logits[:, :2], Vectors(near).part(slice(0, 2))), weights_of(logits[:, 2:])
+    assert adds_nothing(first, light, lambda: Vectors(near), share=1e-7)
+    assert not adds_nothing(first, light, lambda: Vectors(far), share=1e-7)
+    assert adds_nothing(first, light, lambda: Vectors(near, (near[0] * 0, 1e1)), share=1e-7)
+    assert not adds_nothing(first, light, lambda: Vectors(near, (near[0] * 0, 1e5)), share=1e-7)
+    assert not adds_nothing(first, light, lambda: Numbers(near[:, :1]), share=1e-7)
 
 
 @every_backend

@@ -230,16 +230,20 @@ def test_labels_of_many_rows_take_little_memory() -> None:
 
 
 def test_values_of_rows_too_light_to_matter_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks below rounding all together are counted in the mass, and their values are left alone."""
+    """Blocks below rounding all together are counted in the mass; where it is known how far values are, not in more."""
     monkeypatch.setattr(module, "ROWS", 10)
     keys = np.concatenate([np.zeros((10, 1)), np.full((80, 1), -100.0)]).astype(np.float32)
     values = np.ones((90, 1), dtype=np.float32)
     values[10:] = np.nan
-    found = lookup(np.ones((1, 1), np.float32), keys, Vectors(values), compatibility="dot")
+    held = Vectors(values, (np.zeros(1), 1.0))
+    found = lookup(np.ones((1, 1), np.float32), keys, held, compatibility="dot")
     assert found.value.tolist() == [[1.0]]
     assert found.log_mass == pytest.approx(np.array([math.log(10)]))
     with pytest.raises(NotFinite, match=r"values\[10\] holds NaN"):
-        lookup(np.full((1, 1), 0.01, np.float32), keys, Vectors(values), compatibility="dot")
+        lookup(np.full((1, 1), 0.01, np.float32), keys, held, compatibility="dot")
+    for queries in (1, 3):
+        with pytest.raises(NotFinite, match=r"values\[10\] holds NaN"):
+            lookup(np.ones((queries, 1), np.float32), keys, Vectors(values), compatibility="dot")
 
 
 @every_backend

@@ -126,7 +126,7 @@ def _over_rows(view: View, given: Any) -> Mask:
 
 def _answered(view: View, question: Question, candidates: Candidates) -> Answers:
     kind, names = view.layout.kind, view.labels
-    held = _values(candidates.values, kind, len(names or ()), project=question.heads is not None)
+    held = _values(view, question, candidates)
     compared = _with_lengths(view, question, candidates.rows)
     found = lookup(
         question.queries,
@@ -168,12 +168,13 @@ def _with_lengths(view: View, question: Question, rows: Rows | None) -> Compared
     return cosine(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
 
 
-def _values(values: npt.NDArray[Any], kind: ValueKind, labels: int, *, project: bool) -> Values:
+def _values(view: View, question: Question, candidates: Candidates) -> Values:
+    kind, values = view.layout.kind, candidates.values
     if kind is ValueKind.LABEL:
-        return Labels(values, labels)
+        return Labels(values, len(view.labels or ()))
     if kind is ValueKind.NUMBER:
-        return Vectors(values[:, None]) if project else Numbers(values[:, None])
-    return Vectors(values)
+        return Numbers(values[:, None]) if question.heads is None else Vectors(values[:, None])
+    return Vectors(values, None if candidates.rows is not None else (view.reach.middle, view.reach.radius))
 
 
 def checked_options(tolerance: object, confidence: object, guarantee: object) -> None:

@@ -205,6 +205,7 @@ class _Asking:
             weights=np.exp(logits - log_mass[:, None]),
             scores=np.where(rows >= 0, logits * temperatures[:, None], -np.inf),
             head_weights=None,
+            ranked=None,
         )
         error = found.error
         if self.k is not None:  # with this confidence, they are the k best

@@ -1,8 +1,12 @@
 """How far rounding may have moved the value of an answer.
 
-Two things are rounded: the logits, mostly in float32, and the sums. A logit that is off changes the weights, and a mean
-moves by no more than its weights do, times the spread of what is averaged. The spread is that around this answer: where
-one value in a million is unlike the others, it may be a thousand times the value scale of the store.
+Three things are rounded. The logits, mostly in float32: a logit that is off changes the weights, and a mean moves by no
+more than its weights do, times the spread of what is averaged. The weights: those below the least number of float32 are
+lost, and with them what far values would have added. And the sums. With k, a row that rounding may have brought among
+the k best, or kept out, may be any.
+
+The spread is that around this answer: where one value in a million is unlike the others, it may be a thousand times the
+value scale of the store. No value is farther from the mean of all n than √n times the value scale.
 
 What cannot be known, how a function of the user's rounds, is estimated from the size of its scores.
 
@@ -24,33 +28,28 @@ from softkv.maths.lookup import Found
 from softkv.storage import ValueKind
 
 UNIT = 2.0**-24  # the rounding of one operation in float32
+DOUBLE = 2.0**-53  # that of one in float64
+LEAST = 2.0**-149  # the least number above 0 of float32
 EXPONENTIAL = 2.0  # such roundings of a weight itself, however small its logit
-HEAVY = 40.0  # logits below the best row within which a row has any weight
+HEAVY = 40.0  # logits below the best row within which rows are scored without cancellation
+WEIGHED = 104.0  # logits below the best row within which a row has a weight that float32 can hold
 
 Floats = npt.NDArray[np.float64]
 
 
-def rounding(
-    view: View, found: Found, values: npt.NDArray[Any], question: Question, *, gathered: bool
-) -> npt.NDArray[np.float64]:
+def rounding(view: View, found: Found, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Floats:
     """How far each value may be from the one without rounding, (b,): an estimate, and meant to be an ample one."""
-    moved = _moved(view, found, question)
-    kind, heads = view.layout.kind, question.heads
-    if kind is ValueKind.LABEL and heads is None:
-        reach, spread = Reach(np.zeros(1), 1.0), np.sqrt(np.maximum(1.0 - (found.value**2).sum(-1), 0.0))
-    elif kind is ValueKind.NUMBER and heads is None and (moved < 1.0).all():
-        reach, spread = Reach(np.zeros(1), math.inf), _spread_of_numbers(found)
-    else:
-        reach = Reach.of(values) if gathered else view.reach
-        spread = _spread_within(reach, found, heads)
-    widest = 2.0 * reach.radius
-    swayed = np.where(moved < 1.0, np.minimum(np.expm1(2.0 * np.minimum(moved, 1.0)) * spread, widest), widest)
+    moved, heads = moved_logits(view, found, question), question.heads
     gain = 1.0 if heads is None else gain_of(heads)
+    reach = _reach(view, values, question, gathered=gathered)
+    spread, widest = _spread(view, found, reach, heads), 2.0 * reach.radius
+    swayed = np.where(moved < 1.0, np.minimum(np.expm1(2.0 * np.minimum(moved, 1.0)) * spread, widest), widest)
+    swayed = swayed + (_lost(view, question) + _exchanged(found, moved)) * widest
     error: Floats = gain * swayed + _summed(view, found, reach, gain)
     return error
 
 
-def _moved(view: View, found: Found, question: Question) -> Floats:
+def moved_logits(view: View, found: Found, question: Question) -> Floats:
     """How far rounding may have moved the logits, (b,)."""
     queries = np.asarray(question.queries)
     temperature = np.asarray(question.temperature, np.float64)
@@ -80,7 +79,7 @@ def _moved(view: View, found: Found, question: Question) -> Floats:
         moved = np.zeros(len(queries))
     else:  # nobody knows how steep a function is; most are no steeper than a distance or a product with a key
         steep = 1.0 if compared.name == "additive" else max(1.0, longest)
-        moved = steps * best + question.rounded / UNIT * steep / temperature
+        moved = steps * (best + WEIGHED) + question.rounded / UNIT * steep / temperature
     return UNIT * (moved + EXPONENTIAL)
 
 
@@ -109,28 +108,60 @@ def _rewritten(queries: Any, compared: Compatibility, heads: Heads | None) -> tu
     return np.linalg.norm(rewritten.astype(np.float64), axis=-1).max(0), extra
 
 
-def _spread_of_numbers(found: Found) -> Floats:
-    """The weighted standard deviation, (b,), itself known to half the digits of the mean."""
-    spread: Floats = np.asarray(found.spread)[..., 0] + 2.0**-26 * np.abs(found.value[..., 0])
-    return spread
+def _reach(view: View, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Reach:
+    """How far values lie from a middle."""
+    if view.layout.kind is ValueKind.LABEL:
+        return Reach(np.zeros(1), 1.0)
+    if gathered:
+        return Reach.of(values)
+    if view.layout.kind is ValueKind.NUMBER and question.heads is None:
+        return Reach(np.zeros(1), math.sqrt(view.snapshot.rows) * view.snapshot.value_scale)
+    return view.reach
 
 
-def _spread_within(reach: Reach, found: Found, heads: Heads | None) -> Any:
-    """The most that rows within reach may spread around these means, (b,); around those of heads, it is the reach."""
+def _spread(view: View, found: Found, reach: Reach, heads: Heads | None) -> Any:
+    """The weighted standard deviation around these values, or at least that, (b,); around those of heads, the reach."""
     if heads is not None:
         return reach.radius
-    apart = ((np.asarray(found.value, np.float64) - reach.middle) ** 2).sum(-1)
+    value = np.asarray(found.value, np.float64)
+    if view.layout.kind is ValueKind.LABEL:
+        return np.sqrt(np.maximum(1.0 - (value**2).sum(-1), 0.0))
+    if found.spread is not None:
+        spread = np.asarray(found.spread, np.float64)[..., 0]
+        return np.where(np.isnan(spread), np.inf, spread) + DOUBLE * view.snapshot.rows * np.abs(value[..., 0])
+    apart = ((value - reach.middle) ** 2).sum(-1)
     return np.sqrt(np.maximum(reach.radius**2 - apart, 0.0) + UNIT * reach.radius**2)
+
+
+def _lost(view: View, question: Question) -> float:
+    """The share of the mass that rows may have whose weights are too small to be known."""
+    cancelled = not question.by_learned and compatibility_of(question.compatibility).name == "gaussian"
+    return view.snapshot.rows * (LEAST + (math.exp(-HEAVY) if cancelled else 0.0))
+
+
+def _exchanged(found: Found, moved: Floats) -> Any:
+    """The share of the k best that others may have instead, since their logits are not farther apart than rounding."""
+    if found.ranked is None:
+        return 0.0
+    ranked = np.asarray(found.ranked, np.float64)
+    best, next_best = ranked[..., :-1], ranked[..., -1:]
+    near = next_best + 2.0 * moved.reshape(-1, *[1] * (ranked.ndim - 1))
+    weights = np.exp(best - best[..., :1])
+    shares = np.where((next_best > -np.inf) & (best <= near), weights, 0.0).sum(-1) / weights.sum(-1)
+    largest = shares if shares.ndim == 1 else shares.max(-1)  # of the heads
+    return np.minimum(largest * np.exp(2.0 * np.minimum(moved, 1.0)), 1.0)
 
 
 def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
     """What the sums themselves lose, (b,)."""
-    value = np.linalg.norm(np.asarray(found.value, np.float64), axis=-1)
-    if gain == 1.0 and view.layout.kind is ValueKind.NUMBER:
-        return 4.0 * 2.0**-53 * (value + view.snapshot.value_scale)
+    rows, value = view.snapshot.rows, np.linalg.norm(np.asarray(found.value, np.float64), axis=-1)
+    if found.spread is not None:
+        spread = np.asarray(found.spread, np.float64)[..., 0]
+        return DOUBLE * (4.0 + math.sqrt(rows)) * (value + np.where(np.isnan(spread), np.inf, spread))
     longest = reach.radius + float(np.linalg.norm(reach.middle))
-    terms = 0.0 if view.layout.kind is ValueKind.LABEL else math.sqrt(min(view.snapshot.rows, RUN))
-    return UNIT * (4.0 * value + (4.0 + terms) * gain * longest)
+    terms = 0.0 if view.layout.kind is ValueKind.LABEL else math.sqrt(min(rows, RUN))
+    tiny = LEAST * rows * math.sqrt(len(reach.middle))
+    return UNIT * (4.0 * value + (4.0 + terms) * gain * longest) + gain * tiny
 
 
 def gain_of(heads: Heads) -> float:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import closed, opening, ranked
-from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
+from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge, moved
 from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted, unread_mass
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
@@ -79,7 +79,7 @@ def calibrated(
         closed(opened.order, stops, len(index.quick.counts)),
         squares=isinstance(arena.values, Numbers),
     )
-    blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
+    blend = merge(near.blend, moved(replace(far, peak=far.peak + asked.added), index.middle))
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
     # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
     sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
@@ -250,11 +250,13 @@ def _with_tail(index: ListIndex, arena: Arena, asked: Asked, found: Estimate, sh
     if not tail.scored.any():
         return found
     blend = merge(found.blend, tail.blend)
-    # What is wrong in the lists counts by their share, and so does their mass against the values of the others.
+    # What is wrong in the lists counts by their share, which is larger where their mass is larger than estimated; and
+    # so does their mass against the values of the others.
     share = np.exp(np.minimum(found.blend.log_mass - blend.log_mass, 0.0))
     apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
-    error = share * (found.error + apart * np.expm1(np.minimum(found.log_mass_error, 50.0)))
-    return Estimate(_and(found.near, tail, show), blend, error, share * found.log_mass_error, found.sure)
+    grown = share * np.expm1(np.minimum(found.log_mass_error, 50.0))
+    error = (share + grown) / (1.0 + grown) * found.error + grown * apart
+    return Estimate(_and(found.near, tail, show), blend, error, np.log1p(grown), found.sure)
 
 
 def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Array]:

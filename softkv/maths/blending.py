@@ -12,13 +12,15 @@ Does not choose rows or compute their weights.
 Shapes: b queries, n rows of the block, p value width; "..." is any leading axes, such as heads.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from softkv.maths.arrays import Array, DType, Library, library_of
 from softkv.maths.weighting import NEVER, Weights, weigh
 
 RUN = 1024  # rows that one float32 may add up
+CANCELLED = 2.0**-20  # a sum of squares that is less than this share of those it is the difference of is summed anew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +119,12 @@ class Values(Protocol):
     def gather(self, rows: Array) -> "Values":
         """The values of each query's own rows: (..., b, k) gives values with b as a leading axis."""
 
+    def reach(self, mean: Array) -> Array | None:
+        """At least how far these values lie from some means, (..., b, p) -> (..., b); None where they are to be read.
+
+        For values that cost no less to look through than to blend, it is None.
+        """
+
     def blend(self, weights: Weights) -> Blend:
         """The blend of these values."""
 
@@ -141,6 +149,7 @@ class Vectors:
     """Values that are vectors: (..., n, p)."""
 
     array: Array
+    within: tuple[Array, float] | None = None  # a middle (p,) and how far from it all of them lie, where it is known
 
     @property
     def dtype(self) -> DType:
@@ -149,7 +158,19 @@ class Vectors:
 
     def part(self, rows: slice) -> "Vectors":
         """The values of a run of rows."""
-        return Vectors(library_of(self.array).cast(self.array[..., rows, :], self.dtype))
+        return Vectors(library_of(self.array).cast(self.array[..., rows, :], self.dtype), self.within)
+
+    def reach(self, mean: Array) -> Array | None:
+        """At least how far these values lie from some means."""
+        library = library_of(mean)
+        mean = library.constant(mean)
+        if self.within is not None:
+            middle, radius = self.within
+            return _length(mean - middle) + radius
+        if mean.shape[-2] == 1:
+            return None
+        low, high = map(library.double, library.bounds(library.constant(self.array)))
+        return _length(library.maximum(abs(mean - low[..., None, :]), abs(mean - high[..., None, :])))
 
     def gather(self, rows: Array) -> "Vectors":
         """The values of each query's own rows."""
@@ -194,6 +215,9 @@ class Numbers:
         """The values of a run of rows."""
         return Numbers(self.array[..., rows, :])
 
+    def reach(self, mean: Array) -> None:
+        """None: a column of numbers is read as fast as it is looked through."""
+
     def gather(self, rows: Array) -> "Numbers":
         """The values of each query's own rows."""
         return Numbers(gather_rows(self.array, rows))
@@ -202,14 +226,29 @@ class Numbers:
         """The blend of these values."""
         library = library_of(weights.weights)
         double, numbers = library.double(weights.weights), library.double(self.array)
-        # Squares are taken from the middle of the block: constants then have no spread at all, and times since 1970 do.
-        low, high = library.bounds(library.constant(numbers))
-        middle = (low / 2 + high / 2)[..., None, :]
-        apart = numbers - middle
-        mass, first, second = double.sum(-1), double @ apart, double @ (apart * apart)
-        # The difference is a sum of squares: only its rounding can be negative, and then it is nothing.
-        square = library.maximum(second - first * first / _divisor(mass)[..., None], 0.0)
-        return Blend(weights.peak, mass, double @ numbers, weights.excess, square)
+        mass, total = double.sum(-1), double @ numbers
+        square = _squares_about_means(library, double, numbers, mass, total)
+        return Blend(weights.peak, mass, total, weights.excess, square)
+
+
+def _squares_about_means(library: Library, weights: Array, numbers: Array, mass: Array, total: Array) -> Array:
+    """The sums of weight x (number - mean)², about the mean of each query: (..., b, n) x (..., n, 1) -> (..., b, 1).
+
+    Squares taken from one number for all queries are two matrix products, but their difference from the square of the
+    mean cancels where means are far apart beside the spreads around them: then each query has a pass of its own. That
+    number is the mean of the means, which one far value of little weight does not move.
+    """
+    mass = _divisor(mass)[..., None]
+    means = library.constant(total / mass)
+    apart = numbers - (means.sum(-2) / max(1, means.shape[-2]))[..., None, :]
+    first, second = weights @ apart, weights @ (apart * apart)
+    square = second - first * first / mass
+    if bool((square < second * CANCELLED).any()):
+        own = numbers.swapaxes(-1, -2) - means  # (..., b, n)
+        first = library.multiply_total(weights, own)[..., None]
+        square = library.multiply_total(weights * own, own)[..., None] - first * first / mass
+    # The difference is a sum of squares: only its rounding can be negative, and then it is nothing.
+    return library.maximum(square, 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,6 +266,10 @@ class Labels:
     def part(self, rows: slice) -> "Labels":
         """The values of a run of rows."""
         return Labels(self.array[..., rows], self.count)
+
+    def reach(self, mean: Array) -> Array:
+        """At most √2: that of one label from another."""
+        return library_of(mean).constant(mean)[..., 0] * 0.0 + 2.0**0.5
 
     def gather(self, rows: Array) -> "Labels":
         """The values of each query's own rows."""
@@ -262,16 +305,38 @@ def gather_rows(x: Array, rows: Array) -> Array:
     return library.take_along(library.spread_out(source, leading), library.spread_out(index, shape), -2)
 
 
-def too_light(blend: Blend, weights: Weights, *, share: float) -> bool:
-    """Whether, for every query, a block holds less than this share of the mass blended so far."""
+def adds_nothing(blend: Blend, weights: Weights, values: Callable[[], Values], *, share: float) -> bool:
+    """Whether a block would move no mean by more than this share of its length, so that it need not be blended.
+
+    It moves a mean by its share of the mass, times how far its own mean can be from it. `values` are those of the
+    block, and are not asked for where it is too heavy.
+    """
     library = library_of(blend.mass)
     known = blend.mass > 0
     shift = library.where(known, weights.peak, 0.0) - library.where(known, blend.peak, 0.0)
-    lighter = weights.mass * library.exp(library.minimum(shift, 0.0)) < blend.mass * share
-    return bool(lighter.all())
+    part = weights.mass * library.exp(library.minimum(shift, 0.0)) / _divisor(blend.mass)
+    if not (known & (part < share)).all():
+        return False
+    reach = values().reach(blend.value)
+    return reach is not None and bool((part * reach <= share * _length(blend.value)).all())
+
+
+def moved(blend: Blend, by: Array) -> Blend:
+    """The blend that values would have that are all larger by this, (p,)."""
+    return replace(blend, total=blend.total + blend.mass[..., None] * by)
 
 
 def stand_in(blend: Blend, weights: Weights) -> Blend:
     """The blend of a block whose values are not worth reading: its own mass, at the mean that is known already."""
-    square = None if blend.square is None else blend.square * 0.0
-    return Blend(weights.peak, weights.mass, blend.value * weights.mass[..., None], weights.excess, square)
+    return Blend(weights.peak, weights.mass, blend.value * weights.mass[..., None], weights.excess)
+
+
+def _length(vectors: Array) -> Array:
+    """The lengths of vectors, whatever their size: (..., b, p) -> (..., b)."""
+    if not vectors.shape[-1]:
+        return vectors.sum(-1)
+    library = library_of(vectors)
+    scale = library.largest(abs(vectors))
+    scale = library.where(scale > 0, scale, 1.0)
+    scaled = vectors / scale[..., None]
+    return library.multiply_total(scaled, scaled) ** 0.5 * scale

@@ -28,7 +28,7 @@ scaled and extended where a compatibility needs it (forms.py).
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -65,9 +65,20 @@ class Lists:
         """How many axes have a covariance of their own, r."""
         return int(self.axes.shape[0]) - len(self.profile)
 
+    @property
+    def middle(self) -> Floats:
+        """The mean of all values, (p,)."""
+        shares = np.asarray(self.counts, np.float64) / max(float(self.counts.sum()), 1.0)
+        found: Floats = shares @ self.values
+        return found
+
     def rounded(self) -> "Lists":
-        """The same in float32: good enough for an estimate, and half as much to read."""
-        return Lists(*(getattr(self, field.name).astype(np.float32) for field in fields(self)))
+        """Statistics in float32, which are good enough for an estimate, and half as much to read.
+
+        Values are counted from the middle: those far from zero would lose their digits.
+        """
+        counted = replace(self, values=self.values - self.middle)
+        return Lists(*(getattr(counted, field.name).astype(np.float32) for field in fields(counted)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +192,8 @@ class Bounded:
         far, close = np.exp(self.blend.peak - peak), np.exp(near.peak - peak)
         mass = far * self.blend.mass + close * near.mass
         value = (far[:, None] * self.blend.total + close[:, None] * near.total) / mass[:, None]
-        apart = distances(lists.values, value)
+        # By their differences: from squares, as `distances` has it, a distance could come out too short.
+        apart = np.linalg.norm(lists.values - value[:, None], axis=2)
         # A bound beyond float64 is infinite; so is 0 x inf, of a list that nothing is known about.
         with np.errstate(invalid="ignore", over="ignore"):
             wrong = np.maximum(self.most - self.guessed, self.guessed - self.least) * apart + self.strayed

@@ -12,12 +12,23 @@ Shapes: b queries, n rows, q query width, d key width, p value width, h heads, s
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from softkv.maths.arrays import Array
-from softkv.maths.blending import Blend, Labels, Values, Vectors, blend_of_rows, gather_rows, merge, stand_in, too_light
+from softkv.maths.blending import (
+    Blend,
+    Labels,
+    Values,
+    Vectors,
+    adds_nothing,
+    blend_of_rows,
+    gather_rows,
+    merge,
+    stand_in,
+)
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import Inputs, checked, refuse_all_masked, refuse_scores, refuse_values
@@ -47,6 +58,9 @@ class Found:
     weights: Array  # (..., b, s), shares of the full mass; the mean over the heads
     scores: Array  # (..., b, s), compatibilities, without bias; the mean over the heads
     head_weights: Array | None  # (..., b, h, s)
+    ranked: (
+        Array | None
+    )  # (..., b, k + 1), with k: the logits in the value and the next one; with heads (..., b, h, k + 1)
 
 
 def lookup(
@@ -105,7 +119,7 @@ class _Asking:
             full = self.fold(inputs.values, shown)
             used, seen = full.blend, full.seen
         else:
-            full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k, shown))
+            full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k + 1, shown))
             used, seen = (
                 blend_of_rows(inputs.values, full.ranking.rows[..., : inputs.k], full.ranking.logits[..., : inputs.k]),
                 self.library.minimum(full.seen, inputs.k),
@@ -126,9 +140,10 @@ class _Asking:
             if folded is None:
                 folded = _Folded(values.part(rows).blend(weights), ranking, seen)
             else:
-                # The values of blocks that all together stay below rounding are not even read.
-                light = too_light(folded.blend, weights, share=negligible)
-                part = stand_in(folded.blend, weights) if light else values.part(rows).blend(weights)
+                # Blocks that all together stay below rounding are counted, but their values are not blended.
+                block = partial(values.part, rows)
+                light = adds_nothing(folded.blend, weights, block, share=negligible)
+                part = stand_in(folded.blend, weights) if light else block().blend(weights)
                 folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
             del logits, weights  # the next block is then written where this one was, which is still in the cache
         assert folded is not None
@@ -185,6 +200,7 @@ class _Asking:
             weights=library.exp(library.double(logits) - log_mass[..., None]),
             scores=self._scores(logits, rows),
             head_weights=None,
+            ranked=self._ranked(full),
         )
 
     def found_by_heads(self, full: "_Folded", used: Blend, seen: Array) -> Found:
@@ -208,6 +224,7 @@ class _Asking:
             weights=shares.mean(-3),
             scores=library.where(rows >= 0, (scores + self.constant[..., None]).mean(-3), NEVER),
             head_weights=shares.swapaxes(-3, -2),
+            ranked=None if inputs.k is None else self._ranked(full).swapaxes(-3, -2),
         )
 
     def rank_heads(self, log_mass: Array) -> Array:
@@ -227,6 +244,9 @@ class _Asking:
                 mean, library.largest(mean), rows.start
             )
         return no_ranking(log_mass[..., 0, :, None], 0).rows if ranking is None else ranking.rows
+
+    def _ranked(self, full: "_Folded") -> Any:
+        return None if self.inputs.k is None else full.ranking.logits[..., : self.inputs.k + 1]
 
     def _share(self, used: Blend, full: Blend) -> Array:
         """The share of the full mass that the rows in the value hold."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.blending import RUN, Blend, Labels, Numbers, Values
-from softkv.maths.weighting import FLOOR
+from softkv.maths.weighting import FLOOR, Weights
 
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,6 @@ Rows = npt.NDArray[np.int64]
 
 # The logits of some queries (their numbers) with rows start .. stop - 1, written into the last argument, (m, n).
 Score = Callable[[Rows, int, int, Array], None]
-LIGHT = 1e-10  # runs with less than this share of the mass add nothing that float32 could show
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,8 +77,11 @@ class _Flat:
 
     def blocks(self) -> "list[Array]":
         """The logits of each run, (m, n)."""
+        return self._cut(self.logits)
+
+    def _cut(self, flat: Array) -> "list[Array]":
         bounds = zip(self.runs, self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
-        return [self.logits[start:stop].reshape(len(run.queries), -1) for run, start, stop in bounds]
+        return [flat[start:stop].reshape(len(run.queries), -1) for run, start, stop in bounds]
 
     def scored(self, *, everything: bool) -> Rows:
         """How many rows each query met."""
@@ -134,43 +136,40 @@ class _Flat:
         self.logits -= base[0] if self.count == 1 else np.repeat(base[self.queries], self.lengths)
         np.maximum(self.logits, np.float32(FLOOR), out=self.logits)
         weights = np.exp(self.logits)
-        masses = self._by_segment(weights)
-        excess: Floats = np.bincount(self.queries, self._by_segment(weights * self.logits), self.count).astype(
-            np.float64
-        )
-        mass: Floats = np.bincount(self.queries, masses, self.count).astype(np.float64)
-        total, square = self._blended(values, weights, masses, mass)
+        mass = self._by_query(self._by_segment(weights))
+        excess = self._by_query(self._by_segment(weights * self.logits))
+        total, square = self._blended(values, weights, mass)
         return Blend(peak.astype(np.float64), mass, total, excess, square)
+
+    def _by_query(self, x: Floats) -> Floats:
+        found: Floats = np.bincount(self.queries, x, self.count).astype(np.float64)
+        return found
 
     def _by_segment(self, x: Array) -> Floats:
         return np.add.reduceat(x, self.starts, dtype=np.float64) if len(x) else np.empty(0)
 
-    def _blended(self, values: Values, weights: Array, masses: Floats, mass: Floats) -> tuple[Floats, Floats | None]:
+    def _blended(self, values: Values, weights: Array, mass: Floats) -> tuple[Floats, Floats | None]:
         """The sums of weights times values, (b, p), and for numbers those about the mean, (b, 1)."""
+        if isinstance(values, Numbers):
+            return self._blended_numbers(values, weights, mass)
         total = np.zeros((self.count, _width(values)))
-        moments = np.zeros((self.count, 2))
-        asked = np.cumsum([0] + [len(run.queries) for run in self.runs])
-        shares = masses / np.where(mass > 0, mass, 1.0)[self.queries]
-        heaviest = np.maximum.reduceat(shares, asked[:-1]) if self.runs else shares
-        middle = self._middle(values, heaviest)
-        for number in np.flatnonzero(heaviest > LIGHT).tolist():
-            run = self.runs[number]
-            block = weights[self.offsets[number] : self.offsets[number + 1]].reshape(len(run.queries), -1)
+        for run, block in zip(self.runs, self._cut(weights), strict=True):
             total[run.queries] += _summed(block, values, run.start, run.stop)
-            if isinstance(values, Numbers):
-                apart = values.array[run.start : run.stop] - middle
-                moments[run.queries] += block @ np.concatenate([apart, apart * apart], axis=1)
-        if not isinstance(values, Numbers):
-            return total, None
-        square = moments[:, 1] - moments[:, 0] ** 2 / np.where(mass > 0, mass, 1.0)
-        return total, np.maximum(square, 0.0)[:, None]
+        return total, None
 
-    def _middle(self, values: Values, heaviest: Floats) -> float:
-        """A number near the mean of the heaviest run, from which squares are taken so that they do not cancel."""
-        if not isinstance(values, Numbers) or not self.runs:
-            return 0.0
-        run = self.runs[int(heaviest.argmax())]
-        return float(values.array[run.start : run.stop].mean())
+    def _blended_numbers(self, values: Numbers, weights: Array, mass: Floats) -> tuple[Floats, Floats]:
+        """The sums of numbers, (b, 1), and of their squares about the mean: those within runs, and between these."""
+        sums = np.zeros((3, len(self.queries), 1))  # the mass of each segment, its mean, and the squares about that
+        seen = 0
+        for run, block in zip(self.runs, self._cut(weights), strict=True):
+            unrelated = np.zeros(len(run.queries))
+            part = values.part(slice(run.start, run.stop)).blend(Weights(unrelated, block, unrelated, None))
+            sums[:, seen : seen + len(block)] = part.mass[:, None], part.value, part.square
+            seen += len(block)
+        masses, means, squares = sums[:, :, 0]
+        total = self._by_query(masses * means)
+        apart = means - (total / np.where(mass > 0, mass, 1.0))[self.queries]
+        return total[:, None], self._by_query(squares + masses * apart * apart)[:, None]
 
 
 def _width(values: Values) -> int:
