@@ -48,11 +48,13 @@ def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkey
     logits = -0.5 * np.square(queries[:, None].astype(float) - keys[None]).sum(2)
     weights = np.exp(logits) * shares * allowed
     monkeypatch.setattr(slopes, "TOGETHER", 3)
-    heights, explained = on_planes(
+    expected = Plane.through(weights / weights.sum(1, keepdims=True), keys.astype(float), numbers, 0.01)
+    found = on_planes(
         COMPATIBILITIES["gaussian"],
         queries,
         np.ones(4),
         np.log(weights.sum(1)),
+        expected.height + offset,
         keys,
         numbers + offset,
         features=lambda rows: rows.astype(np.float64),
@@ -60,9 +62,9 @@ def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkey
         shares=shares,
         allowed=allowed,
     )
-    expected = Plane.through(weights / weights.sum(1, keepdims=True), keys.astype(float), numbers, 0.01)
-    assert heights - offset == pytest.approx(expected.at(queries), abs=1e-5 + offset * 1e-15)
-    assert explained == pytest.approx(expected.explained, abs=1e-5 + offset * 1e-15)
+    assert found.heights - offset == pytest.approx(expected.at(queries), abs=1e-5 + offset * 1e-15)
+    left = (weights * expected.residuals(keys.astype(float), numbers) ** 2).sum(1) / weights.sum(1)
+    assert found.spreads == pytest.approx(np.sqrt(left), abs=1e-5 + offset * 1e-15)
 
 
 def test_a_steep_ridge_leaves_the_mean() -> None:

@@ -21,7 +21,7 @@ from softkv.database.planes import on_planes, reads_planes
 from softkv.database.profile import REAL
 from softkv.database.proposing import propose
 from softkv.database.question import Compared, Question
-from softkv.database.rounding import rounding
+from softkv.database.rounding import moved_logits, rounding
 from softkv.database.several import ask_heads
 from softkv.database.view import View
 from softkv.errors import AllMasked, EmptyStore, InputError, KindError, ShapeError
@@ -143,16 +143,17 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
     rows = found.rows
     if candidates.rows is not None:
         rows = np.where(rows >= 0, candidates.rows[np.maximum(rows, 0)], -1)
-    answers = Answers.of(found, question.temperature, names, numbers=isinstance(held, Numbers))
-    if reads_planes(view, question):
-        answers = on_planes(view, question, answers, candidates.keys, candidates.values, candidates.mask, compared)
-    return replace(
-        answers,
+    answers = replace(
+        Answers.of(found, question.temperature, names, numbers=isinstance(held, Numbers)),
         rows=rows,
         kind=kind.value,
         error=rounding(view, found, candidates.values, question, gathered=candidates.rows is not None),
         source=view,
     )
+    if not reads_planes(view, question):
+        return answers
+    moved = moved_logits(view, found, question)
+    return on_planes(view, question, answers, moved, candidates.keys, candidates.values, candidates.mask, compared)
 
 
 def _with_lengths(view: View, question: Question, rows: Rows | None) -> Compared:

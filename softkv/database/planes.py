@@ -20,6 +20,8 @@ from softkv.maths.compatibility import compatibility_of
 from softkv.storage import ValueKind
 from softkv.storage.layout import Matrix
 
+FAINT = 2.0**-20  # a spread around a plane is known to this share of that around the mean
+
 
 def reads_planes(view: View, question: Question) -> bool:
     """Whether this question is answered by planes."""
@@ -32,30 +34,38 @@ def on_planes(
     view: View,
     question: Question,
     answers: Answers,
+    moved: npt.NDArray[np.float64],
     keys: Matrix,
     numbers: npt.NDArray[Any],
     mask: Any,
     compared: Compared,
 ) -> Answers:
-    """The same answers with the heights of planes as their values, and how far the items lie from these as spread."""
+    """Answers with the heights of planes as their values, and how far the items lie from these as spread.
+
+    `moved` is how far rounding may have moved the logits, (b,). That changes a height by no more than the weights,
+    times the spread around the plane, times the leverage of the query; and rounding a query does, by the slope.
+    """
     learned = view.learned
     assert learned is not None
     assert learned.ridge is not None
-    heights, explained = slopes.on_planes(
+    found = slopes.on_planes(
         compatibility_of(compared),
         question.queries,
         np.broadcast_to(np.asarray(question.temperature, np.float64), (len(answers),)),
         answers.log_mass,
+        np.asarray(answers.value, np.float64),
         keys,
         numbers,
         features=learned.features,
         ridge=learned.ridge,
         allowed=mask,
     )
-    spreads = np.asarray(answers.spread, np.float64)
-    variance = spreads.reshape(-1) ** 2 - explained
+    spread = found.spreads + FAINT * np.asarray(answers.spread, np.float64)
+    swayed = np.expm1(4.0 * np.minimum(moved, 1.0)) * found.leverages * spread
+    shifted = found.slopes * question.rounded / float(learned.units.min())
     return replace(
         answers,
-        value=heights.astype(answers.value.dtype).reshape(answers.value.shape),
-        spread=np.sqrt(np.maximum(variance, 0.0)).reshape(spreads.shape),
+        value=found.heights.astype(answers.value.dtype),
+        spread=found.spreads,
+        error=np.where(moved < 1.0, swayed + shifted + found.doubts, np.inf),
     )

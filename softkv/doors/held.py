@@ -172,18 +172,19 @@ class InMemory:
         learned = self.learned
         if k is not None or learned is None or learned.ridge is None:
             return answers
-        heights, _ = on_planes(
+        found = on_planes(
             compared,
             queries,
             np.full(len(queries), self.temperature),
             answers.log_mass,
+            answers.value,
             items.keys,
             items.values,
             features=learned.features,
             ridge=learned.ridge,
             shares=items.shares,
         )
-        return replace(answers, value=heights)
+        return replace(answers, value=found.heights, spread=found.spreads)
 
     def _compared(self) -> Compatibility:
         if self.learned is not None:

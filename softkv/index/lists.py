@@ -20,7 +20,7 @@ from softkv.errors import IndexDamaged
 from softkv.index.calibration import BEST, Calibration
 from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
-from softkv.maths.farfield import Array, Floats, Lists
+from softkv.maths.farfield import Array, Lists, Units
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
 from softkv.maths.moments import with_more, without
@@ -57,13 +57,13 @@ class ListIndex:
 
     @cached_property
     def quick(self) -> Lists:
-        """The statistics in float32, with values counted from the middle."""
+        """The statistics in float32, with values in `units`."""
         return self.lists.rounded()
 
     @cached_property
-    def middle(self) -> Floats:
-        """The mean of all values in lists, (p,)."""
-        return self.lists.middle
+    def units(self) -> Units:
+        """The units of the values in `quick`."""
+        return self.lists.units
 
     @cached_property
     def members(self) -> tuple[Counts, Counts]:

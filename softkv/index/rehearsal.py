@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from softkv.index.calibration import BEST, Calibration
 from softkv.index.opening import LEVELS, Opening, closed, opening, ranked
-from softkv.maths.blending import Blend, merge, moved
-from softkv.maths.farfield import Array, Floats, Lists, Tilt, estimated, tilted
+from softkv.maths.blending import Blend, merge
+from softkv.maths.farfield import Array, Floats, Lists, Tilt, Units, estimated, tilted
 from softkv.maths.moments import Rows, Told
 from softkv.maths.ranking import no_ranking
 
@@ -41,13 +41,13 @@ def rehearsed(
 
     `counted` says which rows are in the sums, and `added`, (c,), what belongs to every score of a query.
     """
-    quick, middle = lists.rounded(), lists.middle
+    quick, units = lists.rounded(), lists.units
     held = len(temperatures) * (len(LEVELS) + 1) * (lists.values.shape[1] + 2)
     step = max(1, min(ASKED, HELD // held))
     parts, best, depths = [], [], []
     for start in range(0, len(queries), step):
         some = queries[start : start + step]
-        rehearsal = _Rehearsal(quick, middle, some, temperatures, scale)
+        rehearsal = _Rehearsal(quick, units, some, temperatures, scale)
 
         def told(done: int, total: int, start: int = start, count: int = len(some)) -> None:
             if progress is not None:
@@ -68,8 +68,8 @@ def rehearsed(
 class _Rehearsal:
     """Some queries on their way through all rows."""
 
-    def __init__(self, lists: Lists, middle: Floats, queries: Array, temperatures: Array, scale: float) -> None:
-        self.lists, self.middle, self.queries, self.scale = lists, middle, queries, scale
+    def __init__(self, lists: Lists, units: Units, queries: Array, temperatures: Array, scale: float) -> None:
+        self.lists, self.units, self.queries, self.scale = lists, units, queries, scale
         self.sharpness = [float(1.0 / temperature) for temperature in temperatures]
         # For each temperature the level at which a list is opened, (c, l); what it follows from is large, and not kept.
         opened = (self._opening(position)[1] for position in range(len(self.sharpness)))
@@ -81,7 +81,7 @@ class _Rehearsal:
 
     def _opening(self, position: int) -> tuple[Tilt, Opening]:
         tilt = tilted(self.lists, self.queries * self.sharpness[position])
-        return tilt, opening(self.lists, tilt, scale=self.scale)
+        return tilt, opening(self.lists, tilt, scale=self.scale / self.units.size)
 
     def read(
         self, offsets: Counts, rows: Rows, counted: npt.NDArray[np.bool_], told: Callable[[int, int], None]
@@ -145,7 +145,7 @@ class _Rehearsal:
         for level in range(len(LEVELS)):
             near = Blend(peaks, masses[:, level], totals[:, level], np.zeros_like(peaks))
             unread = closed(opened.order, opened.stops[:, level], len(self.lists.counts))
-            blend = merge(near, moved(estimated(self.lists, tilt, unread), self.middle))
+            blend = merge(near, self.units.back(estimated(self.lists, tilt, unread)))
             errors.append(np.linalg.norm(blend.value - exact, axis=1) / (self.scale or 1.0))
             log_mass_errors.append(np.abs(blend.log_mass - peaks - np.log(masses[:, -1])))
             surprises.append(np.abs(blend.log_mass - opened.log_mass))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import closed, opening, ranked
-from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge, moved
+from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted, unread_mass
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
@@ -68,7 +68,7 @@ def calibrated(
     are a little unlike those it was judged by.
     """
     tilt = tilted(index.quick, asked.vectors)
-    opened = opening(index.quick, tilt, scale=arena.scale)
+    opened = opening(index.quick, tilt, scale=arena.scale / index.units.size)
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
@@ -79,7 +79,7 @@ def calibrated(
         closed(opened.order, stops, len(index.quick.counts)),
         squares=isinstance(arena.values, Numbers),
     )
-    blend = merge(near.blend, moved(replace(far, peak=far.peak + asked.added), index.middle))
+    blend = merge(near.blend, index.units.back(replace(far, peak=far.peak + asked.added)))
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
     # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
     sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts

@@ -18,6 +18,7 @@ from softkv.maths.compatibility import Compatibility, Scorer
 Array = npt.NDArray[np.floating]
 BLOCK = 1 << 12  # rows that are weighted at a time
 TOGETHER = 256  # queries at a time
+ROUNDED = 2.0**-48  # of the sums in float64 that a plane is made of
 WIDEST = 32  # features: a plane through more of them would need as many neighbours, and d² sums for each
 
 
@@ -80,11 +81,39 @@ class Plane:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What is read off the plane of each query, (b,) each, and how sure it is."""
+
+    heights: Array
+    spreads: Array  # how far the numbers lie from the plane: the root of their weighted mean square
+    leverages: Array  # √(1 + ‖q − k̄‖² by (Σ + λ)⁻¹): how much the height moves with weights, times the spread
+    slopes: Array  # how fast the height rises with the features, the length of that
+    doubts: Array  # how far rounding in float64 may have moved the height
+
+    @classmethod
+    def of(cls, plane: Plane, queries: Array, squares: Array) -> "Reading":
+        """At these queries (b, d), where numbers vary by `squares` (b,) around their mean."""
+        apart = queries - plane.middle
+        turned = np.linalg.solve(plane.spread, apart[:, :, None])[:, :, 0]
+        slopes, far = np.linalg.norm(plane.slope, axis=1), np.linalg.norm(apart, axis=1)
+        size = (plane.middle**2).sum(1) + np.trace(plane.spread, axis1=1, axis2=2)
+        heights = plane.at(queries)
+        return cls(
+            heights,
+            np.sqrt(np.maximum(squares - plane.explained, 0.0)),
+            np.sqrt(1.0 + np.maximum((apart * turned).sum(1), 0.0)),
+            slopes,
+            ROUNDED * (far / plane.ridge * (size * slopes + np.sqrt(size * squares)) + np.abs(heights)),
+        )
+
+
 def on_planes(
     compared: Compatibility,
     queries: Array,
     temperatures: Array,
     log_mass: Array,
+    means: Array,
     keys: Array,
     numbers: Array,
     *,
@@ -92,37 +121,40 @@ def on_planes(
     ridge: float,
     shares: Array | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
-) -> tuple[Array, Array]:
-    """The height at each query of the plane through all rows that it sees, and how much variance that explains, (b,).
+) -> Reading:
+    """What each query reads off the plane through all rows that it sees.
 
-    `log_mass` is that of the lookup whose weights they have, `features` says how the plane sees keys and queries, and
-    `shares` (n,) is how much each row counts.
+    `log_mass` and `means` (b,) are those of the lookup whose weights they have, `features` says how the plane sees keys
+    and queries, and `shares` (n,) is how much each row counts.
     """
-    heights, explained = np.empty(len(queries)), np.empty(len(queries))
-    for start in range(0, len(queries), TOGETHER):
+    found = []
+    for start in range(0, max(1, len(queries)), TOGETHER):
         some = slice(start, start + TOGETHER)
         sharpness = (1.0 / temperatures[some, None]).astype(queries.dtype)
         seen = None if allowed is None else allowed[some if len(allowed) > 1 else slice(None)]
         scorer = compared.ask(queries[some], sharpness)
-        plane = _through_all(scorer, log_mass[some], keys, numbers, features, ridge, shares, seen)
-        heights[some], explained[some] = plane.at(features(queries[some])), plane.explained
-    return heights, explained
+        plane, squares = _through_all(scorer, log_mass[some], means[some], keys, numbers, features, ridge, shares, seen)
+        found.append(Reading.of(plane, features(queries[some]), squares))
+    return Reading(*(np.concatenate([getattr(one, name) for one in found]) for name in Reading.__slots__))
 
 
 def _through_all(
     scorer: Scorer,
     log_mass: Array,
+    means: Array,
     keys: Array,
     numbers: Array,
     features: Callable[[Array], Array],
     ridge: float,
     shares: Array | None,
     seen: npt.NDArray[np.bool_] | None,
-) -> Plane:
+) -> tuple[Plane, Array]:
+    """The planes, and the variances of the numbers around their means, (b,)."""
     # Subtle: a plane divides by how far features spread, so what weights lack of 1, times what is added to all numbers,
-    # would come back many times as large. Sums are divided by that of the weights, numbers counted from their middle.
-    middle = float(numbers.mean())
-    means, mass = np.zeros((len(log_mass), 1)), np.zeros((len(log_mass), 1))
+    # would come back many times as large. Sums are divided by that of the weights, and the numbers of each query are
+    # counted from their own mean: from the middle of all, one far number would leave no digits of the others.
+    width = features(keys[:1]).shape[1]
+    sums, squares = np.zeros((len(log_mass), 2 + 2 * width + width * (width + 1) // 2)), np.zeros(len(log_mass))
     for first in range(0, len(keys), BLOCK):
         rows = slice(first, first + BLOCK)
         weights = np.exp(scorer(keys[rows], first).astype(np.float64) - log_mass[:, None])
@@ -130,14 +162,23 @@ def _through_all(
             weights = weights * shares[rows]
         if seen is not None:
             weights = np.where(seen[:, rows], weights, 0.0)
-        mass = mass + weights.sum(1, keepdims=True)
-        means = means + weights @ moments(features(keys[rows]), numbers[rows].astype(np.float64) - middle)
-    found = Plane.of_means(means / mass, features(keys[:1]).shape[1], ridge)
-    return replace(found, height=found.height + middle)
+        known, apart = features(keys[rows]), numbers[rows].astype(np.float64) - means[:, None]
+        lifted, ones = weights * apart, np.ones((len(known), 1))
+        sums += np.hstack([lifted @ ones, weights @ known, lifted @ known, weights @ _products(known), weights @ ones])
+        squares += np.einsum("bn,bn->b", lifted, apart)
+    mass = sums[:, -1:]
+    found = Plane.of_means(sums[:, :-1] / mass, width, ridge)
+    return replace(found, height=found.height + means), squares / mass[:, 0] - found.height**2
 
 
 def moments(features: Array, numbers: Array) -> Array:
     """What has to be averaged for a plane: numbers, features, both multiplied, features times features."""
-    upper = np.triu_indices(features.shape[1])
     column = numbers[:, None]
-    return np.concatenate([column, features, features * column, features[:, upper[0]] * features[:, upper[1]]], axis=1)
+    return np.concatenate([column, features, features * column, _products(features)], axis=1)
+
+
+def _products(features: Array) -> Array:
+    """Features times features, each pair once, (n, d) -> (n, d(d + 1)/2)."""
+    upper = np.triu_indices(features.shape[1])
+    found: Array = features[:, upper[0]] * features[:, upper[1]]
+    return found

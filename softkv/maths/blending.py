@@ -13,7 +13,7 @@ Shapes: b queries, n rows of the block, p value width; "..." is any leading axes
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from softkv.maths.arrays import Array, DType, Library, library_of
@@ -319,11 +319,6 @@ def adds_nothing(blend: Blend, weights: Weights, values: Callable[[], Values], *
         return False
     reach = values().reach(blend.value)
     return reach is not None and bool((part * reach <= share * _length(blend.value)).all())
-
-
-def moved(blend: Blend, by: Array) -> Blend:
-    """The blend that values would have that are all larger by this, (p,)."""
-    return replace(blend, total=blend.total + blend.mass[..., None] * by)
 
 
 def stand_in(blend: Blend, weights: Weights) -> Blend:

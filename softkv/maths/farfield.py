@@ -66,19 +66,35 @@ class Lists:
         return int(self.axes.shape[0]) - len(self.profile)
 
     @property
-    def middle(self) -> Floats:
-        """The mean of all values, (p,)."""
+    def units(self) -> "Units":
+        """Units in which the values are neither far from zero nor large or small."""
         shares = np.asarray(self.counts, np.float64) / max(float(self.counts.sum()), 1.0)
-        found: Floats = shares @ self.values
-        return found
+        middle = shares @ self.values
+        largest = float(np.abs(self.values - middle).max(initial=0.0)) or 1.0
+        apart = (((self.values - middle) / largest) ** 2).sum(1) + self.scatter / largest / largest
+        size = math.sqrt(float(shares @ apart)) * largest
+        return Units(middle, 2.0 ** round(math.log2(size)) if size > 0 else 1.0)
 
     def rounded(self) -> "Lists":
-        """Statistics in float32, which are good enough for an estimate, and half as much to read.
-
-        Values are counted from the middle: those far from zero would lose their digits.
-        """
-        counted = replace(self, values=self.values - self.middle)
+        """Statistics in float32 and in `units`: good enough for an estimate, and half as much to read."""
+        units = self.units
+        counted = replace(self, values=(self.values - units.middle) / units.size)
+        for name, power in (("slope", 1), ("value_radii", 1), ("slope_gaps", 1), ("scatter", 2), ("noise", 2)):
+            counted = replace(counted, **{name: getattr(self, name) / units.size**power})
         return Lists(*(getattr(counted, field.name).astype(np.float32) for field in fields(counted)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """How values are counted by statistics in float32, which else would lose digits, or overflow with their squares."""
+
+    middle: Floats  # (p,), their mean
+    size: float  # a power of two near the value scale
+
+    def back(self, blend: Blend) -> Blend:
+        """The blend of the values as they are, of one in these units."""
+        total = blend.total * self.size + blend.mass[:, None] * self.middle
+        return replace(blend, total=total, square=None if blend.square is None else blend.square * self.size**2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ Counts = npt.NDArray[np.int64]
 
 BLOCK = 1 << 13  # rows looked at together
 SAMPLE = 1 << 16  # rows by which axes and slope are found
+SQUARED = 2.0**50  # sizes up to which, and from whose inverse on, squares are far from the ends of float32
 LEADING = 32  # axes with a covariance of their own; with more, answers become no better
 
 
@@ -30,20 +31,23 @@ def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: T
     counts = np.diff(offsets)
     keys, values = rows(0, 0)
     means, value_means = np.zeros((len(counts), keys.shape[1])), np.zeros((len(counts), values.shape[1]))
+    largest = np.zeros(2)
     for number, start, stop in _parts(offsets):
         keys, values = rows(start, stop)
         means[number] += keys.sum(0, dtype=np.float64) / counts[number]
         value_means[number] += values.sum(0, dtype=np.float64) / counts[number]
+        largest = np.maximum(largest, [np.abs(keys).max(initial=0.0), np.abs(values).max(initial=0.0)])
     axes, variances, slope = _shared(rows, offsets, means, value_means)
     leading = min(leading, len(variances))
     rest = variances[leading:]
     profile = rest / rest.sum() if rest.sum() > 0 else np.full(len(rest), 1.0 / max(1, len(rest)))
-    kind = keys.dtype if keys.dtype == values.dtype else np.float64
+    squared = bool(((largest == 0.0) | ((largest > 1.0 / SQUARED) & (largest < SQUARED))).all())
+    kind = keys.dtype if keys.dtype == values.dtype and squared else np.float64
     frame = _Frame(axes.astype(kind), leading, profile, slope.astype(kind))
     found = _Sums(len(counts), leading)
     told = 0
     for number, start, stop in _parts(offsets):
-        keys, values = rows(start, stop)
+        keys, values = (x if squared else x.astype(np.float64) for x in rows(start, stop))
         found.add(number, frame, _from(keys, means[number]) @ frame.axes, _from(values, value_means[number]))
         if stop == offsets[number + 1]:
             found.close(number, frame, int(counts[number]))
