@@ -92,6 +92,18 @@ class Answer:
     error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
     error_kind: str = "exact"  # or "bound", "calibrated", "unknown"
     log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
+    log_mass_floor: float | None = None  # the lowest log mass of an item of the store, left out, where it is known
+
+    @property
+    def is_far(self) -> bool | None:
+        """Whether less is known of the query than of any item of the store, left out; None where that is not known.
+
+        The floor is measured when a store finds its temperature: it is of that temperature and comparison, and of all
+        items. A `log_mass` that is estimated has to lie below it by more than its error.
+        """
+        if self.log_mass_floor is None or (self.error_kind != "exact" and self.log_mass_error is None):
+            return None
+        return bool(self.log_mass + (self.log_mass_error or 0.0) < self.log_mass_floor)
 
     @property
     def label(self) -> object:
@@ -151,6 +163,7 @@ class Answers:
     error: Array | None = None  # (b,)
     error_kind: str | tuple[str, ...] = "exact"  # of all, or of each
     log_mass_error: Array | None = None  # (b,), where it is estimated
+    log_mass_floor: float | None = None  # of all, where it is known
     source: Describing | None = None
 
     @classmethod
@@ -197,6 +210,7 @@ class Answers:
             error=None if self.error is None else float(self.error[index]),
             error_kind=self.error_kind if isinstance(self.error_kind, str) else self.error_kind[index],
             log_mass_error=None if self.log_mass_error is None else float(self.log_mass_error[index]),
+            log_mass_floor=self.log_mass_floor,
         )
 
     @property

@@ -107,6 +107,8 @@ def facts_of(answer: Answer) -> str:
     """Everything else there is to say, in one line."""
     facts = [f"{name} {short(_mean(getattr(answer, name)))}" for name in ("log_mass", "effective", "temperature")]
     facts[0] = facts[0].replace("log_mass", "log mass")
+    if answer.is_far:
+        facts[0] += f" is below every item of the store (lowest left out {short(answer.log_mass_floor)})"
     held = _mean(answer.mass)
     if held is not None and held < 0.9995:
         facts.append(f"{held:.1%} of the mass")
@@ -172,6 +174,8 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "error",
         "error_kind",
         "log_mass_error",
+        "log_mass_floor",
+        "is_far",
     )
     for name in facts:
         found[name] = _plain(getattr(answer, name))

@@ -49,7 +49,17 @@ def ask(view: View, question: Question) -> Answers:
     found = ask_heads(view, question, ask) if question.heads is not None else estimate(view, question, scan)
     if found is None:
         found = propose(view, question, answer_among)
-    return scan(view, question) if found is None else found
+    answers = scan(view, question) if found is None else found
+    return replace(answers, log_mass_floor=_floor(view, question))
+
+
+def _floor(view: View, question: Question) -> float | None:
+    """The lowest log mass of the items, each left out; None where it was not measured for such a question."""
+    compared, temperature = question.compatibility, question.temperature
+    if not question.asks_all or question.heads is not None or not isinstance(compared, str) or np.ndim(temperature):
+        return None
+    known = view.known_temperature(compared)
+    return known.floor_among(len(view.snapshot)) if known is not None and known.value == temperature else None
 
 
 def scan(view: View, question: Question) -> Answers:
