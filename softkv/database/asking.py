@@ -153,7 +153,7 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
     rows = found.rows
     if candidates.rows is not None:
         rows = np.where(rows >= 0, candidates.rows[np.maximum(rows, 0)], -1)
-    answers = Answers.of(found, question.temperature, names, numbers=isinstance(held, Numbers))
+    answers = Answers.of(found, question.temperature, names, len(view.snapshot), numbers=isinstance(held, Numbers))
     if reads_planes(view, question):
         answers = on_planes(view, question, answers, candidates.keys, candidates.values, candidates.mask, compared)
     return replace(

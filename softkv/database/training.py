@@ -204,8 +204,8 @@ def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:
     (compatibility,) = compatibilities
     found = view.temperature_by_rule(compatibility)
     items = len(view.snapshot)
-    wanted = min(10.0, items / 4)
-    curve = Curve(compatibility, None, (found.value,), (wanted,), (math.nan if found.floor is None else found.floor,))
+    wanted, floor = min(10.0, items / 4), found.floor_among(items)
+    curve = Curve(compatibility, None, (found.value,), (wanted,), (math.nan if floor is None else floor,))
     return Tuned(found.value, compatibility, None, wanted, "effective number", min(256, items), items, (curve,))
 
 

@@ -165,6 +165,12 @@ class View:
         suits = kept is not None and compatibility == self.profile.compatibility and kept.suits(len(self.snapshot))
         return kept if suits else None
 
+    def places(self, rows: Rows) -> Rows:
+        """Where the items in these rows are in the order of the store."""
+        places: Rows = np.zeros(self.snapshot.rows, np.int64)
+        places[self.sound_order] = np.arange(len(self.sound_order))
+        return places[rows]
+
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
         return [
