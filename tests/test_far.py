@@ -16,6 +16,7 @@ from softkv.database.profile import Profile, Temperature
 from softkv.errors import StoreDamaged
 
 from . import reference
+from .commands import ran
 from .databases import KINDS, filled, values_of, vectors_of
 
 FAR = np.full(5, 100.0)
@@ -210,3 +211,12 @@ def test_a_floor_that_no_store_wrote_is_damage(floor: object) -> None:
     """As for all the other settings."""
     with pytest.raises(StoreDamaged, match="softkv check"):
         Profile.of({"temperature": {"value": 1.0, "origin": "rule", "items": 1, "floor": floor}})
+
+
+def test_the_command_says_so(tmp_path: Path) -> None:
+    """In the last line of the table, and in JSON, where pipes can tell."""
+    hills(tmp_path / "s").close()
+    ask = ("query", "-d", tmp_path / "s", "--vector", "100,100,100,100,100")
+    assert "is below every item of the store (lowest left out " in ran(*ask, terminal=True).out
+    assert json.loads(ran(*ask).out)["is_far"] is True
+    assert "is_far" not in json.loads(ran(*ask, "-T", "3").out)
