@@ -1,8 +1,8 @@
 """What a lookup returns: frozen dataclasses over arrays. `Answers` for many queries, `Answer` for one.
 
-Does not compute anything but the picking of one query out of many. Does not hold the items themselves, only their
-numbers; who a row is, and what it carries, is asked of `People` when one answer is looked at. How answers are printed
-is in portrait.py.
+Does not compute anything: it picks one query out of many, and puts weights in the order of the rows. Does not hold the
+items themselves, only their numbers; who a row is, and what it carries, is asked of a store when one answer is looked
+at. How answers are printed is in portrait.py.
 
 Shapes: b queries, p value width, s rows shown, h heads. Arrays are NumPy or torch, whichever was asked with.
 """
@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+
 from softkv import portrait
 from softkv.errors import ShapeError
+from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
 
@@ -32,15 +35,23 @@ class Describing(Protocol):
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
 
+    def places(self, rows: Array) -> Array:
+        """Where the items in these rows are in the order of all items."""
+
 
 class Told(NamedTuple):
     """What was said of some rows, to be said again without the store."""
 
     found: dict[int, Described]
+    placed: dict[int, int]  # where all rows are named, and so their order may be asked for
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
         return [self.found[row] for row in rows]
+
+    def places(self, rows: Array) -> Array:
+        """Where the items in these rows are in the order of all items."""
+        return np.array([self.placed.get(row, 0) for row in rows.reshape(-1).tolist()], np.int64).reshape(rows.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,18 @@ class Answer:
     error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
     error_kind: str = "exact"  # or "bound", "calibrated", "unknown"
     log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
+    log_mass_floor: float | None = None  # the lowest log mass of an item of the store, left out, where it is known
+
+    @property
+    def is_far(self) -> bool | None:
+        """Whether less is known of the query than of any item of the store, left out; None where that is not known.
+
+        The floor is measured when a store finds its temperature: it is of that temperature and comparison, and of all
+        items. A `log_mass` that is estimated has to lie below it by more than its error.
+        """
+        if self.log_mass_floor is None or (self.error_kind != "exact" and self.log_mass_error is None):
+            return None
+        return bool(self.log_mass + (self.log_mass_error or 0.0) < self.log_mass_floor)
 
     @property
     def label(self) -> object:
@@ -141,9 +164,10 @@ class Answers:
     effective: Array  # (b,); with heads (b, h)
     mass: Array | None  # (b,); with heads (b, h)
     scored: Array  # (b,)
+    seen: Array  # (b,), how many rows the query may see
     temperature: Any  # one for all, or (b,)
     rows: Array  # (b, s), the heaviest first; -1 where there are fewer
-    weights: Array  # (b, s)
+    weights: Array  # (b, s), in the order of `rows`; a matrix of all weights is `attention()`
     scores: Array  # (b, s)
     head_weights: Array | None = None  # (b, h, s)
     labels: tuple[object, ...] | None = None
@@ -151,10 +175,14 @@ class Answers:
     error: Array | None = None  # (b,)
     error_kind: str | tuple[str, ...] = "exact"  # of all, or of each
     log_mass_error: Array | None = None  # (b,), where it is estimated
+    log_mass_floor: float | None = None  # of all, where it is known
+    count: int = 0  # of all rows, or items of the store
     source: Describing | None = None
 
     @classmethod
-    def of(cls, found: Any, temperature: Any, labels: tuple[object, ...] | None, *, numbers: bool) -> "Answers":
+    def of(
+        cls, found: Any, temperature: Any, labels: tuple[object, ...] | None, count: int, *, numbers: bool
+    ) -> "Answers":
         """What a lookup found (softkv/maths/lookup.py); single numbers lose the axis of their width."""
         return cls(
             value=found.value[..., 0] if numbers else found.value,
@@ -163,12 +191,14 @@ class Answers:
             effective=found.effective,
             mass=found.mass,
             scored=found.scored,
+            seen=found.seen,
             temperature=temperature,
             rows=found.rows,
             weights=found.weights,
             scores=found.scores,
             head_weights=found.head_weights,
             labels=labels,
+            count=count,
         )
 
     def __len__(self) -> int:
@@ -197,6 +227,7 @@ class Answers:
             error=None if self.error is None else float(self.error[index]),
             error_kind=self.error_kind if isinstance(self.error_kind, str) else self.error_kind[index],
             log_mass_error=None if self.log_mass_error is None else float(self.log_mass_error[index]),
+            log_mass_floor=self.log_mass_floor,
         )
 
     @property
@@ -205,6 +236,47 @@ class Answers:
         if self.labels is None:
             return None
         return tuple(self.labels[code] for code in self.value.argmax(-1).reshape(-1).tolist())
+
+    def attention(self, *, by_head: bool = False) -> Array:
+        """All weights as a matrix (b, n), in the order of the rows or of the items of the store; 0 where none is seen.
+
+        Every row that a query sees has to be named, so ask with `show=` as many as there are. With heads it is their
+        mean, or `by_head` (b, h, n).
+
+        >>> import softkv
+        >>> keys = [[0.0, 1.0], [1.0, 0.0]]
+        >>> answers = softkv.soft_lookup([[1.0, 0.0], [0.0, 1.0]], keys, keys, compatibility="dot")
+        >>> answers.attention().round(2).tolist(), answers.weights.round(2).tolist()
+        ([[0.27, 0.73], [0.73, 0.27]], [[0.73, 0.27], [0.73, 0.27]])
+        """
+        self._require_all_weights()
+        weights = self.head_weights if by_head else self.weights[..., None, :]
+        if weights is None:
+            raise ShapeError(
+                "no heads were asked, so no weights are by head. Leave out by_head, or look up with heads=."
+            )
+        library = library_of(weights)
+        places = library.maximum(self.rows, 0)  # where there is no row, there is no weight to put anywhere
+        if self.source is not None:
+            places = self.source.places(places)
+        found = library.sums_by_code(places, weights, self.count)
+        return found if by_head else found[..., 0, :]
+
+    @property
+    def _unnamed(self) -> Array:
+        """How many of the rows that a query sees are not named, (b,)."""
+        return self.seen - (self.rows >= 0).sum(-1)
+
+    def _require_all_weights(self) -> None:
+        for number, unnamed in enumerate(self._unnamed.reshape(-1).tolist()):
+            if unnamed:
+                seen = int(self.seen.reshape(-1)[number])
+                scan = "" if self.error_kind == "exact" else " and tolerance=0"
+                raise ShapeError(
+                    f"these answers named {seen - unnamed} of the {seen} rows that query "
+                    f"{number % self.seen.shape[-1]} sees, so not all weights are known. Ask with "
+                    f"show={int(self.seen.max())}{scan}."
+                )
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Each answer as plain Python."""
@@ -225,7 +297,8 @@ class Answers:
         source = self.source
         if source is not None:
             rows = sorted({row for row in self.rows.reshape(-1).tolist() if row >= 0})
-            source = Told(dict(zip(rows, source.describe(rows), strict=True)))
+            placed = [] if self._unnamed.any() else source.places(np.array(rows, np.int64)).tolist()
+            source = Told(dict(zip(rows, source.describe(rows), strict=True)), dict(zip(rows, placed, strict=False)))
         kept = [getattr(self, one.name) for one in fields(self) if one.name != "source"]
         return type(self), (*kept, source)
 

@@ -83,7 +83,7 @@ def soft_lookup(
     )
     if not isinstance(temperature, (int, float)):
         temperature = library.array(temperature, like=keys)
-    answers = Answers.of(found, temperature, names, numbers=isinstance(held, Numbers))
+    answers = Answers.of(found, temperature, names, int(keys.shape[-2]), numbers=isinstance(held, Numbers))
     return answers[0] if one else answers
 
 

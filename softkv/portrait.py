@@ -19,6 +19,7 @@ Contributor: TypeAlias = Any
 BAR = 20  # cells of a bar of weight 1
 EIGHTHS = " ▏▎▍▌▋▊▉"
 LONGEST = 60  # characters of a text in a line
+READ = "the heaviest of the rows read"  # the contributors of an estimate; there may be heavier ones
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
 
@@ -107,6 +108,8 @@ def facts_of(answer: Answer) -> str:
     """Everything else there is to say, in one line."""
     facts = [f"{name} {short(_mean(getattr(answer, name)))}" for name in ("log_mass", "effective", "temperature")]
     facts[0] = facts[0].replace("log_mass", "log mass")
+    if answer.is_far:
+        facts[0] += f" is below every item of the store (lowest left out {short(answer.log_mass_floor)})"
     held = _mean(answer.mass)
     if held is not None and held < 0.9995:
         facts.append(f"{held:.1%} of the mass")
@@ -117,9 +120,9 @@ def how_exact(answer: Answer) -> str:
     """How far the answer can be trusted."""
     if answer.error_kind == "exact":
         return f"exact over {answer.scored:,}"
-    if answer.error is None:
-        return f"error unknown, {answer.scored:,} scored"
-    return f"error {short(answer.error)} ({answer.error_kind}), {answer.scored:,} scored"
+    error = "unknown" if answer.error is None else f"{short(answer.error)} ({answer.error_kind})"
+    shown = f", shown: {READ}" if answer.contributors else ""
+    return f"error {error}, {answer.scored:,} scored{shown}"
 
 
 def as_text(answer: Answer) -> str:
@@ -172,9 +175,12 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "error",
         "error_kind",
         "log_mass_error",
+        "log_mass_floor",
+        "is_far",
     )
     for name in facts:
         found[name] = _plain(getattr(answer, name))
+    found["contributors_are"] = None if answer.error_kind == "exact" else READ
     found["contributors"] = [_contributor_as_dict(one) for one in answer.contributors]
     if answer.head_weights is not None:
         found["head_weights"] = _plain(answer.head_weights)

@@ -20,7 +20,7 @@ ALLOWED = {
     "embedders": {"maths", "errors"},
     "learning": {"maths", "errors"},
     "portrait": {"errors"},
-    "answer": {"portrait", "errors"},
+    "answer": {"portrait", "maths", "errors"},
     "plain": {"answer", "maths", "errors"},
     "database": {"answer", "portrait", "transfer", "storage", "index", "embedders", "learning", "maths", "errors"},
     "doors": {"database", "plain", "answer", "learning", "maths", "errors"},

@@ -8,6 +8,8 @@ import pytest
 from softkv.learning import leaving
 from softkv.learning.leaving import ABSENT, left_out
 
+from . import reference
+
 ITEMS = 60
 RNG = np.random.default_rng(3)
 KEYS = RNG.standard_normal((ITEMS, 4))
@@ -44,6 +46,16 @@ def one_by_one(
     return float(np.average(losses, weights=heard))
 
 
+def lowest(asked: np.ndarray) -> list[float]:
+    """The lowest log mass of these items at each temperature, by the reference."""
+    keys, found = KEYS.tolist(), []
+    for temperature in TEMPERATURES:
+        others = ((keys[item], keys[:item] + keys[item + 1 :]) for item in asked)
+        asking = {"score": reference.dot, "temperature": temperature}
+        found.append(min(reference.lookup(one, rest, [[0.0]] * len(rest), **asking).log_mass for one, rest in others))
+    return found
+
+
 @pytest.mark.parametrize("block", [7, 1000])
 @pytest.mark.parametrize("values", [LABELS, NUMBERS], ids=["labels", "vectors"])
 def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +65,7 @@ def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: py
     for asked in (np.arange(ITEMS), np.array([5, 3, 44])):
         found = left_out(scores, values, asked, TEMPERATURES, rows=ITEMS, ks=[1, 5])
         assert found.asked == len(asked)
+        assert found.lowest == pytest.approx(lowest(asked), rel=1e-9)
         for number, temperature in enumerate(TEMPERATURES):
             assert found.full[number] == pytest.approx(one_by_one(values, temperature, None, asked), rel=1e-9)
             for k in (1, 5):

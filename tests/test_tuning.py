@@ -1,5 +1,7 @@
 """Choosing a temperature from losses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ def bowl(best: float) -> "object":
 
     def lose(temperatures: np.ndarray) -> Losses:
         full = np.log(temperatures / best) ** 2 + 1.0
-        return Losses(full, {5: full - 0.1}, 100)
+        return Losses(full, {5: full - 0.1}, 100, -temperatures)
 
     return lose
 
@@ -28,17 +30,24 @@ def test_the_best_temperature_is_found(best: float) -> None:
         assert list(curve.temperatures) == sorted(set(curve.temperatures))
         assert len(curve.losses) == len(curve.temperatures)
     assert str(tuned).count(" <") == 1
+    assert tuned.floor == -tuned.full.best[1]
+
+
+def test_a_floor_that_is_no_number_is_none() -> None:
+    """Scores may overflow, and a store cannot remember infinity."""
+    found, _ = curves(lambda some: Losses(np.ones(len(some)), {}, 3, np.full(len(some), -np.inf)), "dot", 1.0)
+    assert chosen(found, measure="log-loss", asked=3, items=3).floor is None
 
 
 def test_where_all_are_equal_the_search_ends() -> None:
     """Nothing tells temperatures apart, and one of them is chosen."""
-    found, asked = curves(lambda some: Losses(np.ones(len(some)), {}, 3), "dot", 1.0)
+    found, asked = curves(lambda some: Losses(np.ones(len(some)), {}, 3, some), "dot", 1.0)
     assert chosen(found, measure="log-loss", asked=asked, items=3).loss == 1.0
 
 
 def test_of_equals_the_mildest_is_chosen() -> None:
     """Where labels are told apart perfectly, the temperature that is least sure of itself is as good as any."""
-    found, _ = curves(lambda some: Losses(np.maximum(some - 0.5, 0.0), {}, 3), "dot", 1.0)
+    found, _ = curves(lambda some: Losses(np.maximum(some - 0.5, 0.0), {}, 3, some), "dot", 1.0)
     assert chosen(found, measure="log-loss", asked=3, items=3).temperature == pytest.approx(0.5, rel=0.16)
 
 
@@ -51,4 +60,4 @@ def test_ways_to_compare_are_beside_each_other() -> None:
 
 def replace_losses(curve: "object", by: float) -> "object":
     """A curve that much higher."""
-    return type(curve)(curve.compatibility, curve.k, curve.temperatures, tuple(loss + by for loss in curve.losses))
+    return replace(curve, losses=tuple(loss + by for loss in curve.losses))

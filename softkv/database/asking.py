@@ -49,7 +49,17 @@ def ask(view: View, question: Question) -> Answers:
     found = ask_heads(view, question, ask) if question.heads is not None else estimate(view, question, scan)
     if found is None:
         found = propose(view, question, answer_among)
-    return scan(view, question) if found is None else found
+    answers = scan(view, question) if found is None else found
+    return replace(answers, log_mass_floor=_floor(view, question))
+
+
+def _floor(view: View, question: Question) -> float | None:
+    """The lowest log mass of the items, each left out; None where it was not measured for such a question."""
+    compared, temperature = question.compatibility, question.temperature
+    if not question.asks_all or question.heads is not None or not isinstance(compared, str) or np.ndim(temperature):
+        return None
+    known = view.known_temperature(compared)
+    return known.floor_among(len(view.snapshot)) if known is not None and known.value == temperature else None
 
 
 def scan(view: View, question: Question) -> Answers:
@@ -144,7 +154,7 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
     if candidates.rows is not None:
         rows = np.where(rows >= 0, candidates.rows[np.maximum(rows, 0)], -1)
     answers = replace(
-        Answers.of(found, question.temperature, names, numbers=isinstance(held, Numbers)),
+        Answers.of(found, question.temperature, names, len(view.snapshot), numbers=isinstance(held, Numbers)),
         rows=rows,
         kind=kind.value,
         error=rounding(view, found, candidates.values, question, gathered=candidates.rows is not None),

@@ -201,6 +201,7 @@ class _Asking:
             effective=used.effective,
             mass=np.minimum(np.exp(np.where(read.mass > 0, read.peak, -np.inf) - log_mass) * read.mass, 1.0),
             scored=scored,
+            seen=np.full(len(some), len(self.view.snapshot)),
             rows=rows,
             weights=np.exp(logits - log_mass[:, None]),
             scores=np.where(rows >= 0, logits * temperatures[:, None], -np.inf),
@@ -214,7 +215,7 @@ class _Asking:
             error = error + rounding(self.view, answered, self.block.values, question, gathered=False)
         numbers = isinstance(self.values, Numbers)
         return replace(
-            Answers.of(answered, question.temperature, self.view.labels, numbers=numbers),
+            Answers.of(answered, question.temperature, self.view.labels, len(self.view.snapshot), numbers=numbers),
             kind=kind.value,
             error=error,
             error_kind="bound" if question.guarantee else "calibrated",

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.database.profile import Temperature, is_floor
 from softkv.database.question import LEARNED
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
@@ -40,6 +41,12 @@ class Learned:
     units: Row  # (d,), the standard deviation of each feature when it was learned
     ridge: float | None = None  # of the plane through numbers as values, None for their mean
     facts: Mapping[str, Any] = field(default_factory=dict)  # how it was learned, for people
+
+    @property
+    def temperature(self) -> Temperature:
+        """The temperature that is part of it, and the floor of the items that it was learned from."""
+        items, floor = self.facts.get("items"), self.facts.get("floor")
+        return Temperature(1.0, "learned", items or 0, floor if is_floor(floor, items) else None)
 
     def compatibility(self, inverse_lengths: Row | None) -> Compatibility:
         """The way to compare, for rows of these lengths."""

@@ -4,9 +4,10 @@ Kept in the settings of the store as JSON, and changed only by commits. Settings
 Does not look for embedders and computes no temperature.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,23 @@ REAL = (int, float, np.integer, np.floating)
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """A temperature, where it comes from, and how many items there were."""
+    """A temperature, where it comes from, how many items there were, and how little mass any of them had."""
 
     value: float
-    origin: str  # "rule", "given" or "tuned"
+    origin: str  # "rule", "given", "tuned" or "learned"
     items: int
+    floor: float | None = None  # the lowest log mass of the items that were left out and asked
 
     def suits(self, items: int) -> bool:
         """Whether it still holds for so many items: what a person chose always does."""
         return self.origin != "rule" or (self.items <= items * GROWN and items < self.items * GROWN)
+
+    def floor_among(self, items: int) -> float | None:
+        """The floor among so many items, of which a share is thought to have that share of the mass.
+
+        Items that were added only add to it, perhaps elsewhere, so they do not raise the floor.
+        """
+        return None if self.floor is None else self.floor + min(0.0, math.log(items / self.items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +55,10 @@ class Profile:
 
     @property
     def chosen_temperature(self) -> Temperature | None:
-        """The temperature, unless it is one by rule, which goes with the items."""
-        return None if self.temperature is None or self.temperature.origin == "rule" else self.temperature
+        """The temperature without its floor, which goes with the items, as all of one by rule does."""
+        if self.temperature is None or self.temperature.origin == "rule":
+            return None
+        return replace(self.temperature, floor=None)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Profile":
@@ -78,8 +89,7 @@ class Profile:
         if self.embedder is not None:
             found["embedder"] = self.embedder.to_json()
         if self.temperature is not None:
-            kept = self.temperature
-            found["temperature"] = {"value": kept.value, "origin": kept.origin, "items": kept.items}
+            found["temperature"] = {name: one for name, one in asdict(self.temperature).items() if one is not None}
         if self.projection is not None:
             found["projection"] = self.projection
         return found
@@ -139,7 +149,12 @@ def _name(given: object) -> str:
     return given
 
 
-def _temperature(value: float, origin: str, items: int) -> Temperature:
-    if origin not in ("rule", "given", "tuned") or not isinstance(items, int):
+def _temperature(value: float, origin: str, items: int, floor: float | None = None) -> Temperature:
+    if origin not in ("rule", "given", "tuned") or not isinstance(items, int) or not is_floor(floor, items):
         raise ValueError("temperature")
-    return Temperature(checked_temperature(value), origin, items)
+    return Temperature(checked_temperature(value), origin, items, floor)
+
+
+def is_floor(given: object, items: object) -> bool:
+    """Whether this can be the lowest log mass of so many items, or none."""
+    return given is None or (isinstance(given, float) and math.isfinite(given) and isinstance(items, int) and items > 0)

@@ -91,7 +91,8 @@ def propose(view: View, question: Question, answer: Answer) -> Answers | None:
         if not len(candidates):
             return None
         found.append(answer(view, question.part(np.array([number])), candidates))
-    return replace(_joined(found), temperature=question.temperature)
+    seen = np.full(len(found), len(view.snapshot))
+    return replace(_joined(found), temperature=question.temperature, seen=seen)
 
 
 def _vectors(question: Question) -> npt.NDArray[np.float32]:

@@ -99,6 +99,7 @@ def _joined(
         effective=by_query(found.effective),
         mass=by_query(found.mass),
         scored=by_query(found.scored).max(1),
+        seen=by_query(found.seen).max(1),
         temperature=question.temperature,
         rows=rows,
         weights=shares.mean(1),

@@ -8,6 +8,7 @@ Does not compute losses or gradients (learning/), nor lookups (asking.py).
 Shapes: n items, d key width, p value width.
 """
 
+import math
 import secrets
 import threading
 import time
@@ -24,8 +25,9 @@ from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST, may_be_read_off
-from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items
+from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
+from softkv.maths.metric import Matrix, Metric
 from softkv.storage import Store, ValueKind
 from softkv.storage.layout import Rows
 
@@ -111,13 +113,21 @@ def learn(
         seconds=time.monotonic() - started,
         curve=fitted.curve,
     )
-    facts = {"items": found.items, "measure": found.measure, "loss": found.loss, "before": found.before}
+    floor = _lowest_log_mass(fitted.metric, items.vectors, seed)
+    facts = {"items": found.items, "measure": found.measure, "loss": found.loss, "before": found.before, "floor": floor}
     learned = Learned(
         fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), fitted.ridge, {**facts, "seed": seed}
     )
     if found.kept:
         _keep(store, lock, view, learned)
     return found
+
+
+def _lowest_log_mass(metric: Metric, vectors: Matrix, seed: int) -> float | None:
+    """The lowest log mass of items with these vectors, each left out, when they are compared by a metric."""
+    lengths = np.float32(1.0) / np.linalg.norm(vectors, axis=1) if metric.directions else None
+    compared = metric.compatibility(metric.numbers(vectors), lengths)
+    return lowest_log_mass(vectors, np.ones(len(vectors), np.bool_), compared, 1.0, seed=seed)
 
 
 def _keep(store: Store, lock: threading.RLock, view: View, learned: Learned) -> None:
@@ -174,7 +184,7 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
             keys,
             values,
             compatibility=compatibility,
-            first=view.temperature_by_rule(compatibility),
+            first=view.temperature_by_rule(compatibility).value,
             asked=who,
             live=live,
             ks=ks,
@@ -192,17 +202,17 @@ def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:
     if len(compatibilities) > 1:
         raise KindError("texts as values tell no way to compare from another. Name one compatibility.")
     (compatibility,) = compatibilities
-    temperature = view.temperature_by_rule(compatibility)
+    found = view.temperature_by_rule(compatibility)
     items = len(view.snapshot)
-    wanted = min(10.0, items / 4)
-    curve = Curve(compatibility, None, (temperature,), (wanted,))
-    return Tuned(temperature, compatibility, None, wanted, "effective number", min(256, items), items, (curve,))
+    wanted, floor = min(10.0, items / 4), found.floor_among(items)
+    curve = Curve(compatibility, None, (found.value,), (wanted,), (math.nan if floor is None else floor,))
+    return Tuned(found.value, compatibility, None, wanted, "effective number", min(256, items), items, (curve,))
 
 
 def remember_temperature(store: Store, tuned: Tuned) -> None:
     """Keep a choice: the store asks so from now on."""
     profile, full = Profile.of(store.settings), tuned.full
-    temperature = Temperature(full.best[1], "tuned", tuned.items)
+    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor)
     store.configure(replace(profile, temperature=temperature, compatibility=full.compatibility).settings())
 
 

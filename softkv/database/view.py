@@ -17,11 +17,13 @@ from softkv.answer import Described
 from softkv.database.indexed import Indexes, Proposers, Written, with_labels
 from softkv.database.learned import Learned, Projections
 from softkv.database.profile import Profile, Temperature
+from softkv.database.question import LEARNED
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.learning.temperature import typical_temperature
+from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.compatibility import Compatibility
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import Rows
@@ -145,14 +147,29 @@ class View:
 
     def temperature(self, compatibility: str) -> Temperature:
         """The temperature that the store remembers, or else the one by rule."""
-        kept = self.profile.temperature
-        if kept is not None and compatibility == self.profile.compatibility and kept.suits(len(self.snapshot)):
-            return kept
+        return self._remembered(compatibility) or self.temperature_by_rule(compatibility)
+
+    def temperature_by_rule(self, compatibility: str) -> Temperature:
+        """The temperature by rule, whatever the store remembers."""
         return self._findings.temperature(self.snapshot, compatibility, self.profile.embedder)
 
-    def temperature_by_rule(self, compatibility: str) -> float:
-        """The temperature by rule, whatever the store remembers."""
-        return self._findings.temperature(self.snapshot, compatibility, self.profile.embedder).value
+    def known_temperature(self, compatibility: str) -> Temperature | None:
+        """The temperature of a way to compare, if it can be told without looking at the items."""
+        if compatibility == LEARNED:
+            return None if self.learned is None else self.learned.temperature
+        known = self._remembered(compatibility)
+        return known or self._findings.known_temperature(compatibility, self.profile.embedder)
+
+    def _remembered(self, compatibility: str) -> Temperature | None:
+        kept = self.profile.temperature
+        suits = kept is not None and compatibility == self.profile.compatibility and kept.suits(len(self.snapshot))
+        return kept if suits else None
+
+    def places(self, rows: Rows) -> Rows:
+        """Where the items in these rows are in the order of the store."""
+        places: Rows = np.zeros(self.snapshot.rows, np.int64)
+        places[self.sound_order] = np.arange(len(self.sound_order))
+        return places[rows]
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
@@ -213,9 +230,16 @@ class Findings:
             if found is None or not found.suits(len(snapshot)):
                 (block,) = snapshot.blocks(snapshot.rows)
                 value = typical_temperature(block.vectors, block.live, compatibility)
-                found = Temperature(value or LUKEWARM.get(compatibility, 1.0), "rule", len(snapshot))
+                value = value or LUKEWARM.get(compatibility, 1.0)
+                floor = lowest_log_mass(block.vectors, block.live, compatibility, value)
+                found = Temperature(value, "rule", len(snapshot), floor)
                 self._temperatures[compatibility, embedder] = found
             return found
+
+    def known_temperature(self, compatibility: str, embedder: Identity | None) -> Temperature | None:
+        """The temperature by rule, if it was looked for before."""
+        with self._lock:
+            return self._temperatures.get((compatibility, embedder))
 
     def reach(self, snapshot: Snapshot) -> Reach:
         """How far values lie from their middle, at the least."""

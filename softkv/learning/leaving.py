@@ -36,6 +36,7 @@ class Losses:
     full: Floats  # (t,)
     best: dict[int, Floats]  # k: (t,)
     asked: int  # items that could be asked
+    lowest: Floats  # (t,), the lowest log mass of an item
 
 
 def left_out(
@@ -54,6 +55,7 @@ def left_out(
     `shares` (rows,) is how much each item counts, as one who answers and as one who is asked; without k.
     """
     full, best, count = np.zeros(len(temperatures)), {k: np.zeros(len(temperatures)) for k in ks}, 0
+    lowest = np.full(len(temperatures), np.inf)
     # Only their proportions count; far from 1 they would leave float32.
     shares, divisor = np.ones(rows) if shares is None else shares / shares.max(), 0.0
     for start in range(0, len(asked), TOGETHER):
@@ -65,12 +67,13 @@ def left_out(
         count, heard = count + int(known.sum()), shares[some[known]]
         divisor += float(heard.sum())
         full += state.losses()[:, known] @ heard
+        lowest = np.minimum(lowest, state.log_masses().min(1))
         for k in ks:
             best[k] += state.losses_of_best(k)[:, known] @ heard
         if told is not None:
             told(start + len(some), len(asked))
     divisor = divisor or 1.0
-    return Losses(full / divisor, {k: one / divisor for k, one in best.items()}, count)
+    return Losses(full / divisor, {k: one / divisor for k, one in best.items()}, count, lowest)
 
 
 def _blocks(scores: Scores, some: Rows, rows: int) -> Iterator[tuple[int, Array]]:
@@ -142,6 +145,12 @@ class _State:
         most = self.best.shape[1]
         places = np.argpartition(-scores, most - 1, axis=1)[:, :most]
         self.best, self.best_rows = (np.take_along_axis(x, places, axis=1) for x in (scores, rows))
+
+    def log_masses(self) -> Floats:
+        """The log mass of each item, (t, b)."""
+        with np.errstate(divide="ignore"):
+            found: Floats = self.peak / self.temperatures[:, None] + np.log(self.mass)
+        return found
 
     def losses(self) -> Floats:
         """The loss of each item, (t, b); nothing to rely on where it is not known."""

@@ -10,7 +10,7 @@ Shapes: n items, d key width, p value width, t temperatures.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ STEPS = 10  # to each side of the first
 FINER = 5  # temperatures tried between the best and each of its neighbours
 AGAIN = 6  # times that further temperatures are tried
 LOWEST = 1e-30
+ASKED = 256  # items that are left out for their log mass alone
 
 Floats = npt.NDArray[np.float64]
 Lose = Callable[[Floats], Losses]  # temperatures -> losses
@@ -38,6 +39,7 @@ class Curve:
     k: int | None
     temperatures: tuple[float, ...]
     losses: tuple[float, ...]
+    lowest: tuple[float, ...] = ()  # the lowest log mass of an item, with all rows, whatever k
 
     @property
     def best(self) -> tuple[float, float]:
@@ -62,6 +64,12 @@ class Tuned:
     def full(self) -> Curve:
         """The best of the curves with all rows, whose temperature and way to compare a store remembers."""
         return _best([curve for curve in self.curves if curve.k is None])
+
+    @property
+    def floor(self) -> float | None:
+        """The lowest log mass of an item that was asked, in the way that a store remembers."""
+        full = self.full
+        return _finite(full.lowest[full.temperatures.index(full.best[1])])
 
     def __str__(self) -> str:
         kept = "" if self.k is None else f", the {self.k} best"
@@ -107,6 +115,24 @@ def curves_of_items(
         return left_out(scores, values, who, temperatures, rows=len(keys), ks=ks, shares=shares, told=told)
 
     return curves(lose, compared.name, first, ks)
+
+
+def lowest_log_mass(
+    keys: Any, live: npt.NDArray[np.bool_], compatibility: str | Compatibility, temperature: float, *, seed: int = 0
+) -> float | None:
+    """The lowest log mass of some of the live items, each left out; None where there is no other, or none is finite."""
+    rows = np.flatnonzero(live)
+    if len(rows) < 2:
+        return None
+    asked = np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False)
+    scores, nothing = _scores(keys, live, compatibility_of(compatibility)), np.empty((len(keys), 0))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = left_out(scores, nothing, asked, np.array([temperature]), rows=len(keys))
+    return _finite(float(found.lowest[0]))
+
+
+def _finite(x: float) -> float | None:
+    return x if np.isfinite(x) else None
 
 
 def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> Scores:
@@ -180,10 +206,9 @@ def _merged(
     merged = []
     for k, curve in known.items():
         losses = fresh.full if k is None else fresh.best[k]
-        points = dict(zip(curve.temperatures, curve.losses, strict=True))
-        points.update(zip(temperatures.tolist(), losses.tolist(), strict=True))
-        ordered = sorted(points.items())
-        merged.append(
-            replace(curve, temperatures=tuple(one for one, _ in ordered), losses=tuple(one for _, one in ordered))
-        )
+        points = zip(temperatures.tolist(), losses.tolist(), fresh.lowest.tolist(), strict=True)
+        known_points = zip(curve.temperatures, curve.losses, curve.lowest, strict=True)
+        ordered = sorted({point[0]: point for point in (*known_points, *points)}.values())
+        columns = (tuple(column) for column in zip(*ordered, strict=True))
+        merged.append(Curve(curve.compatibility, curve.k, *columns))
     return merged

@@ -9,6 +9,7 @@ Why not array-api-compat: the standard has no in-place exp, no top-k, no scatter
 gradient, so most of this file would be needed beside it; and importing its NumPy half costs as much as importing NumPy.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, cast
@@ -242,7 +243,8 @@ class NumPy:
 
     def sums_by_code(self, codes: Array, weights: Array, count: int) -> Array:
         """The weights summed by code, in float64: (..., n) x (..., b, n) -> (..., b, count)."""
-        codes = np.broadcast_to(codes[..., None, :], weights.shape).reshape(-1, weights.shape[-1])
+        codes = np.broadcast_to(codes[..., None, :], weights.shape)
+        codes = codes.reshape(math.prod(weights.shape[:-1]), weights.shape[-1])
         rows = zip(codes, weights.reshape(codes.shape), strict=True)
         sums = [np.bincount(code, weights=weight, minlength=count) for code, weight in rows]
         return np.array(sums, dtype=np.float64).reshape(*weights.shape[:-1], count)

@@ -54,6 +54,7 @@ class Found:
     effective: Array  # (..., b), of the rows in the value
     mass: Array  # (..., b), the share of the full mass that the rows in the value hold
     scored: Array  # (..., b), how many rows are in the value
+    seen: Array  # (..., b), how many rows the query may see
     rows: Array  # (..., b, s), the heaviest first; -1 where there are fewer
     weights: Array  # (..., b, s), shares of the full mass; the mean over the heads
     scores: Array  # (..., b, s), compatibilities, without bias; the mean over the heads
@@ -196,6 +197,7 @@ class _Asking:
             effective=used.effective,
             mass=self._share(used, full.blend),
             scored=seen,
+            seen=full.seen,
             rows=rows,
             weights=library.exp(library.double(logits) - log_mass[..., None]),
             scores=self._scores(logits, rows),
@@ -220,6 +222,7 @@ class _Asking:
             effective=used.effective.swapaxes(-1, -2),
             mass=self._share(used, full.blend).swapaxes(-1, -2),
             scored=seen,
+            seen=full.seen,
             rows=rows,
             weights=shares.mean(-3),
             scores=library.where(rows >= 0, (scores + self.constant[..., None]).mean(-3), NEVER),
