@@ -109,6 +109,26 @@ def test_a_bound_always_holds(stores: dict[str, softkv.SoftKV], compatibility: s
         assert "bound" in kinds(found)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e9])
+def test_values_far_from_zero_are_estimated_as_well_as_others(large: None, tmp_path: Path, offset: float) -> None:
+    """Bounds hold, and so do estimates and their spreads: no list loses its values for being light, or far from 0."""
+    rng = np.random.default_rng(31)
+    points = rng.uniform(-3, 3, (6000, 1)).astype(np.float32)
+    with softkv.open(tmp_path / "s", compatibility="gaussian", temperature=0.05) as db:
+        db.add(vectors=points, values=offset + 3.0 * points[:, 0].astype(float))
+        db.build_index(lists=60)
+        queries = np.linspace(-2.9, 2.9, 200).astype(np.float32)[:, None]
+        for temperature in (0.05, 0.15):
+            exact = db.lookup(queries, temperature=temperature, tolerance=0)
+            found = db.lookup(queries, temperature=temperature, tolerance=0.05, guarantee="bound")
+            assert kinds(found).count("bound") > 20
+            assert (apart(found, exact) <= found.error + exact.error).all()
+            estimated = db.lookup(queries, temperature=temperature, tolerance=0.1)
+            assert kinds(estimated).count("calibrated") > 150
+            assert (apart(estimated, exact) <= estimated.error).mean() > 0.93
+            assert np.abs(estimated.spread / exact.spread - 1.0).max() < 0.2
+
+
 def test_one_query_gets_what_a_batch_gets(stores: dict[str, softkv.SoftKV]) -> None:
     """To rounding; a single Answer carries its error and its kind."""
     db = stores["cosine"]

@@ -169,6 +169,71 @@ def test_no_answer_is_farther_off_than_it_says(
         assert abs(answer.value - found[0]) <= answer.error
 
 
+def test_one_far_value_of_no_weight_changes_neither_spread_nor_error(tmp_path: Path) -> None:
+    """Items that weigh nothing here, however large their values, are not in the spread, on which the error stands."""
+    for far in (1e9, 1e12):
+        with softkv.open(tmp_path / f"{far}", compatibility="dot") as db:
+            db.add(vectors=[[1, 0], [1, 0], [1, 0], [-50, 0]], values=[1, 2, 3, far])
+            answer = db.lookup([1, 0], temperature=1)
+            weights = np.exp([0.0, 0.0, 0.0, -51.0]) / (3.0 + np.exp(-51.0))
+            mean = weights @ [1, 2, 3, far]
+            spread = np.sqrt(weights @ (np.array([1, 2, 3, far]) - mean) ** 2)
+            assert answer.value == pytest.approx(mean)
+            assert answer.spread == pytest.approx(spread, rel=1e-5)
+            assert 1e-7 < answer.error < 1e-4 * spread
+
+
+def test_spreads_of_a_steep_function_are_right_everywhere(tmp_path: Path) -> None:
+    """Where numbers are a millionth of the largest ones of their block, too, alone and in a batch."""
+    points = np.linspace(0, 10, 6000).astype(np.float32)[:, None]
+    heights = np.exp(4 * (points[:, 0].astype(float) - 5))
+    queries = np.linspace(0.5, 9.5, 19).astype(np.float32)[:, None]
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=points, values=heights)
+        found = db.lookup(queries, temperature=0.01)
+        logits = -50.0 * (queries.astype(float) - points[:, 0].astype(float)) ** 2
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        weights /= weights.sum(1, keepdims=True)
+        means = weights @ heights
+        wanted = np.sqrt((weights * (heights - means[:, None]) ** 2).sum(1))
+        assert found.spread == pytest.approx(wanted, rel=1e-3)
+        assert (np.abs(found.value - means) <= found.error).all()
+        for number, query in enumerate(queries):
+            assert db.lookup(query, temperature=0.01).spread == pytest.approx(wanted[number], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["number", "vector"])
+def test_what_a_batch_leaves_out_is_weighed_by_its_values(tmp_path: Path, kind: str) -> None:
+    """A block of little mass may hold a value that is so large that it counts."""
+    keys, values = np.zeros((4000, 2)), np.ones(4000)
+    keys[2000:, 0], keys[-1, 0] = -40, -11.2
+    values[0], values[-1] = 2, 1e9
+    held: Any = values if kind == "number" else np.stack([values, values[::-1]], axis=1)
+    exact = (2001.0 + np.exp(-11.2) * 1e9) / (2000.0 + np.exp(-11.2))
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add(vectors=keys, values=held)
+        query = np.array([1.0, 0.0], np.float32)
+        alone, batch = db.lookup(query, temperature=1), db.lookup(np.tile(query, (1000, 1)), temperature=1)
+        for found in (alone.value, batch.value[17]):
+            assert np.ravel(found)[0] == pytest.approx(exact, rel=1e-4)
+    plain = softkv.soft_lookup(np.tile(query, (1000, 1)), keys.astype(np.float32), held, compatibility="dot")
+    assert plain.value.reshape(1000, -1)[17, 0] == pytest.approx(exact, rel=1e-4)
+
+
+def test_the_best_of_two_that_rounding_may_exchange_may_be_either(tmp_path: Path) -> None:
+    """Then the other's value is within the error; where one is better beyond rounding, the error is nearly none."""
+    rng = np.random.default_rng(9)
+    keys = rng.standard_normal((50, 64))
+    keys[7] = keys[3] * (1 + 1e-9)
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add(vectors=keys, values=rng.standard_normal(50))
+        doubtful, certain = db.nearest(keys[3]), db.nearest(keys[20])
+        assert doubtful.error >= abs(db["#4"] - db["#8"]) > 0.1
+        assert certain.error < 1e-6
+        most = db.lookup(keys[3], k=2)
+        assert most.error < 1e-4
+
+
 def test_a_function_is_taken_to_be_as_steep_as_a_distance(tmp_path: Path) -> None:
     """What rounding the query does to its scores is not known, but is not taken for nothing."""
     rng = np.random.default_rng(7)
