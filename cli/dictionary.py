@@ -68,7 +68,7 @@ def info(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([found.to_dict()], list(found.to_dict()))
     else:
-        output.echo(in_options(str(found)))
+        output.tell(in_options(str(found)))
 
 
 @click.command("path", epilog=options.example("softkv path --db films.softkv"))

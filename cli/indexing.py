@@ -18,6 +18,7 @@ NONE = "no index: lookups scan"
 
 
 @click.group(epilog=options.example("softkv index status --db films.softkv"))
+@options.store_before
 def index() -> None:
     """Build, look at or drop the index by which lookups read a few percent of a large store."""
 
@@ -88,7 +89,7 @@ def status(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([record], list(record))
     else:
-        output.echo("\n".join(_lines(found)) if form is None else record["says"])
+        output.tell("\n".join(_lines(found)) if form is None else record["says"])
 
 
 @index.command(epilog=options.example("softkv index drop --db films.softkv"))

@@ -65,7 +65,7 @@ def _curve(found: "Tuned") -> Any:
     """The losses around the best, as bars."""
     rows = [one for one in _tried(found) if (one["compatibility"], one["k"]) == (found.compatibility, found.k)]
     least, most = min(one["loss"] for one in rows), max(one["loss"] for one in rows)
-    table = output.new_table("temperature", found.measure, "", whole=("temperature", ""))
+    table = output.new_table("temperature", found.measure, "", whole=("",))
     for one in rows:
         mark = " (best)" if one["temperature"] == found.temperature else ""
         share = (one["loss"] - least) / (most - least) if most > least else 0.0
@@ -133,7 +133,7 @@ def fit(
     record = {**asdict(found), "kept": found.kept}
     chosen = output.resolved(form)
     if chosen == "table":
-        click.echo(str(found))
+        output.tell(str(found))
     elif chosen == "json":
         output.print_json(record)
     else:

@@ -23,7 +23,7 @@ def check(path: str, new: str | None) -> None:
 
     if new is None:
         report = check_store(path)
-        output.echo(str(report))
+        output.tell(str(report))
     else:
         repaired = repair(path, new)
         report = repaired.report
