@@ -167,12 +167,18 @@ def stages(first: str, *, quiet: bool = False) -> Iterator[Stages | None]:
 
 
 @contextmanager
-def hints() -> Iterator[None]:
-    """Warnings of the library as lines to the person at the terminal."""
+def hints() -> Iterator[list[str]]:
+    """Warnings of the library as lines to the person at the terminal; those said so far are in the list."""
+    said: list[str] = []
+
+    def show(message: Warning | str, *_place: Any, **_more: Any) -> None:
+        said.append(in_options(str(message)))
+        say(f"hint: {said[-1]}")
+
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_place: say(f"hint: {in_options(str(message))}")
-        yield
+        warnings.showwarning = show
+        yield said
 
 
 def lines_of_stdin() -> Iterator[str]:

@@ -175,12 +175,16 @@ def _value_texts(values: Any) -> list[str]:
     return list(values)
 
 
+def look_like_labels(values: Sequence[str]) -> bool:
+    """Whether texts repeat so often that they are rather labels, which is then said before they are written."""
+    return len(values) >= REPEATING and len(set(values)) * 4 <= len(values)
+
+
 def _hint_at_labels(values: Any) -> None:
-    distinct = len(set(values))
-    if len(values) >= REPEATING and distinct * 4 <= len(values):
+    if look_like_labels(values):
         warnings.warn(
-            f"{len(values)} values are only {distinct} different texts: if they are labels, start the store anew with "
-            "value='label' (--kind label), and answers will be distributions over them.",
+            f"{len(values)} values are only {len(set(values))} different texts: if they are labels, start the store "
+            "anew with value='label' (--kind label), and answers will be distributions over them.",
             LooksLikeLabels,
             stacklevel=4,
         )
