@@ -44,6 +44,7 @@ BATCH = 10_000
 @click.option("--skip-bad", is_flag=True, help="Report records that cannot be read, and go on.")
 @options.model
 @options.compatibility
+@options.wait
 @options.progress_off
 def add(
     key: str | None,
@@ -63,6 +64,7 @@ def add(
     skip_bad: bool,
     model: str | None,
     compatibility: str | None,
+    wait: float,
     no_progress: bool,
 ) -> None:
     """Add the item KEY with this VALUE (read from stdin when it is missing or `-`), or the items of a file.
@@ -71,7 +73,7 @@ def add(
     """
     if (source is None) == (key is None):
         raise click.UsageError("give a KEY and a VALUE, or a file with -i; one of the two")
-    wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility}
+    wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility, "wait": wait}
     conflict = on_conflict or "error"
     if source is None:
         given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value

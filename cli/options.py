@@ -81,6 +81,27 @@ temperature = click.option(
     type=float,
     help="What scores are divided by: low is sharp, high is smooth.",
 )
+
+
+def seconds_of(given: str) -> float:
+    """A time to wait, on the command line."""
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise click.BadParameter(f"{given!r} is no time to wait; give seconds, 0 or more")
+    return seconds
+
+
+wait = click.option(
+    "--wait",
+    type=seconds_of,
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for another process that writes to the store.",
+)
 progress_off = click.option("--no-progress", is_flag=True, help="Show no progress bar.")
 
 

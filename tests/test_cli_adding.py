@@ -273,6 +273,20 @@ def test_records_without_keys_do_not_say_how_far_a_run_came(tmp_path: Path) -> N
     assert "is there already. Give it another" in ran(*mixed).err
 
 
+def test_uneven_columns_are_hinted_at(tmp_path: Path) -> None:
+    """Once for a file of several batches, in the words of the command; not where the comparison was chosen."""
+    lines = [f"{number % 7},{1000 * (number * 5 % 11)},{number}" for number in range(1, 40)]
+    (tmp_path / "a.csv").write_text("\n".join(["rooms,space,rent", *lines]) + "\n")
+    arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "rooms,space", "--value", "rent", "--skip", 1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("softkv_cli.adding.BATCH", 10)
+        done = ran(*arguments, "--db", tmp_path / "s")
+    assert done.code == 0
+    assert done.err.count("hint: column 1 of the vectors varies") == 1
+    assert "start the store anew with --compatibility gaussian and let `softkv fit` learn" in done.err
+    assert ran(*arguments, "--compatibility", "cosine", "--db", tmp_path / "t").err == "added 38\n"
+
+
 def test_labels_are_hinted_at(tmp_path: Path) -> None:
     """A few texts that repeat: the hint names the option, and it is no warning of Python's."""
     (tmp_path / "a.csv").write_text("text,intent\n" + "".join(f"question {n},{'yn'[n % 2]}\n" for n in range(12)))
