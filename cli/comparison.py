@@ -11,7 +11,8 @@ from . import output
 COLUMNS = ("query", "way", "value", "refused")
 WAYS = ("hard", "top_k", "soft")
 SHOWN = 5  # contributors of each way
-WIDEST, NARROWEST, BESIDE = 31, 15, 34  # characters of the column of a way, and of a line beside those of three
+WIDEST, NARROWEST, BESIDE = 31, 15, 32  # characters of the column of a way, and of a line beside those of three
+LINES = 2  # of a key
 SHARE = "  0.0% "  # what stands before a key
 
 
@@ -43,7 +44,7 @@ def _ways(found: Any) -> Any:
     wide = max(NARROWEST, min(WIDEST, (shutil.get_terminal_size().columns - BESIDE) // len(ways)))
     exact = "no such key" if found.exact is None else short(found.exact.value)
     table = output.new_table("", "exact", *heads, whole=heads)
-    table.add_row("value", exact, *("\n".join(textwrap.wrap(value_of(way), wide)) for way in ways))
+    table.add_row("value", exact, *("\n".join(_wrapped(value_of(way), wide)) for way in ways))
     made_of = ("\n".join(_contributor(one, wide) for one in way.contributors[:SHOWN]) for way in ways)
     table.add_row("weights", "", *made_of)
     table.add_row("effective", "", *(number(way.effective) for way in ways))
@@ -52,11 +53,16 @@ def _ways(found: Any) -> Any:
 
 
 def _contributor(one: Any, wide: int) -> str:
-    """A weight and a key in lines of this width; words that are longer are cut short, and none is broken."""
-    room = wide - len(SHARE)
-    words = (word if len(word) <= room else f"{word[: room - 1]}…" for word in name_of(one).split())
-    lines = textwrap.wrap(" ".join(words), room, break_on_hyphens=False) or [""]
-    return "\n".join([f"{one.weight:6.1%} {lines[0]}", *(" " * len(SHARE) + line for line in lines[1:])])
+    """A weight and a key, in lines of this width."""
+    first, *more = _wrapped(name_of(one), wide - len(SHARE), max_lines=LINES) or [""]
+    return "\n".join([f"{one.weight:6.1%} {first}", *(" " * len(SHARE) + line for line in more)])
+
+
+def _wrapped(text: str, room: int, **how: Any) -> list[str]:
+    """A text in lines of this width; a word that is longer is cut short, and a number left out."""
+    cut = (0 if output.NUMBER.fullmatch(word) else room - 1 for word in text.split())
+    words = (word if len(word) <= room else f"{word[:end]}…" for word, end in zip(text.split(), cut, strict=True))
+    return textwrap.wrap(" ".join(words), room, break_on_hyphens=False, placeholder="…", **how)
 
 
 def _strip(found: Any) -> Any:

@@ -4,7 +4,6 @@ Where the columns do not fit beside each other, bars are left out, and if that i
 its own. Does not know what the cells mean.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 
 from rich import box
@@ -13,9 +12,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table as Drawn
 from rich.text import Text
 
+from .output import NUMBER
+
 BETWEEN = 3  # cells from one column to the next
-LONGEST_WORD = 12  # cells; a longer word may be broken, unless it is a number
-NUMBER = re.compile(r"\W*\d[\d.,]*(e[+-]?\d+)?\W*")
+LONGEST_WORD = 24  # cells; a longer word may be broken, unless it is a number
 
 
 class Table:

@@ -18,7 +18,7 @@ KINDS = ("number", "vector", "label", "text")
 VALUES = {
     "number": [49492.86, 0.00012345, -1234567.891, 85.25],
     "vector": np.linspace(-12345.6, 98765.4, 28).reshape(4, 7),
-    "label": ["refund status", "parcel", "a long name of an intent", "parcel"],
+    "label": ["refund_status_enquiry", "parcel", "a long name of an intent", "parcel"],
     "text": ["A shepherd seeks 12,345 treasures.", "Two boats of 1998.", "One map.", "A desert."],
 }
 KEYS = ["a boy looking for treasure", "two boats", "the incomprehensible rainforest expedition", "gold of the desert"]
@@ -99,12 +99,12 @@ def test_a_comparison_fits_eighty_columns(store: Path) -> None:
     table = shown("compare", "a treasure", "--db", store, columns=80)
     assert all(name in table.splitlines()[0] for name in ("exact", "hard", "top 4", "full soft"))
     stored = VALUES["label"] + VALUES["text"]
-    words = {word for text in [*KEYS, *map(str, stored)] for word in re.findall(r"[a-z]+", text.lower())}
+    words = {word for text in [*KEYS, *map(str, stored)] for word in re.findall(r"[a-z_]+", text.lower())}
     words |= {*re.findall(r"\w+", "no such key value weights effective exact hard top full soft of the mass")}
-    words |= {*re.findall(r"\w+", "temperature weight best usual numbers e")}
-    found = re.findall(r"[a-z]+…?", table.lower())
+    words |= {*re.findall(r"\w+", "temperature weight best usual numbers")}
+    found = re.findall(r"[a-z_]+…?", NUMBER.sub("", table.lower()))
     assert [one for one in found if one not in words and not one.endswith("…")] == []
-    assert "treasure" in table
+    assert "boats" in table
 
 
 def test_a_bar_gives_way_before_a_number(store: Path) -> None:
