@@ -190,6 +190,22 @@ class Adding:
         return f"The first {self.seen:,} records are stored."
 
     def _add(self, db: Any, batch: "Sequence[Record]", progress: output.Progress | None) -> None:
+        before, seen = self._commit(), self.seen + len(batch)
+        try:
+            self._write(db, batch, progress)
+            self.seen = seen
+        except KeyboardInterrupt:
+            if self._commit() > before:  # it came when the batch was on the disk already
+                self.seen = seen
+            raise
+
+    def _commit(self) -> int:
+        from softkv.storage import Store
+
+        with Store.open(self.path) as store:
+            return store.commit
+
+    def _write(self, db: Any, batch: "Sequence[Record]", progress: output.Progress | None) -> None:
         good = list(batch)
         while good:
             try:
@@ -205,7 +221,6 @@ class Adding:
             self.replaced += added.replaced
             self.ignored += added.ignored
             break
-        self.seen += len(batch)
 
     def _without_repeated(self, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
         """The records whose keys are new, the others reported; or the refusal of the first of those."""

@@ -11,7 +11,7 @@ from . import output
 COLUMNS = ("query", "way", "value", "refused")
 WAYS = ("hard", "top_k", "soft")
 SHOWN = 5  # contributors of each way
-WIDEST, NARROWEST, BESIDE = 31, 15, 32  # characters of the column of a way, and of a line beside those of three
+WIDEST, NARROWEST, BESIDE = 31, 15, 34  # characters of the column of a way, and of a line beside those of three
 LINES = 2  # of a key
 SHARE = "  0.0% "  # what stands before a key
 

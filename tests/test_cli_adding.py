@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from softkv_cli import adding
 
 import softkv
 
@@ -150,6 +152,28 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
     with softkv.open(tmp_path / "s", "r") as db:
         assert list(db.values()) == list(range(stored))
         assert db.check().ok
+
+
+def test_ctrl_c_after_a_commit_counts_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it comes before the command knows of it: --skip would store the batch again, or be refused."""
+    lines = "".join(f"item {number},{number}\n" for number in range(35))
+    (tmp_path / "a.csv").write_text("key,value\n" + lines)
+    added = adding._added
+
+    def then_ctrl_c(db: Any, batch: Any, *given: Any) -> Any:
+        found = added(db, batch, *given)
+        if batch[0].key == "item 10":
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(adding, "BATCH", 10)
+    arguments = ["add", "-i", tmp_path / "a.csv", "--db", tmp_path / "s"]
+    with monkeypatch.context() as patch:
+        patch.setattr(adding, "_added", then_ctrl_c)
+        done = ran(*arguments)
+    assert done.code == 130
+    assert "The first 20 records are stored. Go on with the same command and --skip 20." in done.err
+    assert ran(*arguments, "--skip", 20).err == "added 15\n"
 
 
 def _items(path: Path) -> int:
