@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,6 +44,7 @@ BATCH = 10_000
 @click.option("--skip-bad", is_flag=True, help="Report records that cannot be read, and go on.")
 @options.model
 @options.compatibility
+@options.wait
 @options.progress_off
 def add(
     key: str | None,
@@ -62,6 +64,7 @@ def add(
     skip_bad: bool,
     model: str | None,
     compatibility: str | None,
+    wait: float,
     no_progress: bool,
 ) -> None:
     """Add the item KEY with this VALUE (read from stdin when it is missing or `-`), or the items of a file.
@@ -70,7 +73,7 @@ def add(
     """
     if (source is None) == (key is None):
         raise click.UsageError("give a KEY and a VALUE, or a file with -i; one of the two")
-    wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility}
+    wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility, "wait": wait}
     conflict = on_conflict or "error"
     if source is None:
         given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value
@@ -94,54 +97,59 @@ def add(
         payload=None if payload is None else _names(payload),
         vector=_names(vector),
     )
-    adding = Adding(path, source, wishes, conflict, skip_bad=skip_bad)
+    adding = Adding(path, source, wishes, conflict, skip=skip, skip_bad=skip_bad)
     found = records(
         source,
         format=format_,
         columns=columns,
-        kind=kind or adding.kind(),
+        kind=kind or adding.kind,
         encoding=encoding,
         on_bad=adding.pass_over if skip_bad else None,
     )
-    with output.progress("adding", quiet=no_progress) as moved, output.hints():
-        adding.run(found, skip, moved)
+    with output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
+        adding.run(found, hinted, moved)
 
 
 class Adding:
     """The items of a file on their way into a store, batch by batch."""
 
-    def __init__(self, path: str, source: str, wishes: dict[str, Any], on_conflict: str, *, skip_bad: bool) -> None:
-        self.path, self.wishes, self.on_conflict, self.skip_bad = path, wishes, on_conflict, skip_bad
+    def __init__(
+        self, path: str, source: str, wishes: dict[str, Any], on_conflict: str, *, skip: int, skip_bad: bool
+    ) -> None:
+        self.path, self.wishes, self.on_conflict = path, wishes, on_conflict
+        self.skip, self.skip_bad = skip, skip_bad
         self.source = "stdin" if source == "-" else source
         self.seen = self.fresh = self.replaced = self.ignored = self.bad = 0
+        self.kind, self.items = self._there()
+        self._batches: Iterator[list[Record]] = iter(())
 
-    def kind(self) -> str | None:
-        """The kind of values that the store holds, if it is there."""
+    def _there(self) -> tuple[str | None, int]:
+        """The kind of values that the store holds, and how many; none if it is not there."""
         import softkv
         from softkv.errors import StoreNotFound
 
         try:
             with softkv.open(self.path, "r") as db:
-                return db.value_kind
+                return db.value_kind, len(db)
         except StoreNotFound:
-            return None
+            return None, 0
 
     def pass_over(self, error: BadRecord) -> None:
         """Report a record that cannot be read."""
         self.bad += 1
         output.say(f"skipped: {error}")
 
-    def run(self, found: "Iterator[Record]", skip: int, moved: output.Progress | None) -> None:
+    def run(self, found: "Iterator[Record]", hinted: list[str], moved: output.Progress | None) -> None:
         """Add all records; what was added stays whatever happens."""
         from .reading import batches
 
-        for _ in range(skip):
-            if next(found, None) is None:
-                break
-            self.seen += 1
+        self.seen = sum(1 for _ in islice(found, self.skip))
+        self._batches = batches(found, BATCH)
         try:
+            first = next(self._batches, [])
+            self._announce(first, hinted)
             with filling(self.path, self.wishes) as db:
-                for batch in batches(found, BATCH):
+                for batch in chain([first] if first else [], self._batches):
                     # A slow model is seen to move within a batch too.
                     self._add(db, batch, moved and partial(_moved_on, moved, self.seen))
                     if moved is not None:
@@ -150,15 +158,54 @@ class Adding:
             output.say(f"interrupted. {self._stored()} Go on with the same command and --skip {self.seen}.")
             raise
         except SoftKVError:
-            if self.seen > skip:
+            if self.seen > self.skip:
                 output.say(f"{self._stored()} Mend what the next line says, and go on with --skip {self.seen}.")
             raise
         output.say(_told(self.fresh, self.replaced, self.ignored) + (f", skipped {self.bad:,}" if self.bad else ""))
+
+    def _announce(self, first: "Sequence[Record]", hinted: list[str]) -> None:
+        """Say, before anything is written, what the command does not show and a new store would be needed to undo."""
+        from softkv.database.intake import look_like_labels
+
+        if self.items and not self.skip and any(one.key is None for one in first):
+            output.say(
+                f"hint: the store has {self.items:,} items, and records without keys are added to them; if an earlier "
+                f"run of {self.source} was stopped, --skip passes over what it stored"
+            )
+        if not first or self.kind or self.wishes["value"]:
+            return
+        values, self.wishes["value"] = [one.value for one in first], first[0].kind
+        if first[0].kind:
+            output.say(
+                f"hint: {self.source} is an export of a store, and its values are {first[0].kind}s again; its model "
+                "and what it learned are for `softkv import`"
+            )
+        elif isinstance(values[0], str) and not hinted and not look_like_labels(values):
+            output.say(
+                "hint: values are taken as texts, of which an answer names the likeliest; as labels, by --kind label, "
+                "each would have a share"
+            )
 
     def _stored(self) -> str:
         return f"The first {self.seen:,} records are stored."
 
     def _add(self, db: Any, batch: "Sequence[Record]", progress: output.Progress | None) -> None:
+        before, seen = self._commit(), self.seen + len(batch)
+        try:
+            self._write(db, batch, progress)
+            self.seen = seen
+        except KeyboardInterrupt:
+            if self._commit() > before:  # it came when the batch was on the disk already
+                self.seen = seen
+            raise
+
+    def _commit(self) -> int:
+        from softkv.storage import Store
+
+        with Store.open(self.path) as store:
+            return store.commit
+
+    def _write(self, db: Any, batch: "Sequence[Record]", progress: output.Progress | None) -> None:
         good = list(batch)
         while good:
             try:
@@ -174,18 +221,40 @@ class Adding:
             self.replaced += added.replaced
             self.ignored += added.ignored
             break
-        self.seen += len(batch)
 
     def _without_repeated(self, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
         """The records whose keys are new, the others reported; or the refusal of the first of those."""
         repeated = _repeated(batch, set(error.keys))
         named = [BadRecord(f"{self.source}:{one.line}: the key {one.key!r} is there already") for one in repeated]
         if not self.skip_bad:
-            raise BadRecord(f"{named[0]}. Give it another, or use --replace, --ignore or --skip-bad.") from error
+            before = self._stored_before(batch) if self.seen == self.skip else 0
+            again = (
+                f", and so are those of the first {before:,} records. If an earlier run stored them, go on with --skip "
+                f"{before}. If not, give"
+                if before > 1
+                else ". Give"
+            )
+            raise BadRecord(f"{named[0]}{again} it another, or use --replace, --ignore or --skip-bad.") from error
         for bad in named:
             self.pass_over(bad)
         places = {id(one) for one in repeated}
         return [one for one in batch if id(one) not in places]
+
+    def _stored_before(self, first: "Sequence[Record]") -> int:
+        """With how many records the file begins whose keys are in the store; 0 where one without a key hides it."""
+        from softkv.storage import Store
+
+        known: set[str] = set()
+        with Store.open(self.path) as store:
+            for batch in chain([first], self._batches):
+                keys = [one.key for one in batch if one.key is not None]
+                if len(keys) < len(batch):
+                    return 0
+                for key, row in zip(keys, store.find_many(keys), strict=True):
+                    if row < 0 or key in known:
+                        return self.skip + len(known)
+                    known.add(key)
+        return self.skip + len(known)
 
 
 @contextmanager

@@ -1,21 +1,20 @@
 """Looking up by likeness: `query` and `compare`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from softkv.errors import InputError
-from softkv.portrait import facts_of, name_of, number, short, value_of
+from softkv.portrait import facts_of, name_of, number, value_of
 
-from . import evaluating, labelled, options, output
+from . import comparison, evaluating, labelled, options, output
 from .wording import in_options
 
-BRIEF = 24  # characters of a key beside those of three other ways
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
-ARITHMETIC_COLUMNS = ("key", "score", "score/T", "exp", "sum", "weight")
-CONTRIBUTOR_COLUMNS = ("query", "key", "weight", "score", "text", "value", "payload")
+ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
+CONTRIBUTOR_COLUMNS = ("query", "answer", "key", "weight", "score", "text", "value", "payload", "refused")
 vector = click.option("--vector", type=options.numbers_of, metavar="X,Y,...", help="Ask with a vector, not a text.")
 blended = click.option("-k", type=click.IntRange(min=1), help="Blend only the k heaviest items.")
 plainly = click.option("--no-projection", is_flag=True, help="Compare as if the store had never learned to (`fit`).")
@@ -70,21 +69,24 @@ def query(
     """Look TEXT up softly: the average of all values, each weighted by how well its key compares.
 
     `-` reads one query from each line of stdin, and prints an answer for each: a line that cannot be asked is reported,
-    and answered by an error (--json) or an empty line (--plain).
+    and answered by an error (--json), why it was refused (--csv) or an empty line (--plain).
     """
     import softkv
 
-    if hard and k is not None:
-        raise click.UsageError("--hard is -k 1; give one of them")
+    contradicting = options.given("k", "show", "confidence", "guarantee") if hard else []
+    if contradicting:
+        raise click.UsageError(f"--hard is -k 1, and names that one item; leave out {', '.join(contradicting)}")
     how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
     how["projection"] = not no_projection
     sure: dict[str, Any] = {"tolerance": tolerance, "confidence": confidence, "guarantee": guarantee}
-    questions = Questions(text, vector, form)
+    if hard and options.given("tolerance"):  # without one, the best key is looked for among all
+        how["tolerance"] = tolerance
+    questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS)
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
                 answer = db.nearest(asked, **how) if hard else db.lookup(asked, k=k, show=show, **sure, **how)
-                _print_answer(asked, answer, form, explain=explain)
+                _print_answer(questions, answer, show, explain=explain)
     return questions.failed
 
 
@@ -135,6 +137,8 @@ def compare(
     if source is not None:
         if text is not None or where is not None:
             raise click.UsageError("--eval asks all items the queries of a file; leave out TEXT and --where")
+        if options.given("show"):
+            raise click.UsageError("--eval names no contributors; leave out -n/--show")
         naming = labelled.with_vectors(naming, vector)
         more: dict[str, Any] = {
             "out_of_scope": out_of_scope,
@@ -147,22 +151,23 @@ def compare(
         return 0
     if out_of_scope or plot or naming.given:
         raise click.UsageError("--out-of-scope, --plot and columns are about a file of queries; name it with --eval")
-    questions = Questions(text, None if vector is None else options.numbers_of(vector), form)
+    questions = Questions(text, None if vector is None else options.numbers_of(vector), form, comparison.COLUMNS)
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
-                _print_comparison(asked, db.compare(asked, k=k, show=show, where=where, **how), form)
+                _print_comparison(questions, db.compare(asked, k=k, show=show, where=where, **how), show)
     return questions.failed
 
 
 class Questions:
     """What is asked: one text, one vector, or the lines of stdin, each of which gets an answer of its own."""
 
-    def __init__(self, text: str | None, vector: list[float] | None, form: str | None) -> None:
+    def __init__(self, text: str | None, vector: list[float] | None, form: str | None, columns: Sequence[str]) -> None:
         if (text is None) == (vector is None):
             raise click.UsageError("give a text to look up, or --vector; one of the two")
-        self._one, self._form = vector if text is None else text, form
-        self._line, self.failed = 0, 0
+        self._one, self.form, self._columns = vector if text is None else text, output.resolved(form), columns
+        self._line, self.failed, self._headed = 0, 0, False
+        self._named: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[Any]:
         return output.lines_of_stdin() if self._one == "-" else iter([self._one])
@@ -171,6 +176,7 @@ class Questions:
     def answering(self, asked: Any) -> Iterator[None]:
         """Around the answer to one question: among many, one that cannot be asked does not silence the others."""
         self._line += 1
+        self._named = {"query": asked} if isinstance(asked, str) else {}  # a vector is long, and known to who asked
         try:
             yield
         except InputError as error:
@@ -178,47 +184,60 @@ class Questions:
                 raise
             self.failed = 1
             output.say(f"stdin:{self._line}: {in_options(str(error))}")
-            if output.resolved(self._form) == "json":
-                output.print_json({"query": asked, "error": str(error)})
-            elif self._form == "plain":
+            if self.form == "json":
+                self.print_json({"error": str(error)})
+            elif self.form == "csv":
+                self.print_csv([{"refused": str(error)}])
+            elif self.form == "plain":
                 click.echo()
 
+    def print_json(self, answer: dict[str, Any]) -> None:
+        """The answer to the present question, in a line that names it."""
+        output.print_json({**self._named, **answer})
 
-def _print_answer(asked: Any, answer: Any, form: str | None, *, explain: bool) -> None:
-    chosen = output.resolved(form)
-    if chosen == "json":
+    def print_csv(self, records: Iterable[output.Record]) -> None:
+        """The answer to the present question, in lines that name it below one header for all questions."""
+        output.print_csv(({**self._named, **one} for one in records), self._columns, header=not self._headed)
+        self._headed = True
+
+
+def _print_answer(questions: Questions, answer: Any, show: int, *, explain: bool) -> None:
+    if questions.form == "json":
         extra = {"arithmetic": _arithmetic(answer)} if explain else {}
-        output.print_json({"query": asked, **_readable(answer.to_dict()), **extra})
-    elif chosen == "csv" and explain:
-        output.print_csv(_arithmetic(answer), ARITHMETIC_COLUMNS)
-    elif chosen == "csv":
-        records = [{"query": asked, **one} for one in answer.to_dict()["contributors"]]
-        output.print_csv(records, CONTRIBUTOR_COLUMNS)
-    elif chosen == "plain":
-        output.echo(output.plain_text(_bare(answer)))
+        questions.print_json({**_readable(answer.to_dict(), show), **extra})
+    elif questions.form == "csv":
+        value = comparison.bare(answer)
+        lines = _arithmetic(answer) if explain else answer.to_dict()["contributors"]
+        questions.print_csv({"answer": value, **one} for one in lines)
+    elif questions.form == "plain":
+        output.echo(output.plain_text(comparison.bare(answer)))
     else:
         output.show(_title(value_of(answer)), _contributors(answer), facts_of(answer))
         if explain:
             output.show("", _explained(answer))
 
 
-def _readable(plain: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what nobody reads: the mean embedding of texts, and labels that have no weight."""
+def _print_comparison(questions: Questions, found: Any, show: int) -> None:
+    if questions.form == "json":
+        plain = found.to_dict()
+        questions.print_json({**plain, **{way: _readable(plain[way], show) for way in ("hard", "top_k", "soft")}})
+    elif questions.form == "csv":
+        questions.print_csv(comparison.values(found))
+    elif questions.form == "plain":
+        for one in comparison.values(found):
+            output.echo(output.plain_text(one["value"]))
+    else:
+        comparison.show(found)
+
+
+def _readable(plain: dict[str, Any], show: int) -> dict[str, Any]:
+    """An answer without what nobody reads: the mean embedding of texts, and all labels but those of the most weight."""
     plain.pop("embedding", None)
     if "distribution" in plain:
         shares = sorted(plain["distribution"].items(), key=lambda pair: -pair[1])
-        plain["distribution"] = {label: share for label, share in shares if share >= NEGLIGIBLE}
+        plain["distribution"] = {label: share for label, share in shares[:show] if share >= NEGLIGIBLE}
+        plain["other"] = sum(share for label, share in shares if label not in plain["distribution"])
     return plain
-
-
-def _bare(answer: Any) -> Any:
-    """The value of an answer with nothing around it."""
-    texts = answer.texts
-    return texts[0].text if texts else answer.label if answer.labels is not None else _listed(answer.value)
-
-
-def _listed(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _title(text: str) -> Any:
@@ -229,11 +248,11 @@ def _title(text: str) -> Any:
 
 def _contributors(answer: Any) -> Any:
     carried = any(one.payload is not None for one in answer.contributors)
-    table = output.new_table("weight", "", "key", "value", *(["payload"] if carried else []), whole=("weight", ""))
+    table = output.new_table("weight", "", "key", "value", *(["payload"] if carried else []), whole=("",))
     for one in answer.contributors:
         value = None if isinstance(one.value, str) and one.value == one.key else one.value
         cells = map(output.in_table, (value, one.payload) if carried else (value,))
-        table.add_row(output.share(one.weight), f"{one.weight:.1%}", name_of(one), *cells)
+        table.add_row(f"{one.weight:.1%}", output.share(one.weight), name_of(one), *cells)
     return table
 
 
@@ -266,53 +285,4 @@ def _explained(answer: Any) -> Any:
     for step in steps:
         numbers = [step[name] for name in ("score", "score/T", "exp", "sum")]
         table.add_row(step["key"], *("" if x is None else f"{x:.4f}" for x in numbers), f"{step['weight']:.4f}")
-    return table
-
-
-def _print_comparison(asked: Any, found: Any, form: str | None) -> None:
-    chosen = output.resolved(form)
-    if chosen == "json":
-        plain = found.to_dict()
-        ways = {way: _readable(plain[way]) for way in ("hard", "top_k", "soft")}
-        output.print_json({"query": asked, **plain, **ways})
-    elif chosen == "table":
-        output.show(_ways(found), _strip(found))
-    else:
-        records = [{"way": way, "value": _way_value(found, way)} for way in ("exact", "hard", "top_k", "soft")]
-        output.print_records(records, ("way", "value"), chosen, plain="value")
-
-
-def _way_value(found: Any, way: str) -> Any:
-    if way == "exact":
-        return None if found.exact is None else _listed(found.exact.value)
-    return _bare(getattr(found, way))
-
-
-def _ways(found: Any) -> Any:
-    """The four ways as columns: the value, who it is made of, and how much of the mass that is."""
-    from rich.text import Text
-
-    ways = (found.hard, found.top_k, found.soft)
-    exact = "no such key" if found.exact is None else short(found.exact.value)
-    table = output.new_table("", "exact", "hard", f"top {found.top_k.scored}", "full soft")
-    table.add_row("value", Text(exact), *(Text(value_of(way)) for way in ways))
-    made_of = ("\n".join(f"{one.weight:6.1%} {_brief(name_of(one))}" for one in way.contributors[:5]) for way in ways)
-    table.add_row("weights", "", *map(Text, made_of))
-    table.add_row("effective", "", *(number(way.effective) for way in ways))
-    table.add_row("of the mass", "", *(f"{way.mass:.1%}" for way in ways))
-    return table
-
-
-def _brief(name: str) -> str:
-    return name if len(name) <= BRIEF else name[: BRIEF - 1] + "…"
-
-
-def _strip(found: Any) -> Any:
-    """The same query from cold, where the best key takes all, to warm, where all count alike."""
-    columns = ("temperature", "weight of the best", "", "effective")
-    table = output.new_table(*columns, "value", whole=columns)
-    for one in found.strip:
-        usual = " (usual)" if one.temperature == found.soft.temperature else ""
-        weight = (output.share(one.weight), f"{one.weight:.1%}")
-        table.add_row(number(one.temperature) + usual, *weight, number(one.effective), output.in_table(one.value))
     return table

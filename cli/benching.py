@@ -147,7 +147,7 @@ def _headings(facts: dict[str, Any]) -> list[str]:
 def _table(facts: dict[str, Any], found: "list[Result]") -> Any:
     many = f"{facts['queries']:,} queries"
     head = ["", "1 query", "÷ FAISS", "÷ NumPy", many, "÷ FAISS", "÷ NumPy", "error", "largest", "rows read"]
-    table = output.new_table(*head, whole=("", "1 query", many))
+    table = output.new_table(*head)
     for one in found:
         times = [_times(one.one_ms, one.one_to_faiss, one.one_to_numpy)]
         times += [_times(one.batch_ms, one.batch_to_faiss, one.batch_to_numpy)]

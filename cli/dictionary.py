@@ -27,11 +27,12 @@ def get(keys: tuple[str, ...], path: str, form: str | None) -> None:
 @click.command(epilog=options.example('softkv delete "The Alchemist" --db films.softkv'))
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @options.database
-def delete(keys: tuple[str, ...], path: str) -> None:
+@options.wait
+def delete(keys: tuple[str, ...], path: str, wait: float) -> None:
     """Delete the items with these keys, all of them or none; `-` reads keys from stdin."""
     import softkv
 
-    with softkv.open(path, "w") as db:
+    with softkv.open(path, "w", wait=wait) as db:
         count = db.delete(list(output.expanded(keys)))
     output.say(f"deleted {count:,}")
 
@@ -68,7 +69,7 @@ def info(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([found.to_dict()], list(found.to_dict()))
     else:
-        output.echo(in_options(str(found)))
+        output.tell(in_options(str(found)))
 
 
 @click.command("path", epilog=options.example("softkv path --db films.softkv"))

@@ -81,8 +81,8 @@ def _print(found: Any, form: str | None) -> None:
         output.print_records(records, COLUMNS, form, plain=found.measures[0])
         return
     names = ("way", "temperature", "answered", *found.measures)
-    table = output.new_table(*(name.replace("_", " ") for name in names), whole=("way",))
+    table = output.new_table(*(name.replace("_", " ") for name in names))
     for record in records:
-        cells = {**record, "answered": f"{record['answered']:.0%}"}
+        cells = {**record, "answered": f"{record['answered']:.1%}"}
         table.add_row(*("" if cells[name] is None else short(cells[name]) for name in names))
     output.show(table)

@@ -18,6 +18,7 @@ NONE = "no index: lookups scan"
 
 
 @click.group(epilog=options.example("softkv index status --db films.softkv"))
+@options.store_before
 def index() -> None:
     """Build, look at or drop the index by which lookups read a few percent of a large store."""
 
@@ -43,6 +44,7 @@ def index() -> None:
     show_default=True,
     help="Where the lists are made.",
 )
+@options.wait
 @options.progress_off
 def build(
     path: str,
@@ -51,6 +53,7 @@ def build(
     temperatures: tuple[float, float] | None,
     queries: str | None,
     backend: str,
+    wait: float,
     no_progress: bool,
 ) -> None:
     """Build an index of all items. Lookups go on meanwhile.
@@ -60,7 +63,7 @@ def build(
     import softkv
 
     vectors = None if queries is None else _vectors(queries)
-    with softkv.open(path, "w") as db:
+    with softkv.open(path, "w", wait=wait) as db:
         started = time.monotonic()
         try:
             with output.stages("reading", quiet=no_progress) as moved:
@@ -88,16 +91,17 @@ def status(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([record], list(record))
     else:
-        output.echo("\n".join(_lines(found)) if form is None else record["says"])
+        output.tell("\n".join(_lines(found)) if form is None else record["says"])
 
 
 @index.command(epilog=options.example("softkv index drop --db films.softkv"))
 @options.database
-def drop(path: str) -> None:
+@options.wait
+def drop(path: str, wait: float) -> None:
     """Forget the index; lookups scan again. No item is touched."""
     import softkv
 
-    with softkv.open(path, "w") as db:
+    with softkv.open(path, "w", wait=wait) as db:
         there = db.info().index is not None
         db.drop_index()
     output.say("dropped: lookups scan again" if there else "there was no index to drop")

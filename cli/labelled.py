@@ -82,7 +82,7 @@ def queries_of(source: str, naming: Naming, kind: str | None) -> tuple[Any, list
 
     columns = Columns(key=naming.key, text=naming.text, value=naming.value, payload=(), vector=naming.vector)
     found = list(records(source, format=naming.format, columns=columns, kind=kind, encoding=naming.encoding))
-    if found and found[0].vector is not None:
+    if found and all(one.vector is not None for one in found):
         return np.stack([np.asarray(one.vector) for one in found]), [one.value for one in found]
     return [_text_of(one, source) for one in found], [one.value for one in found]
 

@@ -25,16 +25,19 @@ seeded = click.option("--seed", type=int, default=0, show_default=True, help="Ch
     "--compatibility", "ways", multiple=True, metavar="NAME", help="Try this way to compare; may be given again."
 )
 @seeded
+@options.wait
 @options.progress_off
 @options.form
-def tune(path: str, ks: tuple[int, ...], ways: tuple[str, ...], seed: int, no_progress: bool, form: str | None) -> None:
+def tune(
+    path: str, ks: tuple[int, ...], ways: tuple[str, ...], seed: int, wait: float, no_progress: bool, form: str | None
+) -> None:
     """Choose the temperature at which items, left out one at a time, are best predicted by the others.
 
     The store asks so from now on, and compares by the best of the ways that were tried.
     """
     import softkv
 
-    with softkv.open(path, "w") as db, output.stages("tuning", quiet=no_progress) as moved:
+    with softkv.open(path, "w", wait=wait) as db, output.stages("tuning", quiet=no_progress) as moved:
         found = db.tune(compatibility=ways or None, k=ks or None, seed=seed, progress=moved)
         learned = db.info().projection is not None
     chosen = output.resolved(form)
@@ -65,7 +68,7 @@ def _curve(found: "Tuned") -> Any:
     """The losses around the best, as bars."""
     rows = [one for one in _tried(found) if (one["compatibility"], one["k"]) == (found.compatibility, found.k)]
     least, most = min(one["loss"] for one in rows), max(one["loss"] for one in rows)
-    table = output.new_table("temperature", found.measure, "", whole=("temperature", ""))
+    table = output.new_table("temperature", found.measure, "", whole=("",))
     for one in rows:
         mark = " (best)" if one["temperature"] == found.temperature else ""
         share = (one["loss"] - least) / (most - least) if most > least else 0.0
@@ -86,6 +89,7 @@ def _curve(found: "Tuned") -> Any:
 @click.option("--vector", metavar="COLUMN,...", help="The columns of FILE with the vectors that ask.")
 @seeded
 @click.option("--drop", is_flag=True, help="Forget what was learned.")
+@options.wait
 @options.progress_off
 @options.form
 def fit(
@@ -97,6 +101,7 @@ def fit(
     vector: str | None,
     seed: int,
     drop: bool,
+    wait: float,
     no_progress: bool,
     form: str | None,
 ) -> None:
@@ -111,7 +116,7 @@ def fit(
         raise click.UsageError("--drop only forgets; leave out what is about learning")
     if source is None and (naming.given or vector is not None):
         raise click.UsageError("columns are those of a file; name it with --queries")
-    with softkv.open(path, "w") as db:
+    with softkv.open(path, "w", wait=wait) as db:
         if drop:
             dropped = db.forget_fit()
             output.say(
@@ -133,7 +138,7 @@ def fit(
     record = {**asdict(found), "kept": found.kept}
     chosen = output.resolved(form)
     if chosen == "table":
-        click.echo(str(found))
+        output.tell(str(found))
     elif chosen == "json":
         output.print_json(record)
     else:

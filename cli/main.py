@@ -33,8 +33,13 @@ INTERRUPTED = 130
     epilog=options.example("softkv demo"),
 )
 @click.version_option(__version__, prog_name="softkv")
-def softkv() -> None:
+@options.store_before
+@click.pass_context
+def softkv(context: click.Context) -> None:
     """A soft key-value store: look things up by likeness, and get an average with an error bar."""
+    command = softkv.commands.get(context.invoked_subcommand or "")
+    if options.STORE in context.meta and command and "path" not in [one.name for one in command.params]:
+        raise click.UsageError(f"`softkv {command.name}` uses no store; leave out -d/--db")
 
 
 for command in (

@@ -6,7 +6,9 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
+STORE = "softkv.store"  # where a context keeps the store that was named before the command
 FORMS = {
     "plain": "Bare values, one a line.",
     "csv": "CSV with a header.",
@@ -20,10 +22,41 @@ def example(line: str) -> str:
     return f"\b\nExample: {line}"
 
 
+def given(*names: str) -> list[str]:
+    """Those of these options that the command was given, by all their spellings; what is usual anyway counts too."""
+    context = click.get_current_context()
+    found = [one for one in context.command.params if one.name in names]
+    return ["/".join(one.opts) for one in found if _named(context, one)]
+
+
+def _named(context: click.Context, option: click.Parameter) -> bool:
+    return context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+
+
+def _keep_store(context: click.Context, _option: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        context.meta[STORE] = path
+
+
+def _store(context: click.Context, option: click.Parameter, path: str) -> str:
+    """The store named after the command, else before it, else by the environment, else the usual one."""
+    return path if _named(context, option) else str(context.meta.get(STORE, path))
+
+
+store_before = click.option(
+    "-d",
+    "--db",
+    "path",
+    metavar="PATH",
+    expose_value=False,
+    callback=_keep_store,
+    help="The store; it may as well stand after the command.",
+)
 database = click.option(
     "-d",
     "--db",
     "path",
+    callback=_store,
     envvar="SOFTKV_DB",
     default="./store.softkv",
     show_default=True,
@@ -47,6 +80,27 @@ temperature = click.option(
     "--temperature",
     type=float,
     help="What scores are divided by: low is sharp, high is smooth.",
+)
+
+
+def seconds_of(given: str) -> float:
+    """A time to wait, on the command line."""
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise click.BadParameter(f"{given!r} is no time to wait; give seconds, 0 or more")
+    return seconds
+
+
+wait = click.option(
+    "--wait",
+    type=seconds_of,
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for another process that writes to the store.",
 )
 progress_off = click.option("--no-progress", is_flag=True, help="Show no progress bar.")
 

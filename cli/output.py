@@ -6,8 +6,10 @@ table or a progress bar is really shown.
 
 import csv
 import json
+import re
 import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +24,12 @@ from softkv.portrait import BAR, bar, harmless, short
 from .wording import in_options
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from .table import Table
 
 Record = Mapping[str, Any]
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+NUMBER = re.compile(r"\W*\d[\d.,]*(e[+-]?\d+)?\W*")  # a word that is shown whole or not at all
+INDENT = 12  # of what goes on below, where lines are wrapped
 Progress = Callable[[int, int], None]
 Stages = Callable[[str, int, int], None]
 
@@ -44,6 +48,14 @@ def echo(text: str) -> None:
     """A line of data as it is; but what a terminal would obey is spelled out there."""
     # Subtle: without `color` click takes out of a pipe what looks like colours, and data would not come back unchanged.
     click.echo(harmless(text) if sys.stdout.isatty() else text, color=True)
+
+
+def tell(text: str) -> None:
+    """Lines to be read: on a terminal they wrap between words, and what does not fit goes on below, indented."""
+    wide = shutil.get_terminal_size().columns
+    how: dict[str, Any] = {"subsequent_indent": " " * min(INDENT, wide // 4), "break_long_words": False}
+    for line in text.splitlines():
+        echo("\n".join(textwrap.wrap(line, wide, break_on_hyphens=False, **how)) if sys.stdout.isatty() else line)
 
 
 def print_json(record: Any) -> None:
@@ -67,10 +79,11 @@ def print_records(records: Iterable[Record], columns: Sequence[str], form: str |
         print_table(records, columns)
 
 
-def print_csv(records: Iterable[Record], columns: Sequence[str]) -> None:
-    """A header, and a line for each record."""
+def print_csv(records: Iterable[Record], columns: Sequence[str], *, header: bool = True) -> None:
+    """A header, unless it stands there already, and a line for each record."""
     lines = csv.writer(sys.stdout, lineterminator="\n")
-    lines.writerow(columns)
+    if header:
+        lines.writerow(columns)
     for record in records:
         cells = [_cell(record.get(name)) for name in columns]
         lines.writerow(map(harmless, cells) if sys.stdout.isatty() else cells)
@@ -93,13 +106,9 @@ def print_table(records: Iterable[Record], columns: Sequence[str]) -> None:
 
 def new_table(*columns: str, whole: Sequence[str] = ()) -> "Table":
     """An empty table of the house; the columns named in `whole` are never wrapped."""
-    from rich import box
-    from rich.table import Table
+    from .table import Table
 
-    table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in whole)
-    return table
+    return Table(*columns, whole=whole)
 
 
 def share(weight: float) -> str:
@@ -160,12 +169,18 @@ def stages(first: str, *, quiet: bool = False) -> Iterator[Stages | None]:
 
 
 @contextmanager
-def hints() -> Iterator[None]:
-    """Warnings of the library as lines to the person at the terminal."""
+def hints() -> Iterator[list[str]]:
+    """Warnings of the library as lines to the person at the terminal; those said so far are in the list."""
+    said: list[str] = []
+
+    def show(message: Warning | str, *_place: Any, **_more: Any) -> None:
+        said.append(in_options(str(message)))
+        say(f"hint: {said[-1]}")
+
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_place: say(f"hint: {in_options(str(message))}")
-        yield
+        warnings.showwarning = show
+        yield said
 
 
 def lines_of_stdin() -> Iterator[str]:

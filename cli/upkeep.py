@@ -23,7 +23,7 @@ def check(path: str, new: str | None) -> None:
 
     if new is None:
         report = check_store(path)
-        output.echo(str(report))
+        output.tell(str(report))
     else:
         repaired = repair(path, new)
         report = repaired.report
@@ -34,13 +34,14 @@ def check(path: str, new: str | None) -> None:
 
 @click.command(epilog=options.example("softkv compact --db films.softkv"))
 @options.database
-def compact(path: str) -> None:
+@options.wait
+def compact(path: str, wait: float) -> None:
     """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
     import softkv
 
     with softkv.open(path, "r") as db:
         before = db.info()
-    with softkv.open(path, "w") as db:
+    with softkv.open(path, "w", wait=wait) as db:
         db.compact()
     with softkv.open(path, "r") as db:
         after = db.info()
@@ -52,15 +53,16 @@ def compact(path: str) -> None:
 @options.database
 @options.model
 @click.option("--abandon", is_flag=True, help="Drop a change that was begun; the store stays as it was.")
+@options.wait
 @options.progress_off
-def reembed(path: str, model: str | None, abandon: bool, no_progress: bool) -> None:
+def reembed(path: str, model: str | None, abandon: bool, wait: float, no_progress: bool) -> None:
     """Embed all items again with another model. Interrupted, it goes on where it stopped.
 
     Needs room for the vectors of both models. Until it is done, readers see the old ones and nothing can be added.
     """
     import softkv
 
-    with softkv.open(path, "w") as db:
+    with softkv.open(path, "w", wait=wait) as db:
         begun = db.info().unfinished
         if begun is None and abandon:
             raise InputError(f"no change of model was begun in {path}, so there is none to drop")

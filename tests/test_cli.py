@@ -156,6 +156,23 @@ def test_the_store_is_found_by_the_environment(store: Path) -> None:
     assert done.exit_code == 0
 
 
+def test_the_store_may_be_named_before_the_command(store: Path, tmp_path: Path) -> None:
+    """Before a command within a group too; what stands after it wins, and both win over the environment."""
+    for arguments in (["list"], ["index", "status"], ["check"]):
+        expected = ran(*arguments, "--db", store)
+        assert expected.code == 0
+        assert ran("-d", store, *arguments) == ran("--db", store, *arguments) == expected
+        assert ran("-d", tmp_path / "none", *arguments, "-d", store) == expected
+        done = CliRunner().invoke(softkv, ["-d", str(store), *arguments], env={"SOFTKV_DB": str(tmp_path / "none")})
+        assert done.exit_code == 0
+    assert ran("index", "-d", store, "status").out == ran("index", "status", "-d", store).out
+    assert str(tmp_path / "none") in ran("-d", tmp_path / "none", "list").err
+    for command in ("models", "demo", "bench"):
+        done = ran("-d", store, command)
+        assert (done.code, done.out) == (2, "")
+        assert f"`softkv {command}` uses no store" in done.err
+
+
 def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     """Copied into a shell, one after the other, they do what they say."""
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")

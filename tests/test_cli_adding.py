@@ -6,12 +6,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from softkv_cli import adding
 
 import softkv
 
 from .commands import ran
+from .databases import KINDS, values_of, vectors_of
 
 CSV = "title,stars,year\nThe Well,4.5,1990\nUpstream,3,2004\nNight Line,4,2011\n"
 
@@ -150,6 +154,28 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
         assert db.check().ok
 
 
+def test_ctrl_c_after_a_commit_counts_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it comes before the command knows of it: --skip would store the batch again, or be refused."""
+    lines = "".join(f"item {number},{number}\n" for number in range(35))
+    (tmp_path / "a.csv").write_text("key,value\n" + lines)
+    added = adding._added
+
+    def then_ctrl_c(db: Any, batch: Any, *given: Any) -> Any:
+        found = added(db, batch, *given)
+        if batch[0].key == "item 10":
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(adding, "BATCH", 10)
+    arguments = ["add", "-i", tmp_path / "a.csv", "--db", tmp_path / "s"]
+    with monkeypatch.context() as patch:
+        patch.setattr(adding, "_added", then_ctrl_c)
+        done = ran(*arguments)
+    assert done.code == 130
+    assert "The first 20 records are stored. Go on with the same command and --skip 20." in done.err
+    assert ran(*arguments, "--skip", 20).err == "added 15\n"
+
+
 def _items(path: Path) -> int:
     with softkv.open(path, "r") as db:
         return len(db)
@@ -166,7 +192,123 @@ def test_one_odd_cell_among_numbers_is_hinted_at(tmp_path: Path) -> None:
     assert "hint" not in done.err
     assert done.err.endswith("added 3, skipped 1\n")
     (tmp_path / "a.csv").write_text("key,value\na,one\nb,2\nc,three\n")
-    assert ran(*arguments, "--db", tmp_path / "u").err == "added 3\n"
+    done = ran(*arguments, "--db", tmp_path / "u")
+    assert "no number" not in done.err
+
+
+def test_texts_are_announced_before_they_are_written(tmp_path: Path) -> None:
+    """With how to have labels; once, and not where the kind was given, is known, or another hint says it."""
+    (tmp_path / "a.csv").write_text("key,value\na,one\nb,two\nc,three\n")
+    (tmp_path / "b.jsonl").write_text('{"key": "d", "value": "four"}\n{"key": "e", "value": 5}\n')
+    said = "hint: values are taken as texts, of which an answer names the likeliest; as labels, by --kind label, each"
+    done = ran("add", "-i", tmp_path / "a.csv", "--db", tmp_path / "s")
+    assert done.err.startswith(said)
+    assert done.err.count("hint") == 1
+    refused = ran("add", "-i", tmp_path / "b.jsonl", "--db", tmp_path / "t")
+    assert (refused.code, (tmp_path / "t").exists()) == (1, False)
+    assert ran("add", "-i", tmp_path / "a.csv", "--ignore", "--db", tmp_path / "s").err.startswith("added 0")
+    for kind in ("label", "text"):
+        assert ran("add", "-i", tmp_path / "a.csv", "--kind", kind, "--db", tmp_path / kind).err == "added 3\n"
+    (tmp_path / "a.csv").write_text("key,value\na,1\nb,2\nc,N/A\nd,4\n")
+    assert ran("add", "-i", tmp_path / "a.csv", "--db", tmp_path / "u").err.count("hint") == 1
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "npz"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_is_added_with_its_kind(tmp_path: Path, kind: str, form: str) -> None:
+    """Items with keys and without, embedded texts and bare vectors; into a new store, and into one that is there."""
+    file = tmp_path / f"a.{form}"
+    with softkv.open(tmp_path / "s", value=kind, embedder="static") as db:
+        values = list(values_of(kind, 6))
+        db.add(
+            ["a red fox", "two dogs", None], values[:3], texts=[None, "many dogs", "a bird"], payloads=[{"n": 1}] * 3
+        )
+        db.add(["x", "y", None], values[3:], vectors=vectors_of(3, 256))
+        assert db.export(file) == 6
+        expected = [(one.key, one.text, one.payload, np.asarray(one.value).tolist()) for one in db.select()]
+        vectors = [one.vector for one in db.select()]
+    done = ran("add", "-i", file, "--db", tmp_path / "t")
+    assert done.code == 0, done.err
+    assert done.err.startswith(f"hint: {file} is an export of a store, and its values are {kind}s again; ")
+    with softkv.open(tmp_path / "t", "r") as db:
+        assert db.info().value_kind == kind
+        assert [(one.key, one.text, one.payload, np.asarray(one.value).tolist()) for one in db.select()] == expected
+        assert np.allclose([one.vector for one in db.select()], vectors, atol=1e-6)
+        assert db.check().ok
+    assert ran("add", "-i", file, "--replace", "--db", tmp_path / "t").code == 0
+    (tmp_path / "fresh").mkdir()
+    named = ran("add", "-i", file, "--key", "key", "--db", tmp_path / "fresh" / "s")
+    assert (named.code, list((tmp_path / "fresh").iterdir())) == (1, [])
+    assert "leave out --key" in named.err
+
+
+def test_an_export_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """As JSON lines; other objects whose first name is softkv are none."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.update({"a fox": "animal", "a tree": "plant"})
+        db.export(tmp_path / "a.jsonl")
+    assert ran("add", "-i", "-", "--db", tmp_path / "t", stdin=(tmp_path / "a.jsonl").read_text()).code == 0
+    with softkv.open(tmp_path / "t", "r") as db:
+        assert (db.info().value_kind, dict(db)) == ("label", {"a fox": "animal", "a tree": "plant"})
+    line = '{"softkv":"a dictionary","value":2}\n'
+    assert ran("add", "-i", "-", "--key", "softkv", "--db", tmp_path / "u", stdin=line).code == 0
+
+
+def test_after_a_kill_the_same_command_says_how_to_go_on(tmp_path: Path) -> None:
+    """Killed between two batches: the error of the next run says with which --skip, and that adds exactly the rest."""
+    lines = [f"item {number},{number}" for number in range(35)]
+    (tmp_path / "a.csv").write_text("\n".join(["key,value", *lines]) + "\n")
+    arguments = ["add", "-i", str(tmp_path / "a.csv"), "--db", str(tmp_path / "s")]
+    killed = (
+        "import os, signal, softkv_cli.adding as adding; adding.BATCH = 10; add = adding.Adding._add\n"
+        "def then_die(self, *given):\n"
+        "    add(self, *given)\n"
+        "    if self.seen == 20: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "adding.Adding._add = then_die\nfrom softkv_cli.main import main; main()"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, *arguments]).returncode == -signal.SIGKILL
+    again = ran(*arguments)
+    assert again.code == 1
+    assert "a.csv:2: the key 'item 0' is there already, and so are those of the first 20 records" in again.err
+    assert ran(*arguments, "--skip", again.err.split("--skip ")[1].split(".")[0]) == (0, "", "added 15\n")
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert list(db.values()) == list(range(35))
+    assert "go on with --skip 35" in ran(*arguments, "--skip", 7).err
+    with softkv.open(tmp_path / "s") as db:
+        db.delete("item 0")
+    assert "--skip 2" not in ran(*arguments).err.replace("--skip-bad", "")
+
+
+def test_records_without_keys_do_not_say_how_far_a_run_came(tmp_path: Path) -> None:
+    """They are added again, which is said before; among others they hide where the store ends, so nothing is said."""
+    (tmp_path / "a.csv").write_text("x,y,value\n1,2,3\n2,1,4\n")
+    arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "x,y", "--db", tmp_path / "s"]
+    assert ran(*arguments).err == "added 2\n"
+    again = ran(*arguments)
+    assert "the store has 2 items, and records without keys are added to them" in again.err
+    assert again.err.endswith("added 2\n")
+    assert ran(*arguments, "--skip", 1).err == "added 1\n"
+    lines = [{"key": "a", "value": 1}, {"key": "b", "value": 1}, {"value": 2}, {"key": "c", "value": 3}]
+    (tmp_path / "b.jsonl").write_text(
+        "".join(json.dumps({"text": "a text", "key": None, **one}) + "\n" for one in lines)
+    )
+    mixed = ["add", "-i", tmp_path / "b.jsonl", "--text", "text", "--db", tmp_path / "t"]
+    assert ran(*mixed).code == 0
+    assert "is there already. Give it another" in ran(*mixed).err
+
+
+def test_uneven_columns_are_hinted_at(tmp_path: Path) -> None:
+    """Once for a file of several batches, in the words of the command; not where the comparison was chosen."""
+    lines = [f"{number % 7},{1000 * (number * 5 % 11)},{number}" for number in range(1, 40)]
+    (tmp_path / "a.csv").write_text("\n".join(["rooms,space,rent", *lines]) + "\n")
+    arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "rooms,space", "--value", "rent", "--skip", 1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("softkv_cli.adding.BATCH", 10)
+        done = ran(*arguments, "--db", tmp_path / "s")
+    assert done.code == 0
+    assert done.err.count("hint: column 1 of the vectors varies") == 1
+    assert "start the store anew with --compatibility gaussian and let `softkv fit` learn" in done.err
+    assert ran(*arguments, "--compatibility", "cosine", "--db", tmp_path / "t").err == "added 38\n"
 
 
 def test_labels_are_hinted_at(tmp_path: Path) -> None:

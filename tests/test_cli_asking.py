@@ -173,6 +173,68 @@ def test_many_queries_come_from_stdin(rents: Path) -> None:
     assert ran("query", "-", "--db", rents, stdin="a room\na house\n").code == 0
 
 
+def test_lines_of_csv_can_be_joined_to_the_questions(rents: Path) -> None:
+    """One header for all; the answer in every line of its contributors; a line for a question that was refused."""
+    done = ran("query", "-", "--db", rents, "--csv", "-n", 2, stdin="a small room\n\na big house\n")
+    assert done.code == 1
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert [row["query"] for row in rows] == ["a small room"] * 2 + [""] + ["a big house"] * 2
+    with softkv.open(rents, "r") as db:
+        assert {float(rows[0]["answer"]), float(rows[1]["answer"])} == {db.lookup("a small room").value}
+        assert float(rows[4]["answer"]) == db.lookup("a big house").value
+    assert (rows[2]["answer"], rows[2]["key"]) == ("", "")
+    assert "empty" in rows[2]["refused"]
+    assert "stdin:2: " in done.err
+    steps = ran("query", "-", "--db", rents, "--csv", "--explain", stdin="\na room\n").out
+    assert [row["query"] for row in csv.DictReader(io.StringIO(steps))] == ["", *["a room"] * 5]
+    ways = ran("compare", "-", "--db", rents, "--csv", stdin="a room\n\na house\n").out
+    rows = list(csv.DictReader(io.StringIO(ways)))
+    assert [row["query"] for row in rows] == ["a room"] * 4 + [""] + ["a house"] * 4
+    assert [row["way"] for row in rows[:5]] == ["exact", "hard", "top_k", "soft", ""]
+
+
+def test_a_vector_that_asks_is_not_printed_again(rents: Path) -> None:
+    """It is long, and known to who asked; in no form, of no command."""
+    with softkv.open(rents, "r") as db:
+        vector = ",".join(repr(float(cell)) for cell in db.item("one room with a balcony").vector)
+    for command in ("query", "compare"):
+        assert "query" not in json.loads(ran(command, "--vector", vector, "--db", rents).out)
+        rows = list(csv.DictReader(io.StringIO(ran(command, "--vector", vector, "--csv", "--db", rents).out)))
+        assert {row["query"] for row in rows} == {""}
+
+
+def test_labels_in_json_are_the_largest_and_the_rest(tmp_path: Path) -> None:
+    """As many as -n says, heaviest first, and the sum of all others; one may be called `other` itself."""
+    names = ["other", *(f"label {number}" for number in range(29))]
+    with softkv.open(tmp_path / "s", value="label", temperature=5.0) as db:
+        db.add([f"question {number}" for number in range(30)], names)
+        whole = db.lookup("question 3").to_dict()["distribution"]
+    largest = sorted(whole.values(), reverse=True)
+    for arguments, count in (((), 10), (("-n", 2), 2), (("-n", 99), 30)):
+        found = json.loads(ran("query", "question 3", "--db", tmp_path / "s", *arguments).out)
+        assert list(found["distribution"].values()) == largest[:count]
+        assert found["other"] == pytest.approx(sum(largest[count:]))
+    found = json.loads(ran("compare", "question 3", "--db", tmp_path / "s", "-n", 3).out)
+    assert [len(found[way]["distribution"]) for way in ("hard", "top_k", "soft")] == [1, 3, 3]
+    assert found["soft"]["other"] == pytest.approx(sum(largest[3:]))
+    assert "other" not in json.loads(ran("list", "--db", tmp_path / "s", "--limit", 1).out)
+
+
+def test_the_hard_way_obeys_a_tolerance(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one all items are looked at, with one those that the index proposes."""
+    monkeypatch.setattr("softkv.database.estimating.CHEAP", 0)
+    query = ",".join(map(repr, mixture(2000, 8, 4, 1, seed=0).queries[0].tolist()))
+    with softkv.open(clusters, "r") as db:
+        asked = [float(cell) for cell in query.split(",")]
+        expected = {(): db.nearest(asked), ("--tolerance", 0.01): db.nearest(asked, tolerance=0.01)}
+    kinds = []
+    for arguments, answer in expected.items():
+        found = json.loads(ran("query", "--vector", query, "--hard", "--db", clusters, *arguments).out)
+        assert found == answer.to_dict()
+        kinds.append(found["error_kind"])
+    assert kinds == ["exact", "calibrated"]
+
+
 def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
     """Exact, hard, top-k and full soft with weights, and a strip of temperatures."""
     key = "two rooms in the old town"
@@ -193,6 +255,13 @@ def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
         (["query"], 2, "give a text to look up, or --vector"),
         (["query", "a", "--vector", "1,2"], 2, "one of the two"),
         (["query", "a", "--hard", "-k", "2"], 2, "--hard is -k 1"),
+        (["query", "a", "--hard", "-k", "1"], 2, "leave out -k"),
+        (["query", "a", "--hard", "-n", "3"], 2, "leave out -n/--show"),
+        (["query", "a", "--hard", "-n", "10"], 2, "leave out -n/--show"),
+        (["query", "a", "--hard", "--confidence", "0.95"], 2, "leave out --confidence"),
+        (["query", "a", "--hard", "--guarantee", "bound", "-n", "1"], 2, "leave out -n/--show, --guarantee"),
+        (["query", "a", "--hard", "--tolerance", "-1"], 1, "tolerance"),
+        (["compare", "--eval", "a.csv", "-n", "10"], 2, "leave out -n/--show"),
         (["query", "a", "--json", "--csv"], 2, "exclude each other"),
         (["query", "a", "--where", "{"], 2, "is not JSON"),
         (["query", "--vector", "1,x"], 2, "numbers between commas"),

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import softkv
+from softkv.storage import locks
 
 from .commands import ran
 
@@ -106,6 +108,81 @@ def test_a_locked_store_says_who_writes(store: Path) -> None:
         assert done.code == 1
         assert "reading works meanwhile" in done.err
         assert ran("query", "a fruit", "--db", store).code == 0
+
+
+WRITING: list[list[object]] = [
+    ["add", "a new key", "fruit"],
+    ["delete", "a red apple"],
+    ["tune"],
+    ["fit"],
+    ["index", "build"],
+    ["index", "drop"],
+    ["compact"],
+    ["reembed", "-m", "static"],
+]
+
+
+@pytest.mark.parametrize("command", WRITING, ids=lambda command: " ".join(map(str, command[:2])))
+def test_every_command_that_writes_waits_as_long_as_it_is_told(
+    store: Path, command: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at all by default, which the refusal names; until the time is over; or until the other one is done."""
+    before = contents(store)
+    with softkv.open(store) as other:
+        for more in ([], ["--wait", "0"], ["--wait", "0.01"]):
+            done = ran(*command, *more, "--db", store)
+            assert (done.code, done.out) == (1, "")
+            assert f"by pid {os.getpid()}" in done.err
+            assert "as --wait SECONDS does" in done.err
+        assert contents(store) == before
+        paused: list[float] = []
+        monkeypatch.setattr(locks.time, "sleep", lambda seconds: (paused.append(seconds), other.close()))
+        done = ran(*command, "--wait", "60", "--db", store)
+        assert "is open for writing" not in done.err
+        assert len(paused) == 1
+    for wrong in ("-1", "nan", "soon"):
+        done = ran(*command, "--wait", wrong, "--db", store)
+        assert (done.code, done.out) == (2, "")
+        assert "is no time to wait" in done.err
+
+
+READ_ONLY = """
+set -e
+mount -t tmpfs softkv-test "$1" && cp -R "$2" "$1/s" && mount -o remount,ro "$1"
+"""
+UNSHARED = ["unshare", "-rm", "sh", "-c"]
+
+
+def _mounts() -> bool:
+    """Whether a file system can be mounted here, which only the mounting process sees."""
+    with suppress(OSError):
+        return subprocess.run([*UNSHARED, "mount -t tmpfs softkv-test /mnt"], capture_output=True).returncode == 0
+    return False
+
+
+@pytest.mark.skipif(not _mounts(), reason="nothing can be mounted here")
+def test_a_read_only_mount_is_called_one(store: Path, tmp_path: Path) -> None:
+    """By every command that writes, with what to do; those that read work as ever."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    script = (
+        "import json, sys; from tests.commands import ran; print(json.dumps([ran(*x) for x in json.load(sys.stdin)]))"
+    )
+    reading = [["query", "a fruit"], ["compare", "a fruit"], ["get", "a red apple"], ["list"], ["info"], ["check"]]
+    reading += [["path"], ["index", "status"], ["export", str(tmp_path / "a.jsonl")]]
+    place = ["--db", str(mount / "s")]
+    writing = [[*map(str, one), *place] for one in WRITING]
+    writing += [["add", "a", "1", "--db", str(mount / "new")], ["export", str(mount / "a.jsonl"), *place]]
+    given = json.dumps([[*one, *place] for one in reading] + writing)
+    command = [*UNSHARED, READ_ONLY + 'exec "$3" -c "$4"', "sh", mount, store, sys.executable, script]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert [code for code, _, _ in answers[: len(reading)]] == [0] * len(reading)
+    for code, out, said in answers[len(reading) :]:
+        assert (code, out) == (1, "")
+        assert "Read-only file system. A store there can only be read" in said
+        assert "mode 'r'" not in said
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")

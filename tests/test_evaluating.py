@@ -233,3 +233,16 @@ def test_texts_as_values_are_neither_right_nor_wrong(tmp_path: Path) -> None:
         db["a boat"] = "It floats."
         with pytest.raises(KindError, match="neither right nor wrong"):
             evaluate(db, ["a ship"], ["It floats."])
+
+
+@pytest.mark.parametrize("kind", ["number", "vector"])
+def test_the_exact_way_has_no_error_of_the_few_that_it_answered(tmp_path: Path, kind: str) -> None:
+    """It would be 0, beside ways that answer all queries; where it answers all, it has one."""
+    db, vectors, values = store_of(tmp_path / "s", kind)
+    with db:
+        ways = by_name(evaluate(db, np.concatenate([vectors[:5], vectors[5:20] + 1]), values[:20] + 0.5, k=3))
+        assert (ways["exact"].answered, ways["exact"].rmse) == (0.25, None)
+        assert ways["hard"].rmse is not None
+        ways = by_name(evaluate(db, vectors[:20], values[:20] + 0.5, k=3))
+        expected = 0.5 * math.sqrt(np.size(values[0]))
+        assert (ways["exact"].answered, ways["exact"].rmse) == (1.0, pytest.approx(expected, rel=1e-5))

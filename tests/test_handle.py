@@ -1,6 +1,7 @@
 """Opening a database and changing it."""
 
 import contextlib
+import math
 import os
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from softkv.errors import (
     KindError,
     NotExpressible,
     StoreExists,
+    StoreLocked,
     StoreNotFound,
     TemperatureError,
 )
@@ -598,3 +600,22 @@ def test_values_are_replaced_only_where_they_are_as_expected(tmp_path: Path) -> 
                 db.set_values(keys, [[1, 1]] * len(keys), expected=expected)
         assert {key: value.tolist() for key, value in db.items()} == {"x": [7, 8], "y": [5, 6]}
         assert db.check().ok
+
+
+def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is told to, in every mode; readers wait for none."""
+    with softkv.open(tmp_path / "s", value="label") as other:
+        other["a red apple"] = "fruit"
+        for mode in ("c", "w", "n"):
+            with pytest.raises(StoreLocked, match="wait=SECONDS"):
+                softkv.open(tmp_path / "s", mode, wait=0.01)
+        with softkv.open(tmp_path / "s", "r", wait=60) as reader:
+            assert len(reader) == 1
+        monkeypatch.setattr("softkv.storage.locks.time.sleep", lambda _seconds: other.close())
+        with softkv.open(tmp_path / "s", "w", wait=60) as db:
+            db["a blue car"] = "thing"
+            assert db.check().ok
+    for wrong in (-1, math.nan, "1", None):
+        with pytest.raises(InputError, match="seconds, 0 or more"):
+            softkv.open(tmp_path / "new", wait=wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.database.intake import ColumnsDiffer
 from softkv.errors import InputError, KindError, ShapeError
 
 KEYS, VECTORS = ["a", "b"], [[1.0, 2.0], [2.0, 1.0]]
@@ -96,4 +97,45 @@ def test_numbers_of_any_library_are_values(tmp_path: Path) -> None:
         db.add(["b", "c"], torch.tensor([2.0, 3.0]), vectors=[torch.tensor(one) for one in VECTORS])
         db.add([np.str_("d")], [4], vectors=torch.tensor(VECTORS[:1]))
         assert dict(db) == {"a": 1.5, "b": 2.0, "c": 3.0, "d": 4.0}
+        assert db.check().ok
+
+
+def houses(scale: float) -> np.ndarray:
+    """Rooms, and living space in some unit."""
+    rng = np.random.default_rng(5)
+    return np.stack([rng.uniform(1, 8, 50), scale * rng.uniform(1, 8, 50), np.full(50, 3.0)], axis=1)
+
+
+def test_columns_of_very_different_scales_are_told_of_once(tmp_path: Path) -> None:
+    """Where cosine was inferred for bare vectors, by the first of them; a constant column has no scale."""
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.warns(ColumnsDiffer, match="column 1 .* times as much as column 0.*'gaussian'.*`fit`") as told:
+            db.add(vectors=houses(1000.0), values=np.zeros(50))
+        assert len(told) == 1
+        db.add(vectors=houses(1e6), values=np.zeros(50))
+        assert db.check().ok
+
+
+@pytest.mark.parametrize(
+    ("options", "vectors"),
+    [
+        ({}, houses(50.0)),
+        ({}, 1e15 * houses(50.0)),
+        ({}, 1e-15 * houses(50.0)),
+        ({}, houses(1000.0)[:1]),
+        ({"compatibility": "cosine"}, houses(1000.0)),
+        ({"compatibility": "gaussian"}, houses(1000.0)),
+        ({}, np.vstack([np.zeros(3), houses(1000.0)])),
+    ],
+    ids=["alike", "large", "small", "one", "cosine", "gaussian", "dot"],
+)
+def test_nothing_is_told_of_scales_that_matter_little_or_were_chosen(
+    tmp_path: Path, options: dict[str, str], vectors: np.ndarray
+) -> None:
+    """No warning, which would be an error here; what is refused is refused as ever."""
+    with softkv.open(tmp_path / "s", **options) as db:
+        db.add(vectors=vectors, values=np.zeros(len(vectors)))
+        for odd in ([[1.0, np.nan], [2.0, 1.0]], [["a", "b"]], [[]]):
+            with pytest.raises(InputError):
+                db.add(vectors=odd, values=np.zeros(len(odd)))
         assert db.check().ok

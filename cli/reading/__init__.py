@@ -4,7 +4,7 @@ Reading order: record.py (what is asked and what comes out), limits.py (how much
 source.py (which file, in which format), decoding.py (bytes → text), lines.py (text → lines), roles.py (which column
 means what), cells.py (texts of a table → keys, numbers, vectors, JSON), fields.py (the same for what already has a
 type), then one file per format: rows.py and delimited.py (CSV, TSV), objects.py (JSON lines), document.py (JSON),
-parquet.py and arrays.py (npy, npz); reader.py joins them.
+parquet.py, arrays.py (npy, npz) and exported.py (what `softkv export` wrote); reader.py joins them.
 
 Does not embed texts, open a store, or look for keys that stand twice.
 

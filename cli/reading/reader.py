@@ -5,11 +5,11 @@ format is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 
 from softkv.errors import BadRecord, InputError, KindError
 
-from . import arrays, delimited, document, objects, parquet
+from . import arrays, delimited, document, exported, objects, parquet
 from .decoding import checked_encoding
 from .record import Columns, Record, Refusals
 from .source import FORMATS, Source, opened
@@ -59,22 +59,24 @@ def records(
 
 
 def batches(records: Iterable[Record], rows: int) -> Iterator[list[Record]]:
-    """The records in lists of this many, the last one shorter; never an empty one."""
+    """The records in lists of at most this many, never an empty one; in each, all have vectors or none has."""
     if rows < 1:
         raise InputError(f"a batch has {rows} rows; give at least 1")
     return _batches(iter(records), rows)
 
 
 def _batches(source: Iterator[Record], rows: int) -> Iterator[list[Record]]:
-    while batch := list(islice(source, rows)):
-        yield batch
+    for _, alike in groupby(source, lambda one: one.vector is None):
+        while batch := list(islice(alike, rows)):
+            yield batch
 
 
 def _records(
     source: str, format_: str | None, encoding: str, columns: Columns, kind: str | None, refusals: Refusals
 ) -> Iterator[Record]:
     with opened(source, format_, encoding, refusals) as found:
-        yield from READ[found.format](found, columns, kind)
+        read = exported.read if exported.is_export(found) else READ[found.format]
+        yield from read(found, columns, kind)
 
 
 def _require(given: str | None, known: tuple[str, ...], what: str, error: type[InputError]) -> None:

@@ -41,6 +41,7 @@ class Record:
     value: Any
     payload: Any
     vector: Vector | None
+    kind: str | None = None  # what the file says that its values are
 
 
 class Misfit(Exception):

@@ -56,6 +56,10 @@ class Source:
         """This many bytes; fewer only at the end."""
         return _bytes(self.stream.read, size, self.refusals)
 
+    def peek(self, size: int) -> bytes:
+        """The next bytes, at most this many, which are not taken away."""
+        return _bytes(self.stream.peek, size, self.refusals)[:size]  # type: ignore[attr-defined]
+
     def read_some(self, size: int) -> bytes:
         """At most this many bytes, as soon as there are any."""
         return _bytes(self.stream.read1, size, self.refusals)  # type: ignore[attr-defined]

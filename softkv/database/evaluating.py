@@ -49,7 +49,7 @@ class Way:
     accuracy: float | None = None  # of labels; no answer is a wrong one
     log_loss: float | None = None
     calibration_error: float | None = None
-    rmse: float | None = None  # of numbers and vectors that were answered
+    rmse: float | None = None  # of numbers and vectors; None unless all queries got an answer
     log_likelihood: float | None = None  # of numbers
     auroc: float | None = None  # of log_mass, of the queries against those out of scope
     reliability: Curve = ()  # (confidence, accuracy) of labels; of numbers (level of an interval, targets within)
@@ -205,7 +205,8 @@ class _Evaluating:
             shares[np.flatnonzero(there), values] = 1.0
             right = there & (shares.argmax(1) == self.aims)
             return Way("exact", None, share, float(right.mean()), measures.log_loss(shares, self.aims))
-        return Way("exact", None, share, rmse=measures.rmse(values, self.aims[there]) if there.any() else None)
+        # The RMSE of a few would be compared with those of the other ways, which answer all queries.
+        return Way("exact", None, share, rmse=measures.rmse(values, self.aims) if there.all() else None)
 
     def way(self, name: str, options: Mapping[str, Any]) -> Way:
         """One way to look up."""

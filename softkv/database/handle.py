@@ -20,8 +20,9 @@ from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
 from softkv.database.view import Findings, View
-from softkv.errors import DuplicateKey, KeyMissing, KeyTextError, ShapeError, StoreError, StoreExists
+from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError, StoreExists
 from softkv.storage import Added, Item, Report, Store
+from softkv.storage.locks import opened
 from softkv.transfer import load
 
 
@@ -34,6 +35,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     embedder: Given = None,
     temperature: float | None = None,
     force: bool = False,
+    wait: float = 0.0,
 ) -> "SoftKV":
     """Open a store, and make it if there is none.
 
@@ -54,9 +56,12 @@ def open(  # noqa: A001 - softkv.open, as in dbm
             one the store was made with, or "static".
         temperature: What scores are divided by. Otherwise one is found by rule (see `info`).
         force: Write even on a network file system, where locks and syncs may not hold.
+        wait: How many seconds to wait for another process that writes; reading waits for none.
     """
+    if not isinstance(wait, (int, float)) or not wait >= 0:
+        raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
-    store = Store.open(path, mode, force=force, accept=Profile.of)
+    store = opened(lambda: Store.open(path, mode, force=force, accept=Profile.of), wait)
     try:
         profile = Profile.of(store.settings)
         wanted = profile.wishing(value=value, compatibility=compatibility, temperature=temperature, items=len(store))

@@ -20,7 +20,16 @@ from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, Shap
 from softkv.storage import Layout, ValueKind
 
 SHORTEST, LONGEST = 1e-37, 1e37  # lengths that float32 can divide by
+EPSILON = 1e-6  # of its largest number: a column that varies less is constant, but for rounding
 REPEATING = 8  # texts from which it is worth a hint that they look like labels
+
+
+LOOKED_AT = 10_000  # vectors whose columns are looked at
+UNEVEN = 100.0  # times as widely as another column
+
+
+class ColumnsDiffer(UserWarning):
+    """Bare vectors have columns that spread so unevenly that cosine looks at some of them alone."""
 
 
 class LooksLikeLabels(UserWarning):
@@ -98,6 +107,8 @@ def prepared(
         _hint_at_labels(what.values)
     if profile.compatibility is None:
         profile = replace(profile, compatibility="dot" if texts is None and _has_zero(vectors) else "cosine")
+        if texts is None and profile.compatibility == "cosine":
+            _hint_at_scales(vectors)
     if profile.compatibility == "cosine":
         _require_directions(vectors)
     return Prepared(vectors, what.values, what.keys, texts, value_vectors, what.payloads, replace(profile, value=kind))
@@ -175,13 +186,37 @@ def _value_texts(values: Any) -> list[str]:
     return list(values)
 
 
+def look_like_labels(values: Sequence[str]) -> bool:
+    """Whether texts repeat so often that they are rather labels, which is then said before they are written."""
+    return len(values) >= REPEATING and len(set(values)) * 4 <= len(values)
+
+
 def _hint_at_labels(values: Any) -> None:
-    distinct = len(set(values))
-    if len(values) >= REPEATING and distinct * 4 <= len(values):
+    if look_like_labels(values):
         warnings.warn(
-            f"{len(values)} values are only {distinct} different texts: if they are labels, start the store anew with "
-            "value='label' (--kind label), and answers will be distributions over them.",
+            f"{len(values)} values are only {len(set(values))} different texts: if they are labels, start the store "
+            "anew with value='label' (--kind label), and answers will be distributions over them.",
             LooksLikeLabels,
+            stacklevel=4,
+        )
+
+
+def _hint_at_scales(vectors: Any) -> None:
+    """Say that columns are of different scales, where cosine was not asked for; a constant column has none."""
+    matrix = _matrix(vectors)[:LOOKED_AT]
+    if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
+        return  # the storage says what is wrong with it
+    spreads = matrix.std(axis=0, dtype=np.float64)
+    varying = np.flatnonzero(spreads > EPSILON * np.abs(matrix).max(axis=0))
+    if not len(varying):
+        return
+    most, least = varying[spreads[varying].argmax()], varying[spreads[varying].argmin()]
+    if spreads[most] > UNEVEN * spreads[least]:
+        warnings.warn(
+            f"column {most} of the vectors varies {spreads[most] / spreads[least]:,.0f} times as much as column "
+            f"{least}, which cosine, the usual comparison, therefore hardly sees. Bring them to one scale, or start "
+            "the store anew with compatibility='gaussian' and let `fit` learn their scales.",
+            ColumnsDiffer,
             stacklevel=4,
         )
 

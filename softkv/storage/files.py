@@ -12,7 +12,7 @@ import sys
 from softkv.errors import AccessRefused, NotAStore, StorageFailed, StorageFull, StoreDamaged, StoreError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_REFUSED = {errno.EACCES, errno.EPERM}
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -21,6 +21,11 @@ def translated(error: OSError, doing: str) -> StoreError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
         return StorageFull(f"{doing}: {reason}. Nothing of it was kept; make room and write again.")
+    if error.errno == errno.EROFS:
+        return AccessRefused(
+            f"{doing}: {reason}. A store there can only be read (mode 'r'). To write, copy it to another file system, "
+            "or have this one mounted for writing."
+        )
     if error.errno in _REFUSED:
         return AccessRefused(f"{doing}: {reason}. Ask for permission on the directory, or copy the store.")
     return StorageFailed(f"{doing}: {reason}")

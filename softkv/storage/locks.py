@@ -11,7 +11,9 @@ import socket
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from types import ModuleType
+from typing import TypeVar
 from zlib import crc32
 
 from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
@@ -40,6 +42,8 @@ _NETWORK = {
     "davfs",
 }
 
+PAUSE = 0.05  # seconds from one attempt to become the writer to the next
+Opened = TypeVar("Opened")
 _LONGEST = 4096  # bytes of LOCK that anybody looks at
 _NOTE = re.compile(rb"(commit \d{20} of [0-9a-f]+ with [0-9a-f]{8} )crc32 ([0-9a-f]{8})\n")
 
@@ -114,7 +118,8 @@ def lock_writer(directory: str) -> FileLock:
         text = _holder(directory)
         pid = text.split()[1] if text.startswith("pid ") and len(text.split()) > 1 else ""
         raise StoreLocked(
-            f"{directory} is open for writing by {text or 'another process'}. Close it there, or open with mode 'r'.",
+            f"{directory} is open for writing by {text or 'another process'}. Close it there, have "
+            "it waited for with wait=SECONDS, or open with mode 'r'.",
             int(pid) if pid.isdecimal() else None,
         )
     holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
@@ -127,6 +132,19 @@ def lock_writer(directory: str) -> FileLock:
             raise files.translated(error, f"cannot write {path}") from error
         raise
     return lock
+
+
+def opened(attempt: Callable[[], Opened], wait: float) -> Opened:
+    """What an attempt opens, made again and again for so many seconds while another process is the writer."""
+    # flock could sleep until the lock is free, but a thread could not be woken from it, and there is no deadline.
+    until = time.monotonic() + wait
+    while True:
+        try:
+            return attempt()
+        except StoreLocked:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(min(PAUSE, wait))
 
 
 def require_held(lock: FileLock) -> None:
