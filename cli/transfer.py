@@ -14,7 +14,7 @@ def export(file: str, path: str, force: bool, no_progress: bool) -> None:
     """Write everything in a store to FILE: .jsonl, .parquet or .npz."""
     import softkv
 
-    with softkv.open(path, "r") as db, output.progress("exporting", quiet=no_progress) as moved:
+    with softkv.open(path, "r") as db, output.progress("exporting", quiet=no_progress) as moved, output.hints():
         count = db.export(file, force=force, progress=moved)
     output.say(f"exported {count:,} items to {file}")
 
@@ -27,6 +27,6 @@ def import_(file: str, path: str, no_progress: bool) -> None:
     """Make a new store of what `softkv export` wrote. Other files are for `softkv add -i`."""
     from softkv.database import import_from
 
-    with output.progress("importing", quiet=no_progress) as moved:
+    with output.progress("importing", quiet=no_progress) as moved, output.hints():
         count = import_from(file, path, progress=moved)
     output.say(f"imported {count:,} items into {path}")

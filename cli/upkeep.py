@@ -16,20 +16,24 @@ from . import options, output
 def check(path: str, new: str | None) -> None:
     """Compare everything in a store with its checksums, and say what is damaged.
 
-    Changes nothing. The exit code is 0 when all is well and 1 when it is not.
+    Changes nothing. The exit code is 0 when all is well and 1 when it is not; with --repair-to it is 0 when all items
+    that are good were saved, and those that were lost are named.
     """
+    from softkv.database import repair
     from softkv.storage import check as check_store
-    from softkv.storage import repair
 
     if new is None:
         report = check_store(path)
         output.tell(str(report))
-    else:
+        sys.exit(0 if report.ok else 1)
+    with output.hints():
         repaired = repair(path, new)
-        report = repaired.report
-        output.echo(str(report))
-        output.echo(f"{repaired.saved} items saved to {new}, {repaired.lost} lost")
-    sys.exit(0 if report.ok else 1)
+    output.tell(str(repaired.report))
+    for one in repaired.missing:
+        output.echo(f"  lost: {f'the item in row {one}' if isinstance(one, int) else repr(one)}")
+    if len(repaired.missing) < repaired.lost:
+        output.echo(f"  lost: {repaired.lost - len(repaired.missing)} items of which the catalog says nothing")
+    output.echo(f"{repaired.saved} items saved to {new}, {repaired.lost} lost")
 
 
 @click.command(epilog=options.example("softkv compact --db films.softkv"))
@@ -73,7 +77,7 @@ def reembed(path: str, model: str | None, abandon: bool, wait: float, no_progres
             output.say("the change was dropped")
             return
         try:
-            with output.progress("embedding", quiet=no_progress) as moved:
+            with output.progress("embedding", quiet=no_progress) as moved, output.hints():
                 count = db.reembed(model, progress=moved)
         except KeyboardInterrupt:
             done = db.info().unfinished or "nothing was begun"

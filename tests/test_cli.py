@@ -89,15 +89,17 @@ def test_check_says_that_all_is_well(store: Path) -> None:
 
 
 def test_check_names_damage_and_repairs_to_a_new_place(store: Path, tmp_path: Path) -> None:
-    """Damage is named with exit code 1; --repair-to saves nothing that is doubtful and leaves the old store alone."""
+    """--repair-to saves nothing that is doubtful, names what it lost, leaves the old store alone, and succeeds."""
     arena = store / "generation-000001" / "values.number"
     content = bytearray(arena.read_bytes())
     content[-1] ^= 1
     arena.write_bytes(content)
     done = CliRunner().invoke(softkv, ["check", "--db", str(store), "--repair-to", str(tmp_path / "new.softkv")])
-    assert done.exit_code == 1
+    assert done.exit_code == 0
     assert "do not match their checksum" in done.output
-    assert "0 items saved" in done.output
+    assert f"0 items saved to {tmp_path / 'new.softkv'}, 3 lost" in done.output
+    assert len([line for line in done.output.splitlines() if line.startswith("  lost: ")]) == 3
+    assert CliRunner().invoke(softkv, ["check", "--db", str(store)]).exit_code == 1
     assert arena.read_bytes() == content
 
 

@@ -40,6 +40,16 @@ def test_logits_are_those_of_the_distances(centre: float, temperature: float, mo
     assert found.max() <= 0.0
 
 
+@pytest.mark.parametrize("directions", [False, True])
+def test_the_number_of_a_key_does_not_depend_on_the_keys_beside_it(directions: bool) -> None:
+    """Bit for bit, however many are multiplied together: a copy of a store must answer as the store does."""
+    keys, factors = (np.random.default_rng(1).standard_normal((n, 60)).astype(np.float32) for n in (500, 30))
+    metric = Metric(factors, np.zeros(60, np.float32), directions)
+    together = metric.numbers(keys)
+    assert np.concatenate([metric.numbers(key[None]) for key in keys]).tobytes() == together.tobytes()
+    assert metric.numbers(keys[7:]).tobytes() == together[7:].tobytes()
+
+
 def test_of_directions_only_the_direction_counts() -> None:
     """Longer keys and queries are as near as shorter ones."""
     metric = Metric(FACTORS, np.zeros(D, np.float32), directions=True)

@@ -1,5 +1,6 @@
 """Repair saves every row that can be believed, and never touches the old store."""
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_only_rows_in_a_damaged_window_are_lost(tmp_path: Path) -> None:
     wide(tmp_path / "old.softkv").close()
     flip(tmp_path / "old.softkv" / GENERATION / "keys.f32", 4096 + 3 * (1 << 20) + 5)
     done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
-    assert (done.saved, done.lost) == (22, 2)
+    assert (done.saved, done.lost, done.missing) == (22, 2, ("key 6", "key 7"))
     with Store.open(tmp_path / "new.softkv") as store:
         kept = [i for i in range(24) if i not in (6, 7)]
         assert list(store.keys()) == [f"key {i}" for i in kept]
@@ -77,7 +78,7 @@ def test_a_row_that_straddles_a_damaged_window_is_lost(tmp_path: Path) -> None:
     done = repair(path, tmp_path / "new.softkv")
     with Store.open(tmp_path / "new.softkv") as store:
         assert list(store.keys()) == ["0", "1"]
-        assert done.lost == 4
+        assert (done.lost, done.missing) == (4, ("2", "3", "4", "5"))
         assert store.check().ok
 
 
@@ -86,7 +87,9 @@ def test_the_rows_before_a_cut_are_saved(tmp_path: Path) -> None:
     wide(tmp_path / "old.softkv").close()
     with open(tmp_path / "old.softkv" / GENERATION / "keys.f32", "r+b") as arena:
         arena.truncate(4096 + 10 * (1 << 20) + 77)
-    assert repair(tmp_path / "old.softkv", tmp_path / "new.softkv").saved == 20
+    done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
+    assert (done.saved, done.lost) == (20, 4)
+    assert done.missing == ("key 20", "key 21", "key 22", "key 23")
 
 
 def test_a_damaged_header_does_not_cost_the_rows(tmp_path: Path) -> None:
@@ -99,18 +102,21 @@ def test_a_damaged_header_does_not_cost_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "lost"),
+    ("statement", "lost", "row"),
     [
-        ("UPDATE items_1 SET key = 'z' WHERE key = 'd'", "d"),
-        ("UPDATE contents SET payload = '4' WHERE payload = '3'", "e"),
-        ("DELETE FROM items_1 WHERE key = 'd'", "d"),
+        ("UPDATE items_1 SET key = 'z' WHERE key = 'd'", "d", 3),
+        ("UPDATE contents SET payload = '4' WHERE payload = '3'", "e", 4),
+        ("DELETE FROM items_1 WHERE key = 'd'", "d", 3),
     ],
 )
-def test_rows_that_are_damaged_in_the_catalog_are_lost_alone(tmp_path: Path, statement: str, lost: str) -> None:
-    """One bad row of the catalog costs one item."""
+def test_rows_that_are_damaged_in_the_catalog_are_lost_alone(
+    tmp_path: Path, statement: str, lost: str, row: int
+) -> None:
+    """One bad row of the catalog costs one item, and is named by its number: its key may be the wrong one."""
     held = make(tmp_path / "old.softkv", "label")
     sql(tmp_path / "old.softkv", statement)
-    assert repair(tmp_path / "old.softkv", tmp_path / "new.softkv").lost == 1
+    done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
+    assert (done.lost, done.missing) == (1, (row,))
     with Store.open(tmp_path / "new.softkv") as store:
         assert set(held) - set(without_numbers(contents(store))) == {lost}
         assert store.check().ok
@@ -122,7 +128,7 @@ def test_a_damaged_label_costs_the_items_that_carry_it(tmp_path: Path) -> None:
     sql(tmp_path / "old.softkv", "UPDATE labels SET label = 'w' WHERE label = 'z'")
     done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
     with Store.open(tmp_path / "new.softkv") as store:
-        assert done.lost == 1
+        assert (done.lost, done.missing) == (1, ("d",))
         assert "d" not in store
         assert {store.get(name).value for name in store.keys()} == {"x", "y"}  # noqa: SIM118 - not a mapping
 
@@ -168,7 +174,9 @@ def test_a_catalog_that_counts_too_many_rows_does_not_fill_the_memory(tmp_path: 
     """The files say how many there can be; what they hold is saved."""
     path = closed_fruit(tmp_path / "old")
     forge(path, "generations", rows=2**53)
-    assert repair(path, tmp_path / "new").saved <= 3
+    done = repair(path, tmp_path / "new")
+    assert done.saved <= 3
+    assert done.saved + len(done.missing) <= 3
 
 
 def test_a_store_that_is_being_written_can_be_saved(tmp_path: Path) -> None:
@@ -198,10 +206,34 @@ def test_many_items_are_saved_in_their_order(tmp_path: Path) -> None:
         names = list(store.keys())
     sql(tmp_path / "old", "UPDATE items_2 SET born = 0 WHERE key = '11'")
     repaired = repair(tmp_path / "old", tmp_path / "new")
-    assert (repaired.saved, repaired.lost) == (count - 2, 1)
+    assert (repaired.saved, repaired.lost, len(repaired.missing)) == (count - 2, 1, 1)
     with Store.open(tmp_path / "new") as store:
         assert list(store.keys()) == [name for name in names if name != "11"]
         assert store.check().ok
+
+
+def test_what_was_lost_is_named_also_without_a_key(tmp_path: Path) -> None:
+    """By its number; the dead are not missed, and a name needs nothing but the catalog."""
+    make(tmp_path / "old", "vector")
+    (tmp_path / "old" / GENERATION / "values.vector").unlink()
+    done = repair(tmp_path / "old", tmp_path / "new")
+    assert (done.saved, done.lost, sorted(map(str, done.missing))) == (0, 4, ["#3", "a", "d", "e"])
+
+
+def test_many_that_are_lost_are_named_beside_records_that_are_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found apart, however they lie among each other."""
+    monkeypatch.setattr(import_module("softkv.storage.repair"), "_BATCH", 10)
+    with Store.open(tmp_path / "old", "c") as store:
+        store.append(vectors(100), np.arange(100.0), keys=[f"key {i}" for i in range(100)])
+    (tmp_path / "old" / GENERATION / "keys.f32").unlink()
+    sql(tmp_path / "old", "UPDATE items_1 SET ordinal = 7 WHERE row % 9 = 0")
+    sql(tmp_path / "old", "DELETE FROM items_1 WHERE row BETWEEN 40 AND 43")
+    done = repair(tmp_path / "old", tmp_path / "new")
+    unknown = {*range(0, 100, 9), *range(40, 44)}
+    assert list(done.missing) == [i if i in unknown else f"key {i}" for i in range(100)]
+    assert (done.saved, done.lost) == (0, 100)
 
 
 VALUES = {
@@ -273,6 +305,7 @@ def test_one_bad_row_of_the_catalog_does_not_cost_the_others(tmp_path: Path, sta
         return
     repaired = repair(path, tmp_path / "new")
     assert not repaired.report.ok
+    assert len(repaired.missing) == repaired.lost
     if lost == "all":
         expected = {}
     assert good(tmp_path / "new") == {name: item for name, item in expected.items() if name != lost}

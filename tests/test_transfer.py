@@ -7,6 +7,7 @@ import struct
 import sys
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from softkv.errors import (
 from softkv.storage import Snapshot, Store, ValueKind
 from softkv.transfer import FORMATS, export, lines, load, portions
 from softkv.transfer.decimals import rows_as_json
+from softkv.transfer.header import LONGEST_HEADER, MOST_CARRIED, Header
 
 from . import stores
 from .test_docs import failures
@@ -708,7 +710,14 @@ def header_in(path: Path, given: bytes) -> Path:
         ({"key_width": "2"}, "widths are '2'"),
         ({"value_width": 2}, "width 1, not 2"),
         ({"kind": None, "key_width": None, "value_width": None}, "not of what kind"),
-        (b" " * ((1 << 22) + 1), "longer than"),
+        (b" " * (LONGEST_HEADER + 1), "longer than"),
+        (b'{"softkv":[' + b"1," * (1 << 21) + b"1]}", "more than 1,048,576 values"),
+        ({"format": 2}, "fields"),
+        ({"files": {}}, "fields"),
+        ({"format": 2, "files": []}, "files is a list"),
+        ({"format": 2, "files": {"a": [1]}}, "expected an object of texts"),
+        ({"format": 2, "files": {"a": "a=b"}}, "'a' is not in base64"),
+        ({"format": 2, "files": {"": ""}}, "cannot name an index file"),
     ],
     ids=lambda given: str(given)[:40],
 )
@@ -723,10 +732,54 @@ def test_a_bad_header_is_refused(
 
 
 @every_format
+def test_files_go_along_and_do_not_depend_on_rows(tmp_path: Path, fruit: Store, new: Store, suffix: str) -> None:
+    """Bytes under names, of any content, beside other settings; they are index files of the store that is loaded."""
+    files = {"one": bytes(range(256)) * 9, "two / \N{SNOWMAN}": b""}
+    path = exported(fruit, tmp_path / f"all{suffix}", files=files, settings={"names": "one"})
+    assert load(path, new) == 3
+    assert new.settings == {"names": "one"}
+    with new.snapshot() as snapshot:
+        found = [snapshot.index(name) for name in files]
+        assert [bytes(one.read()) for one in found if one is not None] == list(files.values())
+    assert new.check().ok
+
+
+@every_format
+def test_as_many_bytes_as_a_header_takes_go_along(tmp_path: Path, fruit: Store, new: Store, suffix: str) -> None:
+    """And one more is refused before anything is written."""
+    content = np.random.default_rng(0).bytes(MOST_CARRIED)
+    with fruit.snapshot() as snapshot, pytest.raises(InputError, match="do not fit"):
+        export(snapshot, tmp_path / f"none{suffix}", files={"large": content, "more": b"x"})
+    assert not (tmp_path / f"none{suffix}").exists()
+    load(exported(fruit, tmp_path / f"all{suffix}", files={"large": content}), new)
+    with new.snapshot() as snapshot:
+        found = snapshot.index("large")
+        assert found is not None
+        assert found.read() == content
+
+
+@every_format
+def test_the_header_that_is_accepted_is_gone_by(tmp_path: Path, fruit: Store, new: Store, suffix: str) -> None:
+    """It may be refused before anything is written, and have other settings and files."""
+
+    def refuse(header: Header) -> Header:
+        assert new.commit == 0
+        raise KeyError(*header.files)
+
+    path = exported(fruit, tmp_path / f"all{suffix}", files={"one": b"1"}, settings={"a": 1})
+    with pytest.raises(KeyError, match="one"):
+        load(path, new, accept=refuse)
+    assert new.commit == 0
+    load(path, new, accept=lambda header: replace(header, settings={"b": 2}, files={}))
+    with new.snapshot() as snapshot:
+        assert (snapshot.settings, snapshot.index("one")) == ({"b": 2}, None)
+
+
+@every_format
 def test_a_newer_format_is_refused_with_its_number(tmp_path: Path, new: Store, suffix: str) -> None:
     """Whatever else a newer header holds, the message names the number and what to install."""
-    given = json.dumps({"softkv": {"format": 2, "new": "field"}}).encode()
-    with pytest.raises(FormatTooNew, match=r"format 2.*up to 1.*pip install"):
+    given = json.dumps({"softkv": {"format": 3, "new": "field"}}).encode()
+    with pytest.raises(FormatTooNew, match=r"format 3.*up to 2.*pip install"):
         load(header_in(tmp_path / f"new{suffix}", given), new)
 
 

@@ -20,10 +20,9 @@ from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
 from softkv.database.view import Findings, View
-from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError, StoreExists
+from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
 from softkv.storage import Added, Item, Report, Store
 from softkv.storage.locks import opened
-from softkv.transfer import load
 
 
 def open(  # noqa: A001 - softkv.open, as in dbm
@@ -72,20 +71,6 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         store.close()
         raise
     return db
-
-
-def import_from(file: str | os.PathLike[str], path: str | os.PathLike[str], *, progress: Progress | None = None) -> int:
-    """Make a new store of what `export` wrote; returns how many items it has. A failure leaves no store behind."""
-    store = Store.open(path, "c")
-    with store:
-        if len(store) or store.commit:
-            raise StoreExists(f"{store.path} is a store already. Import into a new one.")
-        try:
-            return load(file, store, progress=progress)
-        except BaseException:
-            store.close()
-            Store.erase(store.path)
-            raise
 
 
 class SoftKV(Upkeep, MutableMapping[str, Value]):

@@ -11,6 +11,7 @@ Does not learn it (training.py), nor compare by it (maths/metric.py).
 Shapes: n rows, d key width, r rank of the metric.
 """
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,9 +27,11 @@ from softkv.index.encoding import decoded, encoded
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Matrix, Metric, Row
 from softkv.storage import Snapshot
+from softkv.storage.index_files import IndexFile
 from softkv.storage.layout import Rows
 
 PREFIX = "projection-"  # of its file; the rest is its number
+TOGETHER = 50_000  # keys that are read together
 AGAIN = "Fit it again (`softkv fit`), drop it (`softkv fit --drop`), or ask without it (projection=False)."
 
 
@@ -56,6 +59,17 @@ class Learned:
         """The same for some of the rows."""
         return replace(self, numbers=self.numbers[rows])
 
+    def with_numbers(self, snapshot: Snapshot) -> "Learned":
+        """With the numbers of all rows of a snapshot: those that are known, and the others worked out."""
+        starts = range(len(self.numbers), snapshot.rows, TOGETHER)
+        rows = (np.arange(start, min(start + TOGETHER, snapshot.rows)) for start in starts)
+        more = [self.metric.numbers(snapshot.vectors(some)) for some in rows]
+        return replace(self, numbers=np.concatenate([self.numbers, *more])) if more else self
+
+    def without_numbers(self) -> "Learned":
+        """As it holds for keys in any order: the numbers are worked out anew where they are needed."""
+        return self.of_rows(np.empty(0, np.int64))
+
     def features(self, vectors: Matrix) -> npt.NDArray[np.float64]:
         """Vectors as the plane sees them, (n, d)."""
         found: npt.NDArray[np.float64] = (vectors.astype(np.float64) - self.metric.centre) / self.units
@@ -74,13 +88,15 @@ class Learned:
         try:
             factors, centre, units, numbers = (arrays[name] for name in ("factors", "centre", "units", "numbers"))
             directions, ridge, learned = bool(facts["directions"]), facts["ridge"], dict(facts["learned"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise IndexDamaged(f"the learned projection lacks {error}. {AGAIN}") from error
+            learned["items"] = int(learned.get("items", 0))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise IndexDamaged(f"the learned projection cannot be read ({error}). {AGAIN}") from error
         shapes = [factors.shape[1:], centre.shape, units.shape]
         if factors.ndim != 2 or shapes != [(key_width,)] * 3 or numbers.ndim != 1 or len(numbers) > rows:
             raise IndexDamaged(f"the learned projection is not one of keys of width {key_width}. {AGAIN}")
         right = all(one.dtype == np.float32 and np.isfinite(one).all() for one in (factors, centre, units, numbers))
-        if not right or not (units > 0).all() or not (ridge is None or (isinstance(ridge, float) and ridge > 0)):
+        flat = ridge is None or (isinstance(ridge, float) and 0 < ridge < math.inf)
+        if not right or not flat or not (units > 0).all() or (directions and centre.any()):
             raise IndexDamaged(f"the learned projection holds what is no number. {AGAIN}")
         return cls(Metric(factors, centre, directions), numbers, units, ridge, learned)
 
@@ -98,25 +114,24 @@ class Projections:
         with self._lock:
             if self._learned is None or self._file != (name, snapshot.generation):
                 self._learned, self._file = read(snapshot, name), (name, snapshot.generation)
-            known = len(self._learned.numbers)
-            if known < snapshot.rows:
-                more = self._learned.metric.numbers(snapshot.vectors(np.arange(known, snapshot.rows)))
-                self._learned = replace(self._learned, numbers=np.concatenate([self._learned.numbers, more]))
+            self._learned = self._learned.with_numbers(snapshot)
             return self._learned
 
 
 def read(snapshot: Snapshot, name: str) -> Learned:
     """The metric of this name, as it was written."""
     assert snapshot.layout is not None
-    file = snapshot.index(name)
+    return read_file(snapshot.index(name), snapshot.path, snapshot.layout.key_width)
+
+
+def read_file(file: IndexFile | None, path: str, key_width: int) -> Learned:
+    """The metric in a file of the store at this path."""
     if file is None:
-        raise IndexDamaged(f"the projection that {snapshot.path} has learned is not there any more. {AGAIN}")
+        raise IndexDamaged(f"the projection that {path} has learned is not there any more. {AGAIN}")
     try:
-        return Learned.decoded(file.read(), rows=file.rows, key_width=snapshot.layout.key_width)
+        return Learned.decoded(file.read(), rows=file.rows, key_width=key_width)
     except (IndexDamaged, FormatTooNew) as error:
-        raise IndexDamaged(
-            f"the projection that {snapshot.path} has learned cannot be used: {error} {AGAIN}"
-        ) from error
+        raise IndexDamaged(f"the projection that {path} has learned cannot be used: {error} {AGAIN}") from error
     finally:
         file.close()
 

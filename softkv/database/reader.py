@@ -14,6 +14,7 @@ import numpy as np
 
 from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
 from softkv.database import asking
+from softkv.database.carrying import export_to
 from softkv.database.columns import Columns
 from softkv.database.embedding import Embedding
 from softkv.database.evaluating import evaluate
@@ -25,7 +26,6 @@ from softkv.database.view import View
 from softkv.errors import KeyMissing, KeyTextError, KindError, ShapeError
 from softkv.maths.heads import Heads
 from softkv.storage import Item
-from softkv.transfer import export
 
 Value = Any  # a float, a label or text, or a vector of float32
 AT_ONCE = 1000  # items that are read together
@@ -267,7 +267,7 @@ class Reader(Mapping[str, Value]):
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Write everything to one .jsonl, .parquet or .npz file for `softkv import`; returns how many items."""
-        return export(self._view().snapshot, path, force=force, progress=progress)
+        return export_to(self._view().snapshot, path, force=force, progress=progress)
 
     # Defaults
 

@@ -5,8 +5,10 @@ Goes on where it was interrupted. Readers see the old vectors until all are ther
 Only items whose text is known can be embedded again: bare vectors make it refuse before anything is written.
 """
 
+import warnings
 from dataclasses import replace
 
+from softkv.database.carrying import LearnedNotCarried
 from softkv.database.embedding import Given, Progress
 from softkv.database.profile import Profile
 from softkv.embedders import DEFAULT, Identity, find
@@ -29,10 +31,11 @@ def reembed(store: Store, embedder: Given, progress: Progress | None) -> int:
         embedder = known.name if known else None
     found = find(embedder or DEFAULT)
     kept = Profile.of(store.settings)
-    # What was learned speaks of the old vectors.
     wanted = replace(kept, embedder=Identity.of(found), temperature=kept.chosen_temperature, projection=None)
     if begun is None:
         _refuse_bare(store)
+        if kept.projection is not None:
+            _say_what_is_forgotten(store)
     is_text = store.layout is not None and store.layout.kind is ValueKind.TEXT
     rebuild = store.rebuild(
         key_width=found.width, value_width=found.width if is_text else None, settings=wanted.settings()
@@ -58,3 +61,13 @@ def _refuse_bare(store: Store) -> None:
             f"{bare:,} of {len(order):,} items were given as bare vectors, so there is no text to embed again. Delete "
             "them, or add them anew with texts=. Nothing was written."
         )
+
+
+def _say_what_is_forgotten(store: Store) -> None:
+    """What was learned is about the old vectors."""
+    warnings.warn(
+        f"what {store.path} has learned (`fit`) is about its present vectors, and is forgotten once all items are "
+        "embedded anew. Learn again then.",
+        LearnedNotCarried,
+        stacklevel=4,
+    )

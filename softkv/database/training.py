@@ -132,15 +132,10 @@ def _lowest_log_mass(metric: Metric, vectors: Matrix, seed: int) -> float | None
 
 def _keep(store: Store, lock: threading.RLock, view: View, learned: Learned) -> None:
     """Write it down, with the numbers of all keys, and compare by it from now on."""
-    snapshot = view.snapshot
-    numbers = [
-        learned.metric.numbers(snapshot.vectors(np.arange(start, min(start + MOST, snapshot.rows))))
-        for start in range(0, snapshot.rows, MOST)
-    ]
-    learned = replace(learned, numbers=np.concatenate(numbers))
+    learned = learned.with_numbers(view.snapshot)
     with lock:
         with store.snapshot() as now:
-            if now.generation != snapshot.generation:
+            if now.generation != view.snapshot.generation:
                 raise StoreError(f"{store.path} was compacted while it learned. Fit it again.")
         name = PREFIX + secrets.token_hex(8)
         # The settings name the file once it is there, so no reader is ever without it.

@@ -13,7 +13,7 @@ Does not learn (learning/fitting.py), and keeps no numbers of keys (database/lea
 Shapes: b queries, n keys, d key width, r rank of the metric.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,13 @@ class Metric:
     def numbers(self, keys: Matrix) -> Row:
         """The number b of each key, (n,)."""
         found = np.empty(len(keys), np.float32)
+        exact = replace(self, factors=self.factors.astype(np.float64))
         for start in range(0, len(keys), BLOCK):
-            found[start : start + BLOCK] = _halves(self.projected(keys[start : start + BLOCK]))
+            # Rounded once, from float64. Sums in float32 depend on which keys are multiplied together, and then a key
+            # has another number when it was added alone, and a copy of the store answers otherwise.
+            with np.errstate(over="ignore", invalid="ignore"):
+                projected = exact.projected(keys[start : start + BLOCK].astype(np.float64))
+                found[start : start + BLOCK] = -0.5 * np.einsum("ij,ij->i", projected, projected)
         return found
 
     def queries(self, queries: Matrix) -> tuple[Matrix, Row]:

@@ -61,8 +61,14 @@ class Survey:
     standing: Standing | None = None
     unfinished: int | None = None  # the generation of a rebuild
     good: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+    alive: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # live by either record; more rows than good
     arenas: list[Arena] = field(default_factory=list)
     labels: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> Mask:
+        """For each row, also those that the files are too short for, whether it is live and cannot be believed."""
+        return self.alive & ~np.pad(self.good, (0, len(self.alive) - len(self.good)))
 
     def close(self) -> None:
         """Close what was opened."""
@@ -253,7 +259,8 @@ def _window_problem(arena: Arena, catalog: Catalog, generation: int, window: int
 def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
     """Every row of the roster, and the bitmaps of the dead beside it."""
     report, roster = found.report, Roster(catalog, standing.generation)
-    rows = len(found.good)
+    rows = min(standing.rows, catalog.most_rows())
+    found.alive = np.zeros(rows, np.bool_)
     try:
         recorded = catalog.dead(standing).live(rows)
     except SoftKVError as error:
@@ -269,7 +276,10 @@ def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
             unsure = start + np.flatnonzero(sound & (alive != recorded[start:stop]))
             report.findings.append(f"{_rows(unsure)} live in one record and dead in the other")
             sound &= alive == recorded[start:stop]
-        found.good[start:stop] &= sound & alive
+        good = found.good[start:stop]
+        known = present | (np.arange(stop - start) < len(good))  # by the catalog or by a file
+        found.alive[start:stop] = known & (alive if recorded is None else recorded[start:stop] | (alive & sound))
+        good &= (sound & alive)[: len(good)]
 
 
 def _survey_labels(found: Survey, catalog: Catalog) -> None:

@@ -86,7 +86,8 @@ class IndexFile:
         if self._problem:
             self._let_go()
             raise IndexDamaged(
-                f"{self.path} {self._problem}. It is derived, so nothing is lost: build the index again."
+                f"{self.path} {self._problem}. It comes from the items, of which none is lost: build the index again, "
+                "or fit again if it is a projection."
             )
         return self.size
 

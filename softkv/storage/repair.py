@@ -1,36 +1,51 @@
 """Save what is good of a damaged store: write the rows that check out to a new one, in their order.
 
-Never touches the old store, and never guesses: a row with one doubtful byte stays behind and is counted.
+Never touches the old store, and never guesses: a row with one doubtful byte stays behind, and its item is named.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from softkv.errors import StoreDamaged, StoreExists
-from softkv.storage import opening
+from softkv.storage import index_files, opening
 from softkv.storage.checking import Report, Survey, survey
+from softkv.storage.index_files import IndexFile
 from softkv.storage.layout import Rows, ValueKind
 from softkv.storage.loading import loaded
+from softkv.storage.patience import Endless
 from softkv.storage.roster import Entry, Roster
 from softkv.storage.store import Store
 
 _BATCH = 10_000
 
+Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None], Store], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was saved: the report on the old store, and how many items were good and how many were not."""
+    """What was saved: the report on the old store, and how many items were good and how many were not.
+
+    `missing` has the key or `#<number>` of each item that was lost, or the number of its row where the catalog does not
+    say what lay there. There are fewer than were lost where the catalog does not even say which rows there were.
+    """
 
     report: Report
     saved: int
     lost: int
+    missing: tuple[str | int, ...] = ()
 
 
-def repair(path: str | os.PathLike[str], new: str | os.PathLike[str]) -> Repaired:
-    """Write the good items of the store at `path` to a new store. Items without a key get new numbers."""
+def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: Carrying | None = None) -> Repaired:
+    """Write the good items of the store at `path` to a new store. Items without a key get new numbers.
+
+    Settings come along, and index files do not. Where `carry` is given, it is handed the settings, a function that
+    finds an index file of the old store by its name, and the new store, and writes what it wants of them.
+    """
     target = os.path.abspath(os.fspath(new))
     if not opening.is_vacant(target):
         raise StoreExists(f"{target} is there already; repairing writes to a new place and overwrites nothing")
@@ -38,12 +53,39 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str]) -> Repaire
     try:
         if found.catalog is None or found.head is None or (found.head.generation and found.standing is None):
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
+        roster = Roster(found.catalog, found.head.generation)
         with Store.open(target, "c") as store, found.catalog.connection.reading():
-            saved = _save(found, Roster(found.catalog, found.head.generation), store)
-            store.configure(loaded(found.standing.settings if found.standing else found.head.settings, "the settings"))
-        return Repaired(found.report, saved, (found.standing.tally.count if found.standing else 0) - saved)
+            saved = _save(found, roster, store)
+            settings = loaded(found.standing.settings if found.standing else found.head.settings, "the settings")
+            if carry is None:
+                store.configure(settings)
+            else:
+                carry(settings, partial(_index_file, found), store)
+            missing = _names(roster, np.flatnonzero(found.lost))
+        lost = max((found.standing.tally.count if found.standing else 0) - saved, len(missing))
+        return Repaired(found.report, saved, lost, tuple(missing))
     finally:
         found.close()
+
+
+def _index_file(found: Survey, name: str) -> IndexFile | None:
+    assert found.catalog is not None
+    assert found.head is not None
+    return index_files.find(found.catalog, found.report.path, found.head.generation, name, found.head.number)
+
+
+def _names(roster: Roster, rows: Rows) -> list[str | int]:
+    """What the items in these rows are called; the number of the row where its record is damaged or missing."""
+    if not len(rows):
+        return []
+    if len(rows) <= _BATCH:
+        try:
+            return [entry.name for entry in roster.entries(rows)]
+        except StoreDamaged as error:
+            if len(rows) == 1 or isinstance(error, Endless):
+                return list(rows.tolist())
+    middle = len(rows) // 2
+    return _names(roster, rows[:middle]) + _names(roster, rows[middle:])
 
 
 def _save(found: Survey, roster: Roster, store: Store) -> int:

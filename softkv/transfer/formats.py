@@ -17,7 +17,7 @@ from softkv.transfer.portions import Place, Portion, Progress
 class Format:
     """How a store becomes a file, how its items are read back, and how one of them is named in a message."""
 
-    write: Callable[[BinaryIO, Snapshot, Progress], None]
+    write: Callable[[BinaryIO, Snapshot, Header, Progress], None]
     read: Callable[[BinaryIO, str], tuple[Header, Iterator[Portion]]]
     place: Place
 

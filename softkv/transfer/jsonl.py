@@ -19,9 +19,8 @@ def place(number: int) -> str:
     return f"line {number + 2}"
 
 
-def write(file: BinaryIO, snapshot: Snapshot, progress: Progress) -> None:
+def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress) -> None:
     """Write a store."""
-    header = Header.of(snapshot)
     file.write(header.text().encode() + b"\n")
     for portion in of_snapshot(snapshot):
         for line in _lines(portion):

@@ -21,7 +21,6 @@ LONGEST_LINE = 1 << 28  # bytes; the longest item a store can hold fits, were ev
 _SUSPECT = 1 << 22  # bytes from which on a line is looked at before it is read
 _MOST_PARTS = 2 * WIDEST + LONGEST_PAYLOAD + 100  # numbers, names and texts in one line
 _NUMBERS = frozenset((int, float))
-_LISTED = b",[{"
 
 
 def read(file: BinaryIO, path: str, place: Place, count: int) -> Iterator[tuple[Record, int]]:
@@ -93,7 +92,7 @@ def _found(record: Record, name: str) -> str:
 def _record(line: bytes, place: str) -> Record:
     if len(line) > LONGEST_LINE:
         raise BadRecord(f"{place}: the line is longer than {LONGEST_LINE:,} bytes, which no item is")
-    if len(line) > _SUSPECT and _parts(line) > _MOST_PARTS:
+    if len(line) > _SUSPECT and notation.holds_more(line, _MOST_PARTS):
         raise BadRecord(f"{place}: the line holds more than {_MOST_PARTS:,} values, which no item does")
     try:
         found = notation.read(line.decode())
@@ -103,13 +102,3 @@ def _record(line: bytes, place: str) -> Record:
     if not isinstance(found, dict):
         raise BadRecord(f"{place}: this is {notation.kind_of(found)}; expected one object per line")
     return found
-
-
-def _parts(line: bytes) -> int:
-    """About how many values a line holds: a few bytes each in the file, but tens or hundreds in memory."""
-    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    quotes = bare.count(b'"')
-    if quotes > 2 * _MOST_PARTS:
-        return quotes
-    outside = b"".join(bare.split(b'"')[::2])
-    return sum(outside.count(byte) for byte in _LISTED)

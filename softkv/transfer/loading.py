@@ -23,13 +23,15 @@ def load(
     into: Store,
     *,
     format: str | None = None,  # noqa: A002 - the word for it
+    accept: Callable[[Header], Header] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Read all items and the settings of an exported file into a new, empty store; returns how many items.
 
     Items go in batch by batch, the settings with the first. A file that is damaged is a BadRecord that says where; of
-    that batch nothing is written, those before it stay. Items without a key get new numbers. `progress` is called with
-    the items done and all there are.
+    that batch nothing is written, those before it stay. Items without a key get new numbers. Files of the header
+    become index files, once there are rows. `accept` is shown the header before anything is written: it may raise, and
+    returns the header to go by. `progress` is called with the items done and all there are.
     """
     given = disk.place(path)
     chosen = format_of(given, format)
@@ -37,8 +39,11 @@ def load(
         raise StoreExists(f"{into.path} has items already, or had; read the file into a new store")
     with disk.opened(given) as file:
         header, portions = chosen.read(file, given)
+        header = header if accept is None else accept(header)
         for portion in portions:
             _append(into, portion, header, given, chosen.place)
+            for name, content in header.files.items() if portion.start == 0 else ():
+                into.put_index(name, content)
             if progress is not None:
                 progress(portion.start + len(portion), header.items)
         if not header.items:

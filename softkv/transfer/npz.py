@@ -6,10 +6,12 @@ than its size. No member is ever unpickled: only the three types that stores hol
 """
 
 import io
+import itertools
 import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -35,9 +37,9 @@ def place(number: int) -> str:
 # Writing
 
 
-def write(file: BinaryIO, snapshot: Snapshot, progress: Progress) -> None:
+def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress) -> None:
     """Write a store, one member after the other."""
-    header, layout, told = Header.of(snapshot), snapshot.layout, _Thirds(progress, len(snapshot))
+    layout, told = snapshot.layout, _Thirds(progress, len(snapshot))
     with zipfile.ZipFile(file, "w") as archive:
         with _member(archive, HEADER) as member:
             member.write(header.text().encode())
@@ -126,7 +128,8 @@ def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
         held = _listed(archive, path)
         _require(HEADER in held, path, f"it has no {HEADER}, so it is not an export of a store")
         with archive.open(HEADER) as member:
-            header = Header.parse(member.read(LONGEST_HEADER + 1), f"{path}, {HEADER}")
+            pieces = itertools.islice(iter(partial(member.read, 1 << 20), b""), (LONGEST_HEADER >> 20) + 1)
+            header = Header.parse(b"".join(pieces), f"{path}, {HEADER}")
         _require(held == _expected(header.layout), path, f"it holds {sorted(held)}; expected "
                  f"{sorted(_expected(header.layout))}")  # fmt: skip
         for name in sorted(held):

@@ -41,9 +41,9 @@ def _arrow() -> Any:
 # Writing
 
 
-def write(file: BinaryIO, snapshot: Snapshot, progress: Progress) -> None:
+def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress) -> None:
     """Write a store, in row groups of a bounded size."""
-    arrow, header = _arrow(), Header.of(snapshot)
+    arrow = _arrow()
     schema = _schema(arrow, snapshot.layout).with_metadata({_METADATA: header.text().encode()})
     plain = ["value"] if snapshot.layout and snapshot.layout.kind is ValueKind.LABEL else False
     options = {"use_dictionary": plain, "write_statistics": False, "write_page_checksum": True}

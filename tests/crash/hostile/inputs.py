@@ -1,5 +1,6 @@
 """Files that are given to `add` and `import`: bombs, lies, pickles, and texts that are none."""
 
+import base64
 import gzip
 import io
 import json
@@ -65,7 +66,25 @@ def _fail(why: str) -> None:
 def exported(**lies: Any) -> str:
     """The first line of an export."""
     fields = {"format": 1, "kind": "number", "key_width": 4, "value_width": 1, "items": 1, "settings": {}} | lies
-    return json.dumps(fields) + "\n"
+    return json.dumps({"softkv": fields}) + "\n"
+
+
+def learned(content: str, **lies: Any) -> str:
+    """The first line of an export whose store has learned this, and an item."""
+    settings = {"value": "number", "compatibility": "gaussian", "projection": "p"}
+    item = {"value": 1.0, "vector": [1, 2, 3, 4]}
+    return exported(format=2, settings=settings, files={"p": content}, **lies) + json.dumps(item) + "\n"
+
+
+def projection(facts: Any, arrays: Any) -> str:
+    """A projection with this header and ones as numbers, in base64."""
+    header = json.dumps({"facts": facts, "arrays": arrays}).encode()
+    head = b"softkv index\n" + struct.pack("<QQ", 2, len(header)) + header
+    return base64.b64encode(head + struct.pack("<1000f", *[1.0] * 1000)).decode()
+
+
+FACTS = {"directions": False, "ridge": None, "learned": {}}
+NAMES = ("factors", "centre", "units", "numbers")
 
 
 # Texts
@@ -158,6 +177,19 @@ for name, content in {
     "a header that lies about items": exported(items=(1 << 63) - 1),
     "a header of a width of 2^60": exported(key_width=1 << 60),
     "a header of settings of a path": exported(items=0, settings={"embedder": "../../etc"}),
+    "a projection of nothing": learned(""),
+    "a projection that is no base64": learned("?" * 1000),
+    "a projection of fifty megabytes": learned("A" * (50 << 20)),
+    "a projection of a million files": exported(format=2, files={str(n): "" for n in range(1_000_000)}),
+    "a projection of a rank of 2^60": learned(
+        projection(FACTS, {name: ["float32", [1 << 60, 4] if name == "factors" else [4]] for name in NAMES})
+    ),
+    "a projection of no rank": learned(
+        projection(FACTS, {name: ["float32", [1 << 40, 0] if name == "factors" else [0]] for name in NAMES})
+    ),
+    "a projection of texts": learned(projection({**FACTS, "ridge": "x"}, {name: ["float32", [4]] for name in NAMES})),
+    "a projection of deep facts": learned(projection({**FACTS, "learned": {"items": [[]]}}, {})),
+    "a projection of names alone": learned(projection([], [])),
     "true for a number": '{"key": "a", "value": true}\n',
     "a key that is a number": '{"key": 1e400, "value": 1}\n',
     "a key that is a list": '{"key": ["a"], "value": 1}\n',

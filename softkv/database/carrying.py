@@ -1,0 +1,162 @@
+"""What a store has learned, on its way into another store: by an export and its import, and by a repair.
+
+The metric travels as the bytes of its file, without the numbers of the keys: these are worked out from the keys that
+arrive, and come out as they were. What cannot travel is said, before a file is written, and the settings that do travel
+do not name it, so that the new store answers.
+
+Does not learn (training.py), and knows no format of a file (transfer/).
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from softkv.database.embedding import Progress
+from softkv.database.learned import Learned, read, read_file
+from softkv.database.profile import Profile
+from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
+from softkv.storage import Repaired, Snapshot, Store
+from softkv.storage import repair as repair_items
+from softkv.storage.index_files import IndexFile
+from softkv.transfer import export, header, load
+
+Path = str | os.PathLike[str]
+Settings = dict[str, Any]
+
+EMPTY = "there are no items that it could be about."
+
+
+class LearnedNotCarried(UserWarning):
+    """What a store has learned (`fit`) does not come along."""
+
+
+def export_to(snapshot: Snapshot, path: Path, *, force: bool, progress: Progress | None) -> int:
+    """Write all of a snapshot to one file, with what the store has learned; returns how many items."""
+    settings, files = snapshot.settings, dict[str, bytes]()
+    name = Profile.of(settings).projection
+    if name is not None:
+        try:
+            files[name] = _packed(snapshot, name)
+        except IndexDamaged as error:
+            _warn(f"{snapshot.path} is exported without what it has learned: {error}")
+            settings = _unlearned(settings)
+    return export(snapshot, path, force=force, settings=settings, files=files, progress=progress)
+
+
+def _packed(snapshot: Snapshot, name: str) -> bytes:
+    """The metric as it travels, or an error that says why it cannot."""
+    if not len(snapshot):
+        raise IndexDamaged(EMPTY)
+    packed = b"".join(read(snapshot, name).without_numbers().encoded())
+    if len(packed) > header.MOST_CARRIED:
+        most = f"a file takes {header.MOST_CARRIED:,}"
+        raise IndexDamaged(f"it has {len(packed):,} bytes, and {most}. Fit with a lower rank.")
+    return packed
+
+
+def import_from(file: Path, path: Path, *, progress: Progress | None = None) -> int:
+    """Make a new store of what `export` wrote; returns how many items it has. A failure leaves no store behind."""
+    arrived: list[tuple[Settings, Learned]] = []
+
+    def accept(head: header.Header) -> header.Header:
+        learned = _learned_in(head, os.fspath(file))
+        if learned is not None:
+            arrived.append((head.settings, learned))
+        return replace(head, settings=_unlearned(head.settings), files={})
+
+    with Store.open(path, "c") as store:
+        if len(store) or store.commit:
+            raise StoreExists(f"{store.path} is a store already. Import into a new one.")
+        try:
+            count = load(file, store, accept=accept, progress=progress)
+            for settings, learned in arrived:
+                with _naming(os.fspath(file)):
+                    _settle(store, settings, learned)
+            return count
+        except BaseException:
+            store.close()
+            Store.erase(store.path)
+            raise
+
+
+def _learned_in(head: header.Header, file: str) -> Learned | None:
+    """What an export holds of what its store had learned; refused when that cannot be about its items."""
+    try:
+        name = Profile.of(head.settings).projection
+    except StoreDamaged as error:
+        raise BadRecord(f"{file}: the settings in its header are none of a store ({error.__cause__})") from error
+    unknown = sorted(head.files.keys() - {name})
+    if unknown:
+        raise BadRecord(f"{file}: its header has a file {unknown[0]!r}, which its settings do not name")
+    if name is None:
+        return None
+    if name not in head.files or not head.items or head.layout is None:
+        _warn(
+            f"{file} does not hold what its store had learned, so the new one compares as if nothing had been learned. "
+            "Export it again, or learn anew (`softkv fit`)."
+        )
+        return None
+    with _naming(file):
+        return Learned.decoded(memoryview(head.files[name]), rows=0, key_width=head.layout.key_width)
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """Around what reads a metric that came in a file: its errors are those of the file."""
+    try:
+        yield
+    except (IndexDamaged, FormatTooNew) as error:
+        raise BadRecord(f"{file}: {error}") from error
+
+
+def repair(path: Path, new: Path) -> Repaired:
+    """Write the good items of the store at `path` to a new store, with what it has learned.
+
+    >>> import softkv, tempfile, os
+    >>> from softkv.database import repair
+    >>> folder = tempfile.mkdtemp()
+    >>> with softkv.open(os.path.join(folder, "old.softkv")) as db:
+    ...     db["a large house"] = 2450
+    >>> done = repair(os.path.join(folder, "old.softkv"), os.path.join(folder, "new.softkv"))
+    >>> done.saved, done.lost, done.missing
+    (1, 0, ())
+    """
+
+    def carry(settings: Settings, index: Callable[[str], IndexFile | None], store: Store) -> None:
+        name = settings.get("projection")
+        if not isinstance(name, str):
+            return store.configure(settings)
+        try:
+            if store.layout is None:
+                raise IndexDamaged(EMPTY)
+            learned = read_file(index(name), os.fspath(path), store.layout.key_width)
+            _settle(store, settings, learned.without_numbers())
+        except IndexDamaged as error:
+            _warn(f"{store.path} was made without what the old store has learned: {error}")
+            store.configure(_unlearned(settings))
+
+    return repair_items(path, new, carry=carry)
+
+
+def _settle(store: Store, settings: Settings, learned: Learned) -> None:
+    """Let a store that has all its items compare as was learned, and have these settings."""
+    with store.snapshot() as snapshot:
+        whole = learned.with_numbers(snapshot)
+    if not np.isfinite(whole.numbers).all():
+        raise IndexDamaged("the learned projection leads beyond the range of numbers for these keys.")
+    # The settings name the file once it is there, so no reader is ever without it.
+    store.put_index(settings["projection"], whole.encoded())
+    store.configure(settings)
+
+
+def _unlearned(settings: Settings) -> Settings:
+    return {name: one for name, one in settings.items() if name != "projection"}
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, LearnedNotCarried, stacklevel=4)
