@@ -7,7 +7,7 @@ filters are drawn; a finding tells the seed it comes from.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import estimating, indexing
+from softkv.database import estimating, import_from, indexing
 from softkv.maths import lookup
 
 Wide = np.ndarray  # of long doubles
@@ -40,6 +40,12 @@ class Drawn:
     indexed: bool = False
     met: Counter[str] = field(default_factory=Counter)  # how many answers of each kind of error there were
     planes: Any = None  # (queries, logits, store) -> heights and spreads, where numbers are read off planes
+
+    def __enter__(self) -> "Drawn":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.db.close()
 
 
 def size(rng: np.random.Generator, most: int) -> float:
@@ -287,6 +293,38 @@ def _alone(store: Drawn, queries: np.ndarray, options: dict[str, Any], found: An
     apart = np.linalg.norm(np.ravel(alone.value - found.value[one]).astype(np.float64))
     if not apart <= alone.error + found.error[one]:
         yield f"{store.told}, query {one}: alone {alone.value} ± {alone.error}, among {len(queries)} {found.value[one]}"
+
+
+def lost(store: Drawn, folder: Path) -> Iterator[str]:
+    """What an export to one of the formats, read into a new store, does not bring along."""
+    file = folder / f"all.{store.rng.choice(['jsonl', 'npz', 'parquet'])}"
+    store.db.export(file)
+    import_from(file, folder / "copy")
+    queries, options, _ = questions(store)
+    options |= {"tolerance": 0.0, "show": 0}
+    with softkv.open(folder / "copy", "r") as copy:
+        for mine, others in zip(store.db.select(), copy.select(), strict=True):
+            same = all(np.array_equal(*pair) for pair in ((mine.vector, others.vector), (mine.value, others.value)))
+            if (mine.key, mine.payload) != (others.key, others.payload) or not same:
+                yield f"{store.told}, {file.suffix}: {mine} became {others}"
+        told = [
+            (one.compatibility, one.temperature, one.value_kind, one.projection)
+            for one in (store.db.info(), copy.info())
+        ]
+        if told[0] != told[1]:
+            yield f"{store.told}, {file.suffix}: {told[0]} became {told[1]}"
+        for temperature in (options["temperature"], None):
+            try:
+                found, again = (
+                    db.lookup(queries, **{**options, "temperature": temperature}) for db in (store.db, copy)
+                )
+            except softkv.errors.NotFinite:
+                continue
+            if found.labels is not None:  # the copy knows none that no item has
+                found = replace(found, value=found.value[:, [found.labels.index(one) for one in again.labels]])
+            apart = np.linalg.norm((found.value - again.value).reshape(len(queries), -1).astype(np.float64), axis=1)
+            if not (apart <= found.error + again.error).all():
+                yield f"{store.told}, {file.suffix}: {found.value} became {again.value}"
 
 
 def small_blocks(rng: np.random.Generator, patch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import estimating
-from softkv.database.handle import import_from
+from softkv.database import estimating, import_from
 from softkv.database.profile import Profile, Temperature
 from softkv.errors import StoreDamaged
 

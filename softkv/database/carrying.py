@@ -19,6 +19,7 @@ import numpy as np
 from softkv.database.embedding import Progress
 from softkv.database.learned import Learned, read, read_file
 from softkv.database.profile import Profile
+from softkv.database.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items
@@ -35,10 +36,13 @@ class LearnedNotCarried(UserWarning):
     """What a store has learned (`fit`) does not come along."""
 
 
-def export_to(snapshot: Snapshot, path: Path, *, force: bool, progress: Progress | None) -> int:
-    """Write all of a snapshot to one file, with what the store has learned; returns how many items."""
-    settings, files = snapshot.settings, dict[str, bytes]()
-    name = Profile.of(settings).projection
+def export_to(view: View, path: Path, *, force: bool, progress: Progress | None) -> int:
+    """Write all of a store to one file, with its temperature and what it has learned; returns how many items."""
+    snapshot, profile, files = view.snapshot, view.profile, dict[str, bytes]()
+    if len(snapshot) and profile.compatibility is not None:
+        # One by rule is found on a sample of rows, which lie elsewhere in another store: it would not be found again.
+        profile = replace(profile, temperature=view.temperature(profile.compatibility))
+    settings, name = profile.settings(), profile.projection
     if name is not None:
         try:
             files[name] = _packed(snapshot, name)

@@ -267,7 +267,7 @@ class Reader(Mapping[str, Value]):
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Write everything to one .jsonl, .parquet or .npz file for `softkv import`; returns how many items."""
-        return export_to(self._view().snapshot, path, force=force, progress=progress)
+        return export_to(self._view(), path, force=force, progress=progress)
 
     # Defaults
 
