@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from softkv.errors import BadRecord
-from softkv.portrait import BAR, bar, harmless, short
+from softkv.portrait import BAR, as_json, bar, harmless, short
 
 from .wording import in_options
 
@@ -61,7 +61,7 @@ def tell(text: str) -> None:
 def print_json(record: Any) -> None:
     """One line of JSON."""
     # JSON has a way of its own to spell what a terminal would obey.
-    click.echo(json.dumps(record, ensure_ascii=False, default=_as_list).translate(_IN_JSON))
+    click.echo(as_json(record).translate(_IN_JSON))
 
 
 def print_records(records: Iterable[Record], columns: Sequence[str], form: str | None, *, plain: str) -> None:

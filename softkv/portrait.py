@@ -5,6 +5,7 @@ Knows answers only by their fields. Does not look anything up.
 
 import html
 import json
+import math
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -194,8 +195,20 @@ def _contributor_as_dict(one: Contributor) -> dict[str, Any]:
 
 
 def as_json(plain: Any) -> str:
-    """Plain Python as one line of JSON."""
-    return json.dumps(plain, ensure_ascii=False)
+    """Plain Python, with arrays as lists, as one line of JSON; null stands for what is no number, or has no end."""
+    try:
+        return json.dumps(plain, ensure_ascii=False, allow_nan=False, default=_plain)
+    except ValueError:
+        return json.dumps(_finite(plain), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(plain: Any) -> Any:
+    plain = _plain(plain)
+    if isinstance(plain, dict):
+        return {name: _finite(one) for name, one in plain.items()}
+    if isinstance(plain, (list, tuple)):
+        return [_finite(one) for one in plain]
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def as_frame(answers: list[Answer]) -> Any:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from softkv.database.question import Question
 from softkv.database.view import Reach, View
-from softkv.maths.blending import RUN
+from softkv.maths.blending import CANCELLED, RUN
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found
@@ -30,6 +30,8 @@ from softkv.storage import ValueKind
 UNIT = 2.0**-24  # the rounding of one operation in float32
 DOUBLE = 2.0**-53  # that of one in float64
 LEAST = 2.0**-149  # the least number above 0 of float32
+ROOT = 2.0**-511  # numbers below it have squares that float64 cannot hold
+SEEN = CANCELLED**-0.5  # how far, in spreads, the mean of a query is from the number that it is counted from, at most
 EXPONENTIAL = 2.0  # such roundings of a weight itself, however small its logit
 HEAVY = 40.0  # logits below the best row within which rows are scored without cancellation
 WEIGHED = 104.0  # logits below the best row within which a row has a weight that float32 can hold
@@ -115,7 +117,7 @@ def _reach(view: View, values: npt.NDArray[Any], question: Question, *, gathered
     if gathered:
         return Reach.of(values)
     if view.layout.kind is ValueKind.NUMBER and question.heads is None:
-        return Reach(np.zeros(1), math.sqrt(view.snapshot.rows) * view.snapshot.value_scale)
+        return Reach(np.zeros(1), math.sqrt(view.snapshot.rows) * (view.snapshot.value_scale + ROOT))
     return view.reach
 
 
@@ -127,10 +129,15 @@ def _spread(view: View, found: Found, reach: Reach, heads: Heads | None) -> Any:
     if view.layout.kind is ValueKind.LABEL:
         return np.sqrt(np.maximum(1.0 - (value**2).sum(-1), 0.0))
     if found.spread is not None:
-        spread = np.asarray(found.spread, np.float64)[..., 0]
-        return np.where(np.isnan(spread), np.inf, spread) + DOUBLE * view.snapshot.rows * np.abs(value[..., 0])
+        return _spread_of_numbers(found) + DOUBLE * view.snapshot.rows * np.abs(value[..., 0])
     apart = ((value - reach.middle) ** 2).sum(-1)
-    return np.sqrt(np.maximum(reach.radius**2 - apart, 0.0) + UNIT * reach.radius**2)
+    doubt = UNIT * reach.radius * (reach.radius + 2.0 * float(np.linalg.norm(reach.middle)))
+    return np.sqrt(np.maximum(reach.radius**2 - apart, 0.0) + doubt)
+
+
+def _spread_of_numbers(found: Found) -> Floats:
+    spread = np.asarray(found.spread, np.float64)[..., 0]
+    return np.where(np.isnan(spread), np.inf, spread) + ROOT  # squares that are no number, and those that are nothing
 
 
 def _lost(view: View, question: Question) -> float:
@@ -155,11 +162,12 @@ def _exchanged(found: Found, moved: Floats) -> Any:
 def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
     """What the sums themselves lose, (b,)."""
     rows, value = view.snapshot.rows, np.linalg.norm(np.asarray(found.value, np.float64), axis=-1)
-    if found.spread is not None:
-        spread = np.asarray(found.spread, np.float64)[..., 0]
-        return DOUBLE * (4.0 + math.sqrt(rows)) * (value + np.where(np.isnan(spread), np.inf, spread))
+    if found.spread is not None:  # sums are counted from means, so that only those of blocks are as large as the values
+        spread = _spread_of_numbers(found)
+        return DOUBLE * ((16.0 + rows / 16.0) * value + rows / 8.0 * SEEN * spread)
     longest = reach.radius + float(np.linalg.norm(reach.middle))
-    terms = 0.0 if view.layout.kind is ValueKind.LABEL else math.sqrt(min(rows, RUN))
+    # Terms that are nearly equal are rounded the same way, some lanes at a time.
+    terms = 0.0 if view.layout.kind is ValueKind.LABEL else min(rows, RUN) / 8.0
     tiny = LEAST * rows * math.sqrt(len(reach.middle))
     return UNIT * (4.0 * value + (4.0 + terms) * gain * longest) + gain * tiny
 

@@ -47,16 +47,17 @@ def rehearsed(
     parts, best, depths = [], [], []
     for start in range(0, len(queries), step):
         some = queries[start : start + step]
-        rehearsal = _Rehearsal(quick, units, some, temperatures, scale)
 
         def told(done: int, total: int, start: int = start, count: int = len(some)) -> None:
             if progress is not None:
                 progress(start * total + done * count, len(queries) * total)
 
-        rehearsal.read(offsets, rows, counted, told)
-        parts.append(rehearsal.compared())
-        best.append(rehearsal.peaks + added[start : start + step])
-        depths.append(rehearsal.depths(offsets))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is never promised
+            rehearsal = _Rehearsal(quick, units, some, temperatures, scale)
+            rehearsal.read(offsets, rows, counted, told)
+            parts.append([np.where(np.isnan(x), np.inf, x) for x in rehearsal.compared()])
+            best.append(rehearsal.peaks + added[start : start + step])
+            depths.append(rehearsal.depths(offsets))
     doubts, errors, log_masses, surprises = (
         np.concatenate(x, axis=1, dtype=np.float32) for x in zip(*parts, strict=True)
     )

@@ -122,8 +122,12 @@ def assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, *, s
 def _assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, show: int) -> Estimate:
     lists, wanted = index.lists, tolerance * arena.scale
     tilt, squares = tilted(lists, asked.vectors.astype(np.float64)), isinstance(arena.values, Numbers)
-    unread = (lists.counts > 0)[None, :].copy()
-    near = _opened(index, arena, asked, [np.flatnonzero(~unread[0])], show)
+    unread, tail = (lists.counts > 0)[None, :].copy(), _tail(index, arena, asked, show)
+
+    def opened() -> Near:
+        return _and(_opened(index, arena, asked, [np.flatnonzero(~unread[0])], show), tail, show)
+
+    near = opened()
     while True:
         far = bounded(lists, tilt, unread, squares=squares)
         far = replace(far, blend=replace(far.blend, peak=far.blend.peak + asked.added))
@@ -137,11 +141,8 @@ def _assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, sho
         unread[0, more] = False
         if lists.counts[~unread[0]].sum() > MOST * lists.counts.sum():
             return Estimate(near, near.blend, np.full(1, np.inf), np.full(1, np.inf), np.zeros(1, np.bool_))
-        near = _opened(index, arena, asked, [np.flatnonzero(~unread[0])], show)
-    blend = merge(near.blend, far.blend)
-    found = Estimate(near, blend, error, far.log_mass_error(near.blend), np.ones(1, np.bool_))
-    found = _with_tail(index, arena, asked, found, show)
-    return replace(found, sure=found.sure & (found.error <= wanted))
+        near = opened()
+    return Estimate(near, merge(near.blend, far.blend), error, far.log_mass_error(near.blend), error <= wanted)
 
 
 def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:
@@ -238,25 +239,30 @@ def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
 
 
 def _with_tail(index: ListIndex, arena: Arena, asked: Asked, found: Estimate, show: int) -> Estimate:
-    """With the rows of no list, which are read by everybody."""
-    everybody = np.arange(len(found.error))
-    strangers = [Run(0, len(index.strangers), everybody)] if len(index.strangers) else []
-    behind = [Run(index.known, arena.rows, everybody)] if index.known < arena.rows else []
-    if not strangers and not behind:
-        return found
-    arena.verify(behind)
-    tail = read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show)
-    tail = _and(tail, _gathered(arena, asked, index.strangers, strangers, show), show)
-    if not tail.scored.any():
+    """Estimates with the rows of no list."""
+    tail = _tail(index, arena, asked, show)
+    if tail is None or not tail.scored.any():
         return found
     blend = merge(found.blend, tail.blend)
     # What is wrong in the lists counts by their share, which is larger where their mass is larger than estimated; and
-    # so does their mass against the values of the others.
+    # so does their mass against the values of the others. An error without end is no error: such a query is not sure.
     share = np.exp(np.minimum(found.blend.log_mass - blend.log_mass, 0.0))
     apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
-    grown = share * np.expm1(np.minimum(found.log_mass_error, 50.0))
+    grown = share * np.expm1(found.log_mass_error)
     error = (share + grown) / (1.0 + grown) * found.error + grown * apart
-    return Estimate(_and(found.near, tail, show), blend, error, np.log1p(grown), found.sure)
+    return Estimate(_and(found.near, tail, show), blend, error, np.log1p(grown), found.sure & np.isfinite(grown))
+
+
+def _tail(index: ListIndex, arena: Arena, asked: Asked, show: int) -> Near | None:
+    """The rows of no list, which are read by every query; None where there are none."""
+    everybody = np.arange(len(asked.vectors))
+    strangers = [Run(0, len(index.strangers), everybody)] if len(index.strangers) else []
+    behind = [Run(index.known, arena.rows, everybody)] if index.known < arena.rows else []
+    if not strangers and not behind:
+        return None
+    arena.verify(behind)
+    tail = read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show)
+    return _and(tail, _gathered(arena, asked, index.strangers, strangers, show), show)
 
 
 def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Array]:

@@ -157,11 +157,10 @@ def _through_all(
     sums, squares = np.zeros((len(log_mass), 2 + 2 * width + width * (width + 1) // 2)), np.zeros(len(log_mass))
     for first in range(0, len(keys), BLOCK):
         rows = slice(first, first + BLOCK)
-        weights = np.exp(scorer(keys[rows], first).astype(np.float64) - log_mass[:, None])
+        logits = scorer(keys[rows], first).astype(np.float64) - log_mass[:, None]
+        weights = np.exp(logits if seen is None else np.where(seen[:, rows], logits, -np.inf))
         if shares is not None:
             weights = weights * shares[rows]
-        if seen is not None:
-            weights = np.where(seen[:, rows], weights, 0.0)
         known, apart = features(keys[rows]), numbers[rows].astype(np.float64) - means[:, None]
         lifted, ones = weights * apart, np.ones((len(known), 1))
         sums += np.hstack([lifted @ ones, weights @ known, lifted @ known, weights @ _products(known), weights @ ones])

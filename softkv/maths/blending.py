@@ -20,7 +20,7 @@ from softkv.maths.arrays import Array, DType, Library, library_of
 from softkv.maths.weighting import NEVER, Weights, weigh
 
 RUN = 1024  # rows that one float32 may add up
-CANCELLED = 2.0**-20  # a sum of squares that is less than this share of those it is the difference of is summed anew
+CANCELLED = 2.0**-28  # a sum of squares that is less than this share of those it is the difference of is summed anew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,29 +226,42 @@ class Numbers:
         """The blend of these values."""
         library = library_of(weights.weights)
         double, numbers = library.double(weights.weights), library.double(self.array)
-        mass, total = double.sum(-1), double @ numbers
-        square = _squares_about_means(library, double, numbers, mass, total)
-        return Blend(weights.peak, mass, total, weights.excess, square)
+        mass = double.sum(-1)
+        means = library.constant(double @ numbers) / _divisor(library.constant(mass))[..., None]
+        # Counted from the mean of the means, which one far value of little weight does not move.
+        middle = (means.sum(-2) / max(1, means.shape[-2]))[..., None, :]
+        apart = numbers - middle
+        first, second = double @ apart, double @ (apart * apart)
+        total, square = middle * mass[..., None] + first, second - first * first / _divisor(mass)[..., None]
+        cancelled = library.true_indices((square < second * CANCELLED).reshape(-1))
+        if len(cancelled):
+            total, square = _about_own_means(library, double, numbers, means, total, square, cancelled)
+        # The difference is a sum of squares: only its rounding can be negative, and then it is nothing.
+        return Blend(weights.peak, mass, total, weights.excess, library.maximum(square, 0.0))
 
 
-def _squares_about_means(library: Library, weights: Array, numbers: Array, mass: Array, total: Array) -> Array:
-    """The sums of weight x (number - mean)², about the mean of each query: (..., b, n) x (..., n, 1) -> (..., b, 1).
+def _about_own_means(
+    library: Library, weights: Array, numbers: Array, means: Array, total: Array, square: Array, queries: Array
+) -> tuple[Array, Array]:
+    """Sums and squares (..., b, 1), with those of some queries, by flat number, taken anew about the mean of each.
 
-    Squares taken from one number for all queries are two matrix products, but their difference from the square of the
-    mean cancels where means are far apart beside the spreads around them: then each query has a pass of its own. That
-    number is the mean of the means, which one far value of little weight does not move.
+    Where means are far apart beside the spreads around them, squares counted from one number for all queries cancel.
+    One query after the other: its numbers then stay in the cache.
     """
-    mass = _divisor(mass)[..., None]
-    means = library.constant(total / mass)
-    apart = numbers - (means.sum(-2) / max(1, means.shape[-2]))[..., None, :]
-    first, second = weights @ apart, weights @ (apart * apart)
-    square = second - first * first / mass
-    if bool((square < second * CANCELLED).any()):
-        own = numbers.swapaxes(-1, -2) - means  # (..., b, n)
-        first = library.multiply_total(weights, own)[..., None]
-        square = library.multiply_total(weights * own, own)[..., None] - first * first / mass
-    # The difference is a sum of squares: only its rounding can be negative, and then it is nothing.
-    return library.maximum(square, 0.0)
+    (count, width), shape = weights.shape[-2:], means.shape
+    columns = library.spread_out(numbers, (*weights.shape[:-2], width, 1)).reshape(-1, width)
+    weights, means = weights.reshape(-1, width), means.reshape(-1, 1)
+    sums, squares = [], []
+    for query in queries.tolist():
+        weight, own = weights[query], columns[query // count] - means[query]
+        mass, first, second = weight.sum(), weight @ own, weight @ (own * own)
+        sums.append(means[query] * mass + first)
+        squares.append((second - first * first / mass).reshape(1))
+
+    def with_those(known: Array, fresh: list[Array]) -> Array:
+        return library.put(library.copy(known.reshape(-1, 1)), queries, library.join(fresh, 0)[:, None]).reshape(shape)
+
+    return with_those(total, sums), with_those(square, squares)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

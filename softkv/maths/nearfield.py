@@ -167,8 +167,9 @@ class _Flat:
             sums[:, seen : seen + len(block)] = part.mass[:, None], part.value, part.square
             seen += len(block)
         masses, means, squares = sums[:, :, 0]
-        total = self._by_query(masses * means)
-        apart = means - (total / np.where(mass > 0, mass, 1.0))[self.queries]
+        rough = self._by_query(masses * means) / np.where(mass > 0, mass, 1.0)
+        apart = means - rough[self.queries]  # to many runs of numbers far from zero this gives their last digits back
+        total = rough * mass + self._by_query(masses * apart)
         return total[:, None], self._by_query(squares + masses * apart * apart)[:, None]
 
 
