@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from softkv.database.learned import PREFIX, Learned
 from softkv.database.profile import Profile, Temperature
+from softkv.database.targets import targets_of
 from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
@@ -85,7 +86,7 @@ def learn(
     """Learn a metric from the items, or from queries whose answers are known, and remember it if it is better."""
     started, snapshot = time.monotonic(), view.snapshot
     rows = _drawn(view, seed)
-    items = Examples(snapshot.vectors(rows), _values(view, rows))
+    items = Examples(snapshot.vectors(rows), _columns(view, rows))
     asking = _asking(view, queries, targets)
     directions = view.profile.compatibility == "cosine"
     if directions and asking is not None and not asking.vectors.any(1).all():
@@ -250,12 +251,17 @@ def _require_enough(view: View, items: int) -> None:
 
 def _values(view: View, rows: Rows) -> npt.NDArray[Any]:
     """What is to be predicted: codes of labels, or vectors, counted from their middle so that no digits are lost."""
-    values = view.snapshot.values(rows)
+    columns = _columns(view, rows)
     if view.layout.kind is ValueKind.LABEL:
-        return values
-    columns = values.reshape(len(values), -1).astype(np.float64)
+        return columns
     centred: npt.NDArray[Any] = (columns - columns.mean(0)).astype(np.float32)
     return columns if view.layout.kind is ValueKind.NUMBER else centred
+
+
+def _columns(view: View, rows: Rows) -> npt.NDArray[Any]:
+    """The codes of labels (n,), or float64 values (n, p)."""
+    values = view.snapshot.values(rows)
+    return values if view.layout.kind is ValueKind.LABEL else values.reshape(len(values), -1).astype(np.float64)
 
 
 def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
@@ -266,22 +272,16 @@ def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
     vectors = np.asarray(queries, np.float32)
     if not np.isfinite(vectors).all():
         raise ShapeError("expected queries to learn from as finite vectors. Leave those with inf or NaN out.")
-    if len(vectors) < FEWEST or len(targets) != len(vectors):
+    wanted = targets_of(view, targets)
+    if len(vectors) < FEWEST or len(wanted) != len(vectors):
         raise ShapeError(
-            f"expected at least {FEWEST} queries and a target for each, got {len(vectors)} queries and {len(targets)} "
+            f"expected at least {FEWEST} queries and a target for each, got {len(vectors)} queries and {len(wanted)} "
             "targets."
         )
-    if view.labels is not None:
-        codes = {label: code for code, label in enumerate(view.labels)}
-        unknown = [one for one in targets if one not in codes]
-        if unknown:
-            raise InputError(f"no item has the label {unknown[0]!r}, which a query should get. Leave such queries out.")
-        return Examples(vectors, np.array([codes[one] for one in targets], np.int32))
-    values = np.asarray(targets, np.float64).reshape(len(vectors), -1)
-    width = 1 if view.layout.kind is ValueKind.NUMBER else view.layout.value_width
-    if values.shape[1] != width or not np.isfinite(values).all():
-        raise ShapeError(f"expected finite targets of width {width}, got shape {np.shape(targets)}.")
-    return Examples(vectors, values)
+    if view.labels is not None and (wanted < 0).any():
+        unknown = list(targets)[int(np.flatnonzero(wanted < 0)[0])]
+        raise InputError(f"no item has the label {unknown!r}, which a query should get. Leave such queries out.")
+    return Examples(vectors, wanted.astype(np.int32) if view.labels is not None else wanted.reshape(len(wanted), -1))
 
 
 def _checked_rank(view: View, rank: int | None) -> int:

@@ -44,6 +44,7 @@ from softkv.doors.memory import Memory, require_rows
 from softkv.doors.parts import for_queries, in_parts, no_later
 from softkv.doors.taken import TOGETHER, Projecting, names_of, of_columns, require_names, tensor_of
 from softkv.doors.weighing import weighed
+from softkv.maths.tensors import TORCH
 
 KEPT = 1 << 26  # numbers that are kept for the way back, at most
 PER_WEIGHT = 3  # of them, for the weight of a row for a query; with k twice as many
@@ -190,7 +191,8 @@ class SoftKVLayer(nn.Module):
     @property
     def temperature(self) -> Tensor:
         """What scores are divided by."""
-        return self.log_temperature.exp()
+        wide: Tensor = TORCH.double(self.log_temperature)  # of tiny vectors it lies below float32, its gradient beyond
+        return wide.exp()
 
     def __len__(self) -> int:
         return len(self.memory)
