@@ -821,3 +821,18 @@ def test_gradients_of_tiny_temperatures_are_those_at_one(name: str, size: float)
             assert temperature.grad.dtype == wide
     for usual, sized in zip(slopes[0], slopes[1], strict=False):
         torch.testing.assert_close(sized.double(), usual.double(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_query_that_is_taken_in_parts_is_named_by_its_number_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that may see no row, by a mask or a bias, and one that is not a number."""
+    monkeypatch.setattr(door, "KEPT", 400)  # a few queries at a time
+    layer = SoftKVLayer(torch.randn(20, 3), torch.randn(20))
+    queries, mask = torch.randn(30, 3), torch.ones(30, 20, dtype=torch.bool)
+    mask[25:] = False
+    with pytest.raises(errors.AllMasked, match=r"query 25 may see no row"):
+        layer(queries, mask=mask)
+    with pytest.raises(errors.AllMasked, match=r"query 25 may see no row"):
+        layer(queries, bias=torch.zeros(30, 20).masked_fill(~mask, -torch.inf))
+    queries[26] = torch.nan
+    with pytest.raises(errors.NotFinite, match=r"queries\[26\]"):
+        layer(queries)

@@ -136,5 +136,6 @@ def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
 
 def gain_of(heads: Heads) -> float:
     """How much further apart answers may be than the means that heads project to them."""
+    heads = heads.like(np.empty(0), np.float64)
     inner = math.sqrt(len(heads)) if heads.w_v is None else float(np.linalg.norm(np.asarray(heads.w_v)))
     return inner * (1.0 if heads.w_o is None else float(np.linalg.norm(np.asarray(heads.w_o))))

@@ -140,6 +140,8 @@ class NumPy:
             x = np.asarray(given)
         except ValueError as error:
             raise ShapeError(f"expected rows of one width, got {error}. Make all rows as long as the first.") from None
+        except (TypeError, RuntimeError) as error:  # a tensor with a gradient, or on a GPU, beside NumPy arrays
+            raise KindError(f"expected an array of NumPy beside others, got {error}. Or pass tensors alone.") from None
         if x.dtype.kind not in "fiub":
             raise KindError(f"expected an array of real numbers, got {x.dtype}. Convert it, or pass labels as values.")
         return x

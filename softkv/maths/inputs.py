@@ -138,8 +138,8 @@ def refuse_all_masked(seen: Array, first: int) -> None:
     empty = library_of(seen).true_indices((seen == 0).reshape(-1))
     if len(empty):
         raise AllMasked(
-            f"query {first + int(empty[0]) % seen.shape[-1]} may see no row: all are masked or have a bias of -inf "
-            f"({len(empty)} such queries). Leave these queries out, or allow them at least one row."
+            f"query {first + int(empty[0]) % seen.shape[-1]} may see no row: all are masked or have a bias of "
+            "-inf. Leave such queries out, or allow them at least one row."
         )
 
 
