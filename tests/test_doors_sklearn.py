@@ -595,3 +595,28 @@ def test_a_path_holds_features_of_any_size(tmp_path: Path, size: float) -> None:
     with pytest.raises(errors.NotFinite, match="Scale the vectors"):
         SoftKVRegressor(path=tmp_path / "gone").fit(samples * 1e-60, heights)
     assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("fails", ["weights", "temperature", "samples", "path"])
+@pytest.mark.parametrize("model", [SoftKVRegressor, SoftKVClassifier, SoftKVTransformer])
+def test_a_fit_that_fails_leaves_what_was_fitted_before(tmp_path: Path, model: Any, fails: str) -> None:
+    """Predictions, attributes and the number of features are those of the fit before; unfitted stays unfitted."""
+    wanted = {SoftKVRegressor: Y[:, 0], SoftKVClassifier: LABELS, SoftKVTransformer: None}[model]
+    fitted = model(temperature=1.0).fit(X, wanted)
+    before, answers = dict(vars(fitted)), fitted.decision_evidence(ASKED)
+    weights = None
+    for one in (fitted, model()):
+        known = dict(vars(one))
+        if fails == "weights":
+            weights = -np.ones(len(X))
+        elif fails == "temperature":
+            one.set_params(temperature=-1.0)
+        elif fails == "path":
+            one.set_params(path=tmp_path / "nowhere" / "s")
+        known.update(one.get_params())
+        more = np.hstack([X, X])
+        with pytest.raises((errors.SoftKVError, ValueError)):
+            one.fit(np.full_like(more, np.nan) if fails == "samples" else more, wanted, sample_weight=weights)
+        assert vars(one) == known
+    assert fitted.n_features_in_ == before["n_features_in_"] == 3
+    np.testing.assert_array_equal(fitted.decision_evidence(ASKED), answers)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from softkv.database import intake
+from softkv.database.aside import put_back, require_nothing_kept
 from softkv.database.embedding import Embedding, Given, Progress
 from softkv.database.profile import Profile, Temperature, checked_temperature
 from softkv.database.reader import Reader, Value
@@ -22,6 +23,7 @@ from softkv.database.upkeep import Upkeep
 from softkv.database.view import Findings, View
 from softkv.errors import DuplicateKey, KeyMissing, KeyTextError, ShapeError, StoreError, StoreExists
 from softkv.storage import Added, Item, Report, Store
+from softkv.storage.opening import directory_of
 from softkv.transfer import load
 
 
@@ -56,6 +58,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         force: Write even on a network file system, where locks and syncs may not hold.
     """
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
+    _look_beside(path, mode)
     store = Store.open(path, mode, force=force, accept=Profile.of)
     try:
         profile = Profile.of(store.settings)
@@ -67,6 +70,15 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         store.close()
         raise
     return db
+
+
+def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
+    """Put back what an overwriting `made` was stopped over, or to a reader say where it is."""
+    directory = directory_of(path)
+    if mode == "r":
+        require_nothing_kept(directory)
+    elif mode != "n" and not os.path.lexists(directory):
+        put_back(directory)
 
 
 def import_from(file: str | os.PathLike[str], path: str | os.PathLike[str], *, progress: Progress | None = None) -> int:
