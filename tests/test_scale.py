@@ -1,5 +1,6 @@
 """Vectors of any size are compared as ordinary ones are, or refused before they are written."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from softkv import errors, soft_lookup
 from softkv.database import import_from
 from softkv.learning.temperature import typical_temperature
 from softkv.maths.compatibility import COMPATIBILITIES
+from softkv.storage import Store
 from tests import reference
 
 RNG = np.random.default_rng(0)
@@ -154,3 +156,26 @@ def test_values_of_any_size_are_learned_from(tmp_path: Path, size: float) -> Non
                 db.add(vectors=POINTS, values=values * one)
                 losses += [db.fit(planes=False).loss / one**2, db.tune().loss / one**2]
         np.testing.assert_allclose(losses, (losses[:2] * 2)[: len(losses)], rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1e-44, 1e-38, 1e34, 1e38])
+def test_rows_of_sizes_that_are_refused_by_now_can_be_read_all_the_same(tmp_path: Path, name: str, size: float) -> None:
+    """Those of an older store: it opens, is checked and exported, and lookups answer, or say that they cannot."""
+    with Store.open(tmp_path / "a", "c") as store:
+        store.append((POINTS * size).astype(np.float32), HEIGHTS)
+        store.configure({"value": "number", "compatibility": name})
+    with softkv.open(tmp_path / "a") as db:
+        assert db.check().ok
+        assert db.export(tmp_path / "a.npz") == len(db) == 200
+        for ask in (
+            db.lookup,
+            db.compare,
+            lambda query: db.lookup(query, k=3),
+            lambda _: db.tune(),
+            lambda _: db.fit(),
+        ):
+            with suppress(errors.InputError):
+                ask((POINTS[0] * size).astype(np.float32))
+        assert "200" in str(db.info())
+    assert import_from(tmp_path / "a.npz", tmp_path / "b") == 200

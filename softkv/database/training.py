@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.database.intake import SHORTEST
 from softkv.database.learned import PREFIX, Learned
 from softkv.database.profile import Profile, Temperature
 from softkv.database.targets import targets_of
 from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
-from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
+from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST, may_be_read_off
+from softkv.learning.temperature import size_of
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.storage import Store, ValueKind
@@ -33,6 +35,7 @@ from softkv.storage.layout import Rows
 MOST = 50_000  # items that are looked at; of more, so many are drawn
 FEWEST = 20  # items that anything can be learned from
 PAIRS = MOST * MOST  # scores of a pass, at most
+LARGEST = 1e36  # number in a key: differences of larger ones would leave float32
 LARGEST_RANK = 384  # unless another is asked for
 MEASURES = {ValueKind.LABEL: "log-loss", ValueKind.TEXT: "effective number"}
 
@@ -160,7 +163,7 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
     if view.layout.kind is ValueKind.TEXT:
         return _by_rule(view, compatibilities)
     rows = np.flatnonzero(snapshot.live)
-    _require_enough(view, len(rows))
+    _require_learnable(view, len(rows), least=SHORTEST)
     if len(rows) <= MOST:
         keys, values, live = snapshot.vectors(rows), _values(view, rows), None
         who = np.arange(len(rows))
@@ -233,7 +236,7 @@ def checked_ks(given: Any) -> list[int]:
 
 def _drawn(view: View, seed: int) -> Rows:
     rows = np.flatnonzero(view.snapshot.live)
-    _require_enough(view, len(rows))
+    _require_learnable(view, len(rows), least=SMALLEST)
     return drawn(rows, MOST, seed)
 
 
@@ -244,9 +247,16 @@ def drawn(rows: Rows, most: int, seed: int) -> Rows:
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
-def _require_enough(view: View, items: int) -> None:
+def _require_learnable(view: View, items: int, *, least: float) -> None:
     if items < FEWEST:
         raise InputError(f"expected at least {FEWEST} items to learn from, but {view.snapshot.path} has {items}.")
+    (block,) = view.snapshot.blocks(view.snapshot.rows)
+    size = size_of(block.vectors, block.live, COMPATIBILITIES["dot"])
+    if not (size == 0 or least <= size <= LARGEST):
+        raise InputError(
+            f"expected keys of sizes from {least:g} to {LARGEST:g} to learn from, which float32 can divide by and "
+            f"multiply, got {size:g}. Make the store anew from scaled vectors."
+        )
 
 
 def _values(view: View, rows: Rows) -> npt.NDArray[Any]:
