@@ -1,5 +1,7 @@
 """The dictionary side: `get`, `delete`, `list`, `info`, `path`."""
 
+import os
+import sys
 from typing import Any
 
 import click
@@ -79,7 +81,10 @@ def path_(path: str) -> None:
     import softkv
 
     with softkv.open(path, "r") as db:
-        output.echo(db.path)
+        if sys.stdout.isatty():
+            output.echo(db.path)
+        else:  # a script goes on with its bytes, which need not be text
+            click.echo(os.fsencode(db.path))
 
 
 def _record(item: Any) -> dict[str, Any]:

@@ -36,6 +36,16 @@ X, Y = RNG.standard_normal((120, 3)), RNG.standard_normal((120, 2))
 LABELS = np.where(X[:, 0] > 0, "right", "left")
 ASKED = RNG.standard_normal((20, 3))
 
+SIZED: list[dict[str, Any]] = [
+    {},
+    {"compatibility": "cosine"},
+    {"compatibility": "dot"},
+    {"compatibility": "laplace"},
+    {"temperature": 0.5},
+    {"projection": True},
+    {"projection": True, "compatibility": "cosine"},
+]
+
 WEIGHTS_LEAVE_ITEMS_OUT = (
     "the temperature is chosen by leaving samples out, each as a whole, whatever it weighs; "
     "of a sample that stands there twice, one is left to answer. At a given temperature the two are equal, see "
@@ -539,3 +549,74 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delitem(sys.modules, "softkv.doors.sklearn")
     with pytest.raises(errors.MissingExtra, match=r"needs scikit-learn, .* pip install 'softkv\[sklearn\]'$"):
         importlib.import_module("softkv.doors.sklearn")
+
+
+@pytest.mark.parametrize("size", [1e-60, 1e-30, 1e-19, 1e19, 1e30, 1e60])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("options", SIZED, ids=str)
+def test_features_of_any_size_predict_as_ordinary_ones(size: float, dtype: Any, options: dict[str, Any]) -> None:
+    """All three estimators, with a temperature that is chosen or given, or with a projection."""
+    if dtype is np.float32 and not 1e-37 < size < 1e37:
+        return
+    draw = np.random.default_rng(0)
+    samples, asked = draw.uniform(-3, 3, (120, 3)), draw.uniform(-3, 3, (20, 3))
+    heights, weights = np.sin(samples[:, 0]) + samples[:, 1], draw.uniform(0.5, 2, 120)
+    for model, wanted in ((SoftKVRegressor, heights), (SoftKVClassifier, heights > 0), (SoftKVTransformer, None)):
+        some = {name: x for name, x in options.items() if model is not SoftKVTransformer or name != "projection"}
+        found = []
+        for one in (1.0, size):
+            squared = one if some.get("compatibility") == "laplace" else one**2
+            given = some | ({"temperature": 0.5 * squared} if "temperature" in some else {})
+            fitted = model(**given).fit((samples * one).astype(dtype), wanted, sample_weight=weights)
+            queries = (asked * one).astype(dtype)
+            if model is SoftKVTransformer:
+                found.append(fitted.transform(queries) / dtype(one))
+            else:
+                found.append((fitted.predict_proba if model is SoftKVClassifier else fitted.predict)(queries))
+            found.append(fitted.decision_evidence(queries))
+            if not some.get("projection"):
+                degree = {"cosine": 0, "laplace": 1}.get(some.get("compatibility", "gaussian"), 2)
+                found.append(np.array(fitted.temperature_ / one**degree))
+        half = len(found) // 2
+        for usual, sized in zip(found[:half], found[half:], strict=True):
+            np.testing.assert_allclose(sized, usual, rtol=2e-2 if dtype is np.float32 else 1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1e-19, 1e-30, 1e30])
+def test_a_path_holds_features_of_any_size(tmp_path: Path, size: float) -> None:
+    """What float32 can hold is predicted from a store as from memory; what vanishes there is refused, and not made."""
+    draw = np.random.default_rng(0)
+    samples, asked = draw.uniform(-3, 3, (120, 3)), draw.uniform(-3, 3, (20, 3))
+    heights = np.sin(samples[:, 0]) + samples[:, 1]
+    for projection in (False, True):
+        memory = SoftKVRegressor(projection=projection).fit(samples, heights).predict(asked)
+        kept = SoftKVRegressor(projection=projection, path=tmp_path / f"{projection}").fit(samples * size, heights)
+        np.testing.assert_allclose(kept.predict(asked * size), memory, rtol=1e-2, atol=1e-2)
+    with pytest.raises(errors.NotFinite, match="Scale the vectors"):
+        SoftKVRegressor(path=tmp_path / "gone").fit(samples * 1e-60, heights)
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("fails", ["weights", "temperature", "samples", "path"])
+@pytest.mark.parametrize("model", [SoftKVRegressor, SoftKVClassifier, SoftKVTransformer])
+def test_a_fit_that_fails_leaves_what_was_fitted_before(tmp_path: Path, model: Any, fails: str) -> None:
+    """Predictions, attributes and the number of features are those of the fit before; unfitted stays unfitted."""
+    wanted = {SoftKVRegressor: Y[:, 0], SoftKVClassifier: LABELS, SoftKVTransformer: None}[model]
+    fitted = model(temperature=1.0).fit(X, wanted)
+    before, answers = dict(vars(fitted)), fitted.decision_evidence(ASKED)
+    weights = None
+    for one in (fitted, model()):
+        known = dict(vars(one))
+        if fails == "weights":
+            weights = -np.ones(len(X))
+        elif fails == "temperature":
+            one.set_params(temperature=-1.0)
+        elif fails == "path":
+            one.set_params(path=tmp_path / "nowhere" / "s")
+        known.update(one.get_params())
+        more = np.hstack([X, X])
+        with pytest.raises((errors.SoftKVError, ValueError)):
+            one.fit(np.full_like(more, np.nan) if fails == "samples" else more, wanted, sample_weight=weights)
+        assert vars(one) == known
+    assert fitted.n_features_in_ == before["n_features_in_"] == 3
+    np.testing.assert_array_equal(fitted.decision_evidence(ASKED), answers)

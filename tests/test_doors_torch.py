@@ -796,3 +796,43 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, "softkv.doors.torch")
     with pytest.raises(errors.MissingExtra, match=r"needs torch, .* pip install 'softkv\[torch\]'$"):
         importlib.import_module("softkv.doors.torch")
+
+
+@pytest.mark.parametrize("size", [2.0**-100, 2.0**-50, 2.0**-43])
+@pytest.mark.parametrize("name", ["gaussian", "dot", "laplace"])
+def test_gradients_of_tiny_temperatures_are_those_at_one(name: str, size: float) -> None:
+    """The layer's temperature, and one that is handed to soft_lookup, learn of tiny vectors as of ordinary ones."""
+    torch.manual_seed(0)
+    keys, values, queries = torch.randn(50, 3), torch.randn(50), torch.randn(9, 3)
+    slopes = []
+    for one in (1.0, size):
+        squared = one if name == "laplace" else one**2
+        layer = SoftKVLayer(keys * one, values, compatibility=name, temperature=0.5 * squared)
+        asked = (queries * one).requires_grad_()
+        layer(asked).square().sum().backward()
+        slopes.append([layer.log_temperature.grad, asked.grad * one])
+        for wide in (torch.float32, torch.float64):
+            if squared < 1e-37 and wide == torch.float32:
+                continue  # it cannot hold such a temperature
+            temperature = torch.tensor(0.5 * squared, dtype=wide, requires_grad=True)
+            found = softkv.soft_lookup(queries * one, keys * one, values, compatibility=name, temperature=temperature)
+            found.value.square().sum().backward()
+            slopes[-1].append(temperature.grad.double() * squared)
+            assert temperature.grad.dtype == wide
+    for usual, sized in zip(slopes[0], slopes[1], strict=False):
+        torch.testing.assert_close(sized.double(), usual.double(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_query_that_is_taken_in_parts_is_named_by_its_number_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that may see no row, by a mask or a bias, and one that is not a number."""
+    monkeypatch.setattr(door, "KEPT", 400)  # a few queries at a time
+    layer = SoftKVLayer(torch.randn(20, 3), torch.randn(20))
+    queries, mask = torch.randn(30, 3), torch.ones(30, 20, dtype=torch.bool)
+    mask[25:] = False
+    with pytest.raises(errors.AllMasked, match=r"query 25 may see no row"):
+        layer(queries, mask=mask)
+    with pytest.raises(errors.AllMasked, match=r"query 25 may see no row"):
+        layer(queries, bias=torch.zeros(30, 20).masked_fill(~mask, -torch.inf))
+    queries[26] = torch.nan
+    with pytest.raises(errors.NotFinite, match=r"queries\[26\]"):
+        layer(queries)

@@ -1,6 +1,5 @@
 """Opening a database and changing it."""
 
-import contextlib
 import math
 import os
 import tempfile
@@ -456,12 +455,10 @@ def test_a_wish_of_a_reader_leaves_the_rest_to_the_store(tmp_path: Path) -> None
 @pytest.mark.parametrize("scale", [1e-25, 1e-20, 1e18, 1e19, 1e25])
 @pytest.mark.parametrize("compatibility", ["dot", "gaussian", "laplace"])
 def test_keys_of_any_size_can_be_kept_and_closed(tmp_path: Path, compatibility: str, scale: float) -> None:
-    """Where float32 cannot score them, a lookup says so; where it can, the temperature is one it can divide by."""
+    """A lookup answers, a reader finds all of them, and nothing warns."""
     with softkv.open(tmp_path / "s", compatibility=compatibility) as db:
         db.add(vectors=vectors_of(10) * scale, values=np.arange(10.0))
-        assert db.info().temperature >= 1e-36
-        with contextlib.suppress(softkv.errors.NotFinite):
-            assert 0 <= db.lookup(vectors_of(1)[0] * scale).value <= 9
+        assert 0 <= db.lookup(vectors_of(1)[0] * scale).value <= 9
     with softkv.open(tmp_path / "s", "r") as db:
         assert len(db) == 10
 

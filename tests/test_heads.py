@@ -1,12 +1,15 @@
 """Several heads at once: equal to projecting everything, and to torch's own module; and what they refuse."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import softkv
+from softkv import errors, soft_lookup
 from softkv.errors import NotExpressible, NotFinite, ShapeError
 from softkv.maths import lookup as module
 from softkv.maths.blending import Labels, Vectors
@@ -317,3 +320,24 @@ def test_heads_that_are_not_finite_are_refused() -> None:
         lookup(QUERIES, KEYS, Vectors(VALUES), heads=Heads(**{**ARRAYS, "b_k": np.full((2, 3), np.nan)}))
     with pytest.raises(NotFinite, match="w_k of the heads holds NaN"):
         lookup(QUERIES, KEYS, Vectors(VALUES), heads=Heads(**{**ARRAYS, "w_k": np.full((2, 3, 5), np.nan)}))
+
+
+def test_heads_of_a_module_answer_numpy_and_pass_gradients_to_torch(tmp_path: Path) -> None:
+    """Arrays, lists and stores are answered as the module answers; tensors beside them keep their gradients."""
+    torch.manual_seed(0)
+    attention = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    heads, rng = Heads.from_torch(attention), np.random.default_rng(0)
+    queries, keys, values = (rng.standard_normal((rows, 4)).astype(np.float32) for rows in (3, 10, 10))
+    given = [torch.as_tensor(x)[None] for x in (queries, keys, values)]
+    expected = attention(*given, need_weights=False)[0][0].detach().numpy()
+    for asked in (queries, queries.tolist()):
+        found = soft_lookup(asked, keys, values, heads=heads).value
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    with softkv.open(tmp_path / "a") as db:
+        db.add(vectors=keys, values=values)
+        np.testing.assert_allclose(db.lookup(queries, heads=heads).value, expected, atol=1e-5)
+        assert (db.lookup(queries, heads=heads).error > 0).all()
+    soft_lookup(torch.as_tensor(queries), keys, values, heads=heads).value.sum().backward()
+    assert attention.in_proj_weight.grad.abs().sum() > 0
+    with pytest.raises(errors.KindError, match=r"expected an array of NumPy .* requires grad"):
+        soft_lookup(queries, keys, values, bias=torch.zeros(10, requires_grad=True))

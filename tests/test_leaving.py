@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from softkv.learning import leaving
-from softkv.learning.leaving import ABSENT, left_out
+from softkv.learning.leaving import LEAST, left_out
 
 from . import reference
 
@@ -38,7 +38,7 @@ def one_by_one(
         weights /= weights.sum()
         if values.ndim == 1:
             right = sum(w for w, other in zip(weights, others, strict=False) if values[other] == values[item])
-            losses.append(-np.log(right if k is None else max(right, ABSENT)))
+            losses.append(-np.log(max(right, LEAST)))
         else:
             blended = sum(w * values[other] for w, other in zip(weights, others, strict=False))
             losses.append(((blended - values[item]) ** 2).sum())
@@ -131,3 +131,11 @@ def test_rows_that_do_not_count_are_not_seen() -> None:
         rows=len(left),
     )
     assert found.full == pytest.approx(alone.full, rel=1e-9)
+
+
+def test_all_rows_and_as_many_best_rows_lose_alike() -> None:
+    """However cold: where the right label has next to no weight, both count it alike, and no item decides all."""
+    temperatures = np.geomspace(1e-6, 100, 30)
+    losses = left_out(scores, LABELS, np.arange(ITEMS), temperatures, rows=ITEMS, ks=[ITEMS - 1])
+    np.testing.assert_allclose(losses.full, losses.best[ITEMS - 1], rtol=1e-5)
+    assert 5 < losses.full.max() < 16

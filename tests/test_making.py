@@ -1,6 +1,8 @@
 """A new store takes its place when all of it is there, and not before."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -149,3 +151,96 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
         assert held_by(there) == held_by(tmp_path / "link") == {"new": 2.0}
         assert names(Path(elsewhere)) == ["s" * 200]
         assert names(tmp_path) == ["link"]
+
+
+STOPPED = """
+import os, sys
+import softkv
+from softkv.database.making import made
+from softkv.storage import Store
+
+path, moves_before_the_end, erased = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "erase"
+move, moves, erase = Store.move, [], Store.erase
+
+def stopping(source, target):
+    if len(moves) == moves_before_the_end:
+        os._exit(9)
+    moves.append(source)
+    move(source, target)
+
+def erasing(path):
+    if erased:
+        erase(path)
+    os._exit(9)
+
+Store.move, Store.erase = staticmethod(stopping), staticmethod(erasing)
+with made(path, value="number", compatibility="dot", temperature=0.5, overwrite=True) as db:
+    db.add(["new"], [2.0], vectors=[[0.0, 1.0]])
+    if moves_before_the_end < 0:
+        os._exit(9)
+"""
+
+
+def stopped(path: Path, moves: int, how: str = "") -> list[str]:
+    """What lies there when a process that overwrites has died after so many of its two renames; -1 while it fills."""
+    filled(path, "old")
+    died = subprocess.run([sys.executable, "-c", STOPPED, str(path), str(moves), how], check=False)
+    assert died.returncode == 9
+    return names(path.parent)
+
+
+@pytest.mark.parametrize("name", ["s", "l" * 200])
+@pytest.mark.parametrize(("moves", "left"), [(-1, 2), (0, 2), (1, 2), (2, 2)])
+@pytest.mark.parametrize("then", ["made", "w", "c"])
+def test_what_a_death_leaves_beside_the_path_is_put_right(
+    tmp_path: Path, name: str, moves: int, left: int, then: str
+) -> None:
+    """The next to make one there, or to open it, finds the old items, or the new ones once they had their place."""
+    path = tmp_path / name
+    assert len(stopped(path, moves)) == left
+    items = {"new": 2.0} if moves == 2 else {"old": 1.0}
+    if moves == 1:
+        with pytest.raises(errors.StoreNotFound, match=r"it is beside, as .*\.kept-.* mode 'w'"):
+            softkv.open(path, "r")
+    if then != "made":
+        with softkv.open(path, then) as db:
+            assert dict(db) == items
+            assert db.check().ok
+    with pytest.raises(errors.StoreExists, match="holds 1 items"):
+        make(path, overwrite=False)
+    assert names(tmp_path) == [name]
+    assert held_by(path) == items
+    make(path)
+    assert names(tmp_path) == [name]
+
+
+def test_a_death_while_the_old_store_is_erased_leaves_nothing_for_long(tmp_path: Path) -> None:
+    """Nor does one that died twice."""
+    path = tmp_path / "s"
+    assert stopped(path, 2, "erase") == ["s"]
+    stopped(path, 2)
+    stopped(path, -1)
+    assert len(names(tmp_path)) == 2  # the second has removed what the first had left
+    make(path)
+    assert names(tmp_path) == ["s"]
+
+
+def test_what_was_kept_stays_where_something_else_has_come(tmp_path: Path) -> None:
+    """Nothing that was acknowledged is removed, and stores of like names are nobody's business."""
+    path = tmp_path / "s"
+    stopped(path, 1)
+    there = set(names(tmp_path))
+    softkv.open(path, "n").close()
+    filled(tmp_path / ".s.keptx", "mine")
+    make(path)
+    assert set(names(tmp_path)) == {*there, "s", ".s.keptx"}
+    (kept,) = [name for name in there if ".kept-" in name]
+    assert held_by(tmp_path / kept) == {"old": 1.0}
+
+
+def test_what_is_being_made_is_left_alone(tmp_path: Path) -> None:
+    """Two who make a store at one path: the later takes the place, and neither removes what the other fills."""
+    path = tmp_path / "s"
+    make(path, meanwhile=lambda: make(path))
+    assert names(tmp_path) == ["s"]
+    assert held_by(path) == {"new": 2.0}

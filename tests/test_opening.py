@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.database import import_from
+from softkv.database.making import made
 from softkv.errors import (
     AccessRefused,
     FormatTooNew,
@@ -30,6 +32,7 @@ from softkv.errors import (
     StorageFull,
     StoreDamaged,
     StoreError,
+    StoreLocked,
     StoreNotFound,
     WritingUnsupported,
 )
@@ -1291,3 +1294,33 @@ def test_blanks_and_quotes_in_definitions_do_not_matter(tmp_path: Path) -> None:
     with Store.open(path, "w") as store:
         assert len(store) == 3
     assert check(path).ok
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="names there are UTF-8")
+def test_a_directory_need_not_have_a_name_in_utf8(tmp_path: Path) -> None:
+    """A store below one is written, read, checked, exported and moved, and `softkv path` says its bytes."""
+    folder = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
+    os.mkdir(folder)
+    path = os.fsdecode(os.path.join(folder, b"st\xe9.softkv"))
+    with softkv.open(path, compatibility="gaussian") as db:
+        db.add([str(i) for i in range(40)], np.arange(40.0), vectors=vectors(40))
+        db.fit()
+        db.build_index()
+        db.compact()
+        assert path in str(db.info())
+        for form in ("jsonl", "npz", "parquet"):
+            file = os.fsdecode(os.path.join(folder, b"all.")) + form
+            assert db.export(file) == 40
+            import_from(file, file + ".softkv")
+            with softkv.open(file + ".softkv") as again:
+                assert dict(again) == dict(db)
+        with pytest.raises(StoreLocked), softkv.open(os.fsencode(path), "w"):
+            pass
+    with made(path, value="number", compatibility="dot", temperature=1.0, overwrite=True) as db:
+        db.add(["new"], [1.0], vectors=vectors(1))
+    with softkv.open(path, "r") as db:
+        assert dict(db) == {"new": 1.0}
+        assert db.check().ok
+    script = "from softkv_cli.main import main; main()"
+    command = [sys.executable, "-c", script, "path", "--db", os.fsencode(path)]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == os.fsencode(path) + b"\n"

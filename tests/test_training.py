@@ -375,3 +375,57 @@ def test_few_items_teach_nothing(tmp_path: Path) -> None:
         for learn in (db.tune, db.fit):
             with pytest.raises(errors.InputError, match="at least 20 items"):
                 learn()
+
+
+WRONG_TARGETS: list[tuple[str, Any, type[Exception], str]] = [
+    ("number", ["a"] * 30, errors.KindError, "expected targets that are numbers.* got 'a'"),
+    ("number", [None] * 30, errors.KindError, "expected targets that are numbers.* got None"),
+    ("number", [10**400] * 30, errors.KindError, "expected targets that are numbers"),
+    ("number", 3.0, errors.KindError, "expected targets as a list .* got float"),
+    ("number", {"a": 1.0}, errors.KindError, "expected targets as a list .* got dict"),
+    ("number", iter([1.0] * 30), errors.KindError, "expected targets as a list"),
+    ("number", [[1.0]] * 29 + [[1.0, 2.0]], errors.ShapeError, "targets are ragged"),
+    ("number", np.ones((30, 3)), errors.ShapeError, r"targets of shape \('queries',\), got \(30, 3\)"),
+    ("number", [1.0] * 29, errors.ShapeError, "30 queries and 29 targets"),
+    ("number", [float("nan")] * 30, errors.NotFinite, "expected targets within"),
+    ("number", [1e200] * 30, errors.NotFinite, "expected targets within"),
+    ("vector", [1.0] * 30, errors.ShapeError, r"targets of shape \('queries', 2\), got \(30,\)"),
+    ("vector", ["a"] * 30, errors.KindError, "expected targets that are vectors.* got 'a'"),
+    ("label", [1.0] * 30, errors.KindError, "expected labels, which are texts, as targets, got 1.0"),
+    ("label", [{}] * 30, errors.KindError, "expected labels, which are texts, as targets"),
+    ("label", ["True True"] * 29 + ["nowhere"], errors.InputError, "no item has the label 'nowhere'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "targets", "error", "said"), WRONG_TARGETS)
+def test_wrong_targets_are_named_before_anything_is_learned(
+    tmp_path: Path, kind: str, targets: Any, error: type[Exception], said: str
+) -> None:
+    """Of the wrong kind, width, number or size, in `fit` as in `evaluate`; the store stays as it was."""
+    values = {"number": numbers_of(KEYS), "vector": KEYS[:, :2], "label": labels_of(KEYS)}[kind]
+    with softkv.open(tmp_path / "a", value=kind, compatibility="gaussian") as db:
+        db.add(vectors=KEYS, values=values)
+        with pytest.raises(error, match=said):
+            db.fit(QUERIES[:30], targets)
+        if kind != "label" or not isinstance(targets[0], str):
+            with pytest.raises(error, match=said.replace("queries and", "queries,")):
+                db.evaluate(QUERIES[:30], targets)
+        assert db.info().projection is None
+
+
+def test_targets_that_are_vectors_are_compared_with_values_as_they_are(tmp_path: Path, quick: None) -> None:
+    """Where the mean of the values is far from zero, queries that are the items learn what the items learn."""
+    with softkv.open(tmp_path / "a", compatibility="gaussian") as db:
+        values = np.stack([numbers_of(KEYS), -numbers_of(KEYS)], axis=1) + 1000.0
+        db.add(vectors=KEYS, values=values)
+        alone, asked = db.fit(), db.fit(KEYS + np.float32(1e-3), values)
+        assert asked.loss < 2 * alone.loss
+
+
+def test_targets_far_beyond_the_values_teach_nothing(tmp_path: Path, quick: None) -> None:
+    """Targets of 1e30 for numbers near 100: nothing overflows, and nothing is better."""
+    with softkv.open(tmp_path / "a", compatibility="gaussian") as db:
+        db.add(vectors=KEYS, values=numbers_of(KEYS))
+        fitted = db.fit(QUERIES, [1e30] * len(QUERIES))
+        assert not fitted.kept
+        assert fitted.loss == pytest.approx(1e60, rel=1e-3)

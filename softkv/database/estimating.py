@@ -265,12 +265,12 @@ class _Asking:
 
     def _score_by(self, compatibility: Compatibility, some: Rows, keys: Matrix) -> Score:
         asked, sharpness = self.queries[some], (1.0 / self.temperatures[some])[:, None]
-        everyone = compatibility.ask(asked, sharpness.astype(np.float32))
+        everyone = compatibility.ask(asked, sharpness)
 
         def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
             scorer = everyone
             if len(queries) != len(asked):
-                scorer = compatibility.ask(asked[queries], sharpness[queries].astype(np.float32))
+                scorer = compatibility.ask(asked[queries], sharpness[queries])
             out[...] = scorer(keys[start:stop], start)
 
         return score

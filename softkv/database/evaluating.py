@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.database.targets import targets_of
 from softkv.database.view import View
-from softkv.errors import InputError, KindError, NotFinite, ShapeError
+from softkv.errors import InputError, KindError, ShapeError
 from softkv.learning import measures
 from softkv.storage import ValueKind
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from softkv.database.reader import Reader
 
 TOGETHER = 1000  # queries in a lookup
-EVEN = 2.0**64  # a temperature at which all weights are equal; a power of two, so that no score is rounded on the way
+EVEN, NEARLY = 64, 20  # octaves above the usual temperature where all weights are equal; where scores are huge, almost
 LEFT_OUT = 256  # items by which the width of spreads is found
 AT_A_TIME = 32  # of them in a lookup: each has a mask over all items
 LEAST = 2.0 ** np.arange(-10.0, 1.0)  # of the value scale: what is tried as the least spread
@@ -133,12 +134,17 @@ def evaluate(
                 "expected a store of labels, numbers or vectors to evaluate, but this one holds texts, whose mean is "
                 "neither right nor wrong. Texts that repeat are labels: start the store anew with value='label'."
             )
-        asked, aims = _vectors(frozen, view, queries), _targets(view, targets)
+        asked, aims = _vectors(frozen, view, queries), targets_of(view, targets)
         if len(asked) != len(aims) or not len(aims):
             raise ShapeError(f"expected queries and a target for each, got {len(asked)} queries, {len(aims)} targets.")
         strangers = None if out_of_scope is None else _vectors(frozen, view, out_of_scope)
         if strangers is not None and not len(strangers):
             raise InputError("expected queries that are out of scope, got none. Leave out_of_scope out.")
+        usual = view.temperature(compatibility or view.profile.compatibility or "dot").value
+        octave = math.frexp(usual)[1]
+        even = 2.0 ** min(
+            octave + EVEN, max(octave + NEARLY, EVEN)
+        )  # so that no score is rounded on the way, or vanishes
         plain = {
             "projection": False,
             "temperature": temperature,
@@ -147,13 +153,13 @@ def evaluate(
         }
         ways: dict[str, dict[str, Any]] = {
             "hard": {**plain, "k": 1, "tolerance": 0.0},  # as `nearest` asks
-            f"mean of {k}": {**plain, "k": k, "temperature": EVEN},
+            f"mean of {k}": {**plain, "k": k, "temperature": even},
             f"top {k}": {**plain, "k": k},
             "full soft": plain,
         }
         if projection and view.learned is not None:
             ways["learned"] = {"tolerance": tolerance}
-        evaluating = _Evaluating(frozen, view, asked, aims, strangers, tuple(temperatures), seed, progress)
+        evaluating = _Evaluating(frozen, view, asked, aims, strangers, tuple(temperatures), even, seed, progress)
         exact = evaluating.exact(queries)
         return Evaluation(
             kind=view.layout.kind.value,
@@ -186,11 +192,12 @@ class _Evaluating:
         aims: npt.NDArray[Any],
         strangers: npt.NDArray[np.float32] | None,
         temperatures: tuple[float, ...],
+        even: float,
         seed: int,
         told: Told | None,
     ) -> None:
         self.reader, self.view, self.asked, self.aims, self.strangers = reader, view, asked, aims, strangers
-        self.temperatures, self.seed, self.told = temperatures, seed, told
+        self.temperatures, self.even, self.seed, self.told = temperatures, even, seed, told
         self.labels = view.layout.kind is ValueKind.LABEL
         self.numbers = view.layout.kind is ValueKind.NUMBER
 
@@ -212,7 +219,7 @@ class _Evaluating:
         """One way to look up."""
         found = self._replies(self.asked, name, options)
         known: dict[str, Any] = self._of_labels(found) if self.labels else self._of_values(found, options)
-        if options.get("temperature") != EVEN:  # or log_mass would say nothing
+        if options.get("temperature") != self.even:  # or log_mass would say nothing
             known["abstention"] = self._abstention(found)
             if self.strangers is not None:
                 others = self._replies(self.strangers, f"{name}, out of scope", options)
@@ -304,32 +311,6 @@ def _vectors(reader: Any, view: View, given: Any) -> npt.NDArray[np.float32]:
         raise ShapeError("expected many queries, as a list of texts or a matrix, got one. Put it into a list.")
     vectors: npt.NDArray[np.float32] = found
     return vectors
-
-
-def _targets(view: View, given: Any) -> npt.NDArray[Any]:
-    """What is to come out: codes of labels (b,), -1 for those that no item has, or numbers (b,), or vectors (b, p)."""
-    if view.labels is not None:
-        codes = {label: code for code, label in enumerate(view.labels)}
-        wrong = [one for one in given if not isinstance(one, str)]
-        if wrong:
-            raise KindError(f"expected labels, which are texts, as targets, got {wrong[0]!r}. Turn them into texts.")
-        found = np.array([codes.get(one, -1) for one in given], np.int64)
-        if len(found) and (found < 0).all():
-            raise InputError(
-                f"no item has any of the labels that were expected, such as {given[0]!r}; those of the store are like "
-                f"{view.labels[0]!r}. Give targets that are labels of the store."
-            )
-        return found
-    try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError) as error:
-        raise KindError(f"expected targets that are {view.layout.kind.value}s, as the values are ({error}).") from error
-    wanted = () if view.layout.kind is ValueKind.NUMBER else (view.layout.value_width,)
-    if values.shape[1:] != wanted or not values.ndim:
-        raise ShapeError(f"expected targets of shape {('queries', *wanted)}, got {values.shape}.")
-    if not np.isfinite(values).all():
-        raise NotFinite("expected finite targets, got NaN or infinity among them. Leave such queries out.")
-    return values
 
 
 def _equals(view: View, queries: Any, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from softkv.database import intake
+from softkv.database.aside import put_back, require_nothing_kept
 from softkv.database.embedding import Embedding, Given, Progress
 from softkv.database.profile import Profile, Temperature, checked_temperature
 from softkv.database.reader import Reader, Value
@@ -23,6 +24,7 @@ from softkv.database.view import Findings, View
 from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
 from softkv.storage import Added, Item, Report, Store
 from softkv.storage.locks import opened
+from softkv.storage.opening import directory_of
 
 
 def open(  # noqa: A001 - softkv.open, as in dbm
@@ -60,6 +62,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     if not isinstance(wait, (int, float)) or not wait >= 0:
         raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
+    _look_beside(path, mode)
     store = opened(lambda: Store.open(path, mode, force=force, accept=Profile.of), wait)
     try:
         profile = Profile.of(store.settings)
@@ -71,6 +74,15 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         store.close()
         raise
     return db
+
+
+def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
+    """Put back what an overwriting `made` was stopped over, or to a reader say where it is."""
+    directory = directory_of(path)
+    if mode == "r":
+        require_nothing_kept(directory)
+    elif mode != "n" and not os.path.lexists(directory):
+        put_back(directory)
 
 
 class SoftKV(Upkeep, MutableMapping[str, Value]):

@@ -25,6 +25,7 @@ from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, Sha
 from softkv.index.building import arranged, list_count
 from softkv.index.lists import ListIndex
 from softkv.index.rehearsal import rehearsed
+from softkv.learning.temperature import size_of
 from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array
 from softkv.maths.forms import FORMS, Form
@@ -39,6 +40,7 @@ FEWEST = 4  # items, since a quarter of them is held out
 REHEARSED = 1440  # items; a third of them choose, the others judge
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
+SMALLEST, LARGEST = 1e-8, 1e8  # sizes of keys whose squares, and those of their logits, stay within float32
 MOST_LABELS = 1024  # lists know the share of each label
 
 
@@ -109,6 +111,8 @@ def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
             f"this store has {len(view.labels):,} labels, and lists would know the share of each: at most "
             f"{MOST_LABELS:,} can be. Its lookups scan."
         )
+    if metric is None:
+        _require_size(view, compatibility)
     live = np.flatnonzero(snapshot.live)
     some = np.sort(np.random.default_rng(0).choice(live, min(len(live), 4096), replace=False))
     keys = snapshot.vectors(some).astype(np.float64)
@@ -117,6 +121,18 @@ def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     compared = COMPATIBILITIES.get(compatibility)
     lengths = np.linalg.norm(form.queries(likely, compared, np.ones(len(likely)))[0], axis=1)
     return replace(form, lengths=np.array([lengths.min(), np.median(lengths), lengths.max()]))
+
+
+def _require_size(view: View, compatibility: str) -> None:
+    """Refuse keys whose squares the lists, which are float32, could not hold."""
+    (block,) = view.snapshot.blocks(view.snapshot.rows)
+    compared = COMPATIBILITIES[compatibility]
+    size = size_of(block.vectors, block.live, compared) if compared.degree else 1.0
+    if not (size == 0 or SMALLEST < size < LARGEST):
+        raise NotExpressible(
+            f"expected keys of sizes from {SMALLEST:g} to {LARGEST:g} to index, got {size:g}, of which lists could not "
+            "hold the squares. Lookups scan these keys, and are right; for an index, scale the vectors."
+        )
 
 
 def _require_enough(view: View, rows: int) -> None:
@@ -171,8 +187,8 @@ def clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.floa
     if form.metric is not None:
         return form.metric.projected(keys)
     if form.name == "cosine":
-        lengths = np.linalg.norm(keys, axis=1, keepdims=True)
-        keys = keys / np.maximum(lengths, np.finfo(np.float32).tiny)
+        lengths = np.linalg.norm(keys.astype(np.float64), axis=1, keepdims=True)
+        keys = (keys / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
     if form.name == "gaussian":
         keys = keys - form.centre.astype(np.float32)
     return keys

@@ -19,7 +19,7 @@ from softkv.database.profile import Profile
 from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, ShapeError, ZeroVector
 from softkv.storage import Layout, ValueKind
 
-SHORTEST, LONGEST = 1e-37, 1e37  # lengths that float32 can divide by
+SHORTEST, LONGEST = 1e-37, 1e32  # lengths that float32 can divide by, at any usual temperature
 EPSILON = 1e-6  # of its largest number: a column that varies less is constant, but for rounding
 REPEATING = 8  # texts from which it is worth a hint that they look like labels
 
@@ -111,6 +111,8 @@ def prepared(
             _hint_at_scales(vectors)
     if profile.compatibility == "cosine":
         _require_directions(vectors)
+    elif layout is None:
+        _require_size(vectors)
     return Prepared(vectors, what.values, what.keys, texts, value_vectors, what.payloads, replace(profile, value=kind))
 
 
@@ -246,6 +248,19 @@ def _require_directions(vectors: Any) -> None:
                 f"key vector {row} has length {length:g}, which cosine cannot divide by in float32. Scale the vectors "
                 "to lengths near 1. Nothing was written."
             )
+
+
+def _require_size(vectors: Any) -> None:
+    """Refuse first vectors that float32 can hardly tell from zero; beside longer ones they may be taken for it."""
+    try:
+        largest = float(np.abs(np.asarray(vectors, np.float64)).max(initial=0.0))
+    except (TypeError, ValueError, RuntimeError):
+        return  # the storage says what is wrong with it
+    if 0 < largest < SHORTEST:
+        raise NotFinite(
+            f"expected key vectors with numbers of at least {SHORTEST:g}, which float32 holds in full, got none above "
+            f"{largest:g}. Scale the vectors up, queries alike. Nothing was written."
+        )
 
 
 def _matrix(vectors: Any) -> npt.NDArray[Any]:

@@ -1,8 +1,8 @@
 """A new store that takes its place only when all that is to go into it has gone into it.
 
 It is made beside the path where it is wanted, under a name of its own, and renamed once it is closed. Whatever fails
-before leaves the path as it was; what is to be overwritten steps aside, and comes back if the new one cannot move in. A
-machine that stops in that very moment leaves both beside the path, as `.<name>.kept-...` and `.<name>.made-...`.
+before leaves the path as it was; what is to be overwritten steps aside, and comes back if the new one cannot move in.
+What a machine that stops meanwhile leaves beside the path is put right by the next who makes or opens it (aside.py).
 
 Does not know what goes into it.
 """
@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from softkv.database.aside import beside, put_back
 from softkv.database.handle import SoftKV
 from softkv.database.handle import open as open_store
 from softkv.errors import StoreError, StoreExists, StoreNotFound
@@ -28,27 +29,28 @@ def made(
     overwrite: bool,
 ) -> Iterator[SoftKV]:
     """Fill a new store, which is at `path` when this ends without an error. What is there is erased if it may be."""
-    wanted = os.path.realpath(os.fspath(path))
+    wanted = os.path.realpath(os.fsdecode(path))
+    put_back(wanted)
     items = _items(wanted)
     if items and not overwrite:
         raise _taken(wanted, items)
-    beside = _beside(wanted, "made")
+    token = secrets.token_hex(4)
+    waiting = beside(wanted, "made", token)
     try:
-        with open_store(beside, "n", value=value, compatibility=compatibility, temperature=temperature) as db:
+        with open_store(waiting, "n", value=value, compatibility=compatibility, temperature=temperature) as db:
             yield db
-        _take_place(beside, wanted, overwrite=overwrite)
+        _take_place(waiting, wanted, beside(wanted, "kept", token), overwrite=overwrite)
     except BaseException:
         if items is None or os.path.lexists(wanted):  # else nobody could come back, and this one is all there is
             with suppress(StoreError):
-                Store.erase(beside)
+                Store.erase(waiting)
         raise
 
 
-def _take_place(made_store: str, wanted: str, *, overwrite: bool) -> None:
+def _take_place(made_store: str, wanted: str, aside: str, *, overwrite: bool) -> None:
     if _items(wanted) is None:
         Store.move(made_store, wanted)
         return
-    aside = _beside(wanted, "kept")
     Store.move(wanted, aside)
     try:
         # Only now can nobody add to it any more.
@@ -60,11 +62,6 @@ def _take_place(made_store: str, wanted: str, *, overwrite: bool) -> None:
         Store.move(aside, wanted)
         raise
     Store.erase(aside)
-
-
-def _beside(path: str, what: str) -> str:
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name[:100]}.{what}-{secrets.token_hex(4)}")
 
 
 def _taken(path: str, items: int) -> StoreExists:

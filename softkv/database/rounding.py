@@ -92,10 +92,11 @@ def _moved_as_learned(view: View, queries: Any, rounded: Any, temperature: Float
     metric = learned.metric
     rewritten, added = metric.queries(queries)
     lengths = np.linalg.norm(rewritten.astype(np.float64), axis=-1)
-    longest = 1.0 if metric.directions else view.longest_key + float(np.linalg.norm(metric.centre))
+    longest = 1.0 if metric.directions else view.longest_key + float(np.linalg.norm(metric.centre.astype(np.float64)))
     steps = 4.0 + math.sqrt(metric.width) + math.sqrt(len(metric.factors))
     sizes = lengths * longest + np.abs(added) + float(np.abs(learned.numbers).max(initial=0.0))
-    shifted = rounded / UNIT * float(np.linalg.norm(metric.factors)) * np.sqrt(2.0 * np.abs(added))
+    turned = np.sign(rounded) if metric.directions else rounded / UNIT  # a direction is rounded by shares of itself
+    shifted = turned * float(np.linalg.norm(metric.factors.astype(np.float64))) * np.sqrt(2.0 * np.abs(added))
     found: Floats = UNIT * ((steps * sizes + shifted) / temperature + EXPONENTIAL)
     return found
 
@@ -174,5 +175,6 @@ def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
 
 def gain_of(heads: Heads) -> float:
     """How much further apart answers may be than the means that heads project to them."""
+    heads = heads.like(np.empty(0), np.float64)
     inner = math.sqrt(len(heads)) if heads.w_v is None else float(np.linalg.norm(np.asarray(heads.w_v)))
     return inner * (1.0 if heads.w_o is None else float(np.linalg.norm(np.asarray(heads.w_o))))

@@ -19,12 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.database.intake import SHORTEST
 from softkv.database.learned import PREFIX, Learned
 from softkv.database.profile import Profile, Temperature
+from softkv.database.targets import targets_of
 from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
-from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
+from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST, may_be_read_off
+from softkv.learning.temperature import size_of
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.metric import Matrix, Metric
@@ -34,6 +37,7 @@ from softkv.storage.layout import Rows
 MOST = 50_000  # items that are looked at; of more, so many are drawn
 FEWEST = 20  # items that anything can be learned from
 PAIRS = MOST * MOST  # scores of a pass, at most
+LARGEST = 1e36  # number in a key: differences of larger ones would leave float32
 LARGEST_RANK = 384  # unless another is asked for
 MEASURES = {ValueKind.LABEL: "log-loss", ValueKind.TEXT: "effective number"}
 
@@ -87,7 +91,7 @@ def learn(
     """Learn a metric from the items, or from queries whose answers are known, and remember it if it is better."""
     started, snapshot = time.monotonic(), view.snapshot
     rows = _drawn(view, seed)
-    items = Examples(snapshot.vectors(rows), _values(view, rows))
+    items = Examples(snapshot.vectors(rows), _columns(view, rows))
     asking = _asking(view, queries, targets)
     directions = view.profile.compatibility == "cosine"
     if directions and asking is not None and not asking.vectors.any(1).all():
@@ -164,7 +168,7 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
     if view.layout.kind is ValueKind.TEXT:
         return _by_rule(view, compatibilities)
     rows = np.flatnonzero(snapshot.live)
-    _require_enough(view, len(rows))
+    _require_learnable(view, len(rows), least=SHORTEST)
     if len(rows) <= MOST:
         keys, values, live = snapshot.vectors(rows), _values(view, rows), None
         who = np.arange(len(rows))
@@ -237,7 +241,7 @@ def checked_ks(given: Any) -> list[int]:
 
 def _drawn(view: View, seed: int) -> Rows:
     rows = np.flatnonzero(view.snapshot.live)
-    _require_enough(view, len(rows))
+    _require_learnable(view, len(rows), least=SMALLEST)
     return drawn(rows, MOST, seed)
 
 
@@ -248,19 +252,31 @@ def drawn(rows: Rows, most: int, seed: int) -> Rows:
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
 
 
-def _require_enough(view: View, items: int) -> None:
+def _require_learnable(view: View, items: int, *, least: float) -> None:
     if items < FEWEST:
         raise InputError(f"expected at least {FEWEST} items to learn from, but {view.snapshot.path} has {items}.")
+    (block,) = view.snapshot.blocks(view.snapshot.rows)
+    size = size_of(block.vectors, block.live, COMPATIBILITIES["dot"])
+    if not (size == 0 or least <= size <= LARGEST):
+        raise InputError(
+            f"expected keys of sizes from {least:g} to {LARGEST:g} to learn from, which float32 can divide by and "
+            f"multiply, got {size:g}. Make the store anew from scaled vectors."
+        )
 
 
 def _values(view: View, rows: Rows) -> npt.NDArray[Any]:
     """What is to be predicted: codes of labels, or vectors, counted from their middle so that no digits are lost."""
-    values = view.snapshot.values(rows)
+    columns = _columns(view, rows)
     if view.layout.kind is ValueKind.LABEL:
-        return values
-    columns = values.reshape(len(values), -1).astype(np.float64)
+        return columns
     centred: npt.NDArray[Any] = (columns - columns.mean(0)).astype(np.float32)
     return columns if view.layout.kind is ValueKind.NUMBER else centred
+
+
+def _columns(view: View, rows: Rows) -> npt.NDArray[Any]:
+    """The codes of labels (n,), or float64 values (n, p)."""
+    values = view.snapshot.values(rows)
+    return values if view.layout.kind is ValueKind.LABEL else values.reshape(len(values), -1).astype(np.float64)
 
 
 def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
@@ -271,22 +287,16 @@ def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
     vectors = np.asarray(queries, np.float32)
     if not np.isfinite(vectors).all():
         raise ShapeError("expected queries to learn from as finite vectors. Leave those with inf or NaN out.")
-    if len(vectors) < FEWEST or len(targets) != len(vectors):
+    wanted = targets_of(view, targets)
+    if len(vectors) < FEWEST or len(wanted) != len(vectors):
         raise ShapeError(
-            f"expected at least {FEWEST} queries and a target for each, got {len(vectors)} queries and {len(targets)} "
+            f"expected at least {FEWEST} queries and a target for each, got {len(vectors)} queries and {len(wanted)} "
             "targets."
         )
-    if view.labels is not None:
-        codes = {label: code for code, label in enumerate(view.labels)}
-        unknown = [one for one in targets if one not in codes]
-        if unknown:
-            raise InputError(f"no item has the label {unknown[0]!r}, which a query should get. Leave such queries out.")
-        return Examples(vectors, np.array([codes[one] for one in targets], np.int32))
-    values = np.asarray(targets, np.float64).reshape(len(vectors), -1)
-    width = 1 if view.layout.kind is ValueKind.NUMBER else view.layout.value_width
-    if values.shape[1] != width or not np.isfinite(values).all():
-        raise ShapeError(f"expected finite targets of width {width}, got shape {np.shape(targets)}.")
-    return Examples(vectors, values)
+    if view.labels is not None and (wanted < 0).any():
+        unknown = list(targets)[int(np.flatnonzero(wanted < 0)[0])]
+        raise InputError(f"no item has the label {unknown!r}, which a query should get. Leave such queries out.")
+    return Examples(vectors, wanted.astype(np.int32) if view.labels is not None else wanted.reshape(len(wanted), -1))
 
 
 def _checked_rank(view: View, rank: int | None) -> int:

@@ -87,7 +87,7 @@ class View:
                 f"the key vector of {item.name!r} is zero and has no direction, so cosine cannot compare it. Delete "
                 "it, or use compatibility='dot' or 'gaussian'."
             )
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):  # what cannot be divided by is refused as a score
             return np.where(self.lengths > 0, np.float32(1.0) / self.lengths, np.float32(0.0))
 
     @cached_property

@@ -27,7 +27,7 @@ from softkv.database.view import LUKEWARM
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import may_be_read_off, on_planes
-from softkv.learning.temperature import typical_temperature
+from softkv.learning.temperature import typical_temperature, unit_near
 from softkv.learning.tuning import curves_of_items
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.plain import soft_lookup
@@ -57,6 +57,7 @@ class Items:
         if self.labels is not None:
             return self.values
         columns = self.values.reshape(len(self.values), -1).astype(np.float64)
+        columns /= unit_near(float(np.abs(columns).max()))
         deviations = columns.std(0)
         scaled: Array = (columns - columns.mean(0)) / np.where(deviations > 0, deviations, 1.0)
         return scaled
@@ -120,11 +121,12 @@ class Held(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InMemory:
-    """Items as arrays, and how they are compared."""
+    """Items as arrays, in a unit in which they are of ordinary size, and how they are compared."""
 
     items: Items
     compatibility: Compared
-    temperature: float
+    in_unit: float  # the temperature of items in the unit
+    unit: float = 1.0  # a power of two, so nothing is rounded
     learned: Learned | None = None
     inverse_lengths: Array | None = None  # (n,), where only the directions of keys count
 
@@ -132,8 +134,14 @@ class InMemory:
     def of(cls, items: Items, way: Way) -> "InMemory":
         """Hold a copy of these items, and find out what is to be learned from them."""
         way.require_possible(items)
-        items = replace(items, keys=items.keys.copy(), values=items.values.copy())
-        plain = cls(items, way.compatibility, _tuned(items, way) if way.temperature is None else way.temperature)
+        compared = compatibility_of(way.compatibility)
+        unit = 1.0 if compared.degree is None else unit_near(float(np.abs(items.keys).max()))
+        items = replace(items, keys=items.keys / items.keys.dtype.type(unit), values=items.values.copy())
+        if way.temperature is None:
+            temperature = _tuned(items, way)
+        else:  # even of numbers that are far apart, all or one is what counts beyond these
+            temperature = min(max(way.temperature / unit ** (compared.degree or 0), 1e-300), 1e300)
+        plain = cls(items, way.compatibility, temperature, unit)
         return plain._learning(way) if way.projection else plain
 
     def _learning(self, way: Way) -> "InMemory":
@@ -146,25 +154,32 @@ class InMemory:
         fitted = best_fit(
             some, directions=directions, planes=None if flat else False, rank=min(width, LARGEST_RANK), seed=way.seed
         )
-        if not is_better(fitted.loss, loss_of(self._compared(), self.temperature, some, None, fitted)):
+        if not is_better(fitted.loss, loss_of(self._compared(), self.in_unit, some, None, fitted)):
             return self
         learned = Learned(
             fitted.metric, fitted.metric.numbers(items.keys), fitted.units.astype(np.float32), fitted.ridge
         )
-        inverse = 1.0 / np.linalg.norm(items.keys, axis=1) if directions else None
-        return replace(self, temperature=1.0, learned=learned, inverse_lengths=inverse)
+        inverse = 1.0 / np.linalg.norm(items.keys.astype(np.float64), axis=1) if directions else None
+        return replace(self, in_unit=1.0, learned=learned, inverse_lengths=inverse)
+
+    @property
+    def temperature(self) -> float:
+        """What scores are divided by."""
+        degree = compatibility_of(self.compatibility).degree if self.learned is None else None
+        return self.in_unit * self.unit ** (degree or 0)
 
     def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:  # noqa: ARG002 - all of it is exact
         """Look up (b, d) queries."""
         items, compared = self.items, self._compared()
+        queries = queries.astype(np.result_type(queries, items.keys)) / self.unit
         answers = soft_lookup(
             queries,
             items.keys,
             items.values,
             compatibility=compared,
-            temperature=self.temperature,
+            temperature=self.in_unit,
             k=k,
-            bias=None if items.shares is None else self.temperature * np.log(items.shares),
+            bias=None if items.shares is None else self.in_unit * np.log(items.shares),
             labels=items.labels,
             show=0,
         )
@@ -175,7 +190,7 @@ class InMemory:
         found = on_planes(
             compared,
             queries,
-            np.full(len(queries), self.temperature),
+            np.full(len(queries), self.in_unit),
             answers.log_mass,
             answers.value,
             items.keys,

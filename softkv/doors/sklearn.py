@@ -15,6 +15,8 @@ Shapes: n samples, d features, p outputs, c classes.
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,6 +92,17 @@ class _SoftKV(BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=FLOATS)
         return self.held_.ask(X, k=None if self.k is None else min(self.k, self.n_items_), tolerance=self._tolerance)
+
+    @contextmanager
+    def _as_it_was_on_failure(self) -> Iterator[None]:
+        """Fit, or stay fitted as before: checking samples already notes what is new of them."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _hold(self, items: Items, sample_weight: Any) -> None:
         way = self._way()
@@ -182,10 +195,11 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVRegressor":
         """Hold the samples (n, d) with their targets (n,) or (n, p); a weight is a log that is added to the logit."""
-        X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
-        y = np.asarray(y, np.float64)
-        self._hold(Items(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y), sample_weight)
-        self._column = y.ndim == 2 and y.shape[1] == 1
+        with self._as_it_was_on_failure():
+            X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
+            y = np.asarray(y, np.float64)
+            self._hold(Items(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y), sample_weight)
+            self._column = y.ndim == 2 and y.shape[1] == 1
         return self
 
     def predict(self, X: Any) -> Array:
@@ -217,14 +231,15 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVClassifier":
         """Hold the samples (n, d) with their labels (n,); a weight is a log that is added to the logit."""
-        X, y = validate_data(self, X, y, dtype=FLOATS)
-        check_classification_targets(y)
-        classes, codes = np.unique(y, return_inverse=True)
-        names = tuple(str(one) for one in classes.tolist())
-        if len(set(names)) < len(names):
-            raise KindError("expected labels that differ when they are written down. Rename them.")
-        self._hold(Items(X, codes.astype(np.int32), names), sample_weight)
-        self.classes_, self._names = classes, names
+        with self._as_it_was_on_failure():
+            X, y = validate_data(self, X, y, dtype=FLOATS)
+            check_classification_targets(y)
+            classes, codes = np.unique(y, return_inverse=True)
+            names = tuple(str(one) for one in classes.tolist())
+            if len(set(names)) < len(names):
+                raise KindError("expected labels that differ when they are written down. Rename them.")
+            self._hold(Items(X, codes.astype(np.int32), names), sample_weight)
+            self.classes_, self._names = classes, names
         return self
 
     def _take_up(self, db: SoftKV) -> None:
@@ -293,9 +308,10 @@ class SoftKVTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "SoftKVTransformer":  # noqa: ARG002
         """Hold the vectors (n, d)."""
-        X = validate_data(self, X, dtype=FLOATS)
-        self._hold(Items(X, X), sample_weight)
-        self._n_features_out = X.shape[1]
+        with self._as_it_was_on_failure():
+            X = validate_data(self, X, dtype=FLOATS)
+            self._hold(Items(X, X), sample_weight)
+            self._n_features_out = X.shape[1]
         return self
 
     def _take_up(self, db: SoftKV) -> None:

@@ -7,7 +7,9 @@ Does not look anything up (torch.py).
 Shapes: n items, d key width, r rank of what was learned, p value width; "..." is any leading axes.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from softkv.database import open as open_store
 from softkv.database.columns import Columns
+from softkv.database.reader import Reader
 from softkv.errors import KindError, NotFinite
 
 TOGETHER = 1 << 16  # items that are taken up, or written back, at a time
+
+
+@contextmanager
+def reading(store: Reader | str | os.PathLike[str]) -> Iterator[Columns]:
+    """The columns of a store that is open, or of one at a path."""
+    if isinstance(store, Reader):
+        yield store.columns()
+        return
+    with open_store(store, "r") as db:
+        yield db.columns()
 
 
 def of_columns(

@@ -18,8 +18,7 @@ leading axes, such as a batch.
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,17 @@ import numpy as np
 from softkv.answer import Answers
 from softkv.database import SoftKV
 from softkv.database import open as open_store
-from softkv.database.columns import Columns
 from softkv.database.reader import Reader
-from softkv.errors import InputError, KindError, MissingExtra, NotExpressible, NotFinite, ShapeError, ZeroVector
+from softkv.errors import (
+    AllMasked,
+    InputError,
+    KindError,
+    MissingExtra,
+    NotExpressible,
+    NotFinite,
+    ShapeError,
+    ZeroVector,
+)
 from softkv.maths.compatibility import compatibility_of
 from softkv.maths.heads import Heads
 from softkv.plain import soft_lookup
@@ -42,8 +49,9 @@ except ImportError as error:
 
 from softkv.doors.memory import Memory, require_rows
 from softkv.doors.parts import for_queries, in_parts, no_later
-from softkv.doors.taken import TOGETHER, Projecting, names_of, of_columns, require_names, tensor_of
+from softkv.doors.taken import TOGETHER, Projecting, names_of, of_columns, reading, require_names, tensor_of
 from softkv.doors.weighing import weighed
+from softkv.maths.tensors import TORCH
 
 KEPT = 1 << 26  # numbers that are kept for the way back, at most
 PER_WEIGHT = 3  # of them, for the weight of a row for a query; with k twice as many
@@ -150,7 +158,7 @@ class SoftKVLayer(nn.Module):
             learn_temperature: Whether the temperature is a parameter.
             learn_values: Whether the values are; `write_back` gives them to the store, and `names` says whose they are.
         """
-        with _reading(store) as columns:
+        with reading(store) as columns:
             learned = columns.learned if projection and heads is None else None
             if learned is not None and learned.ridge is not None:
                 raise NotExpressible(
@@ -190,7 +198,8 @@ class SoftKVLayer(nn.Module):
     @property
     def temperature(self) -> Tensor:
         """What scores are divided by."""
-        return self.log_temperature.exp()
+        wide: Tensor = TORCH.double(self.log_temperature)  # of tiny vectors it lies below float32, its gradient beyond
+        return wide.exp()
 
     def __len__(self) -> int:
         return len(self.memory)
@@ -231,7 +240,12 @@ class SoftKVLayer(nn.Module):
             return ask(asked, temperature, mask, bias)
         numbers = values.ndim < keys.ndim and self.labels is None and heads is None
         held = [keys, values, *(heads.arrays().values() if heads else ())]
-        return in_parts(ask, asked, temperature, mask, bias, held=held, step=step, axis=-1 if numbers else -2)
+        try:
+            return in_parts(ask, asked, temperature, mask, bias, held=held, step=step, axis=-1 if numbers else -2)
+        except (AllMasked, NotFinite):
+            with torch.no_grad():  # a part numbers its own queries; asked whole, the one that is wrong has its number
+                self._answers(asked, keys, values, temperature, heads, mask, bias, causal, 0)
+            raise
 
     def lookup(
         self,
@@ -380,12 +394,3 @@ class SoftKVLayer(nn.Module):
         """What print shows beside the modules."""
         rows = f"{len(self):,} rows of width {self.memory.keys.shape[-1]}"
         return f"{rows}, compatibility={self.compatibility!r}, temperature={self.temperature.item():.4g}"
-
-
-@contextmanager
-def _reading(store: Reader | str | os.PathLike[str]) -> Iterator[Columns]:
-    if isinstance(store, Reader):
-        yield store.columns()
-        return
-    with open_store(store, "r") as db:
-        yield db.columns()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from softkv.maths.arrays import library_of
+from softkv.maths.arrays import library_of, sharpened
 from softkv.maths.blending import Labels, Vectors
 from softkv.maths.compatibility import Compatibility, scorer_of
 from softkv.maths.heads import Heads
@@ -61,7 +61,7 @@ def _scores(inputs: Inputs, compatibility: Compatibility) -> Tensor:
     if inputs.heads is None:
         scorer = compatibility.ask(inputs.queries, sharpness)
     else:
-        scorer = scorer_of(inputs.heads.rewrite(inputs.queries, compatibility)[0] * sharpness)
+        scorer = scorer_of(sharpened(inputs.heads.rewrite(inputs.queries, compatibility)[0], sharpness))
     logits: Tensor = scorer(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
     return logits
 
@@ -72,5 +72,6 @@ def _allowed(inputs: Inputs, logits: Tensor) -> Tensor:
         bias = inputs.over_heads(inputs.bias).to(logits.dtype)
         # Subtle: -inf must not meet the temperature, or its gradient would be NaN.
         never = bias == -torch.inf
-        logits = (logits + bias.masked_fill(never, 0.0) * inputs.sharpness(slice(None))).masked_fill(never, -torch.inf)
+        added = sharpened(bias.masked_fill(never, 0.0), inputs.sharpness(slice(None)))
+        logits = (logits + added).masked_fill(never, -torch.inf)
     return logits if inputs.mask is None else logits.masked_fill(~inputs.over_heads(inputs.mask), -torch.inf)

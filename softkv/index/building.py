@@ -65,7 +65,7 @@ def side_by_side(centres: Array) -> Counts:
         if len(some) <= 2:
             found.append(some)
             continue
-        apart = centres[some] - centres[some].mean(0)
+        apart = (centres[some] - centres[some].mean(0)).astype(np.float64)  # cubes of it are looked at
         along = apart[int(np.einsum("ij,ij->i", apart, apart).argmax())]
         for _ in range(8):  # power iteration: roughly the widest way is good enough
             along = apart.T @ (apart @ along)

@@ -33,8 +33,10 @@ SHARE = 0.1  # of the items, at most
 STEPS = 400
 LOOKS = 20  # at the judges
 PATIENCE = 6  # looks without anything better
+SMALLEST = 1e-33  # deviation of a feature that float32 can divide by, and multiply again
 RATE = 0.07  # of a step, beside a typical entry of L
 RIDGES = (0.3, 0.03)  # of planes that are tried
+FARTHEST = 1e12  # how many deviations of the items away from them targets may be
 WARMER = np.geomspace(0.5, 2.0, 15)  # temperatures that are tried in the end
 
 Array = npt.NDArray[np.floating]
@@ -149,10 +151,12 @@ class _Fitting:
         width = kept.shape[1]
         self.centre: Array = np.zeros(width) if directions else kept.mean(0)
         deviations = np.ones(width) if directions else kept.std(0)
-        self.units = np.where(deviations > 0, deviations, 1.0)
+        self.units = np.where(deviations > SMALLEST, deviations, 1.0)
         self.middle = 0.0 if self.labels else items.values.mean(0)
         if not self.labels:
             self.unit = float((items.values - self.middle).std()) or 1.0
+            if asking is not None:  # what is wanted may be beyond all items, but not beyond the squares of float32
+                self.unit = max(self.unit, float(np.abs(asking.values - self.middle).max()) / FARTHEST)
         self.features, self.values = self._scaled(items)
         self.alone = asking is not None  # who asks is no item
         self.asking, self.wanted = (self.features, self.values) if asking is None else self._scaled(asking)

@@ -3,8 +3,8 @@
 Scores are worked out once, block by block, and turned into weights for each temperature. The best score so far is the
 same for all temperatures, so sums are moved to a better one when it comes, as blends are.
 
-The loss of labels is −log of the weight of the right one; an item whose label nobody else carries is not asked, since
-nobody could know. That of numbers and vectors is the squared distance.
+The loss of labels is −log of the weight of the right one, at most 15.9, that of next to none; an item whose label no
+other carries is not asked, since none could know it. That of numbers and vectors is the squared distance.
 
 Does not choose a temperature (tuning.py).
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 BLOCK = 1 << 13  # rows scored at a time
 TOGETHER = 256  # items asked at a time
-ABSENT = 1e-3  # the weight of a label that none of the k best carries: otherwise one such item would decide all
+LEAST = float(np.finfo(np.float32).eps)  # that a right label weighs, as in `evaluate`: else one item would decide all
 
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
@@ -158,13 +158,13 @@ class _State:
             with np.errstate(divide="ignore", invalid="ignore"):
                 apart = (self.peak - self.right_peak) / self.temperatures[:, None]
                 found: Floats = apart + np.log(self.mass) - np.log(self.right)
-            return np.maximum(found, 0.0)  # below 0 is only rounding: no label is more than certain
+            return np.clip(found, 0.0, -np.log(LEAST))  # below 0 is only rounding: no label is more than certain
         with np.errstate(invalid="ignore"):
             off = self.total / self.mass[:, :, None] - self.values[self.asked]
         return np.asarray((off * off).sum(2), np.float64)
 
     def losses_of_best(self, k: int) -> Floats:
-        """The same with the k best rows alone; a label that they lack counts as if it had a little of their weight."""
+        """The same with the k best rows alone; a label that they lack weighs next to nothing."""
         order = np.argsort(-self.best, axis=1)[:, :k]
         scores: Array = np.take_along_axis(self.best, order, axis=1)
         rows: Rows = np.take_along_axis(self.best_rows, order, axis=1)
@@ -175,7 +175,7 @@ class _State:
             weights /= weights.sum(1, keepdims=True)
             if self.labels:
                 right = (weights * (self.values[rows] == self.values[self.asked][:, None])).sum(1)
-                found[number] = -np.log(np.maximum(right, ABSENT))
+                found[number] = -np.log(np.maximum(right, LEAST))
             else:
                 blended = np.matmul(weights[:, None, :], self.values[rows])[:, 0, :]
                 found[number] = np.square(blended - self.values[self.asked]).sum(1)

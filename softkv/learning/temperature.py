@@ -13,6 +13,7 @@ Does not look at the values: choosing by how well they are predicted is tuning.
 Shapes: b items asked, n rows of a block, d key width.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,7 @@ FEWEST = 2.0  # the same for stores of so few items that a quarter of them would
 BINS = 4096
 SPAN = np.log(1e12)  # of the bins: gaps below 1e-12 of the largest count as none
 BLOCK = 1 << 14
-LOWEST = 1e-36  # of temperatures: lookups divide by them in float32
+ORDINARY, FARTHEST = 30, 500  # exponents: squares of the first are safe in float32, of the second in float64
 
 Matrix = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -49,8 +50,10 @@ def typical_temperature(
     chosen = np.sort(np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False))
     # Of two items one is left when the other asks, at any temperature; then it is asked about itself as well.
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
+    compared = compatibility_of(compatibility)
+    unit = unit_of_scores(keys, live, compared)
     with np.errstate(over="ignore", invalid="ignore"):
-        gaps = _gaps(keys, live, compatibility, chosen, own)
+        gaps = _gaps(keys, live, compared, unit, chosen, own)
     if gaps is None:
         return None
     sizes, counts = gaps
@@ -62,19 +65,39 @@ def typical_temperature(
             low = middle
         else:
             high = middle
-    return max(float(np.exp(high)), LOWEST)
+    return float(np.exp(high)) * unit
+
+
+def unit_of_scores(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:
+    """A power of two near the scores of these keys, by which they stay within float32; 1 where they do anyway."""
+    return unit_near(size_of(keys, live, compared)) ** compared.degree if compared.degree else 1.0
+
+
+def size_of(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:
+    """What the scores of these keys grow with: their extent where distances count, otherwise their largest number."""
+    low, high = np.full(keys.shape[1], np.inf), np.full(keys.shape[1], -np.inf)
+    for _, _, block in _blocks(keys, live):
+        low, high = np.minimum(low, block.min(0)), np.maximum(high, block.max(0))
+    return max(0.0, float((high / 2 - low / 2 if compared.rewrite is None else np.maximum(high, -low)).max()))
+
+
+def unit_near(size: float) -> float:
+    """A power of two near this size; 1 where squares of such numbers stay within float32 anyway."""
+    exponent = math.frexp(size)[1]
+    return 1.0 if size == 0 or abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
 
 
 def _gaps(
     keys: Matrix,
     live: npt.NDArray[np.bool_],
-    compatibility: str | Compatibility,
+    compared: Compatibility,
+    unit: float,
     chosen: npt.NDArray[np.int64],
     own: Any,
 ) -> tuple[Floats, Floats] | None:
     """The sizes of the gaps below the best score, (BINS,), and how many rows each item asked has of them, (b, BINS)."""
     best, worst = np.full(len(chosen), -np.inf), np.full(len(chosen), np.inf)
-    for scores, others in _scores(keys, live, compatibility, chosen, own):
+    for scores, others in _scores(keys, live, compared, unit, chosen, own):
         best = np.maximum(best, np.where(others, scores, -np.inf).max(1))
         worst = np.minimum(worst, np.where(others, scores, np.inf).min(1))
     widest = float((best - worst).max())
@@ -84,7 +107,7 @@ def _gaps(
     sizes[0] = 0.0
     counts = np.zeros(len(chosen) * BINS)
     first = (np.arange(len(chosen)) * BINS)[:, None]
-    for scores, others in _scores(keys, live, compatibility, chosen, own):
+    for scores, others in _scores(keys, live, compared, unit, chosen, own):
         with np.errstate(divide="ignore", invalid="ignore"):
             depth = np.log(np.maximum(best[:, None] - scores, 0.0) / widest)
         place = np.clip((depth + SPAN) * (BINS / SPAN), 0, BINS - 1).astype(np.int64)
@@ -95,19 +118,26 @@ def _gaps(
 def _scores(
     keys: Matrix,
     live: npt.NDArray[np.bool_],
-    compatibility: str | Compatibility,
+    compared: Compatibility,
+    unit: float,
     chosen: npt.NDArray[np.int64],
     own: Any,
 ) -> Iterator[tuple[Floats, npt.NDArray[np.bool_]]]:
-    """Blocks of scores (b, n) of the live rows, and which of them are not the item's own."""
-    scorer = compatibility_of(compatibility).ask(keys[chosen], 1.0)
+    """Blocks of scores (b, n) of the live rows, in the unit, and which of them are not the item's own."""
+    scorer = compared.ask(keys[chosen], 1.0 / unit)
+    for start, alive, block in _blocks(keys, live):
+        yield scorer(block, start).astype(np.float64), own[:, None] != (alive + start)[None, :]
+
+
+def _blocks(
+    keys: Matrix, live: npt.NDArray[np.bool_] | None
+) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.floating]]]:
+    """Where a block begins, which of its rows are live, and these."""
     for start in range(0, len(keys), BLOCK):
-        alive = np.flatnonzero(live[start : start + BLOCK])
-        if not len(alive):
-            continue
         block = keys[start : start + BLOCK]
-        scores = scorer(block if len(alive) == len(block) else block[alive], start)
-        yield scores.astype(np.float64), own[:, None] != (alive + start)[None, :]
+        alive = np.arange(len(block)) if live is None else np.flatnonzero(live[start : start + BLOCK])
+        if len(alive):
+            yield start, alive, block if len(alive) == len(block) else block[alive]
 
 
 def _effective(sizes: Floats, counts: Floats, temperature: float) -> Floats:

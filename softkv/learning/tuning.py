@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.learning.leaving import Losses, Rows, Scores, Told, left_out
+from softkv.learning.temperature import unit_of_scores
 from softkv.maths.compatibility import Compatibility, compatibility_of
 
 STEP = 2.0**0.25  # from one temperature to the next
 STEPS = 10  # to each side of the first
 FINER = 5  # temperatures tried between the best and each of its neighbours
 AGAIN = 6  # times that further temperatures are tried
-LOWEST = 1e-30
 ASKED = 256  # items that are left out for their log mass alone
 
 Floats = npt.NDArray[np.float64]
@@ -108,11 +108,12 @@ def curves_of_items(
     Only `live` items answer, and those `asked` are left out in turn; all of them, if nothing is said.
     """
     compared = compatibility_of(compatibility)
-    scores = _scores(keys, live, compared)
+    unit = unit_of_scores(keys, live, compared)
+    scores = _scores(keys, live, compared, unit)
     who = np.arange(len(keys)) if asked is None else asked
 
     def lose(temperatures: Floats) -> Losses:
-        return left_out(scores, values, who, temperatures, rows=len(keys), ks=ks, shares=shares, told=told)
+        return left_out(scores, values, who, temperatures / unit, rows=len(keys), ks=ks, shares=shares, told=told)
 
     return curves(lose, compared.name, first, ks)
 
@@ -125,9 +126,11 @@ def lowest_log_mass(
     if len(rows) < 2:
         return None
     asked = np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False)
-    scores, nothing = _scores(keys, live, compatibility_of(compatibility)), np.empty((len(keys), 0))
+    compared = compatibility_of(compatibility)
+    unit = unit_of_scores(keys, live, compared)
+    scores, nothing = _scores(keys, live, compared, unit), np.empty((len(keys), 0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = left_out(scores, nothing, asked, np.array([temperature]), rows=len(keys))
+        found = left_out(scores, nothing, asked, np.array([temperature / unit]), rows=len(keys))
     return _finite(float(found.lowest[0]))
 
 
@@ -135,9 +138,9 @@ def _finite(x: float) -> float | None:
     return x if np.isfinite(x) else None
 
 
-def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> Scores:
+def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibility, unit: float) -> Scores:
     def scores(some: Rows, start: int, stop: int) -> npt.NDArray[np.floating]:
-        block: npt.NDArray[np.floating] = np.array(compared.ask(keys[some], 1.0)(keys[start:stop], start))
+        block: npt.NDArray[np.floating] = np.array(compared.ask(keys[some], 1.0 / unit)(keys[start:stop], start))
         if live is not None:
             block[:, ~live[start:stop]] = -np.inf
         return block
@@ -180,7 +183,7 @@ def _beyond(tried: Sequence[Curve]) -> Floats:
     more: set[float] = set()
     for curve in tried:
         low, high, best = curve.temperatures[0], curve.temperatures[-1], curve.best[1]
-        if best == low and low > LOWEST:
+        if best == low:
             more.update((low * STEP ** np.arange(-float(STEPS), 0.0)).tolist())
         if best == high and curve.losses[-1] < curve.losses[-2] * (1 - 1e-6):  # else all are equal from here on
             more.update((high * STEP ** np.arange(1.0, STEPS + 1.0)).tolist())

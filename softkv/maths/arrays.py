@@ -21,7 +21,9 @@ from softkv.errors import KindError, ShapeError
 # Subtle: one name for ndarray and Tensor. A Protocol that fits both would have to restate both libraries' operators.
 Array: TypeAlias = Any
 DType: TypeAlias = Any
+Sharpness: TypeAlias = Any  # 1 / temperature: a float, or an array (..., b, 1) of float64
 
+FAR = 2.0**50  # from here on, and below its inverse, temperatures are taken apart
 SHORT = 1 << 13  # numbers that may be added up one after the other in float32, in a few lanes
 
 
@@ -107,6 +109,24 @@ def check_widths(queries: Array, keys: Array) -> None:
         )
 
 
+def sharpened(x: Array, sharpness: Sharpness, *, spend: bool = False) -> Array:
+    """Divide x by the temperature, in x's own floating type; `spend` says that x may be overwritten.
+
+    A temperature goes with the squares of vectors. Of very small or large ones it, or its gradient, may lie beyond x's
+    type where its root does not, so x then meets the root twice.
+    """
+    library = library_of(x)
+    if isinstance(sharpness, float):
+        extreme = not 1.0 / FAR < sharpness < FAR
+    else:
+        plain = library.constant(sharpness)
+        extreme = bool(((plain < 1.0 / FAR) | (plain > FAR)).any())
+    for factor in [sharpness**0.5] * 2 if extreme else [sharpness]:
+        factor = factor if isinstance(factor, float) else library.cast(factor, x.dtype)
+        x = library.spend_times(x, factor) if spend else x * factor
+    return x
+
+
 def columns_where(condition: Array) -> Array:
     """The columns in which any row is true: (..., n) -> indices."""
     return library_of(condition).true_indices(condition.reshape(-1, condition.shape[-1]).any(0))
@@ -121,6 +141,8 @@ class NumPy:
             x = np.asarray(given)
         except ValueError as error:
             raise ShapeError(f"expected rows of one width, got {error}. Make all rows as long as the first.") from None
+        except (TypeError, RuntimeError) as error:  # a tensor with a gradient, or on a GPU, beside NumPy arrays
+            raise KindError(f"expected an array of NumPy beside others, got {error}. Or pass tensors alone.") from None
         if x.dtype.kind not in "fiub":
             raise KindError(f"expected an array of real numbers, got {x.dtype}. Convert it, or pass labels as values.")
         return x

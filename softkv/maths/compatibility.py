@@ -22,13 +22,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError, ZeroVector
-from softkv.maths.arrays import Array, Library, check_widths, columns_where, inner, library_of
+from softkv.maths.arrays import Array, Library, Sharpness, check_widths, columns_where, inner, library_of, sharpened
 
 # A block of keys and the number of its first row (for messages) -> logits that the caller may overwrite.
 Scorer: TypeAlias = Callable[[Array, int], Array]  # (..., n, d) -> (..., b, n)
-Sharpness: TypeAlias = Any  # 1 / temperature: a float, or an array (..., b, 1)
 
 PAIRED = 1 << 20  # numbers held at once where every query meets every key in full width
+ORDINARY, FARTHEST = 16, 120  # exponents of √T: up to the first squares are safe; beyond the last float32 ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,23 @@ class Compatibility:
 
     `rewrite` is there when the score is rewrite(query)·key; only then can learned heads be folded into the query.
     `copies` says that scoring makes a copy of the block of keys, which should then be small enough for the cache.
+    `degree` says how scores grow, where that is known: those of vectors c times as long are c^degree times as large.
     """
 
     name: str
     ask: Callable[[Array, Sharpness], Scorer]
     rewrite: Callable[[Array], Array] | None = None
     copies: bool = False
+    degree: int | None = None
 
 
 def linear(name: str, rewrite: Callable[[Array], Array]) -> Compatibility:
     """A compatibility whose score is a dot product with the rewritten query."""
 
     def ask(queries: Array, sharpness: Sharpness) -> Scorer:
-        return scorer_of(rewrite(queries) * sharpness)
+        return scorer_of(sharpened(rewrite(queries), sharpness))
 
-    return Compatibility(name, ask, rewrite)
+    return Compatibility(name, ask, rewrite, degree=2)
 
 
 def scorer_of(rewritten: Array) -> Scorer:
@@ -94,7 +96,7 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
         def score(keys: Array, _first: int) -> Array:
             check_widths(w_k, keys)
             stored = keys @ w_k.swapaxes(-1, -2)
-            return library.spend_times(_in_parts(pairs, asked, stored), sharpness)
+            return sharpened(_in_parts(pairs, asked, stored), sharpness, spend=True)
 
         return score
 
@@ -104,17 +106,13 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
 def cosine(inverse_lengths: Array) -> Compatibility:
     """The cosine with keys of which 1 / ‖k‖ is known, (n,): a dot product and nothing else is left to work out."""
 
+    def known(keys: Array, first: int) -> Array:
+        return inverse_lengths[first : first + keys.shape[-2]][None, :]
+
     def ask(queries: Array, sharpness: Sharpness) -> Scorer:
-        library = library_of(queries)
-        directions = _directions(library, queries) * sharpness
+        return _by_directions(queries, sharpness, known)
 
-        def score(keys: Array, first: int) -> Array:
-            known = inverse_lengths[first : first + keys.shape[-2]]
-            return library.spend_times(inner(directions, keys), known[None, :])
-
-        return score
-
-    return Compatibility("cosine", ask)
+    return Compatibility("cosine", ask, degree=0)
 
 
 def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
@@ -130,7 +128,9 @@ def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
                     f"expected scores of shape {(queries.shape[-2], keys.shape[-2])} from the compatibility function, "
                     f"got {tuple(scores.shape)}. It is given (queries, keys) and must return one score per pair."
                 )
-            return library.cast(scores, queries.dtype) * sharpness  # a fresh array: the function may keep its own
+            return sharpened(
+                library.cast(scores, queries.dtype), sharpness
+            )  # a fresh array: the function may keep its own
 
         return score
 
@@ -139,44 +139,71 @@ def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
 
 def _cosine(queries: Array, sharpness: Sharpness) -> Scorer:
     library = library_of(queries)
-    directions = _directions(library, queries) * sharpness
+    return _by_directions(
+        queries, sharpness, lambda keys, first: 1.0 / _norms(library, keys, "keys", first)[..., None, :]
+    )
+
+
+def _by_directions(queries: Array, sharpness: Sharpness, inverse: Callable[[Array, int], Array]) -> Scorer:
+    """Cosines, by what says 1 / ‖k‖ of a block of keys: scaling its logits is cheaper than its keys, a copy."""
+    library = library_of(queries)
+    directions = queries / _norms(library, queries, "queries", 0)[..., None]
+    # Subtle: what is less than 1 already could vanish beside small keys, so a small sharpness has to wait.
+    late = sharpness < 1.0 if isinstance(sharpness, float) else bool((sharpness < 1.0).any())
+    directions = directions if late else sharpened(directions, sharpness)
 
     def score(keys: Array, first: int) -> Array:
-        # Scaling the logits of a block is cheaper than scaling its keys, which would be a copy.
-        lengths = _norms(library, keys, "keys", first)
-        return library.spend_times(inner(directions, keys), 1.0 / lengths[..., None, :])
+        logits = library.spend_times(inner(directions, keys), inverse(keys, first))
+        return sharpened(logits, sharpness, spend=True) if late else logits
 
     return score
-
-
-def _directions(library: Library, queries: Array) -> Array:
-    return queries / _norms(library, queries, "queries", 0)[..., None]
 
 
 def _gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
     library = library_of(queries)
+    # Squares of very small or large vectors would leave the floating type. What is measured in a unit near √T does not
+    # where it matters; a power of two, it rounds nothing.
+    unit = _unit(library, sharpness)
+    sharpness = sharpness * unit * unit
+    down, up = min(1.0, 1.0 / unit), max(1.0, 1.0 / unit)
+    queries = _times(queries, down)
 
     def score(keys: Array, _first: int) -> Array:
         check_widths(queries, keys)
+        keys = _times(keys, down)
         # q·k - ½‖k‖² - ½‖q‖² cancels far from the origin, so both are moved to the mean of the block first. That
         # changes no distance, and what is left to cancel is no larger than the distances themselves.
         centre = library.constant(keys.mean(-2)[..., None, :])
-        asked, stored = queries - centre, keys - centre
+        asked, stored = _times(queries - centre, up), _times(keys - centre, up)
         half_asked = library.multiply_total(asked, asked)[..., :, None] * 0.5
         half_stored = library.multiply_total(stored, stored)[..., None, :] * 0.5
         logits = library.spend_minus(inner(asked, stored), half_stored)
-        logits = library.spend_times(library.spend_minus(logits, half_asked), sharpness)
-        cancelled = (half_asked + _row_largest(library, half_stored)) * sharpness
-        return _by_difference(logits, queries, keys, cancelled, sharpness)
+        logits = sharpened(library.spend_minus(logits, half_asked), sharpness, spend=True)
+        cancelled = sharpened(half_asked + _row_largest(library, half_stored), sharpness)
+        return _by_difference(logits, queries, keys, cancelled, sharpness, up)
 
     return score
+
+
+def _unit(library: Library, sharpness: Sharpness) -> float:
+    """A power of two near the root of the temperature; 1 where that is ordinary, which costs no multiplication."""
+    middle = sharpness
+    if not isinstance(sharpness, float):
+        some = library.constant(sharpness).reshape(-1)
+        middle = float(library.largest(some)) ** 0.5 * (-float(library.largest(-some))) ** 0.5
+    exponent = -(math.frexp(middle)[1] // 2)
+    return 1.0 if abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
+
+
+def _times(x: Array, factor: float) -> Array:
+    return x if factor == 1.0 else x * factor
 
 
 def _row_largest(library: Library, x: Array) -> Array:
     return library.largest(library.constant(x))[..., None]
 
 
-def _by_difference(logits: Array, queries: Array, keys: Array, size: Array, sharpness: Sharpness) -> Array:
+def _by_difference(logits: Array, queries: Array, keys: Array, size: Array, sharpness: Sharpness, up: float) -> Array:
     """Score the rows near the peak once more as -½‖q-k‖², where the sharpness makes the cancellation visible.
 
     `size` is what was cancelled, per query (..., b, 1), so `doubt` is how wrong a logit can be. Rows forty logits below
@@ -192,23 +219,21 @@ def _by_difference(logits: Array, queries: Array, keys: Array, size: Array, shar
     columns = columns_where(near)
 
     def pairs(some: Array) -> Array:
-        apart = queries[..., :, None, :] - some[..., None, :, :]
+        apart = _times(queries[..., :, None, :] - some[..., None, :, :], up)
         return library.multiply_total(apart, apart) * -0.5
 
     # The differences are those of the raw vectors: moved ones are rounded already.
     fresh = _in_parts(pairs, queries, keys[..., columns, :])
-    return library.put_columns(logits, columns, library.spend_times(fresh, sharpness))
+    return library.put_columns(logits, columns, sharpened(fresh, sharpness, spend=True))
 
 
 def _laplace(queries: Array, sharpness: Sharpness) -> Scorer:
-    library = library_of(queries)
-
     def pairs(some: Array) -> Array:
         return -abs(queries[..., :, None, :] - some[..., None, :, :]).sum(-1)
 
     def score(keys: Array, _first: int) -> Array:
         check_widths(queries, keys)
-        return library.spend_times(_in_parts(pairs, queries, keys), sharpness)
+        return sharpened(_in_parts(pairs, queries, keys), sharpness, spend=True)
 
     return score
 
@@ -267,10 +292,10 @@ COMPATIBILITIES = {
     for one in (
         linear("dot", lambda queries: queries),
         linear("scaled_dot", lambda queries: queries * (1.0 / math.sqrt(queries.shape[-1]))),
-        Compatibility("cosine", _cosine),
-        Compatibility("gaussian", _gaussian, copies=True),
-        Compatibility("laplace", _laplace, copies=True),
-        Compatibility("uniform", _uniform),
+        Compatibility("cosine", _cosine, degree=0),
+        Compatibility("gaussian", _gaussian, copies=True, degree=2),
+        Compatibility("laplace", _laplace, copies=True, degree=1),
+        Compatibility("uniform", _uniform, degree=0),
     )
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError
-from softkv.maths.arrays import Array, DType, library_of
+from softkv.maths.arrays import NUMPY, Array, DType, library_of
 from softkv.maths.compatibility import Compatibility
 
 
@@ -107,9 +107,12 @@ class Heads:
         return joined if self.b_o is None else joined + self.b_o
 
     def like(self, array: Array, dtype: DType) -> "Heads":
-        """The same heads as arrays of another's library and device, in this dtype."""
+        """These heads as arrays of another's library and device, in this dtype; gradients flow from torch to torch."""
         library = library_of(array)
-        return Heads(**{name: library.cast(library.array(x, like=array), dtype) for name, x in self.arrays().items()})
+        arrays = self.arrays()
+        if library is NUMPY:
+            arrays = {name: x.detach() if hasattr(x, "detach") else x for name, x in arrays.items()}
+        return Heads(**{name: library.cast(library.array(x, like=array), dtype) for name, x in arrays.items()})
 
     def arrays(self) -> dict[str, Array]:
         """The projections that are there, by name."""

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import AllMasked, EmptyStore, KindError, NotExpressible, NotFinite, ShapeError, TemperatureError
-from softkv.maths.arrays import Array, DType, Library, columns_where, has_float, library_of
+from softkv.maths.arrays import Array, DType, Library, Sharpness, columns_where, has_float, library_of
 from softkv.maths.blending import Blend, Labels, Values, Vectors
-from softkv.maths.compatibility import Sharpness
 from softkv.maths.heads import Heads
 from softkv.maths.weighting import NEVER
 
@@ -31,7 +30,7 @@ class Inputs:
     keys: Array  # (..., n, d), as given
     values: Values  # as given; with heads and leading axes, (..., 1, n, p)
     leading: tuple[int, ...]
-    temperature: Any  # a float, or an array () or (..., b)
+    temperature: Any  # a float, or an array () or (..., b) of float64
     k: int | None  # None when all rows are blended
     mask: Array | None  # (..., b or 1, n)
     bias: Array | None  # (..., b or 1, n)
@@ -139,8 +138,8 @@ def refuse_all_masked(seen: Array, first: int) -> None:
     empty = library_of(seen).true_indices((seen == 0).reshape(-1))
     if len(empty):
         raise AllMasked(
-            f"query {first + int(empty[0]) % seen.shape[-1]} may see no row: all are masked or have a bias of -inf "
-            f"({len(empty)} such queries). Leave these queries out, or allow them at least one row."
+            f"query {first + int(empty[0]) % seen.shape[-1]} may see no row: all are masked or have a bias of "
+            "-inf. Leave such queries out, or allow them at least one row."
         )
 
 
@@ -205,7 +204,7 @@ def _temperature(library: Library, given: Any, queries: Array, leading: tuple[in
                 f"use compatibility='uniform'."
             )
         return given
-    temperature = library.cast(library.array(given, like=queries), queries.dtype)
+    temperature = library.double(library.array(given, like=queries))  # beside float32 vectors it may leave float32
     plain = library.constant(temperature)
     if not (library.finite(plain) & (plain > 0)).all():
         raise TemperatureError(

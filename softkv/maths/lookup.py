@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.maths.arrays import Array
+from softkv.maths.arrays import Array, sharpened
 from softkv.maths.blending import (
     Blend,
     Labels,
@@ -46,7 +46,7 @@ GATHERED = 1 << 24  # the most numbers of values gathered at once for top-k
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """What a lookup finds, for each query. Masses and shares are float64; with heads they are per head, (..., b, h)."""
+    """What a lookup finds, for each query. Masses, shares and scores are float64; with heads masses are (..., b, h)."""
 
     value: Array  # (..., b, p), or (..., b, labels), or with heads (..., b, o)
     spread: Array | None  # (..., b, 1), for numbers
@@ -110,7 +110,7 @@ class _Asking:
             self.scorer = compatibility.ask(asked, self.sharpness)
         else:
             self.asked, self.constant = inputs.heads.rewrite(asked, compatibility)
-            self.scorer = scorer_of(self.asked * self.sharpness)
+            self.scorer = scorer_of(sharpened(self.asked, self.sharpness))
 
     def find(self) -> Found:
         """Everything there is to say about these queries."""
@@ -167,9 +167,9 @@ class _Asking:
         bias = self.inputs.over_heads(cut(self.inputs.bias, self.queries, rows))
         never = bias == NEVER
         if not never.any():
-            return self.library.spend_plus(logits, bias * self.sharpness)
+            return self.library.spend_plus(logits, sharpened(bias, self.sharpness))
         # Subtle: -inf must not meet the temperature, or its gradient would be NaN.
-        biased = self.library.spend_plus(logits, self.library.where(never, 0.0, bias) * self.sharpness)
+        biased = self.library.spend_plus(logits, sharpened(self.library.where(never, 0.0, bias), self.sharpness))
         return self.library.where(never, NEVER, biased)
 
     def _masked(self, logits: Array, rows: slice) -> Array:
@@ -212,7 +212,7 @@ class _Asking:
         rows = self.rank_heads(full.blend.log_mass)
         chosen = library.cast(gather_rows(inputs.keys, rows), inputs.dtype)
         scores = library.einsum("...hbd,...bsd->...hbs", self.asked, chosen)
-        logits = (scores + inputs.over_heads(self._bias_of(rows))) * self.sharpness
+        logits = sharpened(scores + inputs.over_heads(self._bias_of(rows)), self.sharpness)
         shares = library.exp(library.double(logits) - full.blend.log_mass[..., None])
         shares = library.where(inputs.over_heads(rows) >= 0, shares, 0.0)
         return Found(
@@ -225,7 +225,7 @@ class _Asking:
             seen=full.seen,
             rows=rows,
             weights=shares.mean(-3),
-            scores=library.where(rows >= 0, (scores + self.constant[..., None]).mean(-3), NEVER),
+            scores=library.where(rows >= 0, library.double(scores + self.constant[..., None]).mean(-3), NEVER),
             head_weights=shares.swapaxes(-3, -2),
             ranked=None if inputs.k is None else self._ranked(full).swapaxes(-3, -2),
         )
@@ -269,12 +269,12 @@ class _Asking:
     def _scores(self, logits: Array, rows: Array) -> Array:
         """The scores behind the logits of each query's own rows, -inf where there is none."""
         # Subtle: -inf must not meet the temperature, or its gradient would be NaN.
-        there = self.library.where(rows >= 0, logits, 0.0)
+        there = self.library.double(self.library.where(rows >= 0, logits, 0.0))
         return self.library.where(rows >= 0, there / self.sharpness - self._bias_of(rows), NEVER)
 
     def _in_logits(self, scores: Array) -> Array:
         """Scores (..., b) divided by the temperature."""
-        return scores * (self.sharpness if getattr(self.sharpness, "ndim", 0) == 0 else self.sharpness[..., 0])
+        return sharpened(scores, self.sharpness if getattr(self.sharpness, "ndim", 0) == 0 else self.sharpness[..., 0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.compatibility import Compatibility, Scorer, Sharpness
+from softkv.maths.arrays import Sharpness, sharpened
+from softkv.maths.compatibility import Compatibility, Scorer
 
 BLOCK = 1 << 13  # keys that are projected at once
 Matrix = npt.NDArray[np.float32]
@@ -65,14 +66,14 @@ class Metric:
 
         def ask(queries: Matrix, sharpness: Sharpness) -> Scorer:
             rewritten, added = self.queries(queries)
-            rewritten, added = rewritten * sharpness, added[:, None] * sharpness
+            rewritten, added = sharpened(rewritten, sharpness), sharpened(added[:, None], sharpness)
 
             def score(keys: Matrix, first: int) -> Matrix:
                 part = slice(first, first + len(keys))
                 logits: Matrix = rewritten @ self._kept(keys).T
                 if inverse_lengths is not None:
                     logits *= inverse_lengths[part]
-                logits += numbers[part] * sharpness
+                logits += sharpened(numbers[part], sharpness)
                 logits += added
                 # Above 0 is only rounding: nothing is nearer than near.
                 nearest: Matrix = np.minimum(logits, np.float32(0.0), out=logits)
@@ -84,7 +85,7 @@ class Metric:
 
     def _moved(self, vectors: Matrix) -> Matrix:
         if self.directions:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
+            lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
             vectors = (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
         return self._kept(vectors)
 

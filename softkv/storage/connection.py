@@ -89,7 +89,7 @@ class Connection:
             files.require_regular(name, write=write)
         _require_no_journal(path + "-journal")
         mode = "rwc" if create else "rw" if write else "ro&immutable=1" if frozen else "ro"
-        uri = f"file:{quote(os.path.abspath(path))}?mode={mode}"
+        uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
         self._signature = _signature(path)
         try:
             self._driver = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
@@ -288,7 +288,7 @@ def application_of(path: str) -> int:
     """The application id in the header of an SQLite file, read without leaving a trace: no lock, no log."""
     files.require_regular(path)
     try:
-        driver = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1", uri=True)
+        driver = sqlite3.connect(f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode=ro&immutable=1", uri=True)
         try:
             Patience(path).watch(driver)
             # Subtle: what a crash left of moving the log into the file may say that it has more pages than it has. The
