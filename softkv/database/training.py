@@ -129,8 +129,11 @@ def learn(
 
 def _lowest_log_mass(metric: Metric, vectors: Matrix, seed: int) -> float | None:
     """The lowest log mass of items with these vectors, each left out, when they are compared by a metric."""
-    lengths = np.float32(1.0) / np.linalg.norm(vectors, axis=1) if metric.directions else None
-    compared = metric.compatibility(metric.numbers(vectors), lengths)
+    inverse = None
+    if metric.directions:
+        with np.errstate(over="ignore"):  # what cannot be divided by is refused as a score
+            inverse = (1.0 / np.linalg.norm(vectors.astype(np.float64), axis=1)).astype(np.float32)
+    compared = metric.compatibility(metric.numbers(vectors), inverse)
     return lowest_log_mass(vectors, np.ones(len(vectors), np.bool_), compared, 1.0, seed=seed)
 
 
