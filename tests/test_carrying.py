@@ -321,7 +321,7 @@ def test_a_projection_that_cannot_be_one_is_refused_and_nothing_stays(
 
 
 def test_the_changes_of_these_tests_are_what_is_refused(tmp_path: Path, told: softkv.SoftKV) -> None:
-    """The same way of forging without a change gives a file that is read."""
+    """A file that is forged without a change is read, so it is the changes that are refused."""
     path = forged(tmp_path / "forged.jsonl", told, files=altered(told))
     assert import_from(path, tmp_path / "t") == ITEMS
     with softkv.open(tmp_path / "t", "r") as again:

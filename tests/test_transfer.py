@@ -746,7 +746,7 @@ def test_files_go_along_and_do_not_depend_on_rows(tmp_path: Path, fruit: Store, 
 
 @every_format
 def test_as_many_bytes_as_a_header_takes_go_along(tmp_path: Path, fruit: Store, new: Store, suffix: str) -> None:
-    """And one more is refused before anything is written."""
+    """One file more than may be carried is refused before anything is written."""
     content = np.random.default_rng(0).bytes(MOST_CARRIED)
     with fruit.snapshot() as snapshot, pytest.raises(InputError, match="do not fit"):
         export(snapshot, tmp_path / f"none{suffix}", files={"large": content, "more": b"x"})

@@ -8,9 +8,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from softkv.transfer.formats import FORMATS
-from softkv.transfer.npz import HEADER
-
 from .record import Columns, Record
 from .source import Source
 
@@ -23,6 +20,8 @@ def is_export(source: Source) -> bool:
         return source.peek(len(LINE)).startswith(LINE)
     try:
         if source.format == "npz":
+            from softkv.transfer.npz import HEADER
+
             with zipfile.ZipFile(source.path or "") as archive:
                 return HEADER in archive.namelist()
         if source.format == "parquet":
@@ -36,6 +35,8 @@ def is_export(source: Source) -> bool:
 
 def read(source: Source, columns: Columns, _kind: str | None) -> Iterator[Record]:
     """The records of an export."""
+    from softkv.transfer.formats import FORMATS  # it brings the store, which reading a table does without
+
     if columns.named():
         why = "is an export of a store, whose columns are known; leave out --key, --text, --value, --payload, --vector"
         raise source.refusals.fatal(why)

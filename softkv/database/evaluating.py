@@ -142,9 +142,8 @@ def evaluate(
             raise InputError("expected queries that are out of scope, got none. Leave out_of_scope out.")
         usual = view.temperature(compatibility or view.profile.compatibility or "dot").value
         octave = math.frexp(usual)[1]
-        even = 2.0 ** min(
-            octave + EVEN, max(octave + NEARLY, EVEN)
-        )  # so that no score is rounded on the way, or vanishes
+        # A power of two, so that no score is rounded on the way, or vanishes.
+        even = 2.0 ** min(octave + EVEN, max(octave + NEARLY, EVEN))
         plain = {
             "projection": False,
             "temperature": temperature,

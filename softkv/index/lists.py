@@ -197,6 +197,8 @@ class ListIndex:
             return f"knows more than the {rows} rows there are"
         if len(joined) and not (joined.min() >= -1 and joined.max() < lists):
             return "has rows that joined lists that are not there"
+        if (self.lists.counts < 0).any():
+            return "counts fewer rows than none"
         if not (self.lists.counts <= np.diff(self.offsets) + np.bincount(joined + 1, minlength=lists + 1)[1:]).all():
             return "counts more rows than there are"
         return None

@@ -164,7 +164,7 @@ class _State:
         return np.asarray((off * off).sum(2), np.float64)
 
     def losses_of_best(self, k: int) -> Floats:
-        """The same with the k best rows alone; a label that they lack weighs next to nothing."""
+        """The losses by the k best rows alone; a label that they lack weighs next to nothing."""
         order = np.argsort(-self.best, axis=1)[:, :k]
         scores: Array = np.take_along_axis(self.best, order, axis=1)
         rows: Rows = np.take_along_axis(self.best_rows, order, axis=1)

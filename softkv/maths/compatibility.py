@@ -128,9 +128,8 @@ def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
                     f"expected scores of shape {(queries.shape[-2], keys.shape[-2])} from the compatibility function, "
                     f"got {tuple(scores.shape)}. It is given (queries, keys) and must return one score per pair."
                 )
-            return sharpened(
-                library.cast(scores, queries.dtype), sharpness
-            )  # a fresh array: the function may keep its own
+            # Not spent: the function may keep its own array.
+            return sharpened(library.cast(scores, queries.dtype), sharpness)
 
         return score
 

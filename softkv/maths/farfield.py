@@ -72,7 +72,7 @@ class Lists:
         middle = shares @ self.values
         largest = float(np.abs(self.values - middle).max(initial=0.0)) or 1.0
         apart = (((self.values - middle) / largest) ** 2).sum(1) + self.scatter / largest / largest
-        size = math.sqrt(float(shares @ apart)) * largest
+        size = math.sqrt(max(float(shares @ apart), 0.0)) * largest
         return Units(middle, 2.0 ** round(math.log2(size)) if size > 0 else 1.0)
 
     def rounded(self) -> "Lists":

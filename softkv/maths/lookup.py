@@ -59,9 +59,8 @@ class Found:
     weights: Array  # (..., b, s), shares of the full mass; the mean over the heads
     scores: Array  # (..., b, s), compatibilities, without bias; the mean over the heads
     head_weights: Array | None  # (..., b, h, s)
-    ranked: (
-        Array | None
-    )  # (..., b, k + 1), with k: the logits in the value and the next one; with heads (..., b, h, k + 1)
+    # With k, the logits of the rows in the value and of the next one: (..., b, k + 1), with heads (..., b, h, k + 1).
+    ranked: Array | None
 
 
 def lookup(
