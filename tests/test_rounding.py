@@ -1,6 +1,7 @@
 """How far rounding may have moved an answer: the reference, in float64, is never farther off than is admitted."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softkv
-from softkv.maths.compatibility import bilinear
+from softkv.database import estimating
+from softkv.maths.compatibility import COMPATIBILITIES, additive, bilinear
 
 from . import reference
 from .databases import LABELS
@@ -249,3 +251,111 @@ def test_a_function_is_taken_to_be_as_steep_as_a_distance(tmp_path: Path) -> Non
         for query in rng.standard_normal((8, 3)) * 1e-2 + 100:
             answer = db.lookup(query, compatibility=farthest, temperature=1e-4)
             assert abs(answer.value - truth(db, query, score, 1e-4)[0]) <= answer.error
+
+
+def cancelling_heads() -> softkv.Heads:
+    """One head that rewrites (x, 0) into the difference of x + 1e4 and 1e4."""
+    w_q, w_k = np.array([[[1.0, 0.0], [0.0, 0.0]]]), np.array([[[1.0, 0.0], [-1.0, 0.0]]])
+    return softkv.Heads(w_q=w_q, w_k=w_k, b_q=np.full((1, 2), 1e4))
+
+
+@pytest.mark.parametrize("way", ["heads", "bilinear", "additive"])
+def test_terms_that_cancel_before_a_query_meets_a_key_count(tmp_path: Path, way: str) -> None:
+    """A query is rewritten, or moved by a matrix, in float32: the score is small and its terms are not."""
+    rng = np.random.default_rng(11)
+    keys = np.zeros((1000, 2))
+    keys[::2, 0] = 4
+    options: dict[str, Any]
+    if way == "heads":
+        options, queries = {"heads": cancelling_heads(), "compatibility": "dot"}, rng.uniform(0.05, 0.9, (20, 1))
+        queries, exact = np.hstack([queries, 0 * queries]), lambda query, key: query[0] * key[0]
+    elif way == "bilinear":
+        options = {"compatibility": bilinear(np.array([[1.0, 0.0], [-1.0, 0.0]]))}
+        queries = 1e5 + rng.uniform(0.05, 0.9, (20, 2))
+        exact = lambda query, key: (query[0] - query[1]) * key[0]  # noqa: E731
+    else:
+        options = {"compatibility": additive(np.array([[1.0, -1.0]]), np.array([[0.1, 0.0]]), np.array([3.0]))}
+        queries = 1e4 + rng.uniform(0.05, 0.9, (20, 2))
+        exact = lambda query, key: 3.0 * np.tanh(query[0] - query[1] + 0.1 * key[0])  # noqa: E731
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=keys, values=rng.standard_normal(1000) + 5 * (keys[:, 0] > 0))
+        found = db.lookup(queries, temperature=1.0, **options)
+        wanted = [truth(db, query, exact, 1.0)[0] for query in queries]
+        off = np.abs(np.ravel(found.value) - wanted)
+        assert off.max() > 1e-5, "nothing was rounded, and nothing is tested"
+        assert (off <= found.error).all()
+        assert found.error.max() < 3.0
+
+
+@pytest.mark.parametrize("compatibility", ["dot", "scaled_dot"])
+def test_a_query_below_what_float32_holds_is_told_as_rounded(tmp_path: Path, compatibility: str) -> None:
+    """Beyond the least normal number, rounding takes more of a number than it does elsewhere."""
+    rng = np.random.default_rng(12)
+    with softkv.open(tmp_path / "s", compatibility=compatibility) as db:
+        db.add(vectors=rng.standard_normal((100, 4)) * 1e10, values=rng.standard_normal(100))
+        for size in (1e-43, 1e-41, 1e-39):
+            for query in rng.standard_normal((5, 4)) * size:
+                answer = db.lookup(query, temperature=size * 1e10)
+                exact = truth(db, query, getattr(reference, compatibility), size * 1e10)[0]
+                assert abs(answer.value - exact) <= answer.error
+
+
+def test_offsets_of_projected_values_are_rounded_with_them(tmp_path: Path) -> None:
+    """What is added to a mean and taken away again takes digits along."""
+    rng = np.random.default_rng(13)
+    plain = {"w_q": np.eye(3)[None], "w_k": np.eye(3)[None]}
+    heads = softkv.Heads(**plain, w_v=np.eye(2)[None], b_v=np.full((1, 2), 1e6), w_o=np.eye(2), b_o=np.full(2, -1e6))
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=rng.standard_normal((60, 3)), values=rng.standard_normal((60, 2)))
+        queries = rng.standard_normal((20, 3)).astype(np.float32)
+        found = db.lookup(queries, heads=heads, compatibility="dot", temperature=1.0)
+        wanted = np.stack([truth(db, query, reference.dot, 1.0) for query in queries])
+        off = np.linalg.norm(found.value - wanted, axis=1)
+        assert off.max() > 1e-3
+        assert (off <= found.error).all()
+
+
+def test_heads_by_an_index_reckon_with_what_they_rewrite_and_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terms that cancel in the query, and offsets that cancel in the value, as in a scan."""
+    monkeypatch.setattr(estimating, "CHEAP", 0)
+    rng = np.random.default_rng(15)
+    for far in (0.0, 1e8):
+        values = {"w_v": np.eye(2)[None], "b_v": np.full((1, 2), far), "w_o": np.eye(2), "b_o": np.full(2, -far)}
+        heads = replace(cancelling_heads(), **values)
+        with softkv.open(tmp_path / f"{far}", compatibility="dot") as db:
+            keys = rng.standard_normal((3000, 2)).astype(np.float32)
+            held = (rng.standard_normal((3000, 2)) + np.sign(keys)).astype(np.float32)
+            db.add(vectors=keys, values=held)
+            db.build_index(lists=60)
+            queries = np.hstack([rng.uniform(0.01, 0.3, (20, 1)), np.zeros((20, 1))]).astype(np.float32)
+            found = db.lookup(
+                queries, heads=heads, compatibility="dot", temperature=1.0, tolerance=0.3, guarantee="bound"
+            )
+            assert "bound" in found.error_kind
+            logits = queries[:, :1].astype(float) @ keys[:, :1].T.astype(float)
+            weights = np.exp(logits)
+            exact = weights @ held / weights.sum(1, keepdims=True)
+            off = np.linalg.norm(found.value - exact, axis=1)
+            assert (off <= found.error).all()
+            assert far or found.error.max() < 2.0
+
+
+@pytest.mark.parametrize("width", [64, 512, 4096, 8192])
+def test_wide_gaussians_are_told_by_differences_sooner(width: int) -> None:
+    """Squares summed over thousands of numbers lose more digits, and near rows are as exact as narrow ones."""
+    epsilon = float(np.finfo(np.float32).eps)
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        keys = rng.random((int(rng.choice([3, 50, 400])), width)).astype(np.float32)
+        if seed % 3:
+            keys = (rng.choice([-0.4, 0.4], (len(keys), 1)) + 0.01 * rng.standard_normal(keys.shape)).astype(np.float32)
+        query = (keys[:1] + 1e-3 * rng.standard_normal((1, width))).astype(np.float32)
+        centre = keys.mean(0)
+        size = 0.5 * ((query - centre) ** 2).sum() + 0.5 * ((keys - centre) ** 2).sum(1).max()
+        sharpness = 0.999 * epsilon**0.5 / (4 * epsilon) / float(size)
+        logits = COMPATIBILITIES["gaussian"].ask(query, sharpness)(keys, 0)[0]
+        exact = -0.5 * sharpness * ((query.astype(float) - keys) ** 2).sum(1)
+        near = exact > exact.max() - 40
+        assert np.abs(logits - exact)[near].max() <= epsilon**0.5

@@ -162,7 +162,7 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
     )
     if not reads_planes(view, question):
         return answers
-    moved = moved_logits(view, found, question)
+    moved = moved_logits(view, found.log_mass, question)
     return on_planes(view, question, answers, moved, candidates.keys, candidates.values, candidates.mask, compared)
 
 

@@ -14,6 +14,7 @@ Shapes: b queries, n rows, d key width, p value width, h heads.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from softkv.database.question import Question
 from softkv.database.view import Reach, View
 from softkv.maths.blending import CANCELLED, RUN
-from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.maths.compatibility import Compatibility, compatibility_of, linear
 from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found
 from softkv.storage import ValueKind
@@ -41,47 +42,53 @@ Floats = npt.NDArray[np.float64]
 
 def rounding(view: View, found: Found, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Floats:
     """How far each value may be from the one without rounding, (b,): an estimate, and meant to be an ample one."""
-    moved, heads = moved_logits(view, found, question), question.heads
+    moved, heads = moved_logits(view, found.log_mass, question), question.heads
     gain = 1.0 if heads is None else gain_of(heads)
     reach = _reach(view, values, question, gathered=gathered)
     spread, widest = _spread(view, found, reach, heads), 2.0 * reach.radius
-    swayed = np.where(moved < 1.0, np.minimum(np.expm1(2.0 * np.minimum(moved, 1.0)) * spread, widest), widest)
-    swayed = swayed + (_lost(view, question) + _exchanged(found, moved)) * widest
+    swayed = _swayed(moved, spread, widest) + (_lost(view, question) + _exchanged(found, moved)) * widest
     error: Floats = gain * swayed + _summed(view, found, reach, gain)
-    return error
+    if heads is None:
+        return error
+    return error + _projecting(heads, np.tile(np.abs(reach.middle) + reach.radius, (len(heads), 1, 1)))
 
 
-def moved_logits(view: View, found: Found, question: Question) -> Floats:
-    """How far rounding may have moved the logits, (b,)."""
+def rounding_of_heads(view: View, log_mass: Any, means: Any, question: Question) -> Floats:
+    """How far rounding what heads ask, and what they make of means (h, b, p), may move an answer, (b,)."""
+    assert question.heads is not None
+    moved, radius = moved_logits(view, log_mass, question), view.reach.radius
+    found: Floats = gain_of(question.heads) * _swayed(moved, radius, 2.0 * radius) + _projecting(question.heads, means)
+    return found
+
+
+def _swayed(moved: Floats, spread: Any, widest: float) -> Floats:
+    """How far a mean may move with its logits, (b,), where values spread this far, and lie no farther apart at all."""
+    return np.where(moved < 1.0, np.minimum(np.expm1(2.0 * np.minimum(moved, 1.0)) * spread, widest), widest)
+
+
+def moved_logits(view: View, log_mass: Any, question: Question) -> Floats:
+    """How far rounding may have moved the logits of queries with these masses, (b,)."""
     queries = np.asarray(question.queries)
     temperature = np.asarray(question.temperature, np.float64)
     if question.by_learned:
         return _moved_as_learned(view, queries, question.rounded, temperature)
     compared = compatibility_of(question.compatibility)
-    log_mass = np.asarray(found.log_mass, np.float64)
+    log_mass = np.asarray(log_mass, np.float64)
     # The best logit, up to the logarithm of the number of rows, whatever was asked to be shown.
     best = np.abs(log_mass if log_mass.ndim == 1 else log_mass.max(-1)) + math.log(view.snapshot.rows)
-    asked = np.linalg.norm(queries.astype(np.float64), axis=-1)
     width, longest = view.layout.key_width, view.longest_key
     steps = 4.0 + math.sqrt(width)
     moved: Floats
-    if compared.rewrite is not None:
-        rewritten, extra = _rewritten(queries, compared, question.heads)
-        moved = (steps + extra) * rewritten * longest / temperature
-    elif compared.name == "cosine":
-        moved = np.full(len(queries), steps) / temperature
-    elif compared.name == "laplace":
-        moved = steps * math.sqrt(width) * (asked + longest) / temperature
+    if compared.terms is not None:
+        moved = _size_of_terms(compared, question, queries, temperature, longest) / temperature
     elif compared.name == "gaussian":
+        asked = np.linalg.norm(queries.astype(np.float64), axis=-1)
         # Beyond some cancellation, near rows are scored by their differences, which a rounded query shifts.
         near = np.sqrt(2.0 * temperature * (best + HEAVY))
         apart = np.finfo(np.float32).eps ** 0.5 / UNIT + steps * best + question.rounded / UNIT * near / temperature
         moved = np.minimum(steps * 0.5 * (asked + longest) ** 2 / temperature, apart)
-    elif compared.name == "uniform":
-        moved = np.zeros(len(queries))
     else:  # nobody knows how steep a function is; most are no steeper than a distance or a product with a key
-        steep = 1.0 if compared.name == "additive" else max(1.0, longest)
-        moved = steps * (best + WEIGHED) + question.rounded / UNIT * steep / temperature
+        moved = steps * (best + WEIGHED) + question.rounded / UNIT * max(1.0, longest) / temperature
     return UNIT * (moved + EXPONENTIAL)
 
 
@@ -101,14 +108,33 @@ def _moved_as_learned(view: View, queries: Any, rounded: Any, temperature: Float
     return found
 
 
-def _rewritten(queries: Any, compared: Compatibility, heads: Heads | None) -> tuple[Floats, float]:
-    """The lengths of the queries as they meet the keys, (b,), and what rewriting them adds to the steps of rounding."""
-    assert compared.rewrite is not None
-    if heads is None:
-        return np.linalg.norm(compared.rewrite(queries).astype(np.float64), axis=-1), math.sqrt(queries.shape[-1])
-    rewritten, _ = heads.like(queries, queries.dtype).rewrite(queries, compared)  # (h, b, d)
-    extra = math.sqrt(heads.query_width) + math.sqrt(heads.w_k.shape[1])
-    return np.linalg.norm(rewritten.astype(np.float64), axis=-1).max(0), extra
+def _size_of_terms(
+    compared: Compatibility, question: Question, queries: Any, temperature: Floats, longest: float
+) -> Floats:
+    """How large the terms of scores are, all in all, times the roundings of adding them up, (b,)."""
+    assert compared.terms is not None
+    asked, heads = np.abs(queries.astype(np.float64)), question.heads
+    # A number too small for all digits of float32 loses more than a share of itself.
+    lost = np.maximum(question.rounded / UNIT - np.linalg.norm(asked, axis=-1), 0.0)
+    asked = asked + (lost + LEAST / UNIT * np.maximum(1.0, temperature))[:, None]
+    sizes, rest = compared.terms(asked) if heads is None else _terms_of_heads(heads, asked, compared.terms)
+    added = sizes.shape[-1] + queries.shape[-1] + (0 if heads is None else heads.w_k.shape[1])
+    found: Floats = (4.0 + math.sqrt(added)) * (np.linalg.norm(sizes, axis=-1) * longest + rest)
+    return found if found.ndim == 1 else found.max(0)
+
+
+def _terms_of_heads(heads: Heads, asked: Floats, terms: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, float]:
+    """The terms of each head; what it adds to the scores of all keys alike is not in the weights."""
+    rewritten, _ = heads.without_signs().rewrite(asked, linear("terms", lambda projected: terms(projected)[0]))
+    return rewritten, 0.0
+
+
+def _projecting(heads: Heads, means: Any) -> Floats:
+    """How far rounding may move what heads make of means as large as these, (h, b, p) -> (b,)."""
+    sizes = heads.without_signs().project(np.abs(np.asarray(means, np.float64)))
+    added = means.shape[-1] + len(heads) * (means.shape[-1] if heads.w_v is None else heads.w_v.shape[1])
+    found: Floats = UNIT * (4.0 + math.sqrt(added)) * np.linalg.norm(sizes, axis=-1)
+    return found
 
 
 def _reach(view: View, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Reach:

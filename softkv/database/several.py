@@ -16,7 +16,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.database.estimating import is_cheap
 from softkv.database.question import Question
-from softkv.database.rounding import gain_of
+from softkv.database.rounding import gain_of, rounding_of_heads
 from softkv.database.view import View
 from softkv.maths.blending import Vectors
 from softkv.maths.compatibility import compatibility_of, linear
@@ -105,7 +105,7 @@ def _joined(
         weights=shares.mean(1),
         scores=np.where(rows >= 0, scores + constant.mean(0)[:, None], -np.inf),
         head_weights=shares,
-        error=gain_of(heads) * by_query(errors).max(1),
+        error=gain_of(heads) * by_query(errors).max(1) + rounding_of_heads(view, log_mass, value, question),
         error_kind=_kinds(found, shape),
         log_mass_error=by_query(missing).max(1),
     )

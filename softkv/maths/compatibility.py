@@ -15,7 +15,7 @@ Shapes: b queries, n rows of a block, d key width; "..." is any leading axes, su
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ from softkv.maths.arrays import Array, Library, Sharpness, check_widths, columns
 Scorer: TypeAlias = Callable[[Array, int], Array]  # (..., n, d) -> (..., b, n)
 
 PAIRED = 1 << 20  # numbers held at once where every query meets every key in full width
+NARROW = 512  # numbers whose sum of squares loses no more digits than one of few
 ORDINARY, FARTHEST = 16, 120  # exponents of √T: up to the first squares are safe; beyond the last float32 ends
 
 
@@ -38,6 +39,8 @@ class Compatibility:
     `rewrite` is there when the score is rewrite(query)·key; only then can learned heads be folded into the query.
     `copies` says that scoring makes a copy of the block of keys, which should then be small enough for the cache.
     `degree` says how scores grow, where that is known: those of vectors c times as long are c^degree times as large.
+    `terms` says how large the terms are that a score is summed of, where that is known: given the queries without their
+    signs, |key| · the first (..., b, d), plus the second (..., b). However small a score, that is what is rounded.
     """
 
     name: str
@@ -45,15 +48,21 @@ class Compatibility:
     rewrite: Callable[[Array], Array] | None = None
     copies: bool = False
     degree: int | None = None
+    terms: Callable[[Array], tuple[Array, Array]] | None = None
 
 
-def linear(name: str, rewrite: Callable[[Array], Array]) -> Compatibility:
-    """A compatibility whose score is a dot product with the rewritten query."""
+def linear(
+    name: str, rewrite: Callable[[Array], Array], terms: Callable[[Array], Array] | None = None
+) -> Compatibility:
+    """A compatibility whose score is a dot product with the rewritten query; `terms` rewrites one without signs."""
 
     def ask(queries: Array, sharpness: Sharpness) -> Scorer:
         return scorer_of(sharpened(rewrite(queries), sharpness))
 
-    return Compatibility(name, ask, rewrite, degree=2)
+    def sizes(queries: Array) -> tuple[Array, Array]:
+        return (terms or rewrite)(queries), queries[..., 0] * 0.0
+
+    return Compatibility(name, ask, rewrite, degree=2, terms=sizes)
 
 
 def scorer_of(rewritten: Array) -> Scorer:
@@ -64,7 +73,7 @@ def scorer_of(rewritten: Array) -> Scorer:
 def bilinear(matrix: Array) -> Compatibility:
     """The score qᵀWk: a dot product with Wᵀq, so that queries and keys may differ in width. W is (query width, d)."""
 
-    def rewrite(queries: Array) -> Array:
+    def weights_for(queries: Array) -> Array:
         library = library_of(queries)
         weights = library.cast(library.array(matrix, like=queries), queries.dtype)
         if weights.ndim != 2 or weights.shape[0] != queries.shape[-1]:
@@ -72,9 +81,9 @@ def bilinear(matrix: Array) -> Compatibility:
                 f"expected a matrix of shape (query width, key width) for queries of width {queries.shape[-1]}, "
                 f"got {tuple(weights.shape)}. Transpose it if it is the other way round."
             )
-        return queries @ weights
+        return weights
 
-    return linear("bilinear", rewrite)
+    return linear("bilinear", lambda some: some @ weights_for(some), lambda some: some @ abs(weights_for(some)))
 
 
 def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compatibility:
@@ -83,10 +92,14 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
     The tanh stands between query and key, so nothing can be folded: every pair costs a row of width a.
     """
 
-    def ask(queries: Array, sharpness: Sharpness) -> Scorer:
+    def weights_for(queries: Array) -> Iterator[Array]:
         library = library_of(queries)
         given = (query_matrix, key_matrix, direction)
-        w_q, w_k, v = (library.cast(library.array(x, like=queries), queries.dtype) for x in given)
+        return (library.cast(library.array(x, like=queries), queries.dtype) for x in given)
+
+    def ask(queries: Array, sharpness: Sharpness) -> Scorer:
+        library = library_of(queries)
+        w_q, w_k, v = weights_for(queries)
         _check_additive(w_q, w_k, v, width=queries.shape[-1])
         asked = queries @ w_q.swapaxes(-1, -2)  # (..., b, d) x (d, a) -> (..., b, a)
 
@@ -100,7 +113,11 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
 
         return score
 
-    return Compatibility("additive", ask, copies=True)
+    def terms(queries: Array) -> tuple[Array, Array]:  # a tanh is at most 1, and moves no farther than what it is of
+        w_q, w_k, v = (abs(x) for x in weights_for(queries))
+        return queries[..., :1] * 0.0 + v @ w_k, queries @ (v @ w_q) + v.sum()
+
+    return Compatibility("additive", ask, copies=True, terms=terms)
 
 
 def cosine(inverse_lengths: Array) -> Compatibility:
@@ -112,7 +129,7 @@ def cosine(inverse_lengths: Array) -> Compatibility:
     def ask(queries: Array, sharpness: Sharpness) -> Scorer:
         return _by_directions(queries, sharpness, known)
 
-    return Compatibility("cosine", ask, degree=0)
+    return Compatibility("cosine", ask, degree=0, terms=_of_directions)
 
 
 def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
@@ -184,6 +201,11 @@ def _gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
     return score
 
 
+def _of_directions(queries: Array) -> tuple[Array, Array]:
+    """Terms of cosines: at most 1 in all."""
+    return queries * 0.0, queries[..., 0] * 0.0 + 1.0
+
+
 def _unit(library: Library, sharpness: Sharpness) -> float:
     """A power of two near the root of the temperature; 1 where that is ordinary, which costs no multiplication."""
     middle = sharpness
@@ -210,7 +232,7 @@ def _by_difference(logits: Array, queries: Array, keys: Array, size: Array, shar
     """
     library = library_of(logits)
     epsilon = library.epsilon(logits.dtype)
-    doubt = library.constant(size) * (4 * epsilon)
+    doubt = library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
     if not (doubt > epsilon**0.5).any():
         return logits
     plain = library.constant(logits)
@@ -235,6 +257,11 @@ def _laplace(queries: Array, sharpness: Sharpness) -> Scorer:
         return sharpened(_in_parts(pairs, queries, keys), sharpness, spend=True)
 
     return score
+
+
+def _of_distances(queries: Array) -> tuple[Array, Array]:
+    """Terms of distances along the axes."""
+    return queries * 0.0 + 1.0, queries.sum(-1)
 
 
 def _uniform(queries: Array, _sharpness: Sharpness) -> Scorer:
@@ -291,10 +318,10 @@ COMPATIBILITIES = {
     for one in (
         linear("dot", lambda queries: queries),
         linear("scaled_dot", lambda queries: queries * (1.0 / math.sqrt(queries.shape[-1]))),
-        Compatibility("cosine", _cosine, degree=0),
+        Compatibility("cosine", _cosine, degree=0, terms=_of_directions),
         Compatibility("gaussian", _gaussian, copies=True, degree=2),
-        Compatibility("laplace", _laplace, copies=True, degree=1),
-        Compatibility("uniform", _uniform, degree=0),
+        Compatibility("laplace", _laplace, copies=True, degree=1, terms=_of_distances),
+        Compatibility("uniform", _uniform, degree=0, terms=lambda queries: (queries * 0.0, queries[..., 0] * 0.0)),
     )
 }
 

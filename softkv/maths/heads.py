@@ -114,6 +114,11 @@ class Heads:
             arrays = {name: x.detach() if hasattr(x, "detach") else x for name, x in arrays.items()}
         return Heads(**{name: library.cast(library.array(x, like=array), dtype) for name, x in arrays.items()})
 
+    def without_signs(self) -> "Heads":
+        """The same projections in float64, of absolute numbers: what they make of sizes is the size of all terms."""
+        exact = self.like(np.empty(0), np.float64)
+        return Heads(**{name: abs(x) for name, x in exact.arrays().items()})
+
     def arrays(self) -> dict[str, Array]:
         """The projections that are there, by name."""
         named = {name: getattr(self, name) for name in _AXES}
