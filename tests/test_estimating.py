@@ -105,6 +105,9 @@ def test_a_bound_always_holds(stores: dict[str, softkv.SoftKV], compatibility: s
     assert set(kinds(found)) <= {"bound", "exact"}
     assert (apart(found, exact) <= found.error + exact.error).all()
     assert (found.error <= 0.1 * db.info().value_scale + 1e-3).all()
+    if "bound" in kinds(found):
+        bounded = np.array(kinds(found)) == "bound"
+        assert (np.abs(found.log_mass - exact.log_mass) <= 1.1 * found.log_mass_error)[bounded].all()
     if warmer == 30.0:
         assert "bound" in kinds(found)
 

@@ -56,6 +56,16 @@ def test_items_that_are_all_alike_have_no_temperature() -> None:
     assert typical_temperature(np.ones((4, 3), np.float32), np.zeros(4, np.bool_), "dot") is None
 
 
+@pytest.mark.parametrize("name", ["cosine", "gaussian", "laplace"])
+def test_rounding_tells_no_items_apart(name: str) -> None:
+    """Keys in one direction, or all as far from each other: their scores differ in the last digits alone."""
+    rng = np.random.default_rng(3)
+    keys = np.eye(50) @ np.linalg.qr(rng.standard_normal((50, 50)))[0] if name == "gaussian" else np.eye(50)
+    if name == "cosine":
+        keys = rng.uniform(1, 2, (50, 1)) * rng.standard_normal(50)
+    assert typical_temperature(keys.astype(np.float32), np.ones(50, bool), name) is None
+
+
 def test_two_items_get_one_that_tells_them_apart() -> None:
     """Of two items one is left when the other asks, so each is asked about itself as well."""
     keys = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)

@@ -73,12 +73,12 @@ def share_right(db: Any) -> float:
     return float(np.mean([one.label == label for one, label in zip(answers, labels_of(QUERIES), strict=True)]))
 
 
-def by_hand(db: softkv.SoftKV) -> np.ndarray:
+def by_hand(db: softkv.SoftKV, asked: np.ndarray = QUERIES) -> np.ndarray:
     """The answers, in float64 from the metric and the items."""
     metric = db._view().learned.metric
     items = list(db.select())
     keys = np.array([item.vector for item in items], np.float64)
-    values, queries = np.array([item.value for item in items]), QUERIES.astype(np.float64)
+    values, queries = np.array([item.value for item in items]), asked.astype(np.float64)
     factors, found = metric.factors.astype(np.float64), []
     for query in queries:
         logits = -0.5 * (((query - keys) @ factors.T) ** 2).sum(1)
@@ -101,6 +101,26 @@ def test_what_was_learned_answers_better(waves: softkv.SoftKV) -> None:
     assert found.error.max() < 0.01 * waves.info().value_scale
     assert waves.nearest(QUERIES[0]).contributors[0].key == waves.lookup(QUERIES[0], k=1).contributors[0].key
     assert waves.compare(QUERIES[0]).soft.value == pytest.approx(waves.lookup(QUERIES[0]).value)
+
+
+@pytest.mark.parametrize("planes", [False, True])
+@pytest.mark.parametrize("offset", [2000.0, 1.7e9])
+def test_features_far_from_zero_are_compared_as_well(tmp_path: Path, offset: float, planes: bool) -> None:
+    """As years and times are: what was learned counts from the middle of the keys, and so does the error."""
+    rng = np.random.default_rng(3)
+    wide = offset / 100
+    keys = np.column_stack([offset + wide * rng.random(1500), rng.random(1500)]).astype(np.float32)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=keys, values=np.sin(6 * (keys[:, 0].astype(float) - offset) / wide) + keys[:, 1])
+        db.fit(planes=planes)
+        queries = np.column_stack([offset + wide * rng.random(30), rng.random(30)]).astype(np.float32)
+        found = db.lookup(queries)
+        assert found.error.max() < 0.01 * db.info().value_scale
+        if not planes:
+            assert (np.abs(found.value - by_hand(db, queries)) <= found.error).all()
+        late = keys[:3] + np.float32(50 * wide)
+        db.add(vectors=late, values=[0.0, 0.0, 0.0])
+        assert (db.lookup(queries).error > found.error).all()
 
 
 def test_items_that_come_and_go_are_compared_as_learned(waves: softkv.SoftKV) -> None:

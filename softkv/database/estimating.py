@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.database.question import Question
-from softkv.database.rounding import rounding
+from softkv.database.rounding import moved_logits, rounding
 from softkv.database.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
@@ -219,13 +219,13 @@ class _Asking:
             kind=kind.value,
             error=error,
             error_kind="bound" if question.guarantee else "calibrated",
-            log_mass_error=None if self.k is not None else self._log_mass_error(found),
+            log_mass_error=None if self.k is not None else self._log_mass_error(found, question),
             source=self.view,
         )
 
-    def _log_mass_error(self, found: Estimate) -> npt.NDArray[np.float64]:
+    def _log_mass_error(self, found: Estimate, question: Question) -> npt.NDArray[np.float64]:
         error: npt.NDArray[np.float64] = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
-        return error
+        return error + moved_logits(self.view, found.blend.log_mass, question) if question.guarantee else error
 
     def _values(self, values: npt.NDArray[Any]) -> Values:
         kind = self.view.layout.kind

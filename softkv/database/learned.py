@@ -108,14 +108,31 @@ class Projections:
         self._lock = threading.Lock()
         self._file: tuple[str, int] | None = None  # the name of the file that was read, and the generation
         self._learned: Learned | None = None
+        self._farthest = 0, 0.0  # how many rows were looked at, and how far from the centre they are
 
     def of(self, snapshot: Snapshot, name: str) -> Learned:
         """The metric of this name, with the numbers of all rows of the snapshot."""
         with self._lock:
-            if self._learned is None or self._file != (name, snapshot.generation):
-                self._learned, self._file = read(snapshot, name), (name, snapshot.generation)
-            self._learned = self._learned.with_numbers(snapshot)
-            return self._learned
+            return self._of(snapshot, name)
+
+    def farthest(self, snapshot: Snapshot, name: str) -> float:
+        """How far the keys of all rows are from the centre of this metric, at most, with features in their units."""
+        with self._lock:
+            learned = self._of(snapshot, name)
+            seen, farthest = self._farthest
+            for start in range(seen, snapshot.rows, TOGETHER):
+                rows = np.arange(start, min(start + TOGETHER, snapshot.rows))
+                apart = learned.features(snapshot.vectors(rows))
+                farthest = max(farthest, math.sqrt(float(np.einsum("ij,ij->i", apart, apart).max())))
+            self._farthest = max(seen, snapshot.rows), farthest
+            return farthest
+
+    def _of(self, snapshot: Snapshot, name: str) -> Learned:
+        if self._learned is None or self._file != (name, snapshot.generation):
+            self._learned, self._file = read(snapshot, name), (name, snapshot.generation)
+            self._farthest = 0, 0.0
+        self._learned = self._learned.with_numbers(snapshot)
+        return self._learned
 
 
 def read(snapshot: Snapshot, name: str) -> Learned:

@@ -62,7 +62,7 @@ def on_planes(
     )
     spread = found.spreads + FAINT * np.asarray(answers.spread, np.float64)
     swayed = np.expm1(4.0 * np.minimum(moved, 1.0)) * found.leverages * spread
-    shifted = found.slopes * question.rounded / float(learned.units.min())
+    shifted = found.slopes * np.linalg.norm((question.rounded + np.zeros(len(learned.units))) / learned.units, axis=-1)
     return replace(
         answers,
         value=found.heights.astype(answers.value.dtype),

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.heads import Heads
 
@@ -29,7 +31,7 @@ class Question:
     causal: bool = False
     heads: Heads | None = None
     show: int = 10
-    rounded: Any = 0.0  # how far each query is from the one that was given, (b,)
+    rounded: Any = 0.0  # how far the numbers of the queries are from those that were given, (b, q)
     tolerance: float = 0.0  # how far an answer may be from the exact one, as a share of the value scale
     confidence: float = 0.95  # how sure that is to be
     guarantee: str | None = None  # "bound" where it must always hold
@@ -38,6 +40,11 @@ class Question:
     def by_learned(self) -> bool:
         """Whether queries and keys are compared as the store has learned to."""
         return isinstance(self.compatibility, str) and self.compatibility == LEARNED
+
+    @property
+    def shifts(self) -> Any:
+        """How far each query is from the one that was given, (b,)."""
+        return np.linalg.norm(self.rounded, axis=-1) if np.ndim(self.rounded) else 0.0
 
     @property
     def asks_all(self) -> bool:

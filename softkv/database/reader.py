@@ -279,7 +279,7 @@ class Reader(Mapping[str, Value]):
     def _queries(
         self, view: View, query: Any, compatibility: Compared | None, heads: Heads | None
     ) -> tuple[Any, Any, bool]:
-        """The queries as a matrix, how far each is from what was given, and whether there was one, not a batch."""
+        """The queries as a matrix, how far its numbers are from those given, and whether there was one, not a batch."""
         texts = texts_of(query)
         if texts is not None:
             embedded = self._embedding.queries(texts, view.profile.embedder, view.layout.key_width)
@@ -302,7 +302,7 @@ class Reader(Mapping[str, Value]):
         given = np.atleast_2d(array)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name, in the lookup
             queries = given.astype(np.float32)
-            return queries, np.linalg.norm(given - queries, axis=-1), array.ndim == 1
+            return queries, np.abs(given - queries), array.ndim == 1
 
     def _compared(self, view: View, given: Compared | None, heads: Heads | None, projection: bool) -> Compared:
         if heads is not None and not isinstance(heads, Heads):

@@ -14,7 +14,6 @@ Shapes: b queries, n rows, d key width, p value width, h heads.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from softkv.maths.blending import CANCELLED, RUN
 from softkv.maths.compatibility import Compatibility, compatibility_of, linear
 from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found
+from softkv.maths.metric import Metric
 from softkv.storage import ValueKind
 
 UNIT = 2.0**-24  # the rounding of one operation in float32
@@ -66,12 +66,14 @@ def _swayed(moved: Floats, spread: Any, widest: float) -> Floats:
     return np.where(moved < 1.0, np.minimum(np.expm1(2.0 * np.minimum(moved, 1.0)) * spread, widest), widest)
 
 
-def moved_logits(view: View, log_mass: Any, question: Question) -> Floats:
-    """How far rounding may have moved the logits of queries with these masses, (b,)."""
-    queries = np.asarray(question.queries)
+def moved_logits(view: View, log_mass: Any, question: Question, *, shared: bool = False) -> Floats:
+    """How far rounding may have moved the logits of queries with these masses, (b,).
+
+    What all rows have in common moves no weight, but the masses: with heads, it counts where `shared`.
+    """
     temperature = np.asarray(question.temperature, np.float64)
     if question.by_learned:
-        return _moved_as_learned(view, queries, question.rounded, temperature)
+        return _moved_as_learned(view, question, temperature)
     compared = compatibility_of(question.compatibility)
     log_mass = np.asarray(log_mass, np.float64)
     # The best logit, up to the logarithm of the number of rows, whatever was asked to be shown.
@@ -80,60 +82,72 @@ def moved_logits(view: View, log_mass: Any, question: Question) -> Floats:
     steps = 4.0 + math.sqrt(width)
     moved: Floats
     if compared.terms is not None:
-        moved = _size_of_terms(compared, question, queries, temperature, longest) / temperature
+        moved = _size_of_terms(compared, question, temperature, view, shared=shared) / temperature
     elif compared.name == "gaussian":
-        asked = np.linalg.norm(queries.astype(np.float64), axis=-1)
+        asked = np.linalg.norm(np.asarray(question.queries, np.float64), axis=-1)
         # Beyond some cancellation, near rows are scored by their differences, which a rounded query shifts.
         near = np.sqrt(2.0 * temperature * (best + HEAVY))
-        apart = np.finfo(np.float32).eps ** 0.5 / UNIT + steps * best + question.rounded / UNIT * near / temperature
+        apart = np.finfo(np.float32).eps ** 0.5 / UNIT + steps * best + question.shifts / UNIT * near / temperature
         moved = np.minimum(steps * 0.5 * (asked + longest) ** 2 / temperature, apart)
     else:  # nobody knows how steep a function is; most are no steeper than a distance or a product with a key
-        moved = steps * (best + WEIGHED) + question.rounded / UNIT * max(1.0, longest) / temperature
+        moved = steps * (best + WEIGHED) + question.shifts / UNIT * max(1.0, longest) / temperature
     return UNIT * (moved + EXPONENTIAL)
 
 
-def _moved_as_learned(view: View, queries: Any, rounded: Any, temperature: Floats) -> Floats:
+def _moved_as_learned(view: View, question: Question, temperature: Floats) -> Floats:
     """The same for what the store has learned: products, of which nearly everything may cancel."""
     learned = view.learned
     assert learned is not None
     metric = learned.metric
-    rewritten, added = metric.queries(queries)
-    lengths = np.linalg.norm(rewritten.astype(np.float64), axis=-1)
-    longest = 1.0 if metric.directions else view.longest_key + float(np.linalg.norm(metric.centre.astype(np.float64)))
+    rewritten, added = metric.queries(question.queries)
+    terms, projected = metric.terms(question.queries)
     steps = 4.0 + math.sqrt(metric.width) + math.sqrt(len(metric.factors))
-    sizes = lengths * longest + np.abs(added) + float(np.abs(learned.numbers).max(initial=0.0))
-    turned = np.sign(rounded) if metric.directions else rounded / UNIT  # a direction is rounded by shares of itself
-    shifted = turned * float(np.linalg.norm(metric.factors.astype(np.float64))) * np.sqrt(2.0 * np.abs(added))
-    found: Floats = UNIT * ((steps * sizes + shifted) / temperature + EXPONENTIAL)
-    return found
+    # Features may be of any size, which rewritten queries have the inverse of.
+    lengths = np.linalg.norm(np.maximum(np.abs(rewritten), np.sqrt(terms)) * learned.units, axis=-1)
+    sizes = lengths * view.farthest_key + np.maximum(np.abs(added), projected.sum(-1))
+    sizes = sizes + float(np.abs(learned.numbers).max(initial=0.0))
+    found: Floats = steps * sizes + _turned(metric, question) * np.sqrt(2.0 * np.abs(added))
+    return UNIT * (found / temperature + EXPONENTIAL)
+
+
+def _turned(metric: Metric, question: Question) -> Any:
+    """How far projecting carries what rounding takes from the numbers of a query, in roundings, (b,)."""
+    factors = np.abs(metric.factors.astype(np.float64))
+    if metric.directions:  # which are rounded by shares of themselves
+        return np.sign(question.shifts) * np.linalg.norm(factors)
+    return np.linalg.norm((question.rounded + np.zeros(metric.width)) @ factors.T, axis=-1) / UNIT
 
 
 def _size_of_terms(
-    compared: Compatibility, question: Question, queries: Any, temperature: Floats, longest: float
+    compared: Compatibility, question: Question, temperature: Floats, view: View, *, shared: bool
 ) -> Floats:
-    """How large the terms of scores are, all in all, times the roundings of adding them up, (b,)."""
-    assert compared.terms is not None
-    asked, heads = np.abs(queries.astype(np.float64)), question.heads
+    """How large the terms of scores are, times the roundings of adding them up, (b,)."""
+    terms = compared.terms
+    assert terms is not None
+    queries, heads = np.asarray(question.queries, np.float64), question.heads
     # A number too small for all digits of float32 loses more than a share of itself.
-    lost = np.maximum(question.rounded / UNIT - np.linalg.norm(asked, axis=-1), 0.0)
-    asked = asked + (lost + LEAST / UNIT * np.maximum(1.0, temperature))[:, None]
-    sizes, rest = compared.terms(asked) if heads is None else _terms_of_heads(heads, asked, compared.terms)
-    added = sizes.shape[-1] + queries.shape[-1] + (0 if heads is None else heads.w_k.shape[1])
-    found: Floats = (4.0 + math.sqrt(added)) * (np.linalg.norm(sizes, axis=-1) * longest + rest)
+    lost = np.maximum(question.rounded / UNIT - np.abs(queries), 0.0)
+    squares = (np.abs(queries) + lost + LEAST / UNIT * np.maximum(1.0, temperature.reshape(-1, 1))) ** 2
+    if heads is None:
+        factors, rest = terms(squares)
+        rewritten = factors * 0.0 if compared.rewrite is None else compared.rewrite(queries)
+        added = queries.shape[-1]
+    else:
+        by_terms = linear("terms", lambda projected: terms(projected)[0])
+        factors, constant = heads.squared().rewrite(squares, by_terms)
+        rest = constant if shared else 0.0 * constant
+        rewritten, _ = heads.like(queries, queries.dtype).rewrite(queries, compared)
+        added = queries.shape[-1] + heads.w_k.shape[1]
+    lengths = np.linalg.norm(np.maximum(np.abs(rewritten), np.sqrt(factors)), axis=-1)
+    found: Floats = (4.0 + math.sqrt(view.layout.key_width + added)) * (lengths * view.longest_key + np.sqrt(rest))
     return found if found.ndim == 1 else found.max(0)
-
-
-def _terms_of_heads(heads: Heads, asked: Floats, terms: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, float]:
-    """The terms of each head; what it adds to the scores of all keys alike is not in the weights."""
-    rewritten, _ = heads.without_signs().rewrite(asked, linear("terms", lambda projected: terms(projected)[0]))
-    return rewritten, 0.0
 
 
 def _projecting(heads: Heads, means: Any) -> Floats:
     """How far rounding may move what heads make of means as large as these, (h, b, p) -> (b,)."""
-    sizes = heads.without_signs().project(np.abs(np.asarray(means, np.float64)))
+    squares = heads.squared().project(np.asarray(means, np.float64) ** 2)
     added = means.shape[-1] + len(heads) * (means.shape[-1] if heads.w_v is None else heads.w_v.shape[1])
-    found: Floats = UNIT * (4.0 + math.sqrt(added)) * np.linalg.norm(sizes, axis=-1)
+    found: Floats = UNIT * (4.0 + math.sqrt(added)) * np.sqrt(squares.sum(-1))
     return found
 
 

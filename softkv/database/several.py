@@ -16,7 +16,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.database.estimating import is_cheap
 from softkv.database.question import Question
-from softkv.database.rounding import gain_of, rounding_of_heads
+from softkv.database.rounding import gain_of, moved_logits, rounding_of_heads
 from softkv.database.view import View
 from softkv.maths.blending import Vectors
 from softkv.maths.compatibility import compatibility_of, linear
@@ -107,7 +107,7 @@ def _joined(
         head_weights=shares,
         error=gain_of(heads) * by_query(errors).max(1) + rounding_of_heads(view, log_mass, value, question),
         error_kind=_kinds(found, shape),
-        log_mass_error=by_query(missing).max(1),
+        log_mass_error=by_query(missing).max(1) + moved_logits(view, log_mass, question, shared=True),
     )
 
 

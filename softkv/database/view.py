@@ -96,6 +96,16 @@ class View:
         name = self.profile.projection
         return None if name is None else self._findings.projections.of(self.snapshot, name)
 
+    @cached_property
+    def farthest_key(self) -> float:
+        """How far keys are from the centre of what the store has learned, at most, in the units of that."""
+        learned, name = self.learned, self.profile.projection
+        assert learned is not None
+        assert name is not None
+        if learned.metric.directions:
+            return 1.0 / float(learned.units.min())
+        return self._findings.projections.farthest(self.snapshot, name)
+
     def comparing_as_learned(self, rows: Rows | None = None) -> Compatibility:
         """The way to compare that the store has learned, for all rows or some."""
         learned = self.learned

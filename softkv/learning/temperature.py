@@ -100,8 +100,10 @@ def _gaps(
     for scores, others in _scores(keys, live, compared, unit, chosen, own):
         best = np.maximum(best, np.where(others, scores, -np.inf).max(1))
         worst = np.minimum(worst, np.where(others, scores, np.inf).min(1))
-    widest = float((best - worst).max())
-    if not 0 < widest < np.inf:  # all alike, or beyond float32, or not even numbers
+    widest, largest = float((best - worst).max()), float(np.maximum(np.abs(best), np.abs(worst)).max())
+    rounded = np.finfo(np.float32).eps * (4 + math.sqrt(keys.shape[1])) * largest
+    # All alike, but for the rounding of sums, or beyond float32, or not even numbers.
+    if not rounded < widest < np.inf:
         return None
     sizes = widest * np.exp((np.arange(BINS) + 0.5 - BINS) / BINS * SPAN)
     sizes[0] = 0.0

@@ -39,8 +39,9 @@ class Compatibility:
     `rewrite` is there when the score is rewrite(query)·key; only then can learned heads be folded into the query.
     `copies` says that scoring makes a copy of the block of keys, which should then be small enough for the cache.
     `degree` says how scores grow, where that is known: those of vectors c times as long are c^degree times as large.
-    `terms` says how large the terms are that a score is summed of, where that is known: given the queries without their
-    signs, |key| · the first (..., b, d), plus the second (..., b). However small a score, that is what is rounded.
+    `terms` says how large the terms are that a score is summed of, where that is known: they are what is rounded,
+    however small the score. It takes squares of the numbers of queries, and returns those of what the numbers of a key
+    are multiplied by, (..., b, d), and of all other terms, (..., b).
     """
 
     name: str
@@ -54,13 +55,13 @@ class Compatibility:
 def linear(
     name: str, rewrite: Callable[[Array], Array], terms: Callable[[Array], Array] | None = None
 ) -> Compatibility:
-    """A compatibility whose score is a dot product with the rewritten query; `terms` rewrites one without signs."""
+    """A compatibility whose score is a dot product with the rewritten query; `terms` rewrites squares with squares."""
 
     def ask(queries: Array, sharpness: Sharpness) -> Scorer:
         return scorer_of(sharpened(rewrite(queries), sharpness))
 
-    def sizes(queries: Array) -> tuple[Array, Array]:
-        return (terms or rewrite)(queries), queries[..., 0] * 0.0
+    def sizes(squares: Array) -> tuple[Array, Array]:
+        return squares if terms is None else terms(squares), squares[..., 0] * 0.0
 
     return Compatibility(name, ask, rewrite, degree=2, terms=sizes)
 
@@ -83,7 +84,7 @@ def bilinear(matrix: Array) -> Compatibility:
             )
         return weights
 
-    return linear("bilinear", lambda some: some @ weights_for(some), lambda some: some @ abs(weights_for(some)))
+    return linear("bilinear", lambda some: some @ weights_for(some), lambda some: some @ weights_for(some) ** 2)
 
 
 def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compatibility:
@@ -113,9 +114,9 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
 
         return score
 
-    def terms(queries: Array) -> tuple[Array, Array]:  # a tanh is at most 1, and moves no farther than what it is of
-        w_q, w_k, v = (abs(x) for x in weights_for(queries))
-        return queries[..., :1] * 0.0 + v @ w_k, queries @ (v @ w_q) + v.sum()
+    def terms(squares: Array) -> tuple[Array, Array]:  # a tanh is at most 1, and moves no farther than what it is of
+        w_q, w_k, v = (x**2 for x in weights_for(squares))
+        return squares[..., :1] * 0.0 + v @ w_k, squares @ (v @ w_q) + v.sum()
 
     return Compatibility("additive", ask, copies=True, terms=terms)
 
@@ -201,9 +202,9 @@ def _gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
     return score
 
 
-def _of_directions(queries: Array) -> tuple[Array, Array]:
-    """Terms of cosines: at most 1 in all."""
-    return queries * 0.0, queries[..., 0] * 0.0 + 1.0
+def _of_directions(squares: Array) -> tuple[Array, Array]:
+    """The terms of cosines, whose squares are at most 1 in all."""
+    return squares * 0.0, squares[..., 0] * 0.0 + 1.0
 
 
 def _unit(library: Library, sharpness: Sharpness) -> float:
@@ -259,9 +260,9 @@ def _laplace(queries: Array, sharpness: Sharpness) -> Scorer:
     return score
 
 
-def _of_distances(queries: Array) -> tuple[Array, Array]:
-    """Terms of distances along the axes."""
-    return queries * 0.0 + 1.0, queries.sum(-1)
+def _of_distances(squares: Array) -> tuple[Array, Array]:
+    """The terms of distances along the axes, which do not cancel."""
+    return squares * 0.0 + 1.0, squares.sum(-1) * squares.shape[-1]
 
 
 def _uniform(queries: Array, _sharpness: Sharpness) -> Scorer:
@@ -317,11 +318,11 @@ COMPATIBILITIES = {
     one.name: one
     for one in (
         linear("dot", lambda queries: queries),
-        linear("scaled_dot", lambda queries: queries * (1.0 / math.sqrt(queries.shape[-1]))),
+        linear("scaled_dot", lambda some: some * (1.0 / math.sqrt(some.shape[-1])), lambda some: some / some.shape[-1]),
         Compatibility("cosine", _cosine, degree=0, terms=_of_directions),
         Compatibility("gaussian", _gaussian, copies=True, degree=2),
         Compatibility("laplace", _laplace, copies=True, degree=1, terms=_of_distances),
-        Compatibility("uniform", _uniform, degree=0, terms=lambda queries: (queries * 0.0, queries[..., 0] * 0.0)),
+        Compatibility("uniform", _uniform, degree=0, terms=lambda squares: (squares * 0.0, squares[..., 0] * 0.0)),
     )
 }
 

@@ -114,10 +114,10 @@ class Heads:
             arrays = {name: x.detach() if hasattr(x, "detach") else x for name, x in arrays.items()}
         return Heads(**{name: library.cast(library.array(x, like=array), dtype) for name, x in arrays.items()})
 
-    def without_signs(self) -> "Heads":
-        """The same projections in float64, of absolute numbers: what they make of sizes is the size of all terms."""
+    def squared(self) -> "Heads":
+        """The projections of squares, in float64: they make squares of all terms that are added of those of queries."""
         exact = self.like(np.empty(0), np.float64)
-        return Heads(**{name: abs(x) for name, x in exact.arrays().items()})
+        return Heads(**{name: x**2 for name, x in exact.arrays().items()})
 
     def arrays(self) -> dict[str, Array]:
         """The projections that are there, by name."""

@@ -61,6 +61,12 @@ class Metric:
         projected = self.projected(queries)
         return projected @ self.factors, _halves(projected)
 
+    def terms(self, queries: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The squares of what is added up for queries: for each number of Mq, (b, d), and for each of Lq, (b, r)."""
+        factors = self.factors.astype(np.float64) ** 2
+        projected = self._moved(queries).astype(np.float64) ** 2 @ factors.T
+        return projected @ factors, projected
+
     def compatibility(self, numbers: Row, inverse_lengths: Row | None) -> Compatibility:
         """The way to compare, with the numbers of all keys at hand, and 1 / ‖k‖ where directions count."""
 
