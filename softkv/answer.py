@@ -104,6 +104,9 @@ class Answer:
     error_kind: str = "exact"  # or "bound", "calibrated", "unknown"
     log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
     log_mass_floor: float | None = None  # the lowest log mass of an item of the store, left out, where it is known
+    route: str | None = None  # how a store was asked: "scan", "gather", "calibrated", "bound" or "proposed"
+    reason: str | None = None  # why so, and what would change it
+    rows_read: int | None = None  # how many rows were compared
 
     @property
     def is_far(self) -> bool | None:
@@ -176,6 +179,9 @@ class Answers:
     error_kind: str | tuple[str, ...] = "exact"  # of all, or of each
     log_mass_error: Array | None = None  # (b,), where it is estimated
     log_mass_floor: float | None = None  # of all, where it is known
+    route: str | tuple[str, ...] | None = None  # of all, or of each
+    reason: str | tuple[str, ...] | None = None  # of all, or of each
+    rows_read: Array | None = None  # (b,), of stores
     count: int = 0  # of all rows, or items of the store
     source: Describing | None = None
 
@@ -225,9 +231,12 @@ class Answers:
             labels=self.labels,
             kind=self.kind,
             error=None if self.error is None else float(self.error[index]),
-            error_kind=self.error_kind if isinstance(self.error_kind, str) else self.error_kind[index],
+            error_kind=_of_one(self.error_kind, index),
             log_mass_error=None if self.log_mass_error is None else float(self.log_mass_error[index]),
             log_mass_floor=self.log_mass_floor,
+            route=_of_one(self.route, index),
+            reason=_of_one(self.reason, index),
+            rows_read=None if self.rows_read is None else int(self.rows_read[index]),
         )
 
     @property
@@ -348,6 +357,11 @@ class Comparison:
 
     def __repr__(self) -> str:
         return portrait.comparison_as_text(self)
+
+
+def _of_one(told: Any, index: int) -> Any:
+    """What is said of one query, where it is said of all or of each."""
+    return told[index] if isinstance(told, tuple) else told
 
 
 def _single(x: Any) -> Any:

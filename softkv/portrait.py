@@ -20,6 +20,7 @@ Contributor: TypeAlias = Any
 BAR = 20  # cells of a bar of weight 1
 EIGHTHS = " ▏▎▍▌▋▊▉"
 LONGEST = 60  # characters of a text in a line
+_ROUTES = {"scan": "scanned", "gather": "gathered"}
 READ = "the heaviest of the rows read"  # the contributors of an estimate; there may be heavier ones
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
@@ -120,10 +121,18 @@ def facts_of(answer: Answer) -> str:
 def how_exact(answer: Answer) -> str:
     """How far the answer can be trusted."""
     if answer.error_kind == "exact":
-        return f"exact over {answer.scored:,}"
+        return ": ".join(told for told in (f"exact over {answer.scored:,}", route_of(answer)) if told)
     error = "unknown" if answer.error is None else f"{short(answer.error)} ({answer.error_kind})"
     shown = f", shown: {READ}" if answer.contributors else ""
-    return f"error {error}, {answer.scored:,} scored{shown}"
+    read = "" if answer.rows_read in (None, answer.scored) else f" of {answer.rows_read:,} rows read"
+    return f"error {error}, {answer.scored:,} scored{read}{shown}"
+
+
+def route_of(answer: Answer) -> str:
+    """How an exact answer was found, and why so; empty where it goes without saying."""
+    if not answer.reason:
+        return ""
+    return f"{_ROUTES.get(answer.route, answer.route)}, {answer.reason}"
 
 
 def as_text(answer: Answer) -> str:
@@ -178,6 +187,9 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "log_mass_error",
         "log_mass_floor",
         "is_far",
+        "route",
+        "reason",
+        "rows_read",
     )
     for name in facts:
         found[name] = _plain(getattr(answer, name))

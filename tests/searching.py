@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import estimating, import_from, indexing
+from softkv.asking import route
+from softkv.database import import_from, indexing
 from softkv.maths import lookup
 
 Wide = np.ndarray  # of long doubles
@@ -336,5 +337,5 @@ def small_blocks(rng: np.random.Generator, patch: pytest.MonkeyPatch) -> None:
 
 def small_indexes(patch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and indexes rehearse with few items."""
-    patch.setattr(estimating, "CHEAP", 0)
+    patch.setattr(route, "CHEAP", 0)
     patch.setattr(indexing, "REHEARSED", 240)

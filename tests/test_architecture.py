@@ -22,8 +22,9 @@ ALLOWED = {
     "portrait": {"errors"},
     "answer": {"portrait", "maths", "errors"},
     "plain": {"answer", "maths", "errors"},
-    "database": {"answer", "portrait", "transfer", "storage", "index", "embedders", "learning", "maths", "errors"},
-    "doors": {"database", "plain", "answer", "learning", "maths", "errors"},
+    "asking": {"answer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "database": {"asking", "answer", "transfer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "doors": {"database", "asking", "plain", "answer", "learning", "maths", "errors"},
 }
 HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")
 

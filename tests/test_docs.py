@@ -16,9 +16,9 @@ import pytest
 
 import softkv
 from softkv.answer import Answers
-from softkv.database import asking
-from softkv.database.asking import Question
-from softkv.database.view import View
+from softkv.asking import asker
+from softkv.asking.question import Question
+from softkv.asking.view import View
 from softkv.maths.compatibility import Compatibility
 
 from . import reference
@@ -123,7 +123,7 @@ def witnessed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     count = [0]
     monkeypatch.setattr(softkv, "soft_lookup", checked(count), raising=False)
     for name in ("ask", "ask_each"):
-        monkeypatch.setattr(asking, name, checked_store(getattr(asking, name), count))
+        monkeypatch.setattr(asker, name, checked_store(getattr(asker, name), count))
     return count
 
 

@@ -26,7 +26,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import softkv
 from softkv import errors
-from softkv.database import estimating, indexing
+from softkv.asking import route
+from softkv.database import indexing
 from softkv.doors import held
 from softkv.doors.held import Items
 from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor, SoftKVTransformer
@@ -399,7 +400,7 @@ def test_a_path_is_read_as_it_is_now(tmp_path: Path) -> None:
 
 def test_a_path_with_an_index_answers_within_the_tolerance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By estimates where it may, exactly where it must."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(route, "CHEAP", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 300)
     middles = RNG.standard_normal((40, 8)) * 4
     features = np.repeat(middles, 60, axis=0) + RNG.standard_normal((2400, 8)) * 0.3

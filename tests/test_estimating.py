@@ -10,7 +10,8 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.database import estimating, indexed, indexing
+from softkv.asking import indexed, lists, route
+from softkv.database import indexing
 from softkv.maths.compatibility import bilinear
 
 ITEMS, WIDTH = 4000, 12
@@ -37,7 +38,7 @@ def values_of(kind: str, keys: np.ndarray) -> Any:
 def large() -> Iterator[None]:
     """Stores count as large from the first item on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimating, "CHEAP", 0)
+        patch.setattr(route, "CHEAP", 0)
         patch.setattr(indexing, "REHEARSED", 700)
         yield
 
@@ -153,7 +154,7 @@ def test_large_batches_are_answered_in_parts(
     """As many queries at once as there is room for; nobody sees the seams."""
     db, queries = stores["dot"], keys_of(np.random.default_rng(17), 40)
     whole = db.lookup(queries, tolerance=0.3, **options)
-    monkeypatch.setattr(estimating, "LOGITS", 4000)
+    monkeypatch.setattr(lists, "LOGITS", 4000)
     parts = db.lookup(queries, tolerance=0.3, **options)
     assert "exact" not in kinds(whole)
     for name in ("value", "spread", "log_mass", "effective", "mass", "weights", "error"):
@@ -258,7 +259,7 @@ def test_what_is_not_a_plain_lookup_is_scanned(stores: dict[str, softkv.SoftKV],
 
 def test_small_stores_are_scanned(stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan of a few thousand rows takes no longer than anything else."""
-    monkeypatch.setattr(estimating, "CHEAP", ITEMS * WIDTH)
+    monkeypatch.setattr(route, "CHEAP", ITEMS * WIDTH)
     assert stores["cosine"].lookup(np.ones(WIDTH)).error_kind == "exact"
 
 

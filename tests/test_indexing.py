@@ -10,7 +10,8 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.database import estimating, indexing
+from softkv.asking import route
+from softkv.database import indexing
 from softkv.index.building import list_count, side_by_side
 from softkv.storage import Store
 
@@ -20,7 +21,7 @@ ITEMS, WIDTH = 1500, 8
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(route, "CHEAP", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 300)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from softkv.database.profile import Profile, Temperature
+from softkv.asking.profile import Profile, Temperature
 from softkv.embedders import Identity, find
 from softkv.errors import KindError, NotExpressible, StoreDamaged, TemperatureError
 from softkv.storage import ValueKind

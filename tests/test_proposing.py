@@ -8,7 +8,7 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.database import estimating
+from softkv.asking import route
 
 ITEMS, WIDTH = 3000, 16
 
@@ -16,7 +16,7 @@ ITEMS, WIDTH = 3000, 16
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(route, "CHEAP", 0)
 
 
 def filled(path: Path, **options: Any) -> softkv.SoftKV:

@@ -12,7 +12,7 @@ import torch
 
 import softkv
 from softkv.answer import Answer, Answers
-from softkv.database.reader import STEPS
+from softkv.asking.asker import STEPS
 from softkv.embedders import find
 from softkv.errors import EmbedderNeeded, KeyMissing, KindError, ShapeError, TemperatureError
 

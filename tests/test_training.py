@@ -9,7 +9,8 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.database import estimating, indexed, indexing, training
+from softkv.asking import indexed, route
+from softkv.database import indexing, training
 from softkv.learning import fitting
 
 ITEMS, WIDTH = 900, 8
@@ -146,7 +147,7 @@ def test_an_index_helps_what_was_learned(
 ) -> None:
     """Within what it states, by reading a part; not for lookups without it, and not for what is learned next."""
     db: softkv.SoftKV = request.getfixturevalue(kind)
-    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(route, "CHEAP", 0)
     monkeypatch.setattr(indexed, "TOGETHER", 20)
     monkeypatch.setattr(indexed, "WORTH", 1)
     db.fit(planes=False)
@@ -176,7 +177,7 @@ def test_an_index_for_products_goes_on_without_what_was_learned(
     quadrants: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was built before, and helps who asks without."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(route, "CHEAP", 0)
     quadrants.build_index(lists=30)
     quadrants.fit()
     assert quadrants.lookup(QUERIES[0], tolerance=0.7).error_kind == "exact"

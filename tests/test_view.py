@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database.view import TOGETHER, Reach
+from softkv.asking.view import TOGETHER, Reach
 
 from .databases import vectors_of
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from softkv.database.embedding import Progress
-from softkv.database.learned import Learned, read, read_file
-from softkv.database.profile import Profile
-from softkv.database.view import View
+from softkv.asking.embedding import Progress
+from softkv.asking.learned import Learned, read, read_file
+from softkv.asking.profile import Profile
+from softkv.asking.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.learned import Learned
-from softkv.database.view import View
+from softkv.asking.learned import Learned
+from softkv.asking.view import View
 from softkv.storage import Item
 from softkv.storage.layout import Matrix
 

@@ -12,20 +12,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.asking.asker import Asker
+from softkv.asking.view import View
 from softkv.database.targets import targets_of
-from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.learning import measures
 from softkv.storage import ValueKind
-
-if TYPE_CHECKING:
-    from softkv.database.reader import Reader
 
 TOGETHER = 1000  # queries in a lookup
 EVEN, NEARLY = 64, 20  # octaves above the usual temperature where all weights are equal; where scores are huge, almost
@@ -93,7 +91,7 @@ class Evaluation:
 
 
 def evaluate(
-    reader: "Reader",
+    reader: Asker,
     queries: Any,
     targets: Any,
     *,

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from softkv.asking.embedding import Embedding, Given, Progress
+from softkv.asking.profile import Profile, Temperature, checked_temperature
+from softkv.asking.view import Findings, View
 from softkv.database import intake
 from softkv.database.aside import put_back, require_nothing_kept
-from softkv.database.embedding import Embedding, Given, Progress
-from softkv.database.profile import Profile, Temperature, checked_temperature
 from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
-from softkv.database.view import Findings, View
 from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
 from softkv.storage import Added, Item, Report, Store
 from softkv.storage.locks import opened

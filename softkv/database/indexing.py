@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.indexed import NAME, as_vectors, form_keys, formed
-from softkv.database.learned import carried
-from softkv.database.profile import Profile
-from softkv.database.question import LEARNED
-from softkv.database.view import View
+from softkv.asking.indexed import NAME, as_vectors, form_keys, formed
+from softkv.asking.learned import carried
+from softkv.asking.profile import Profile
+from softkv.asking.question import LEARNED
+from softkv.asking.view import View
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
 from softkv.index.lists import ListIndex

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.embedding import Embedding, Progress
-from softkv.database.profile import Profile
+from softkv.asking.embedding import Embedding, Progress
+from softkv.asking.profile import Profile
 from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, ShapeError, ZeroVector
 from softkv.storage import Layout, ValueKind
 

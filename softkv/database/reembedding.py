@@ -8,9 +8,9 @@ Only items whose text is known can be embedded again: bare vectors make it refus
 import warnings
 from dataclasses import replace
 
+from softkv.asking.embedding import Given, Progress
+from softkv.asking.profile import Profile
 from softkv.database.carrying import LearnedNotCarried
-from softkv.database.embedding import Given, Progress
-from softkv.database.profile import Profile
 from softkv.embedders import DEFAULT, Identity, find
 from softkv.errors import EmbedderNeeded, InputError
 from softkv.storage import Store, ValueKind

@@ -7,10 +7,10 @@ import os
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from softkv.asking.indexed import Written
+from softkv.asking.route import is_cheap
+from softkv.asking.view import View
 from softkv.database.backend import backend_name
-from softkv.database.estimating import is_cheap
-from softkv.database.indexed import Written
-from softkv.database.view import View
 from softkv.errors import IndexDamaged
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.given import array_of
-from softkv.database.view import View
+from softkv.asking.given import array_of
+from softkv.asking.view import View
 from softkv.errors import InputError, KindError, NotFinite, ShapeError
 from softkv.storage import ValueKind
 from softkv.storage.batch import LARGEST_NUMBER

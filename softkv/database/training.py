@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.asking.learned import PREFIX, Learned
+from softkv.asking.profile import Profile, Temperature
+from softkv.asking.view import View
 from softkv.database.intake import SHORTEST
-from softkv.database.learned import PREFIX, Learned
-from softkv.database.profile import Profile, Temperature
 from softkv.database.targets import targets_of
-from softkv.database.view import View
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
 from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST, may_be_read_off

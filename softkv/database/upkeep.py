@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from softkv.database import asking, training
-from softkv.database.embedding import Given, Progress
-from softkv.database.indexed import NAME, PROPOSER
+from softkv.asking.embedding import Given, Progress
+from softkv.asking.indexed import NAME, PROPOSER
+from softkv.asking.learned import carried
+from softkv.asking.profile import Profile
+from softkv.asking.scan import require_items
+from softkv.asking.view import View
+from softkv.database import training
 from softkv.database.indexing import Wanted, build
-from softkv.database.learned import carried
-from softkv.database.profile import Profile
 from softkv.database.proposing import build_proposer
 from softkv.database.reader import Reader
 from softkv.database.reembedding import reembed
 from softkv.database.summary import Info
 from softkv.database.training import Fit
-from softkv.database.view import View
 from softkv.errors import InputError
 from softkv.learning.tuning import Tuned
 from softkv.storage import Store
@@ -77,7 +78,7 @@ class Upkeep(Reader):
         """
         self._store.require_writable()
         with self._lock:
-            asking.require_items(self._view().snapshot)
+            require_items(self._view().snapshot)
         if kind != "lists":
             if lists is not None or queries is not None or temperatures is not None:
                 raise InputError(f"expected lists, queries and temperatures only for lists, not for {kind!r}.")
@@ -118,7 +119,7 @@ class Upkeep(Reader):
         ways, ks = None, training.checked_ks(k)
         with self._lock:
             view = self._new_view()
-            asking.require_items(view.snapshot)
+            require_items(view.snapshot)
             ways = training.checked_ways(view, compatibility)
         tuned = training.tune(view, compatibilities=ways, ks=ks, seed=seed, told=progress)
         del view
@@ -155,7 +156,7 @@ class Upkeep(Reader):
         self._store.require_writable()
         with self._lock:
             view = self._new_view()
-            asking.require_items(view.snapshot)
+            require_items(view.snapshot)
             if queries is not None:
                 queries = self._queries(view, queries, None, None)[0]
         return training.learn(

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.asking.learned import Learned
+from softkv.asking.view import LUKEWARM
 from softkv.database import SoftKV
 from softkv.database import open as open_store
-from softkv.database.learned import Learned
 from softkv.database.making import made
 from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS, drawn
-from softkv.database.view import LUKEWARM
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import may_be_read_off, on_planes

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import softkv
-from softkv.database.estimating import _Asking
-from softkv.database.question import Question
+from softkv.asking.lists import _Asking
+from softkv.asking.question import Question
 from softkv.index.calibration import Plan
 from softkv.index.opening import LEVELS
 from softkv.index.search import Estimate

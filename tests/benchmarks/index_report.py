@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from softkv.database import estimating
+from softkv.asking import route
 
 HEAD = "| what | figure | against | goal | reached |\n|---|---|---|---|---|"
 
@@ -97,8 +97,8 @@ Section = Callable[[Bench], None]
 @contextmanager
 def never_cheap() -> Iterator[str]:
     """Let no store be so small that it is scanned; gives the words to say so."""
-    before, estimating.CHEAP = estimating.CHEAP, 0
+    before, route.CHEAP = route.CHEAP, 0
     try:
         yield "So small a store would be scanned by itself; here its index is asked all the same (`CHEAP = 0`)."
     finally:
-        estimating.CHEAP = before
+        route.CHEAP = before

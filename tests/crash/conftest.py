@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from softkv.database import estimating, indexing
+from softkv.asking import route
+from softkv.database import indexing
 from tests.crash import recorder
 
 
@@ -37,7 +38,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed; children inherit it."""
-    monkeypatch.setattr(estimating, "CHEAP", 0)
+    monkeypatch.setattr(route, "CHEAP", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 400)
 
 

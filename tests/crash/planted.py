@@ -14,7 +14,7 @@ from mmap import ACCESS_WRITE, mmap
 from pathlib import Path
 from typing import Any
 
-from softkv.database import asking
+from softkv.asking import asker
 from softkv.errors import CommitUncertain, StorageFailed
 from softkv.index import calibration
 from softkv.storage import Snapshot, Store, compaction, connection, files, locks, opening
@@ -337,13 +337,13 @@ def _calibrated_errors_are_understated() -> None:
 
 
 def _bounds_are_understated() -> None:
-    ask = asking.ask
+    ask = asker.ask
 
     def patched(view: Any, question: Any) -> Any:
         found = ask(view, question)
         return replace(found, error=found.error * 1e-3) if question.guarantee else found
 
-    asking.ask = patched
+    asker.ask = patched
 
 
 def _a_reader_stays_at_its_first_commit() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import asking, estimating, indexing
+from softkv.asking import asker, route
+from softkv.database import indexing
 from softkv.database.handle import StoreView
 from softkv.errors import StoreDamaged
 from softkv.storage import Snapshot, Store
@@ -35,7 +36,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
 def at_work(folder: Path) -> Iterator[Bank]:
     """The same, below this folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimating, "CHEAP", 0)
+        patch.setattr(route, "CHEAP", 0)
         patch.setattr(indexing, "REHEARSED", 200)
         ledger, path = Ledger(), folder / "s"
         Bank.found(path, ledger, "number")
@@ -101,23 +102,23 @@ def _other_value(patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_answer(patch: pytest.MonkeyPatch) -> None:
-    ask = asking.ask
+    ask = asker.ask
 
     def slightly_off(view: Any, question: Any) -> Any:
         found = ask(view, question)
         return replace(found, value=found.value + 0.01)
 
-    patch.setattr(asking, "ask", slightly_off)
+    patch.setattr(asker, "ask", slightly_off)
 
 
 def _sure_of_itself(patch: pytest.MonkeyPatch) -> None:
-    ask = asking.ask
+    ask = asker.ask
 
     def boasting(view: Any, question: Any) -> Any:
         found = ask(view, question)
         return replace(found, error=found.error * 1e-6) if question.guarantee else found
 
-    patch.setattr(asking, "ask", boasting)
+    patch.setattr(asker, "ask", boasting)
 
 
 @pytest.mark.parametrize(

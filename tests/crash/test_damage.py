@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from softkv.database import estimating
+from softkv.asking import route
 from softkv.embedders import find
 from softkv.storage import check
 from softkv.storage.arena import VerifiedRows
@@ -46,7 +46,7 @@ def original(request: pytest.FixtureRequest, kept: dict[str, Original], folder: 
     recipe = RECIPES[request.param]
     find("static").documents(["warm"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimating, "CHEAP", 0)  # stores count as large from the first item on
+        patch.setattr(route, "CHEAP", 0)  # stores count as large from the first item on
         if recipe.tiny:
             shrink(patch, window=256, block=64)
         if request.param not in kept:

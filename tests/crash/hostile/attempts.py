@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import softkv
-from softkv.database import estimating
+from softkv.asking import route
 from softkv.storage import check, repair
 from tests.commands import ran
 from tests.crash.hostile.confinement import Step
@@ -88,7 +88,7 @@ def ask(folder: Path, step: Step) -> None:
     db = step("open to read", lambda: softkv.open(folder / "s", "r"))
     if db is None:
         return
-    estimating.CHEAP = 0
+    route.CHEAP = 0
     query = np.linspace(0.1, 1.0, step("width", lambda: db.info().key_width) or 4, dtype=np.float32)
     some = np.stack([query, -query])
     step("info", lambda: str(db.info()))

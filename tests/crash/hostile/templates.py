@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import softkv
-from softkv.database import estimating
+from softkv.asking import route
 
 ITEMS, WIDTH = 12, 4
 WORDS = ["a fox", "two dogs", "the sea", "winter", "a red house", "bread and butter"]
@@ -33,7 +33,7 @@ def make(folder: Path) -> None:
     """All templates, each a store under its name."""
     for kind in ("number", "vector", "label", "text"):
         _plain(folder / kind, kind)
-    estimating.CHEAP = 0  # so that small stores use their index
+    route.CHEAP = 0  # so that small stores use their index
     for kind in ("number", "label"):
         with _large(folder / f"indexed {kind}", kind, 400) as db:
             db.build_index(lists=8)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.question import Compared
+from softkv.asking.question import Compared
 from softkv.errors import KindError, NotExpressible, ShapeError, TemperatureError
 from softkv.maths.compatibility import Compatibility
 

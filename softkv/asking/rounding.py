@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.question import Question
-from softkv.database.view import Reach, View
+from softkv.asking.question import Question
+from softkv.asking.view import Reach, View
 from softkv.maths.blending import CANCELLED, RUN
 from softkv.maths.compatibility import Compatibility, compatibility_of, linear
 from softkv.maths.heads import Heads

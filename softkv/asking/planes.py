@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
-from softkv.database.question import Compared, Question
-from softkv.database.view import View
+from softkv.asking.question import Compared, Question
+from softkv.asking.view import View
 from softkv.learning import slopes
 from softkv.maths.compatibility import compatibility_of
 from softkv.storage import ValueKind

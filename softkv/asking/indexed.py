@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.learned import read
-from softkv.database.profile import Profile
+from softkv.asking.learned import read
+from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
 from softkv.index.joining import joining

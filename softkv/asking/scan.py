@@ -1,14 +1,13 @@
-"""One lookup over one commit of a store: which rows, how they are compared, how warm, and how exact the answer is.
+"""One lookup over one commit of a store that compares all rows, or those that may count where they are few.
 
 Joins a snapshot of the storage with the maths: the arena is scored as it lies in its file, with rows that are dead or
 filtered out as a mask. When few rows are left they are gathered, and the rest is not read.
 
-Does not embed (embedding.py) and does not remember anything (profile.py).
+Does not decide whether to scan (route.py).
 
 Shapes: b queries, n rows of the arena, d key width, s rows shown.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,22 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
-from softkv.database.estimating import estimate
-from softkv.database.planes import on_planes, reads_planes
-from softkv.database.profile import REAL
-from softkv.database.proposing import propose
-from softkv.database.question import Compared, Question
-from softkv.database.rounding import moved_logits, rounding
-from softkv.database.several import ask_heads
-from softkv.database.view import View
-from softkv.errors import AllMasked, EmptyStore, InputError, KindError, ShapeError
+from softkv.asking.planes import on_planes, reads_planes
+from softkv.asking.question import Compared, Question
+from softkv.asking.rounding import moved_logits, rounding
+from softkv.asking.route import FEW, GATHER, PROPOSED, SCAN, gathers, is_cheap
+from softkv.asking.view import View
+from softkv.errors import AllMasked, EmptyStore, KindError, ShapeError
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import cosine
 from softkv.maths.lookup import lookup
 from softkv.storage import Snapshot, ValueKind
 from softkv.storage.layout import Mask, Matrix, Rows
-
-GATHERED = 4  # rows are gathered when there are at most one in so many
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,42 +36,30 @@ class Candidates:
     values: npt.NDArray[Any]
     mask: Any  # (b or 1, rows) or None
     rows: Rows | None  # the rows of the arena, when they are gathered
+    reason: str = ""  # why they are
 
 
-def ask(view: View, question: Question) -> Answers:
-    """The answers to a question: estimated where that is good enough, and else by a scan."""
-    found = ask_heads(view, question, ask) if question.heads is not None else estimate(view, question, scan)
-    if found is None:
-        found = propose(view, question, answer_among)
-    answers = scan(view, question) if found is None else found
-    return replace(answers, log_mass_floor=_floor(view, question))
-
-
-def _floor(view: View, question: Question) -> float | None:
-    """The lowest log mass of the items, each left out; None where it was not measured for such a question."""
-    compared, temperature = question.compatibility, question.temperature
-    if not question.asks_all or question.heads is not None or not isinstance(compared, str) or np.ndim(temperature):
-        return None
-    known = view.known_temperature(compared)
-    return known.floor_among(len(view.snapshot)) if known is not None and known.value == temperature else None
-
-
-def scan(view: View, question: Question) -> Answers:
-    """The answers to a question, of all rows."""
-    return _answered(view, question, _candidates(view, question))
+def scan(view: View, question: Question, reason: str) -> Answers:
+    """The answers to a question, of all rows that may count, scanned for this reason."""
+    candidates = _candidates(view, question)
+    if candidates.rows is not None:
+        return replace(_answered(view, question, candidates), route=GATHER, reason=candidates.reason)
+    return replace(_answered(view, question, candidates), route=SCAN, reason=reason)
 
 
 def answer_among(view: View, question: Question, rows: Rows) -> Answers:
-    """The answers to a question of these rows alone."""
+    """The answers to a question of these rows alone, which another index proposed."""
     snapshot = view.snapshot
-    return _answered(view, question, Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows))
+    candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows)
+    return replace(_answered(view, question, candidates), route=PROPOSED)
 
 
 def ask_each(view: View, question: Question) -> Answers:
     """Every live item, in order, asks all of them; the question brings no queries of its own."""
     snapshot, rows = view.snapshot, view.sound_order
     candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), question.mask, rows)
-    return _answered(view, replace(question, queries=candidates.keys), candidates)
+    found = _answered(view, replace(question, queries=candidates.keys), candidates)
+    return replace(found, route=SCAN, reason=FEW if is_cheap(view) else "every item asks all items")
 
 
 def require_items(snapshot: Snapshot) -> None:
@@ -108,8 +90,9 @@ def _candidates(view: View, question: Question) -> Candidates:
             raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
     if mask is not None and mask.shape[0] == 1:
         rows = np.flatnonzero(mask[0])
-        if len(rows) * GATHERED <= snapshot.rows:
-            return Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows)
+        if gathers(len(rows), view):
+            reason = FEW if is_cheap(view) else f"{len(rows):,} of {len(snapshot):,} items are left to compare"
+            return Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows, reason)
     (block,) = snapshot.blocks(snapshot.rows)
     return Candidates(block.vectors, block.values, mask, None)
 
@@ -158,6 +141,7 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
         rows=rows,
         kind=kind.value,
         error=rounding(view, found, candidates.values, question, gathered=candidates.rows is not None),
+        rows_read=np.full(found.scored.shape, len(candidates.keys)),
         source=view,
     )
     if not reads_planes(view, question):
@@ -186,12 +170,3 @@ def _values(view: View, question: Question, candidates: Candidates) -> Values:
     if kind is ValueKind.NUMBER:
         return Numbers(values[:, None]) if question.heads is None else Vectors(values[:, None])
     return Vectors(values, None if candidates.rows is not None else (view.reach.middle, view.reach.radius))
-
-
-def checked_options(tolerance: object, confidence: object, guarantee: object) -> None:
-    """Refuse promises that nobody could keep. A scan keeps all the others."""
-    for name, given, most in (("tolerance", tolerance, math.inf), ("confidence", confidence, 1.0)):
-        if isinstance(given, bool) or not isinstance(given, REAL) or not 0 <= given < most:
-            raise InputError(f"expected {name} to be a number from 0 to {most:g}, got {given!r}.")
-    if guarantee not in (None, "bound"):
-        raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
-from softkv.database.indexed import Indexes, Proposers, Written, with_labels
-from softkv.database.learned import Learned, Projections
-from softkv.database.profile import Profile, Temperature
-from softkv.database.question import LEARNED
+from softkv.asking.indexed import Indexes, Proposers, Written, with_labels
+from softkv.asking.learned import Learned, Projections
+from softkv.asking.profile import Profile, Temperature
+from softkv.asking.question import LEARNED
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer

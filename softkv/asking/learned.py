@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.database.profile import Temperature, is_floor
-from softkv.database.question import LEARNED
+from softkv.asking.profile import Temperature, is_floor
+from softkv.asking.question import LEARNED
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.maths.compatibility import Compatibility

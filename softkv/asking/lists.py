@@ -1,13 +1,12 @@
-"""A lookup by the index: what the lists say, how exact it is, and a scan for the queries that it does not suit.
+"""A lookup by the lists of the index: what they say, how far off that may be, and which queries they do not suit.
 
-Only a plain lookup over all items is estimated, of a store so large that a scan takes its time, where some error is
-tolerated, and the index was built for this way to compare. All others are scanned (asking.py).
+Only questions that suit the index come here (route.py).
 
 Shapes: b queries, n rows of the arena, d key width, s rows shown.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
-from softkv.database.question import Question
-from softkv.database.rounding import moved_logits, rounding
-from softkv.database.view import View
+from softkv.asking.question import Question
+from softkv.asking.rounding import moved_logits, rounding
+from softkv.asking.route import BOUND, CALIBRATED, DEAR, UNSURE, unrehearsed
+from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import LEVELS
 from softkv.index.search import Arena, Asked, Estimate, assured, best, calibrated, together
 from softkv.maths.blending import Labels, Numbers, Values, Vectors, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
-from softkv.maths.forms import form_of
 from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
@@ -35,54 +34,30 @@ LOGITS = 1 << 25  # held at once
 TOGETHER = 512  # queries that ask all lists at once
 BROAD = 0.1  # the share of rows that is allowed for where no plan says how many are read
 ROUNDING = 2.0**-22  # of logits, as a share of them
-CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
-
-Scan = Callable[[View, Question], Answers]
 
 
-def estimate(view: View, question: Question, scan: Scan) -> Answers | None:
-    """The answers to a question by the index, or None when all queries have to be scanned."""
-    index = _index_for(view, question)
-    if index is None:
-        return None
-    asking = _Asking(view, index, question)
-    some = asking.suited()
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimated:
+    """What the lists say to the queries that suit them."""
+
+    queries: Rows  # by number
+    answers: Answers | None  # to these queries; None where there are none
+    refused: dict[int, str]  # the numbers of the queries that have to be scanned, and why; some have answers, too
+
+
+def estimate(view: View, question: Question, reason: str) -> Estimated:
+    """The answers to a question by the index, routed for this reason."""
+    assert view.index is not None
+    asking = _Asking(view, view.index, question)
+    suited = asking.suited()
+    refused = {number: asking.unrehearsed(number) for number in np.flatnonzero(~suited).tolist()}
+    some = np.flatnonzero(suited)
     if not len(some):
-        return None
+        return Estimated(some, None, refused)
     found = asking.answers(some)
     view.read_behind()
-    sure = np.zeros(asking.count, np.bool_)
-    sure[some[found.sure]] = True
-    if not sure.any():
-        return None
-    answers = asking.presented(found, some)
-    if sure.all():
-        return answers
-    rest = np.flatnonzero(~sure)
-    mended = _mended(answers, some, scan(view, question.part(rest)), rest)
-    return replace(mended, temperature=question.temperature)
-
-
-def is_cheap(view: View) -> bool:
-    """Whether a scan takes no longer than anything else would."""
-    return view.snapshot.rows * view.layout.key_width <= CHEAP
-
-
-def _index_for(view: View, question: Question) -> ListIndex | None:
-    if (
-        not question.asks_all
-        or question.heads is not None
-        or not question.tolerance
-        or (question.k and question.guarantee)
-    ):
-        return None
-    if is_cheap(view):
-        return None
-    if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
-        return None  # planes need the sums of all rows
-    form = form_of(question.compatibility)
-    index = view.index if form else None
-    return index if index is not None and index.form.name == form else None
+    refused |= dict.fromkeys(some[~found.sure].tolist(), DEAR if question.guarantee else UNSURE)
+    return Estimated(some, replace(asking.presented(found, some), reason=reason), refused)
 
 
 class _Asking:
@@ -115,12 +90,17 @@ class _Asking:
         """The temperatures to look up in the calibration; inf for a query without length."""
         return self.index.form.temperatures(self.vectors, self.compatibility, 1.0 / self.temperatures)
 
-    def suited(self) -> Rows:
-        """The queries that the index can be asked."""
+    def suited(self) -> npt.NDArray[np.bool_]:
+        """Whether the index can be asked each query, (b,)."""
         if self.question.guarantee or self.k is not None:
-            known = self.k is None or self.depth is not None
-            return np.flatnonzero(np.isfinite(self.equal) & known)
-        return np.flatnonzero([plan is not None for plan in self.plans])
+            known: npt.NDArray[np.bool_] = np.isfinite(self.equal) & (self.k is None or self.depth is not None)
+            return known
+        return np.array([plan is not None for plan in self.plans], np.bool_)
+
+    def unrehearsed(self, number: int) -> str:
+        """Why the index cannot be asked a query."""
+        at = float(self.temperatures[number])
+        return unrehearsed(self.index.calibration, self.question, at, float(self.equal[number]))
 
     @cached_property
     def depth(self) -> tuple[int, float] | None:
@@ -220,6 +200,8 @@ class _Asking:
             error=error,
             error_kind="bound" if question.guarantee else "calibrated",
             log_mass_error=None if self.k is not None else self._log_mass_error(found, question),
+            route=BOUND if question.guarantee else CALIBRATED,
+            rows_read=found.near.scored,
             source=self.view,
         )
 
@@ -274,18 +256,3 @@ class _Asking:
             out[...] = scorer(keys[start:stop], start)
 
         return score
-
-
-def _mended(answers: Answers, some: Rows, scanned: Answers, rest: Rows) -> Answers:
-    """Estimates of some queries, with those of the rest, or those that are not to be believed, scanned."""
-    count = int(max(some.max(), rest.max())) + 1
-    found: dict[str, Any] = {}
-    for one in fields(answers):
-        here, there = getattr(answers, one.name), getattr(scanned, one.name)
-        if isinstance(here, np.ndarray) and one.name != "temperature":
-            joined = np.empty((count, *here.shape[1:]), here.dtype)
-            joined[some], joined[rest] = here, there if there is not None else 0.0
-            found[one.name] = joined
-    kinds = np.full(count, answers.error_kind, object)
-    kinds[rest] = scanned.error_kind
-    return replace(answers, **found, error_kind=tuple(kinds.tolist()))

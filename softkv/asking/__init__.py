@@ -1,0 +1,8 @@
+"""One question over one view of a store, and nothing else.
+
+Reading order: question.py; profile.py (what a store remembers), embedding.py (its embedder, when a text needs one),
+learned.py and indexed.py (the projection and the index of one commit), view.py (one commit); route.py (how a question
+is answered, and why); scan.py (by all rows), planes.py, lists.py (by the index), heads.py (several heads by it),
+proposed.py (by what another index proposes), rounding.py (how far a scan can be trusted), joined.py (answers to some of
+the queries, put together); given.py and asker.py (what was asked, with all defaults filled in).
+"""

@@ -1,0 +1,310 @@
+"""Questions to one commit of a store: what was asked, with all defaults filled in, and the answers.
+
+A query is a text, a vector, or many of either. How it is answered, route.py decides; here that is carried out.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
+from softkv.asking import heads as by_heads
+from softkv.asking import lists, proposed
+from softkv.asking.embedding import Embedding
+from softkv.asking.given import array_of, comparison_of, temperatures_of, texts_of
+from softkv.asking.joined import joined
+from softkv.asking.profile import REAL, checked_temperature
+from softkv.asking.question import LEARNED, Compared, Question
+from softkv.asking.route import BOUND, CALIBRATED, NOTHING, PROPOSED, route
+from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, scan
+from softkv.asking.view import View
+from softkv.errors import InputError, KindError, ShapeError
+from softkv.maths.heads import Heads
+
+STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
+
+
+def ask(view: View, question: Question) -> Answers:
+    """The answers to a question."""
+    chosen = route(view, question)
+    if chosen.way in (CALIBRATED, BOUND):
+        found = (_by_lists if question.heads is None else _by_heads)(view, question, chosen.reason)
+    elif chosen.way == PROPOSED:
+        found = _by_proposals(view, question, chosen.reason)
+    else:
+        found = scan(view, question, chosen.reason)
+    return replace(found, log_mass_floor=_floor(view, question))
+
+
+def _by_lists(view: View, question: Question, reason: str) -> Answers:
+    """Estimates of the queries that suit the lists, and scans of the others."""
+    found = lists.estimate(view, question, reason)
+    if not found.refused:
+        assert found.answers is not None
+        return found.answers
+    rest = np.array(sorted(found.refused))
+    everyone = len(rest) == len(question.queries)
+    scanned = scan(view, question if everyone else question.part(rest), "")
+    scanned = replace(scanned, reason=tuple(found.refused[number] for number in rest.tolist()))
+    parts = [] if everyone or found.answers is None else [(found.queries, found.answers)]
+    return joined([*parts, (rest, scanned)], question.temperature)
+
+
+def _by_heads(view: View, question: Question, _reason: str) -> Answers:
+    """What each head asks is a plain question, and their answers are projected."""
+    asked = by_heads.Rewritten.of(view, question)
+    return by_heads.of_all_heads(view, question, asked, ask(view, asked.flat(question)))
+
+
+def _by_proposals(view: View, question: Question, reason: str) -> Answers:
+    """The k best of the rows that are proposed for each query."""
+    candidates = proposed.candidates(view, question)
+    if candidates is None:
+        return scan(view, question, NOTHING)
+    numbers = [np.array([number]) for number in range(len(candidates))]
+    parts = [(one, answer_among(view, question.part(one), rows)) for one, rows in zip(numbers, candidates, strict=True)]
+    found, seen = joined(parts, question.temperature), np.full(len(parts), len(view.snapshot))
+    return replace(found, error=None, error_kind="unknown", mass=None, seen=seen, reason=reason)
+
+
+def _floor(view: View, question: Question) -> float | None:
+    """The lowest log mass of the items, each left out; None where it was not measured for such a question."""
+    compared, temperature = question.compatibility, question.temperature
+    if not question.asks_all or question.heads is not None or not isinstance(compared, str) or np.ndim(temperature):
+        return None
+    known = view.known_temperature(compared)
+    return known.floor_among(len(view.snapshot)) if known is not None and known.value == temperature else None
+
+
+def _checked(tolerance: object, confidence: object, guarantee: object) -> None:
+    """Refuse promises that nobody could keep. A scan keeps all the others."""
+    for name, given, most in (("tolerance", tolerance, math.inf), ("confidence", confidence, 1.0)):
+        if isinstance(given, bool) or not isinstance(given, REAL) or not 0 <= given < most:
+            raise InputError(f"expected {name} to be a number from 0 to {most:g}, got {given!r}.")
+    if guarantee not in (None, "bound"):
+        raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")
+
+
+class Asker(ABC):
+    """Ways to look up by likeness in one commit of a store."""
+
+    _embedding: Embedding
+
+    @abstractmethod
+    def _view(self) -> View:
+        """The commit to read."""
+
+    def lookup(
+        self,
+        query: Any,
+        *,
+        k: int | None = None,
+        temperature: Any = None,
+        compatibility: Compared | None = None,
+        tolerance: float = 0.01,
+        confidence: float = 0.95,
+        guarantee: str | None = None,
+        where: Mapping[str, Any] | None = None,
+        mask: Any = None,
+        heads: Heads | None = None,
+        projection: bool = True,
+        show: int = 10,
+    ) -> Any:
+        """Look a query up softly: the average of all values, each weighted by how well its key compares.
+
+        Args:
+            query: A text or a vector gives an Answer; a list of texts or a matrix gives Answers.
+            k: Blend only the k heaviest items; `mass` then says what share of all they hold.
+            temperature: What scores are divided by; one, or one for each query. By default that of the store (`info`).
+            compatibility: Another way to compare than that of the store.
+            tolerance: How far the value may be from that of the exact full softmax, as a share of the value scale.
+            confidence: How sure that is to be, where the answer is estimated.
+            guarantee: "bound" for an error that always holds, whatever is asked; by default it holds as surely as
+                `confidence` says, for queries like those that the index was calibrated on. Without an index, with
+                `tolerance=0`, and where a promise could not be kept otherwise, all items are scanned.
+            where: Only items whose payload matches, such as {"year": {"$gte": 2000}}.
+            mask: Boolean, (items,) or (queries, items) in the order of the store: True where a query may see an item.
+            heads: Learned projections, several lookups at once; the temperature is then 1, unless given.
+            projection: Compare as the store has learned to (`fit`), if it has, and not by another compatibility or with
+                heads; the temperature is then 1, unless given. False compares as if it had never learned.
+            show: How many of the heaviest items to name as contributors.
+        """
+        _checked(tolerance, confidence, guarantee)
+        view = self._asked_view()
+        queries, rounded, one = self._queries(view, query, compatibility, heads)
+        compared = self._compared(view, compatibility, heads, projection)
+        found = ask(
+            view,
+            Question(
+                queries,
+                compatibility=compared,
+                temperature=self._temperature(view, temperature, compared, heads),
+                k=k,
+                where=where,
+                mask=mask,
+                heads=heads,
+                show=show,
+                rounded=rounded,
+                tolerance=tolerance,
+                confidence=confidence,
+                guarantee=guarantee,
+            ),
+        )
+        return found[0] if one else found
+
+    def nearest(
+        self,
+        query: Any,
+        *,
+        temperature: Any = None,
+        compatibility: Compared | None = None,
+        where: Mapping[str, Any] | None = None,
+        mask: Any = None,
+        projection: bool = True,
+        tolerance: float = 0.0,
+    ) -> Any:
+        """Look a query up the hard way: the best key takes all. An Answer with one contributor, or Answers of such.
+
+        With a `tolerance`, the best key is one that the index found, which it is with confidence 0.95.
+        """
+        options: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "tolerance": tolerance}
+        return self.lookup(query, k=1, where=where, mask=mask, projection=projection, show=1, **options)
+
+    def compare(
+        self,
+        query: Any,
+        *,
+        k: int = 10,
+        temperature: float | None = None,
+        compatibility: Compared | None = None,
+        where: Mapping[str, Any] | None = None,
+        projection: bool = True,
+        show: int = 10,
+    ) -> Comparison:
+        """Look one query up in every way: by equality, the best key, the k best, and all; also at other temperatures.
+
+        By equality means that a text is a key of the store, or that a vector is, number by number, a key vector.
+        """
+        view = self._asked_view()
+        queries, rounded, one = self._queries(view, query, compatibility, None)
+        if not one:
+            raise ShapeError("expected one text or one vector to compare, got several. Compare them one at a time.")
+        compared = self._compared(view, compatibility, None, projection)
+        usual = checked_temperature(self._temperature(view, temperature, compared, None))
+        soft = Question(
+            queries,
+            compatibility=compared,
+            temperature=usual,
+            where=where,
+            show=show,
+            rounded=rounded,
+        )
+        temperatures = np.array([usual * step for step in STEPS])
+        strip = replace(soft, queries=queries.repeat(len(STEPS), axis=0), temperature=temperatures, show=1)
+        return Comparison(
+            exact=self._equal(view, query),
+            hard=ask(view, replace(soft, k=1, show=1))[0],
+            top_k=ask(view, replace(soft, k=k))[0],
+            soft=ask(view, soft)[0],
+            strip=tuple(_warmth(answer) for answer in ask(view, strip)),
+        )
+
+    def self_attention(
+        self,
+        *,
+        causal: bool = False,
+        temperature: Any = None,
+        compatibility: Compared | None = None,
+        k: int | None = None,
+        mask: Any = None,
+        heads: Heads | None = None,
+        show: int = 10,
+    ) -> Answers:
+        """Every item asks all items, itself included, in the order of the store; `causal`: only those up to itself."""
+        view = self._asked_view()
+        compared = self._compared(view, compatibility, heads, False)
+        return ask_each(
+            view,
+            Question(
+                None,
+                compatibility=compared,
+                temperature=self._temperature(view, temperature, compared, heads),
+                k=k,
+                mask=mask,
+                causal=causal,
+                heads=heads,
+                show=show,
+            ),
+        )
+
+    def _asked_view(self) -> View:
+        view = self._view()
+        require_items(view.snapshot)
+        return view
+
+    def _queries(
+        self, view: View, query: Any, compatibility: Compared | None, heads: Heads | None
+    ) -> tuple[Any, Any, bool]:
+        """The queries as a matrix, how far its numbers are from those given, and whether there was one, not a batch."""
+        texts = texts_of(query)
+        if texts is not None:
+            embedded = self._embedding.queries(texts, view.profile.embedder, view.layout.key_width)
+            return embedded, 0.0, isinstance(query, str)
+        array = array_of(query, "queries")
+        if array.dtype.kind not in "fiu":
+            raise KindError(f"expected a text, a vector, or many of either as the query, got {array.dtype}.")
+        if array.ndim not in (1, 2):
+            raise ShapeError(f"expected one vector or a matrix of them as the query, got shape {array.shape}.")
+        if array.shape == (0,):  # an empty list asks nothing, be it of texts or of vectors
+            array = np.empty((0, view.layout.key_width), np.float32)
+        free = heads is not None or not (compatibility is None or isinstance(compatibility, str))
+        if array.shape[-1] != view.layout.key_width and not free:
+            known = view.profile.embedder
+            made = "" if known is None else f" (embedder {known.name!r})"
+            raise ShapeError(
+                f"the query has width {array.shape[-1]}, but this store holds keys of width {view.layout.key_width}"
+                f"{made}. Embed it with the same model, or open another store."
+            )
+        given = np.atleast_2d(array)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name, in the lookup
+            queries = given.astype(np.float32)
+            return queries, np.abs(given - queries), array.ndim == 1
+
+    def _compared(self, view: View, given: Compared | None, heads: Heads | None, projection: bool) -> Compared:
+        if heads is not None and not isinstance(heads, Heads):
+            raise KindError(
+                f"expected heads to be softkv.Heads, got {type(heads).__name__}. Stack the projections in it."
+            )
+        if not isinstance(projection, bool):
+            raise KindError(f"expected projection to be True or False, got {projection!r}. Learn one with `fit`.")
+        if given is not None:
+            return comparison_of(given)
+        if projection and heads is None and view.learned is not None:
+            return LEARNED
+        return "scaled_dot" if heads is not None else view.profile.compatibility or "dot"
+
+    def _temperature(self, view: View, given: Any, compared: Compared, heads: Heads | None) -> Any:
+        if given is not None:
+            return temperatures_of(given)
+        # The scores of a function, a matrix or what was learned have a scale of their own, which is not ours to choose.
+        known = isinstance(compared, str) and compared != LEARNED and heads is None
+        return view.temperature(str(compared)).value if known else 1.0
+
+    def _equal(self, view: View, query: Any) -> Exact | None:
+        snapshot = view.snapshot
+        if isinstance(query, str):
+            item = snapshot.get(query) if query in snapshot else None
+        else:
+            row = row_equal_to(snapshot, np.asarray(query, np.float32))
+            item = None if row is None else snapshot.items([row])[0]
+        return None if item is None else Exact(item.name, item.value, item.payload)
+
+
+def _warmth(answer: Answer) -> Warmth:
+    texts = answer.texts
+    value = texts[0].text if texts else answer.value if answer.labels is None else answer.label
+    return Warmth(answer.temperature, answer.effective, answer.contributors[0].weight, value)

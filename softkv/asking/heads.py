@@ -1,0 +1,138 @@
+"""Several heads by the index: each head is a plain lookup with a rewritten query, and the projections act on the means.
+
+What the heads ask is asked together, as (heads x queries) plain questions, each routed like any other. Without an index
+for dot products, heads are scanned, in one pass over all keys (scan.py).
+
+Shapes: h heads, b queries, d key width, p value width, s rows shown, o output width.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.asking.joined import OF_EACH
+from softkv.asking.question import Question
+from softkv.asking.rounding import gain_of, moved_logits, rounding_of_heads
+from softkv.asking.view import View
+from softkv.maths.blending import Vectors
+from softkv.maths.compatibility import compatibility_of, linear
+from softkv.maths.heads import Heads
+from softkv.maths.inputs import checked
+
+REWRITTEN = linear("heads", lambda queries: queries)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rewritten:
+    """What several heads ask."""
+
+    heads: Heads
+    queries: Any  # (h, b, d)
+    constant: Any  # (h, b), what each adds to the scores of all rows
+    temperatures: npt.NDArray[np.float64]  # (b,)
+
+    @classmethod
+    def of(cls, view: View, question: Question) -> "Rewritten":
+        """The queries of a question, rewritten by its heads."""
+        block = view.snapshot.runs(np.empty(0, np.int64), np.empty(0, np.int64))
+        inputs = checked(
+            question.queries,
+            block.vectors,
+            Vectors(block.values.reshape(len(block.values), -1)),
+            temperature=question.temperature,
+            k=None,
+            mask=None,
+            bias=None,
+            heads=question.heads,
+            show=question.show,
+        )
+        assert inputs.heads is not None
+        rewritten, constant = inputs.heads.rewrite(inputs.queries, compatibility_of(question.compatibility))
+        temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (inputs.count,))
+        return cls(inputs.heads, rewritten, constant, temperatures)
+
+    def flat(self, question: Question) -> Question:
+        """One plain question for each head and query; what projections may widen is kept that much closer."""
+        return replace(
+            question,
+            queries=self.queries.reshape(-1, self.queries.shape[-1]),
+            compatibility=REWRITTEN,
+            temperature=np.tile(self.temperatures, len(self.queries)),
+            tolerance=question.tolerance / max(1.0, gain_of(self.heads)),
+            rounded=0.0,
+            heads=None,
+        )
+
+
+def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answers) -> Answers:
+    """The answers to a question, of those to what each head asks."""
+    heads, rewritten, constant, temperatures = asked.heads, asked.queries, asked.constant, asked.temperatures
+    shape = rewritten.shape[:2]  # (h, b)
+
+    def by_query(x: Any) -> Any:
+        return np.asarray(x).reshape(*shape).T
+
+    value = np.asarray(found.value, rewritten.dtype).reshape(*shape, -1)
+    log_mass = by_query(found.log_mass)
+    rows, shares, scores = _heaviest(view, question, found, rewritten, log_mass, temperatures)
+    missing = np.zeros(len(found)) if found.log_mass_error is None else found.log_mass_error
+    errors = np.zeros(len(found)) if found.error is None else found.error
+    return replace(
+        found,
+        value=heads.project(value),
+        spread=None,
+        log_mass=log_mass + (constant.astype(np.float64) / temperatures).T,
+        effective=by_query(found.effective),
+        mass=by_query(found.mass),
+        scored=by_query(found.scored).max(1),
+        seen=by_query(found.seen).max(1),
+        temperature=question.temperature,
+        rows=rows,
+        weights=shares.mean(1),
+        scores=np.where(rows >= 0, scores + constant.mean(0)[:, None], -np.inf),
+        head_weights=shares,
+        error=gain_of(heads) * by_query(errors).max(1) + rounding_of_heads(view, log_mass, value, question),
+        **_of_weakest(found, shape),
+        rows_read=by_query(found.rows_read).max(1),
+        log_mass_error=by_query(missing).max(1) + moved_logits(view, log_mass, question, shared=True),
+    )
+
+
+def _of_weakest(found: Answers, shape: tuple[int, int]) -> dict[str, Any]:
+    """How sure each query is, and how it was answered: as the first of its heads that is not exact."""
+    kinds = np.broadcast_to(np.array(found.error_kind, object).reshape(-1), shape[0] * shape[1]).reshape(shape)
+    weakest = (kinds != "exact").argmax(0)
+
+    def of_head(told: Any) -> Any:
+        if not isinstance(told, tuple):
+            return told
+        return tuple(np.array(told, object).reshape(shape)[weakest, np.arange(shape[1])].tolist())
+
+    return {name: of_head(getattr(found, name)) for name in OF_EACH}
+
+
+def _heaviest(
+    view: View,
+    question: Question,
+    found: Answers,
+    rewritten: Any,
+    log_mass: npt.NDArray[np.float64],
+    temperatures: npt.NDArray[np.float64],
+) -> tuple[Any, Any, Any]:
+    """Of the rows that are heaviest in some head those of the largest mean share: rows, shares by head, scores."""
+    count, show = rewritten.shape[1], min(question.show, view.snapshot.rows)
+    rows, scores = np.full((count, show), -1), np.full((count, show), -np.inf)
+    shares = np.zeros((count, len(rewritten), show))
+    named = found.rows.reshape(len(rewritten), count, -1)
+    for query in range(count):
+        some = np.unique(named[:, query])
+        some = some[some >= 0]
+        raw = rewritten[:, query].astype(np.float64) @ view.snapshot.vectors(some).T.astype(np.float64)  # (h, s)
+        share = np.exp(raw / temperatures[query] - log_mass[query][:, None])
+        order = np.lexsort((some, -share.mean(0)))[:show]
+        rows[query, : len(order)], shares[query, :, : len(order)] = some[order], share[:, order]
+        scores[query, : len(order)] = raw.mean(0)[order]
+    return rows, shares, scores

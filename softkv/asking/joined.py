@@ -1,0 +1,53 @@
+"""Answers to some of the queries, joined into answers to all of them.
+
+Shapes: b queries, s rows shown.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from softkv.answer import Answers
+from softkv.storage.layout import Rows
+
+EMPTY = {"rows": -1, "weights": 0.0, "scores": -np.inf}  # where fewer rows are named than elsewhere
+OF_EACH = ("error_kind", "route", "reason")  # one for all, or one for each
+
+
+def joined(parts: Sequence[tuple[Rows, Answers]], temperature: Any) -> Answers:
+    """Answers to all queries, of parts that name the queries they answer; what a later part answers, counts."""
+    count = 1 + max(int(places.max()) for places, _ in parts)
+    columns: dict[str, Any] = {}
+    for name in (one.name for one in fields(Answers)):
+        given = [(places, getattr(answers, name)) for places, answers in parts]
+        if name in OF_EACH:
+            columns[name] = _of_each(given, count)
+        elif name != "temperature" and any(isinstance(x, np.ndarray) for _, x in given):
+            columns[name] = _column(name, given, count)
+    return replace(parts[0][1], **columns, temperature=temperature)
+
+
+def _column(name: str, given: Sequence[tuple[Rows, Any]], count: int) -> Any:
+    known = [x for _, x in given if x is not None]
+    shape = tuple(max(sizes) for sizes in zip(*(x.shape[1:] for x in known), strict=True))
+    found = np.full((count, *shape), EMPTY.get(name, 0), known[0].dtype)
+    for places, x in given:
+        if x is None:
+            found[places] = 0  # an exact answer has no error of its mass
+        elif shape:
+            found[(places, slice(x.shape[1]))] = x
+            found[(places, slice(x.shape[1], None))] = EMPTY.get(name, 0)
+        else:
+            found[places] = x
+    return found
+
+
+def _of_each(given: Sequence[tuple[Rows, Any]], count: int) -> Any:
+    """What is said of each query; one for all where it is the same of all."""
+    found: list[Any] = [None] * count
+    for places, told in given:
+        for number, place in enumerate(places.tolist()):
+            found[place] = told[number] if isinstance(told, tuple) else told
+    return found[0] if len(set(found)) == 1 else tuple(found)

@@ -1,0 +1,124 @@
+"""How a question is answered, and why: the only place that decides it.
+
+    gather      compare the few rows that a filter or a mask leaves
+    scan        compare all rows
+    calibrated  by the lists of the index, with an error that was rehearsed
+    bound       by the lists of the index, with an error that always holds
+    proposed    score the rows that another index proposes, for the k best
+
+Lists are asked in two steps: the question has to suit the index, and then each query its rehearsals. A query that does
+not, or whose estimate turns out not to be sure, is scanned, and its reason says so.
+
+Does not answer anything.
+"""
+
+import math
+from dataclasses import dataclass
+
+from softkv.asking.question import Question
+from softkv.asking.view import View
+from softkv.index.calibration import BEST, Calibration
+from softkv.maths.compatibility import compatibility_of
+from softkv.maths.forms import form_of
+from softkv.storage import ValueKind
+
+GATHER, SCAN, CALIBRATED, BOUND, PROPOSED = "gather", "scan", "calibrated", "bound", "proposed"
+GATHERED = 4  # rows are gathered when there are at most one in so many
+CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
+FEW = ""  # the reason why so few items are scanned: it goes without saying
+UNSURE = "the query is unlike those rehearsed; `softkv index build --queries` rehearses others"
+DEAR = "the bound would need most rows; a larger tolerance needs fewer"
+NOTHING = "the index proposed no rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way to answer, and why: the fact that decided it, and what would change it."""
+
+    way: str
+    reason: str
+
+
+def is_cheap(view: View) -> bool:
+    """Whether a scan takes no longer than anything else would."""
+    return view.snapshot.rows * view.layout.key_width <= CHEAP
+
+
+def gathers(rows: int, view: View) -> bool:
+    """Whether so few rows are left that they are gathered, and the others not read."""
+    return rows * GATHERED <= view.snapshot.rows
+
+
+def route(view: View, question: Question) -> Route:
+    """The way to answer a question: by an index where there is one for it, and else by a scan."""
+    why = _against_estimates(view, question)
+    if why is None:
+        why = _against_lists(view, question)
+    if why is None:
+        return Route(question.guarantee or CALIBRATED, "the index was built for this")
+    if _suits_proposer(view, question):
+        return Route(PROPOSED, "the index proposes rows for the k best")
+    return Route(SCAN, why)
+
+
+def _against_estimates(view: View, question: Question) -> str | None:
+    """Why all items have to be read, whatever index there is."""
+    if not len(question.queries) or is_cheap(view):
+        return FEW
+    if not question.tolerance:
+        return "tolerance 0 asks for all items"
+    if question.causal or question.mask is not None:
+        return "a mask is applied to all items"
+    if question.where is not None:
+        return "a filter is applied to all items"
+    return None
+
+
+def _against_lists(view: View, question: Question) -> str | None:
+    """Why the lists of the index cannot be asked; they answer plain lookups over all items, and heads of such."""
+    if question.k is not None and (question.guarantee or question.heads is not None):
+        return f"the k best {'with a guarantee' if question.guarantee else 'of heads'} are found among all items"
+    if question.heads is not None and view.layout.kind is ValueKind.LABEL:
+        return "heads do not project labels"
+    form = "dot" if question.heads is not None else form_of(question.compatibility)
+    if form is None:
+        name = compatibility_of(question.compatibility).name
+        return f"no index is for {name}; dot, scaled_dot, cosine and gaussian have one"
+    if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
+        return "planes are read off all items; `softkv fit --no-planes` does without"
+    if view.index is None:
+        problem = view.index_problem
+        return f"the index cannot be used: {problem}" if problem else "there is no index; `softkv index build`"
+    if view.index.form.name != form:
+        built = view.index.form.compatibility
+        return f"the index was built for {built}; `softkv index build` makes one for how the store compares"
+    return None
+
+
+def _suits_proposer(view: View, question: Question) -> bool:
+    """Whether another index can propose the k best; it was built for the way in which the store compares."""
+    if (
+        question.k is None
+        or question.guarantee
+        or question.heads is not None
+        or _against_estimates(view, question) is not None
+    ):
+        return False
+    form = form_of(question.compatibility)
+    return form is not None and form == form_of(view.profile.compatibility) and view.proposer is not None
+
+
+def unrehearsed(calibration: Calibration, question: Question, temperature: float, equal: float) -> str:
+    """Why a query at this temperature, which is equal to another in rehearsals, was not rehearsed."""
+    if not math.isfinite(equal):
+        return "queries of this length were not rehearsed; `softkv index build --queries` rehearses others"
+    if question.k is not None:
+        return f"at most the {BEST[-1]} best are found by the index, and {question.k:,} were not rehearsed"
+    low, high = (float(one) * temperature / equal for one in calibration.temperatures[[0, -1]])
+    if low <= temperature <= high:
+        return f"no plan keeps within {question.tolerance:g} for {question.confidence:.0%}; a larger tolerance is kept"
+    wider = f"{min(low, temperature):.3g} {max(high, temperature):.3g}"
+    return (
+        f"temperature {temperature:.3g} was not rehearsed ({low:.3g} to {high:.3g}); "
+        f"`softkv index build --temperatures {wider}`"
+    )
