@@ -26,7 +26,7 @@ from softkv.index.opening import LEVELS
 
 Array = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
-MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # of the tolerance that plans are chosen to keep, in turn
+MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # of the tolerance that plans are to keep, in turn
 ROOM = 0.9  # of the tolerance: the rest is for queries that are a little unlike those that judge
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
 STRANGE = 0.005  # of the queries that judge, those whose best score is lowest, are not counted as usual
