@@ -1,5 +1,6 @@
 """Looking up by likeness: `query` and `compare`."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from softkv.portrait import facts_of, name_of, number, value_of
 from . import comparison, evaluating, labelled, options, output
 from .wording import in_options
 
+LARGE = 1 << 26  # numbers: a scan that reads more takes its time
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
 CONTRIBUTOR_COLUMNS = ("query", "answer", "key", "weight", "score", "text", "value", "payload", "refused")
@@ -87,6 +89,8 @@ def query(
             with questions.answering(asked):
                 answer = db.nearest(asked, **how) if hard else db.lookup(asked, k=k, show=show, **sure, **how)
                 _print_answer(questions, answer, show, explain=explain)
+                if questions.form != "table":  # which says it in its last line
+                    questions.hint_at_scan(answer, db)
     return questions.failed
 
 
@@ -166,7 +170,7 @@ class Questions:
         if (text is None) == (vector is None):
             raise click.UsageError("give a text to look up, or --vector; one of the two")
         self._one, self.form, self._columns = vector if text is None else text, output.resolved(form), columns
-        self._line, self.failed, self._headed = 0, 0, False
+        self._line, self.failed, self._headed, self._hinted = 0, 0, False, False
         self._named: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[Any]:
@@ -190,6 +194,14 @@ class Questions:
                 self.print_csv([{"refused": str(error)}])
             elif self.form == "plain":
                 click.echo()
+
+    def hint_at_scan(self, answer: Any, db: Any) -> None:
+        """Say once on a terminal why so many numbers were read."""
+        if self._hinted or answer.route != "scan" or not answer.reason or not sys.stderr.isatty():
+            return
+        self._hinted = True
+        if answer.rows_read * (db.info().key_width or 0) > LARGE:
+            output.say(f"hint: all {answer.rows_read:,} rows were read: {answer.reason}")
 
     def print_json(self, answer: dict[str, Any]) -> None:
         """The answer to the present question, in a line that names it."""

@@ -169,10 +169,7 @@ def _footnotes(facts: dict[str, Any], found: "list[Result]") -> list[str]:
     for one in found:
         if one.largest_stated is not None:
             kept = f"states at most {one.largest_stated:.2g}, kept by {one.kept} of {facts['queries']}"
-            scanned = (
-                ""
-                if one.estimated is None
-                else f"; {one.estimated} of {facts['queries']} estimated, the others scanned"
-            )
-            notes.append(f"{one.way}: {kept}{scanned}")
+            estimated = "" if one.estimated is None else f"; {one.estimated} of {facts['queries']} estimated"
+            scanned = f", the others scanned: {one.scanned}" if one.scanned else ""
+            notes.append(f"{one.way}: {kept}{estimated}{scanned if estimated else ''}")
     return notes

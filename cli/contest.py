@@ -52,6 +52,7 @@ class Result:
     largest_stated: float | None = None  # what softkv says the error is at most
     kept: int | None = None  # queries whose error is at most what was stated for them
     estimated: int | None = None  # queries that were not scanned
+    scanned: str | None = None  # why the others were
 
 
 def contest(db: Any, made: Mixture, *, index: bool, rounds: int, pause: float, threads: int) -> list[Result]:
@@ -167,9 +168,9 @@ def _exactness(name: str, answers: Any, true: Floats, scale: float) -> dict[str,
         stated = answers.error / scale
         found |= {"largest_stated": float(stated.max()), "kept": int((errors <= stated).sum())}
     if name == ESTIMATE:
-        kinds = answers.error_kind
-        kinds = (kinds,) * len(true) if isinstance(kinds, str) else kinds
-        found |= {"estimated": sum(kind != "exact" for kind in kinds), "rows_read": float(np.mean(answers.scored))}
+        found |= {"estimated": len(true) - answers.routes.get("scan", 0), "scanned": answers.scanned}
+    if name in (ESTIMATE, BEST):
+        found["rows_read"] = float(np.mean(answers.rows_read))
     return found
 
 

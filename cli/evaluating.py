@@ -9,6 +9,7 @@ from softkv.portrait import short
 
 from . import output
 from .labelled import Naming, queries_of, strangers_of
+from .wording import in_options
 
 COLUMNS = (
     "way",
@@ -20,6 +21,8 @@ COLUMNS = (
     "rmse",
     "log_likelihood",
     "auroc",
+    "routes",
+    "scanned",
 )
 DRAWN = (".png", ".svg")
 STEPS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of the temperatures in a plot
@@ -86,3 +89,6 @@ def _print(found: Any, form: str | None) -> None:
         cells = {**record, "answered": f"{record['answered']:.1%}"}
         table.add_row(*("" if cells[name] is None else short(cells[name]) for name in names))
     output.show(table)
+    for way in found.ways:
+        if way.scanned:
+            output.say(f"{way.way}: {way.routes['scan']:,} scanned, {in_options(way.scanned)}")

@@ -7,6 +7,7 @@ at. How answers are printed is in portrait.py.
 Shapes: b queries, p value width, s rows shown, h heads. Arrays are NumPy or torch, whichever was asked with.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -245,6 +246,24 @@ class Answers:
         if self.labels is None:
             return None
         return tuple(self.labels[code] for code in self.value.argmax(-1).reshape(-1).tolist())
+
+    @property
+    def routes(self) -> dict[str, int]:
+        """How many queries were answered by each route; empty where no store was asked."""
+        if self.route is None:
+            return {}
+        return dict(Counter(self.route)) if isinstance(self.route, tuple) else {self.route: len(self)}
+
+    @property
+    def scanned(self) -> str | None:
+        """Why most of those queries were scanned that were, of a store that is not small; None where none was."""
+        if not isinstance(self.route, tuple):
+            reasons = self.reason if isinstance(self.reason, tuple) else (self.reason,)
+            told = reasons if self.route == "scan" else ()
+        else:
+            told = tuple(_of_one(self.reason, index) for index, way in enumerate(self.route) if way == "scan")
+        found = Counter(one for one in told if one).most_common(1)
+        return found[0][0] if found else None
 
     def attention(self, *, by_head: bool = False) -> Array:
         """All weights as a matrix (b, n), in the order of the rows or of the items of the store; 0 where none is seen.

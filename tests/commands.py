@@ -32,9 +32,9 @@ class Stream(io.TextIOWrapper):
         return bytes(self.buffer.getvalue()).decode()  # type: ignore[attr-defined]
 
 
-def ran(*arguments: object, stdin: str = "", terminal: bool = False, columns: int = 120) -> Ran:
-    """Run `softkv` with these arguments, with stdout on a terminal or piped."""
-    out, err = Stream(terminal=terminal), Stream()
+def ran(*arguments: object, stdin: str = "", terminal: bool = False, watched: bool = False, columns: int = 120) -> Ran:
+    """Run `softkv` with these arguments, with stdout on a terminal or piped, and stderr on one where `watched`."""
+    out, err = Stream(terminal=terminal), Stream(terminal=watched)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["softkv", *map(str, arguments)])
         patch.setattr(sys, "stdin", Stream(stdin))

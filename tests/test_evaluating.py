@@ -11,6 +11,7 @@ from sklearn import metrics
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 import softkv
+from softkv.asking import route
 from softkv.database import SoftKV
 from softkv.database.evaluating import Evaluation, Way, evaluate
 from softkv.errors import InputError, KindError, NotFinite, ShapeError
@@ -39,6 +40,22 @@ def store_of(path: Path, kind: str) -> tuple[SoftKV, np.ndarray, Any]:
 def by_name(found: Evaluation) -> dict[str, Way]:
     """The ways by their names."""
     return {one.way: one for one in found.ways}
+
+
+def test_ways_say_how_they_were_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many queries by each route, and why most were scanned, where a scan is not a matter of course."""
+    db, _, _ = store_of(tmp_path / "s", "label")
+    queries, codes = points(50, 1)
+    with db:
+        plain = by_name(evaluate(db, queries, NAMES[codes].tolist(), k=3))
+        assert plain["full soft"].routes == {"scan": 50}
+        assert plain["full soft"].scanned is None
+        assert plain["exact"].routes == {}
+        monkeypatch.setattr(route, "CHEAP", 0)
+        told = by_name(evaluate(db, queries, NAMES[codes].tolist(), k=3))
+        assert told["hard"].scanned == "tolerance 0 asks for all items"
+        assert told["full soft"].scanned == "there is no index; `softkv index build`"
+        assert told["full soft"].accuracy == plain["full soft"].accuracy
 
 
 def test_labels_are_measured_in_every_way(tmp_path: Path) -> None:

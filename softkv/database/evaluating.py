@@ -11,7 +11,7 @@ Shapes: b queries, n items, c labels, p value width.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.asker import Asker
+from softkv.asking.joined import joined
 from softkv.asking.view import View
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError
@@ -54,6 +55,8 @@ class Way:
     reliability: Curve = ()  # (confidence, accuracy) of labels; of numbers (level of an interval, targets within)
     abstention: Curve = ()  # (share that is answered, error) when those of the least log_mass are left out
     warmth: Curve = ()  # (temperature, error), where temperatures were asked for
+    routes: Mapping[str, int] = field(default_factory=dict)  # how many queries were answered by each route
+    scanned: str | None = None  # why most of those were that were scanned, of a store that is not small
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +171,6 @@ def evaluate(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Replies:
-    """What many lookups answered, joined."""
-
-    value: npt.NDArray[Any]  # (b, c) shares of labels, (b,) numbers, (b, p) vectors
-    spread: Floats | None
-    log_mass: npt.NDArray[np.floating]
-    temperature: float
-
-
 class _Evaluating:
     """One evaluation: what is asked of whom, and what should come out."""
 
@@ -226,9 +219,9 @@ class _Evaluating:
             temperature = None
         if "k" not in options:
             known["warmth"] = tuple(self._warmth(name, options, found.temperature))
-        return Way(name, temperature, 1.0, **known)
+        return Way(name, temperature, 1.0, **known, routes=found.routes, scanned=found.scanned)
 
-    def _of_labels(self, found: _Replies) -> dict[str, Any]:
+    def _of_labels(self, found: Answers) -> dict[str, Any]:
         right = measures.correct(found.value, self.aims)
         bins = measures.reliability(found.value.max(1), right)
         return {
@@ -238,11 +231,10 @@ class _Evaluating:
             "reliability": tuple((one.confidence, one.accuracy) for one in bins),
         }
 
-    def _of_values(self, found: _Replies, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_values(self, found: Answers, options: Mapping[str, Any]) -> dict[str, Any]:
         known: dict[str, Any] = {"rmse": measures.rmse(found.value, self.aims)}
         if self.numbers:
-            assert found.spread is not None
-            spreads = self._widths(options).of(found.spread)
+            spreads = self._widths(options).of(_doubled(found.spread))
             known["log_likelihood"] = measures.log_likelihood(found.value, spreads, self.aims)
             known["reliability"] = measures.coverage(found.value, spreads, self.aims)
         return known
@@ -258,12 +250,12 @@ class _Evaluating:
             some = places[start : start + AT_A_TIME]
             mask = np.ones((len(some), len(order)), np.bool_)
             mask[np.arange(len(some)), some] = False
-            parts.append(self.reader.lookup(snapshot.vectors(order[some]), mask=mask, show=1, **options))
-        found = _joined(parts)
-        assert found.spread is not None
-        return measures.likeliest_widths(found.value, found.spread, snapshot.values(order[places]), least)
+            answers = self.reader.lookup(snapshot.vectors(order[some]), mask=mask, show=1, **options)
+            parts.append((start + np.arange(len(some)), answers))
+        found = joined(parts, None)
+        return measures.likeliest_widths(found.value, _doubled(found.spread), snapshot.values(order[places]), least)
 
-    def _losses(self, found: _Replies) -> Floats:
+    def _losses(self, found: Answers) -> Floats:
         """What is averaged to an error, (b,)."""
         if self.labels:
             return (~measures.correct(found.value, self.aims)).astype(np.float64)
@@ -272,7 +264,7 @@ class _Evaluating:
     def _error(self, loss: float) -> float:
         return loss if self.labels else math.sqrt(loss)
 
-    def _abstention(self, found: _Replies) -> Curve:
+    def _abstention(self, found: Answers) -> Curve:
         shares, means = measures.abstention(found.log_mass, self._losses(found))
         some = np.unique(np.linspace(0, len(shares) - 1, POINTS).astype(np.int64))
         return tuple((float(shares[one]), self._error(float(means[one]))) for one in some)
@@ -283,23 +275,18 @@ class _Evaluating:
             found = self._replies(self.asked, f"{name} at {usual * step:.3g}", warm)
             yield usual * step, self._error(float(self._losses(found).mean()))
 
-    def _replies(self, queries: npt.NDArray[np.float32], name: str, options: Mapping[str, Any]) -> _Replies:
+    def _replies(self, queries: npt.NDArray[np.float32], name: str, options: Mapping[str, Any]) -> Answers:
         parts = []
         for start in range(0, len(queries), TOGETHER):
-            parts.append(self.reader.lookup(queries[start : start + TOGETHER], show=1, **options))
+            some = np.arange(start, min(start + TOGETHER, len(queries)))
+            parts.append((some, self.reader.lookup(queries[some], show=1, **options)))
             if self.told is not None:
-                self.told(name, min(start + TOGETHER, len(queries)), len(queries))
-        return _joined(parts)
+                self.told(name, int(some[-1]) + 1, len(queries))
+        return joined(parts, float(parts[0][1].temperature))
 
 
-def _joined(parts: Sequence[Answers]) -> _Replies:
-    spread = None if parts[0].spread is None else np.concatenate([one.spread for one in parts]).astype(np.float64)
-    return _Replies(
-        np.concatenate([one.value for one in parts]),
-        spread,
-        np.concatenate([one.log_mass for one in parts]),
-        float(parts[0].temperature),
-    )
+def _doubled(spread: Any) -> Floats:
+    return np.asarray(spread, np.float64)
 
 
 def _vectors(reader: Any, view: View, given: Any) -> npt.NDArray[np.float32]:
