@@ -7,6 +7,7 @@ from typing import Any
 from softkv.portrait import name_of, number, short, value_of
 
 from . import output
+from .wording import NUMBER
 
 COLUMNS = ("query", "way", "value", "refused")
 WAYS = ("hard", "top_k", "soft")
@@ -60,7 +61,7 @@ def _contributor(one: Any, wide: int) -> str:
 
 def _wrapped(text: str, room: int, **how: Any) -> list[str]:
     """A text in lines of this width; a word that is longer is cut short, and a number left out."""
-    cut = (0 if output.NUMBER.fullmatch(word) else room - 1 for word in text.split())
+    cut = (0 if NUMBER.fullmatch(word) else room - 1 for word in text.split())
     words = (word if len(word) <= room else f"{word[:end]}…" for word, end in zip(text.split(), cut, strict=True))
     return textwrap.wrap(" ".join(words), room, break_on_hyphens=False, placeholder="…", **how)
 

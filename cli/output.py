@@ -6,7 +6,6 @@ table or a progress bar is really shown.
 
 import csv
 import json
-import re
 import shutil
 import sys
 import textwrap
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-NUMBER = re.compile(r"\W*\d[\d.,]*(e[+-]?\d+)?\W*")  # a word that is shown whole or not at all
 INDENT = 12  # of what goes on below, where lines are wrapped
 Progress = Callable[[int, int], None]
 Stages = Callable[[str, int, int], None]

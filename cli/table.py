@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from .output import NUMBER
+from .wording import NUMBER
 
 BETWEEN = 3  # cells from one column to the next
 LONGEST_WORD = 24  # cells; a longer word may be broken, unless it is a number

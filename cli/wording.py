@@ -6,6 +6,7 @@ phrase of the library and what stands for it here; a test looks for each of them
 
 import re
 
+NUMBER = re.compile(r"\W*\d[\d.,]*(e[+-]?\d+)?\W*")  # a word that is shown whole or not at all
 MODEL_OF = "name with --model the one"
 PHRASES = (
     (r"Make one by opening it with mode 'c'\.", "`softkv add` makes one; --db or SOFTKV_DB names another."),

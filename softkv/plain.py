@@ -13,10 +13,11 @@ from typing import Any
 
 from softkv.answer import Answer, Answers
 from softkv.errors import KindError, ShapeError
-from softkv.maths.arrays import Array, Library, library_of
+from softkv.maths.arrays import library_of
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.heads import Heads
+from softkv.maths.library import Array, Library
 from softkv.maths.lookup import lookup
 
 

@@ -89,6 +89,61 @@ def test_the_table_is_seen_failing(source: str, found: set[str]) -> None:
     assert violations(source, PACKAGE / "storage" / "store.py") == found
 
 
+def imports_of(package: str, root: Path) -> dict[str, set[str]]:
+    """The files of a package that each of its files imports, anywhere in it, by their dotted names."""
+    names = {}
+    for path in root.rglob("*.py"):
+        parts = (package, *path.relative_to(root).with_suffix("").parts)
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for name, path in names.items():
+        folder = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                start = folder[: len(folder) - node.level + 1] if node.level else []
+                module = ".".join([*start, *([node.module] if node.module else [])])
+                for alias in node.names:
+                    inner = f"{module}.{alias.name}"
+                    found[name].add(inner if inner in names else module)
+        found[name] &= names.keys() - {name}
+    return found
+
+
+def circle_in(imports: dict[str, set[str]]) -> list[str]:
+    """Files that import each other in a circle; empty where there is none."""
+    left = dict(imports)
+    while True:
+        imported = set().union(*left.values())
+        ends = [name for name, others in left.items() if name not in imported or not others & left.keys()]
+        if not ends:
+            return sorted(left)
+        for name in ends:
+            del left[name]
+
+
+@pytest.mark.parametrize(("package", "folder"), [("softkv", "softkv"), ("softkv_cli", "cli")])
+def test_no_files_import_each_other_in_a_circle(package: str, folder: str) -> None:
+    """Neither when they are imported nor later, nor for a type alone."""
+    imports = imports_of(package, ROOT / folder)
+    assert len(imports) > 20
+    assert circle_in(imports) == []
+
+
+def test_a_circle_is_seen(tmp_path: Path) -> None:
+    """Whether it is closed at the top of a file, within a function, or through a package."""
+    (tmp_path / "room").mkdir()
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "room" / "__init__.py").write_text("from house import door\n")
+    (tmp_path / "door.py").write_text("def opened():\n    from house.room import key\n    return key\n")
+    (tmp_path / "room" / "key.py").write_text("from . import lock\n")
+    (tmp_path / "room" / "lock.py").write_text("")
+    assert circle_in(imports_of("house", tmp_path)) == []
+    (tmp_path / "room" / "lock.py").write_text("from ..door import opened\n")
+    assert circle_in(imports_of("house", tmp_path)) == ["house.door", "house.room.key", "house.room.lock"]
+
+
 def loaded_after(statement: str) -> set[str]:
     """The heavy modules that a statement loads in a new interpreter."""
     script = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from softkv.maths.arrays import Array, DType, Library, library_of
+from softkv.maths.arrays import library_of
+from softkv.maths.library import Array, DType, Library
 from softkv.maths.weighting import NEVER, Weights, weigh
 
 RUN = 1024  # rows that one float32 may add up

@@ -22,7 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError, ZeroVector
-from softkv.maths.arrays import Array, Library, Sharpness, check_widths, columns_where, inner, library_of, sharpened
+from softkv.maths.arrays import check_widths, columns_where, inner, library_of, sharpened
+from softkv.maths.library import Array, Library, Sharpness
 
 # A block of keys and the number of its first row (for messages) -> logits that the caller may overwrite.
 Scorer: TypeAlias = Callable[[Array, int], Array]  # (..., n, d) -> (..., b, n)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError
-from softkv.maths.arrays import NUMPY, Array, DType, library_of
+from softkv.maths.arrays import NUMPY, library_of
 from softkv.maths.compatibility import Compatibility
+from softkv.maths.library import Array, DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import AllMasked, EmptyStore, KindError, NotExpressible, NotFinite, ShapeError, TemperatureError
-from softkv.maths.arrays import Array, DType, Library, Sharpness, columns_where, has_float, library_of
+from softkv.maths.arrays import columns_where, has_float, library_of
 from softkv.maths.blending import Blend, Labels, Values, Vectors
 from softkv.maths.heads import Heads
+from softkv.maths.library import Array, DType, Library, Sharpness
 from softkv.maths.weighting import NEVER
 
 

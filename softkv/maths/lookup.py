@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.maths.arrays import Array, sharpened
+from softkv.maths.arrays import sharpened
 from softkv.maths.blending import (
     Blend,
     Labels,
@@ -32,6 +32,7 @@ from softkv.maths.blending import (
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import Inputs, checked, refuse_all_masked, refuse_scores, refuse_values
+from softkv.maths.library import Array
 from softkv.maths.ranking import Ranking, no_ranking
 from softkv.maths.weighting import NEVER, Mask, cut, weigh
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.arrays import Sharpness, sharpened
+from softkv.maths.arrays import sharpened
 from softkv.maths.compatibility import Compatibility, Scorer
+from softkv.maths.library import Sharpness
 
 BLOCK = 1 << 13  # keys that are projected at once
 Matrix = npt.NDArray[np.float32]

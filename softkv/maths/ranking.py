@@ -9,7 +9,8 @@ Shapes: b queries, n rows of the block, k rows kept; "..." is any leading axes, 
 
 from dataclasses import dataclass
 
-from softkv.maths.arrays import Array, Library, library_of
+from softkv.maths.arrays import library_of
+from softkv.maths.library import Array, Library
 from softkv.maths.weighting import NEVER
 
 STRIP = 64  # rows of which only the highest is looked at first

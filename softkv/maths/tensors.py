@@ -1,4 +1,4 @@
-"""The operations of arrays.py in torch, so that gradients flow through a lookup. Imported once a tensor is seen.
+"""The operations of library.py in torch, so that gradients flow through a lookup. Imported once a tensor is seen.
 
 Does not compute anything that NumPy would not. What "spends" an array does so only where no gradient needs it.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from softkv.errors import KindError
-from softkv.maths.arrays import Array, DType, Library
+from softkv.maths.library import Array, DType, Library
 
 
 class Torch:

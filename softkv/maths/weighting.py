@@ -10,7 +10,8 @@ Shapes: b queries, n rows of the block; "..." is any leading axes, such as heads
 
 from dataclasses import dataclass
 
-from softkv.maths.arrays import Array, library_of
+from softkv.maths.arrays import library_of
+from softkv.maths.library import Array
 
 NEVER = float("-inf")
 FLOOR = -1000.0  # exp(-1000) is 0 in float64 and float32, and unlike exp(-inf) it may be multiplied by its logit
