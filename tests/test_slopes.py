@@ -53,7 +53,6 @@ def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkey
         COMPATIBILITIES["gaussian"],
         queries,
         np.ones(4),
-        np.log(weights.sum(1)),
         expected.height + offset,
         keys,
         numbers + offset,

@@ -52,7 +52,6 @@ def on_planes(
         compatibility_of(compared),
         question.queries,
         np.broadcast_to(np.asarray(question.temperature, np.float64), (len(answers),)),
-        answers.log_mass,
         np.asarray(answers.value, np.float64),
         keys,
         numbers,

@@ -191,7 +191,6 @@ class InMemory:
             compared,
             queries,
             np.full(len(queries), self.in_unit),
-            answers.log_mass,
             answers.value,
             items.keys,
             items.values,

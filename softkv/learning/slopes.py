@@ -112,7 +112,6 @@ def on_planes(
     compared: Compatibility,
     queries: Array,
     temperatures: Array,
-    log_mass: Array,
     means: Array,
     keys: Array,
     numbers: Array,
@@ -124,7 +123,7 @@ def on_planes(
 ) -> Reading:
     """What each query reads off the plane through all rows that it sees.
 
-    `log_mass` and `means` (b,) are those of the lookup whose weights they have, `features` says how the plane sees keys
+    `means` (b,) are those of the lookup whose weights they have, `features` says how the plane sees keys
     and queries, and `shares` (n,) is how much each row counts.
     """
     found = []
@@ -133,14 +132,13 @@ def on_planes(
         sharpness = (1.0 / temperatures[some, None]).astype(queries.dtype)
         seen = None if allowed is None else allowed[some if len(allowed) > 1 else slice(None)]
         scorer = compared.ask(queries[some], sharpness)
-        plane, squares = _through_all(scorer, log_mass[some], means[some], keys, numbers, features, ridge, shares, seen)
+        plane, squares = _through_all(scorer, means[some], keys, numbers, features, ridge, shares, seen)
         found.append(Reading.of(plane, features(queries[some]), squares))
     return Reading(*(np.concatenate([getattr(one, name) for one in found]) for name in Reading.__slots__))
 
 
 def _through_all(
     scorer: Scorer,
-    log_mass: Array,
     means: Array,
     keys: Array,
     numbers: Array,
@@ -154,11 +152,17 @@ def _through_all(
     # would come back many times as large. Sums are divided by that of the weights, and the numbers of each query are
     # counted from their own mean: from the middle of all, one far number would leave no digits of the others.
     width = features(keys[:1]).shape[1]
-    sums, squares = np.zeros((len(log_mass), 2 + 2 * width + width * (width + 1) // 2)), np.zeros(len(log_mass))
+    sums, squares = np.zeros((len(means), 2 + 2 * width + width * (width + 1) // 2)), np.zeros(len(means))
+    peak = np.full(len(means), -np.inf)  # of the logits so far: another product of these rows may round them otherwise
     for first in range(0, len(keys), BLOCK):
         rows = slice(first, first + BLOCK)
-        logits = scorer(keys[rows], first).astype(np.float64) - log_mass[:, None]
-        weights = np.exp(logits if seen is None else np.where(seen[:, rows], logits, -np.inf))
+        logits = scorer(keys[rows], first).astype(np.float64)
+        logits = logits if seen is None else np.where(seen[:, rows], logits, -np.inf)
+        higher = np.maximum(peak, logits.max(1))
+        base = np.where(np.isfinite(higher), higher, 0.0)
+        faded, peak = np.exp(peak - base), higher
+        sums, squares = sums * faded[:, None], squares * faded
+        weights = np.exp(logits - base[:, None])
         if shares is not None:
             weights = weights * shares[rows]
         known, apart = features(keys[rows]), numbers[rows].astype(np.float64) - means[:, None]
