@@ -73,7 +73,7 @@ model = click.option(
 compatibility = click.option(
     "--compatibility",
     metavar="NAME",
-    help="How to compare: cosine, dot, scaled_dot, gaussian, laplace or uniform.",
+    help="How to compare, such as cosine, dot or gaussian; another name is answered by all there are.",
 )
 temperature = click.option(
     "-T",

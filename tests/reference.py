@@ -39,6 +39,11 @@ def laplace(query: Vector, key: Vector) -> float:
     return -math.fsum(abs(a - b) for a, b in zip(query, key, strict=True))
 
 
+def student(query: Vector, key: Vector) -> float:
+    """-log(1 + ½‖q - k‖²), which gives weights the heavy tails of Student's t."""
+    return -math.log1p(0.5 * math.fsum((a - b) ** 2 for a, b in zip(query, key, strict=True)))
+
+
 def uniform(query: Vector, key: Vector) -> float:
     """0, so that all rows count alike."""
     return 0.0

@@ -21,7 +21,7 @@ from softkv.database import import_from, indexing
 from softkv.maths import lookup
 
 Wide = np.ndarray  # of long doubles
-COMPARED = ("dot", "scaled_dot", "cosine", "gaussian", "laplace", "uniform")
+COMPARED = ("dot", "scaled_dot", "cosine", "gaussian", "laplace", "student", "uniform")
 KINDS = ("number", "vector", "label")
 LEAST = 2.0**-149  # the least number above 0 of float32
 NAMES = [f"label {number}" for number in range(7)]
@@ -185,7 +185,7 @@ def drawn_of(db: softkv.SoftKV, rng: np.random.Generator, told: dict[str, Any]) 
     """A store as it stands, with everything that it holds."""
     items, compatibility = list(db.select()), str(db.info().compatibility)
     held = np.array([item.vector for item in items]).astype(np.longdouble)
-    usual = {"cosine": 1.0, "uniform": 1.0}.get(compatibility, float(np.abs(held).max()) or 1.0)
+    usual = {"cosine": 1.0, "student": 1.0, "uniform": 1.0}.get(compatibility, float(np.abs(held).max()) or 1.0)
     if compatibility in ("dot", "scaled_dot", "gaussian"):
         usual **= 2
     if db.value_kind == "label":
@@ -201,9 +201,10 @@ def scores(compatibility: str, queries: Wide, keys: Wide) -> Wide:
     """All scores, (b, d) x (n, d) -> (b, n)."""
     if compatibility == "uniform":
         return np.zeros((len(queries), len(keys)), np.longdouble)
-    if compatibility in ("gaussian", "laplace"):
+    if compatibility in ("gaussian", "laplace", "student"):
         apart = queries[:, None, :] - keys[None]
-        return -0.5 * (apart**2).sum(-1) if compatibility == "gaussian" else -np.abs(apart).sum(-1)
+        squares = 0.5 * (apart**2).sum(-1)
+        return {"gaussian": -squares, "laplace": -np.abs(apart).sum(-1), "student": -np.log1p(squares)}[compatibility]
     plain = (queries[:, None, :] * keys[None]).sum(-1)
     if compatibility == "scaled_dot":
         return plain / np.sqrt(np.longdouble(queries.shape[1]))
@@ -265,7 +266,7 @@ def findings(store: Drawn) -> Iterator[str]:
     logits = store.score(wide, store.keys) / np.longdouble(options["temperature"])
     logits = np.where(seen, logits, -np.inf)
     means, spreads = truth(logits, store.values, options.get("k"))
-    if store.planes is not None and options.get("k", len(logits[0])) >= len(logits[0]):
+    if store.planes is not None and "k" not in options:  # the k best are averaged
         means, spreads = store.planes(wide, logits, store)
     kinds = found.error_kind if isinstance(found.error_kind, tuple) else (found.error_kind,) * len(queries)
     store.met.update(kinds)

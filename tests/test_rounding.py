@@ -149,7 +149,7 @@ def test_ordinary_answers_admit_little(tmp_path: Path) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    compatibility=st.sampled_from(["dot", "scaled_dot", "cosine", "gaussian", "laplace"]),
+    compatibility=st.sampled_from(["dot", "scaled_dot", "cosine", "gaussian", "laplace", "student"]),
     size=st.sampled_from([1e-3, 1.0, 1e3]),
     warmth=st.floats(1e-3, 1e2),
     single=st.booleans(),
@@ -161,7 +161,7 @@ def test_no_answer_is_farther_off_than_it_says(
     rng = np.random.default_rng(seed)
     count, width = int(rng.integers(2, 30)), int(rng.integers(1, 6))
     values = rng.standard_normal(count) * 10.0 ** rng.integers(-2, 5) + 10.0 ** rng.integers(0, 5)
-    usual = {"cosine": 1.0, "laplace": size}.get(compatibility, size**2)
+    usual = {"cosine": 1.0, "student": 1.0, "laplace": size}.get(compatibility, size**2)
     query = rng.standard_normal(width) * size
     query = query.astype(np.float32) if single else query
     with tempfile.TemporaryDirectory() as folder, softkv.open(Path(folder) / "s", compatibility=compatibility) as db:

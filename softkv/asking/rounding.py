@@ -83,7 +83,7 @@ def moved_logits(view: View, log_mass: Any, question: Question, *, shared: bool 
     moved: Floats
     if compared.terms is not None:
         moved = _size_of_terms(compared, question, temperature, view, shared=shared) / temperature
-    elif compared.name == "gaussian":
+    elif compared.cancels:
         asked = np.linalg.norm(np.asarray(question.queries, np.float64), axis=-1)
         # Beyond some cancellation, near rows are scored by their differences, which a rounded query shifts.
         near = np.sqrt(2.0 * temperature * (best + HEAVY))
@@ -183,7 +183,7 @@ def _spread_of_numbers(found: Found) -> Floats:
 
 def _lost(view: View, question: Question) -> float:
     """The share of the mass that rows may have whose weights are too small to be known."""
-    cancelled = not question.by_learned and compatibility_of(question.compatibility).name == "gaussian"
+    cancelled = not question.by_learned and compatibility_of(question.compatibility).cancels
     return view.snapshot.rows * (LEAST + (math.exp(-HEAVY) if cancelled else 0.0))
 
 

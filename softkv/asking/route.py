@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from softkv.asking.question import Question
 from softkv.asking.view import View
 from softkv.index.calibration import BEST, Calibration
-from softkv.maths.compatibility import compatibility_of
+from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
 from softkv.storage import ValueKind
 
@@ -83,7 +83,9 @@ def _against_lists(view: View, question: Question) -> str | None:
     form = "dot" if question.heads is not None else form_of(question.compatibility)
     if form is None:
         name = compatibility_of(question.compatibility).name
-        return f"no index is for {name}; dot, scaled_dot, cosine and gaussian have one"
+        return (
+            f"no index is for {name}; it is for {', '.join(one.name for one in COMPATIBILITIES.values() if one.form)}"
+        )
     if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
         return "planes are read off all items; `softkv fit --no-planes` does without"
     if view.index is None:

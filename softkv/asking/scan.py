@@ -22,7 +22,7 @@ from softkv.asking.route import FEW, GATHER, PROPOSED, SCAN, gathers, is_cheap
 from softkv.asking.view import View
 from softkv.errors import AllMasked, EmptyStore, KindError, ShapeError
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
-from softkv.maths.compatibility import cosine
+from softkv.maths.compatibility import compatibility_of
 from softkv.maths.lookup import lookup
 from softkv.storage import Snapshot, ValueKind
 from softkv.storage.layout import Mask, Matrix, Rows
@@ -151,16 +151,17 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
 
 
 def _with_lengths(view: View, question: Question, rows: Rows | None) -> Compared:
-    """Cosine with the lengths that the store keeps: working them out takes five times as long as the dot products.
+    """Directions by the lengths that the store keeps: working them out takes five times as long as the dot products.
 
     The same for what the store has learned, and the numbers of its keys.
     """
     compared = question.compatibility
     if question.by_learned:
         return view.comparing_as_learned(rows)
-    if compared != "cosine":
+    with_lengths = compatibility_of(compared).with_lengths if isinstance(compared, str) else None
+    if with_lengths is None:
         return compared
-    return cosine(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
+    return with_lengths(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
 
 
 def _values(view: View, question: Question, candidates: Candidates) -> Values:

@@ -24,12 +24,11 @@ from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.learning.temperature import typical_temperature
 from softkv.learning.tuning import lowest_log_mass
-from softkv.maths.compatibility import Compatibility
+from softkv.maths.compatibility import COMPATIBILITIES, Compatibility
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import Rows
 
 TOGETHER = 4096  # values that are looked at together
-LUKEWARM = {"cosine": 0.1}  # where the items tell nothing: there are fewer than two, or all are alike
 
 
 class View:
@@ -240,7 +239,7 @@ class Findings:
             if found is None or not found.suits(len(snapshot)):
                 (block,) = snapshot.blocks(snapshot.rows)
                 value = typical_temperature(block.vectors, block.live, compatibility)
-                value = value or LUKEWARM.get(compatibility, 1.0)
+                value = value or COMPATIBILITIES[compatibility].lukewarm  # fewer than two items, or all are alike
                 floor = lowest_log_mass(block.vectors, block.live, compatibility, value)
                 found = Temperature(value, "rule", len(snapshot), floor)
                 self._temperatures[compatibility, embedder] = found

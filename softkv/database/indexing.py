@@ -28,7 +28,7 @@ from softkv.index.rehearsal import rehearsed
 from softkv.learning.temperature import size_of
 from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array
-from softkv.maths.forms import FORMS, Form
+from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import measured, without
 from softkv.storage import Snapshot, Store, ValueKind
 from softkv.storage.indexing import Content
@@ -101,10 +101,10 @@ def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     snapshot, compatibility, metric = view.snapshot, view.profile.compatibility or "dot", None
     if view.learned is not None:
         compatibility, metric = LEARNED, view.learned.metric
-    if compatibility not in FORMS:
+    if form_of(compatibility) is None:
         raise NotExpressible(
             f"this store compares by {compatibility!r}, which an index cannot help: its lookups scan. "
-            f"Indexes are for {', '.join(name for name in FORMS if name in COMPATIBILITIES)}."
+            f"Indexes are for {', '.join(one.name for one in COMPATIBILITIES.values() if one.form)}."
         )
     if view.labels is not None and len(view.labels) > MOST_LABELS:
         raise KindError(
@@ -116,7 +116,7 @@ def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     live = np.flatnonzero(snapshot.live)
     some = np.sort(np.random.default_rng(0).choice(live, min(len(live), 4096), replace=False))
     keys = snapshot.vectors(some).astype(np.float64)
-    form = Form(FORMS[compatibility], compatibility, keys.mean(0), np.ones(3), metric)
+    form = Form(form_of(compatibility) or "", compatibility, keys.mean(0), np.ones(3), metric)
     likely = keys if asked is None else asked
     compared = COMPATIBILITIES.get(compatibility)
     lengths = np.linalg.norm(form.queries(likely, compared, np.ones(len(likely)))[0], axis=1)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from softkv.asking.embedding import Embedding, Progress
 from softkv.asking.profile import Profile
 from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, ShapeError, ZeroVector
+from softkv.maths.compatibility import compatibility_of
 from softkv.storage import Layout, ValueKind
 
 SHORTEST, LONGEST = 1e-37, 1e32  # lengths that float32 can divide by, at any usual temperature
@@ -109,7 +110,7 @@ def prepared(
         profile = replace(profile, compatibility="dot" if texts is None and _has_zero(vectors) else "cosine")
         if texts is None and profile.compatibility == "cosine":
             _hint_at_scales(vectors)
-    if profile.compatibility == "cosine":
+    if compatibility_of(profile.compatibility or "dot").with_lengths is not None:
         _require_directions(vectors)
     elif layout is None:
         _require_size(vectors)

@@ -93,7 +93,7 @@ def learn(
     rows = _drawn(view, seed)
     items = Examples(snapshot.vectors(rows), _columns(view, rows))
     asking = _asking(view, queries, targets)
-    directions = view.profile.compatibility == "cosine"
+    directions = compatibility_of(view.profile.compatibility or "dot").with_lengths is not None
     if directions and asking is not None and not asking.vectors.any(1).all():
         raise ZeroVector(
             f"query {np.flatnonzero(~asking.vectors.any(1))[0]} is zero and has no direction, so cosine cannot compare "

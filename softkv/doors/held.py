@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.learned import Learned
-from softkv.asking.view import LUKEWARM
 from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.making import made
@@ -99,7 +98,7 @@ class Way:
                 "with weights of samples the k heaviest differ from temperature to temperature, so none is chosen for "
                 "them. Give a temperature, or leave out k."
             )
-        if self.compatibility == "cosine":
+        if compatibility_of(self.compatibility).with_lengths is not None:
             pointless = np.flatnonzero(~items.keys.any(1))
             if len(pointless):
                 raise ZeroVector(
@@ -210,7 +209,7 @@ def _tuned(items: Items, way: Way) -> float:
     """The temperature at which the items, left out, are best predicted by the others, or the one by rule."""
     count, compared = len(items.keys), compatibility_of(way.compatibility)
     usual = typical_temperature(items.keys, np.ones(count, np.bool_), compared)
-    usual = usual or LUKEWARM.get(compared.name, 1.0)
+    usual = usual or compared.lukewarm
     if not way.tunes(items):
         return usual
     found, asked = curves_of_items(

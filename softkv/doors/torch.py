@@ -372,7 +372,7 @@ class SoftKVLayer(nn.Module):
     def _at_once(self, queries: Tensor, keys: Tensor, heads: Heads | None) -> int:
         """How many queries may keep all that gradients need."""
         leading = math.prod(np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2]))
-        paired = compatibility_of(self.compatibility).name in ("laplace", "additive")
+        paired = compatibility_of(self.compatibility).pairs
         numbers = PER_WEIGHT * (1 if self.k is None else 2) + (int(keys.shape[-1]) if paired else 0)
         weights = len(self) * leading * (1 if heads is None else len(heads))
         return max(1, KEPT // max(1, weights * numbers))
@@ -387,8 +387,11 @@ class SoftKVLayer(nn.Module):
         count = self._label_count()
         if count is not None and values.numel() and not (0 <= int(values.min()) <= int(values.max()) < count):
             raise KindError(f"expected codes of {count} labels, got {int(values.min())} to {int(values.max())}.")
-        if compatibility_of(self.compatibility).name == "cosine" and not keys.any(-1).all():
-            raise ZeroVector("some key is zero and has no direction, so cosine cannot compare it. Leave it out.")
+        compared = compatibility_of(self.compatibility)
+        if compared.with_lengths is not None and not keys.any(-1).all():
+            raise ZeroVector(
+                f"some key is zero and has no direction, so {compared.name} cannot compare it. Leave it out."
+            )
 
     def extra_repr(self) -> str:
         """What print shows beside the modules."""

@@ -113,8 +113,8 @@ class Calibration:
         levels = np.array(LEVELS)
         least, most = np.triu_indices(len(levels))
         found = []
-        # Doubts may be infinite, which nothing lies between.
-        for doubt in np.unique(np.quantile(doubts, np.linspace(0.0, 1.0, THRESHOLDS), method="lower")).tolist():
+        ranks = np.linspace(0, doubts.size - 1, THRESHOLDS).astype(np.int64)
+        for doubt in np.unique(np.sort(doubts, axis=None)[ranks]).tolist():
             stops = np.clip(_first(doubts <= doubt)[..., None], least, most)  # (t, c, plans)
             wrong = np.take_along_axis(errors, stops, axis=2)
             worst = np.quantile(wrong, confidence, axis=1).max(0)

@@ -154,11 +154,7 @@ class ListIndex:
         count, offsets = len(self.offsets) - 1, self.offsets
         if self.form.name == "learned" and self.form.metric is None:
             return "is for another projection than the store compares by"
-        if (
-            self.form.name not in FORMS.values()
-            or self.form.centre.shape != (key_width,)
-            or self.form.lengths.shape != (3,)
-        ):
+        if self.form.name not in FORMS or self.form.centre.shape != (key_width,) or self.form.lengths.shape != (3,):
             return f"is of form {self.form.name!r} and of keys of shape {self.form.centre.shape}, not {key_width}"
         if offsets.ndim != 1 or count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
             return f"does not divide the {rows} rows into lists"

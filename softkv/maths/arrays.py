@@ -138,6 +138,9 @@ class NumPy:
     def log(self, x: Array) -> Array:
         return np.log(x)
 
+    def log1p(self, x: Array) -> Array:
+        return np.log1p(x)
+
     def tanh(self, x: Array) -> Array:
         return np.tanh(x)
 

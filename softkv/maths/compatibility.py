@@ -16,7 +16,7 @@ Shapes: b queries, n rows of a block, d key width; "..." is any leading axes, su
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,7 +38,12 @@ class Compatibility:
     """A way to compare queries with keys.
 
     `rewrite` is there when the score is rewrite(query)·key; only then can learned heads be folded into the query.
+    `form` is how it becomes a dot product (forms.py), by which lists can be asked; None where it does not.
+    `with_lengths` makes it of 1 / ‖k‖ of all keys, where only directions count, so that no vector may be zero.
     `copies` says that scoring makes a copy of the block of keys, which should then be small enough for the cache.
+    `pairs` says that every query meets every key in full width, which takes that much memory and time.
+    `cancels` says that scores of rows far below the best may be any that are as low.
+    `lukewarm` is a temperature at which it is neither hard nor flat, for items that tell nothing of it.
     `degree` says how scores grow, where that is known: those of vectors c times as long are c^degree times as large.
     `terms` says how large the terms are that a score is summed of, where that is known: they are what is rounded,
     however small the score. It takes squares of the numbers of queries, and returns those of what the numbers of a key
@@ -50,6 +55,11 @@ class Compatibility:
     rewrite: Callable[[Array], Array] | None = None
     copies: bool = False
     degree: int | None = None
+    form: str | None = None
+    with_lengths: "Callable[[Array], Compatibility] | None" = None
+    pairs: bool = False
+    cancels: bool = False
+    lukewarm: float = 1.0
     terms: Callable[[Array], tuple[Array, Array]] | None = None
 
 
@@ -64,7 +74,7 @@ def linear(
     def sizes(squares: Array) -> tuple[Array, Array]:
         return squares if terms is None else terms(squares), squares[..., 0] * 0.0
 
-    return Compatibility(name, ask, rewrite, degree=2, terms=sizes)
+    return Compatibility(name, ask, rewrite, degree=2, form="dot", terms=sizes)
 
 
 def scorer_of(rewritten: Array) -> Scorer:
@@ -119,7 +129,7 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
         w_q, w_k, v = (x**2 for x in weights_for(squares))
         return squares[..., :1] * 0.0 + v @ w_k, squares @ (v @ w_q) + v.sum()
 
-    return Compatibility("additive", ask, copies=True, terms=terms)
+    return Compatibility("additive", ask, copies=True, pairs=True, terms=terms)
 
 
 def cosine(inverse_lengths: Array) -> Compatibility:
@@ -131,7 +141,7 @@ def cosine(inverse_lengths: Array) -> Compatibility:
     def ask(queries: Array, sharpness: Sharpness) -> Scorer:
         return _by_directions(queries, sharpness, known)
 
-    return Compatibility("cosine", ask, degree=0, terms=_of_directions)
+    return replace(COMPATIBILITIES["cosine"], ask=ask)
 
 
 def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
@@ -250,6 +260,24 @@ def _by_difference(logits: Array, queries: Array, keys: Array, size: Array, shar
     return library.put_columns(logits, columns, sharpened(fresh, sharpness, spend=True))
 
 
+def _student(queries: Array, sharpness: Sharpness) -> Scorer:
+    library = library_of(queries)
+
+    def pairs(some: Array) -> Array:
+        apart = queries[..., :, None, :] - some[..., None, :, :]
+        squares = library.multiply_total(apart, apart)
+        if not library.finite(library.constant(squares)).all():  # their logarithms are no larger than others
+            apart = library.double(apart)
+            squares = library.multiply_total(apart, apart)
+        return library.cast(-library.log1p(squares * 0.5), queries.dtype)
+
+    def score(keys: Array, _first: int) -> Array:
+        check_widths(queries, keys)
+        return sharpened(_in_parts(pairs, queries, keys), sharpness, spend=True)
+
+    return score
+
+
 def _laplace(queries: Array, sharpness: Sharpness) -> Scorer:
     def pairs(some: Array) -> Array:
         return -abs(queries[..., :, None, :] - some[..., None, :, :]).sum(-1)
@@ -320,9 +348,12 @@ COMPATIBILITIES = {
     for one in (
         linear("dot", lambda queries: queries),
         linear("scaled_dot", lambda some: some * (1.0 / math.sqrt(some.shape[-1])), lambda some: some / some.shape[-1]),
-        Compatibility("cosine", _cosine, degree=0, terms=_of_directions),
-        Compatibility("gaussian", _gaussian, copies=True, degree=2),
-        Compatibility("laplace", _laplace, copies=True, degree=1, terms=_of_distances),
+        Compatibility(
+            "cosine", _cosine, degree=0, form="cosine", with_lengths=cosine, lukewarm=0.1, terms=_of_directions
+        ),
+        Compatibility("gaussian", _gaussian, copies=True, degree=2, form="gaussian", cancels=True),
+        Compatibility("laplace", _laplace, copies=True, degree=1, pairs=True, terms=_of_distances),
+        Compatibility("student", _student, copies=True, pairs=True, terms=_of_distances),
         Compatibility("uniform", _uniform, degree=0, terms=lambda squares: (squares * 0.0, squares[..., 0] * 0.0)),
     )
 }

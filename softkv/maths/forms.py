@@ -24,24 +24,14 @@ from softkv.maths.metric import Metric
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
 LEEWAY = 1.1  # how much shorter or longer than any that were measured queries may be
-FORMS = {
-    "dot": "dot",
-    "scaled_dot": "dot",
-    "bilinear": "dot",
-    "heads": "dot",
-    "cosine": "cosine",
-    "gaussian": "gaussian",
-    "learned": "learned",
-}
+FORMS = ("dot", "cosine", "gaussian", "learned")
 
 
 def form_of(compatibility: Any) -> str | None:
     """The form that a compatibility has, or None when it has none and must be scanned."""
-    if isinstance(compatibility, str) and compatibility in FORMS:
-        return FORMS[compatibility]
-    if isinstance(compatibility, (str, Compatibility)):
-        return FORMS.get(compatibility_of(compatibility).name)
-    return None
+    if isinstance(compatibility, str) and compatibility == "learned":
+        return compatibility
+    return compatibility_of(compatibility).form
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,7 +88,7 @@ class Metric:
 
             return score
 
-        return Compatibility("learned", ask, copies=bool(self.centre.any()))
+        return Compatibility("learned", ask, copies=bool(self.centre.any()), form="learned")
 
     def _moved(self, vectors: Matrix) -> Matrix:
         if self.directions:

@@ -73,6 +73,9 @@ class Torch:
     def log(self, x: Array) -> Array:
         return x.log()
 
+    def log1p(self, x: Array) -> Array:
+        return torch.log1p(x)
+
     def tanh(self, x: Array) -> Array:
         return x.tanh()
 
