@@ -13,7 +13,6 @@ from softkv.portrait import facts_of, name_of, number, value_of
 from . import comparison, evaluating, labelled, options, output
 from .wording import in_options
 
-LARGE = 1 << 26  # numbers: a scan that reads more takes its time
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
 CONTRIBUTOR_COLUMNS = ("query", "answer", "key", "weight", "score", "text", "value", "payload", "refused")
@@ -199,6 +198,8 @@ class Questions:
         """Say once on a terminal why so many numbers were read."""
         if self._hinted or answer.route != "scan" or not answer.reason or not sys.stderr.isatty():
             return
+        from softkv.asking.route import LARGE
+
         self._hinted = True
         if answer.rows_read * (db.info().key_width or 0) > LARGE:
             output.say(f"hint: all {answer.rows_read:,} rows were read: {answer.reason}")

@@ -13,8 +13,9 @@ PACKAGE = ROOT / "softkv"
 # room -> the rooms it may import, as in the design; a room is a folder or a file of softkv/.
 ALLOWED = {
     "errors": set(),
+    "logs": set(),
     "maths": {"errors"},
-    "storage": {"errors"},
+    "storage": {"logs", "errors"},
     "transfer": {"storage", "errors"},
     "index": {"maths", "errors"},
     "embedders": {"maths", "errors"},
@@ -22,8 +23,19 @@ ALLOWED = {
     "portrait": {"errors"},
     "answer": {"portrait", "maths", "errors"},
     "plain": {"answer", "maths", "errors"},
-    "asking": {"answer", "storage", "index", "embedders", "learning", "maths", "errors"},
-    "database": {"asking", "answer", "transfer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "asking": {"logs", "answer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "database": {
+        "logs",
+        "asking",
+        "answer",
+        "transfer",
+        "storage",
+        "index",
+        "embedders",
+        "learning",
+        "maths",
+        "errors",
+    },
     "doors": {"database", "asking", "plain", "answer", "learning", "maths", "errors"},
 }
 HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")

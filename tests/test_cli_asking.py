@@ -223,7 +223,7 @@ def test_labels_in_json_are_the_largest_and_the_rest(tmp_path: Path) -> None:
 def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, with the reason; in a table it is in the last line; piped, in JSON alone."""
     monkeypatch.setattr("softkv.asking.route.CHEAP", 0)
-    monkeypatch.setattr("softkv_cli.asking.LARGE", 2000 * 8 - 1)
+    monkeypatch.setattr("softkv.asking.route.LARGE", 2000 * 8 - 1)
     query = ",".join(map(repr, mixture(2000, 8, 4, 1, seed=0).queries[0].tolist()))
     ask = ("query", "--vector", query, "--db", clusters, "-T", 5)
     told = "temperature 5 was not rehearsed (0.3 to 0.4"
@@ -235,7 +235,7 @@ def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.Monkey
     table = ran(*ask, terminal=True, watched=True)
     assert table.err == ""
     assert f"exact over 2,000: scanned, {told}" in " ".join(table.out.split())
-    monkeypatch.setattr("softkv_cli.asking.LARGE", 2000 * 8)
+    monkeypatch.setattr("softkv.asking.route.LARGE", 2000 * 8)
     assert ran(*ask, "--json", watched=True).err == ""
 
 

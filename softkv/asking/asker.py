@@ -19,12 +19,14 @@ from softkv.asking.given import array_of, comparison_of, temperatures_of, texts_
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
 from softkv.asking.question import LEARNED, Compared, Question
-from softkv.asking.route import BOUND, CALIBRATED, NOTHING, PROPOSED, route
+from softkv.asking.route import BOUND, CALIBRATED, LARGE, NOTHING, PROPOSED, SCAN, route
 from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, scan
 from softkv.asking.view import View
 from softkv.errors import InputError, KindError, ShapeError
+from softkv.logs import log_of
 from softkv.maths.heads import Heads
 
+LOG = log_of(__name__)
 STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
 
 
@@ -37,7 +39,14 @@ def ask(view: View, question: Question) -> Answers:
         found = _by_proposals(view, question, chosen.reason)
     else:
         found = scan(view, question, chosen.reason)
+    _log_scan(view, found)
     return replace(found, log_mass_floor=_floor(view, question))
+
+
+def _log_scan(view: View, found: Answers) -> None:
+    scanned, size = found.routes.get(SCAN, 0), view.snapshot.rows * view.layout.key_width
+    if scanned and size > LARGE:
+        LOG.info("scanned %d numbers for %d queries: %s", size, scanned, found.scanned)
 
 
 def _by_lists(view: View, question: Question, reason: str) -> Answers:

@@ -21,6 +21,7 @@ from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
 from softkv.index.joining import joining
 from softkv.index.lists import ListIndex
+from softkv.logs import log_of
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
@@ -32,6 +33,7 @@ PROPOSER = "proposer"  # of that of a proposer
 TOGETHER = 1 << 12  # rows that join lists together: a lookup that waits for it takes a fraction of a second
 WORTH = 128  # times that a row is read before it is looked at
 ALIKE = 0.75  # the share of them that must find a list
+LOG = log_of(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +100,7 @@ class Indexes:
         try:
             file = snapshot.index(NAME)
         except IndexDamaged as error:
+            LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
             return Written(0, None, str(error))
         if file is None:
             return None
@@ -122,6 +125,7 @@ class Indexes:
             if layout.kind is not ValueKind.LABEL and width != layout.value_width:
                 raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
         except (IndexDamaged, FormatTooNew) as error:
+            LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
             return Written(file.rows, None, str(error))
         return Written(index.rows, index)
 

@@ -25,6 +25,7 @@ from softkv.storage import ValueKind
 GATHER, SCAN, CALIBRATED, BOUND, PROPOSED = "gather", "scan", "calibrated", "bound", "proposed"
 GATHERED = 4  # rows are gathered when there are at most one in so many
 CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
+LARGE = 1 << 26  # numbers: a scan that reads more takes its time, and is told of
 FEW = ""  # the reason why so few items are scanned: it goes without saying
 UNSURE = "the query is unlike those rehearsed; `softkv index build --queries` rehearses others"
 DEAR = "the bound would need most rows; a larger tolerance needs fewer"

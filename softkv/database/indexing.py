@@ -26,6 +26,7 @@ from softkv.index.building import arranged, list_count
 from softkv.index.lists import ListIndex
 from softkv.index.rehearsal import rehearsed
 from softkv.learning.temperature import size_of
+from softkv.logs import log_of
 from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form, form_of
@@ -37,6 +38,7 @@ from softkv.storage.layout import Rows
 Told = Callable[[str, int, int], None]
 
 FEWEST = 4  # items, since a quarter of them is held out
+LOG = log_of(__name__)
 REHEARSED = 1440  # items; a third of them choose, the others judge
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
@@ -80,6 +82,7 @@ def build(
             facts["projection"] = before.profile.projection
         index.facts.update(facts)
     put(store, lock, generation, NAME, index.encoded())
+    LOG.info("built an index of %d lists over %d items in %.1f s", count, len(rows), facts["seconds"])
     return index
 
 

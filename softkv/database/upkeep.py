@@ -24,7 +24,10 @@ from softkv.database.summary import Info
 from softkv.database.training import Fit
 from softkv.errors import InputError
 from softkv.learning.tuning import Tuned
+from softkv.logs import log_of
 from softkv.storage import Store
+
+LOG = log_of(__name__)
 
 
 class Upkeep(Reader):
@@ -181,6 +184,7 @@ class Upkeep(Reader):
         with self._changing:
             for name in (NAME, PROPOSER):
                 self._store.drop_index(name)
+        LOG.info("dropped the index")
 
     def reembed(self, embedder: Given, *, progress: Progress | None = None) -> int:
         """Embed all items again with another model; returns how many.

@@ -1,0 +1,62 @@
+"""What a store does is logged for those who listen, and said to nobody else."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.asking import asker, route
+
+KEYS = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """What was logged so far, from the level of INFO on, and by whom."""
+    return [(one.name, one.getMessage()) for one in caplog.records if one.levelno >= logging.INFO]
+
+
+def test_index_decisions_and_large_scans_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it was built, that a scan was large and why, that it cannot be used, that it was dropped."""
+    monkeypatch.setattr(route, "CHEAP", 0)
+    caplog.set_level(logging.DEBUG, "softkv")
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=KEYS, values=KEYS[:, 0].astype(float))
+        db.build_index(lists=20)
+        ((_, built),) = [one for one in told(caplog) if one[0] == "softkv.database.indexing"]
+        assert built.startswith("built an index of 20 lists over 2000 items in ")
+        caplog.clear()
+        db.lookup(KEYS[:3], tolerance=0)
+        assert not [one for one in told(caplog) if "scanned" in one[1]]
+        monkeypatch.setattr(asker, "LARGE", KEYS.size - 1)
+        db.lookup(KEYS[:3], tolerance=0)
+        scans = [one for one in told(caplog) if "scanned" in one[1]]
+        assert scans == [("softkv.asking.asker", "scanned 8000 numbers for 3 queries: tolerance 0 asks for all items")]
+    (file,) = (tmp_path / "s" / "index").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    caplog.clear()
+    with softkv.open(tmp_path / "s") as db:
+        assert db.lookup(KEYS[0]).reason.startswith("the index cannot be used")
+        warned = [one for one in caplog.records if one.levelno == logging.WARNING]
+        assert [one.name for one in warned] == ["softkv.asking.indexed"]
+        assert "cannot be used" in warned[0].getMessage()
+        db.drop_index()
+    assert ("softkv.database.upkeep", "dropped the index") in told(caplog)
+
+
+def test_nothing_is_said_unasked(tmp_path: Path) -> None:
+    """A program that never set logging up sees nothing, warnings included."""
+    script = f"""
+import softkv
+with softkv.open({str(tmp_path / "s")!r}) as db:
+    db.add(vectors=[[1.0, 2.0]], values=[1.0])
+from softkv.logs import log_of
+log_of("softkv.asking").warning("recovered")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
