@@ -12,7 +12,7 @@ from softkv.errors import FormatTooNew, SoftKVError, StoreDamaged, WriterFenced
 from softkv.storage import Store, check
 from softkv.storage.catalog import Catalog
 from softkv.storage.connection import Connection
-from softkv.storage.tables import STATE, compiled, insertion, item_seal, items_table, seal
+from softkv.storage.tables import item_seal, seal
 from tests.stores import bytes_of, closed_fruit, copied, forge, sql, vectors, without_constraints
 
 
@@ -227,13 +227,6 @@ def test_a_writer_that_comes_late_is_fenced(tmp_path: Path) -> None:
         catalog.advance(first, number=1)
     assert catalog.head() == second
     connection.close()
-
-
-def test_statements_are_composed_by_sqlalchemy() -> None:
-    """With a question mark for every value, so that nothing a user gave is ever part of the SQL."""
-    assert compiled(STATE.select().where(STATE.c.id == 1)).count("?") == 1
-    assert insertion(items_table(7)).startswith("INSERT INTO items_7 (")
-    assert insertion(items_table(7)).count("?") == 7
 
 
 def test_a_checksum_tells_types_and_borders_apart() -> None:

@@ -9,29 +9,19 @@ from dataclasses import astuple, dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.schema import CreateIndex, CreateTable
-
 from softkv.errors import FormatTooNew, IndexDamaged, StoreDamaged, WriterFenced
 from softkv.storage.connection import Connection
 from softkv.storage.deaths import Bitmap, Deaths, bitmap_of
 from softkv.storage.layout import FORMAT, Layout, ValueKind
 from softkv.storage.tables import (
     APPLICATION,
-    BLOB,
-    CONTENTS,
-    DEATHS,
-    GENERATIONS,
-    INDEXES,
-    LABELS,
-    METADATA,
-    STATE,
-    WINDOWS,
-    compiled,
+    TABLES,
     definitions,
     essence,
     insertion,
-    items_table,
+    items_definition,
+    items_indexes,
+    items_name,
     seal,
     tables_of,
 )
@@ -108,8 +98,8 @@ class Catalog:
         """Make the tables in an empty file."""
         self.connection.run(f"PRAGMA application_id={APPLICATION}")
         with self.connection.writing():
-            for table in METADATA.sorted_tables:
-                self.connection.run(compiled(CreateTable(table)))
+            for definition in TABLES.values():
+                self.connection.run(definition)
             self.connection.run(f"PRAGMA user_version={FORMAT}")
             self._put_head(Head(store, 0, 0, 0, 1, 1, 0, "{}"))
 
@@ -152,7 +142,7 @@ class Catalog:
 
     def _put_head(self, head: Head) -> None:
         content = _fields_of(head)
-        self.connection.run(insertion(STATE, replacing=True), (1, *content, seal(*content)))
+        self.connection.run(insertion("state", replacing=True), (1, *content, seal(*content)))
 
     def advance(self, before: Head, **changes: Any) -> Head:
         """Replace the newest commit, unless another writer has come between."""
@@ -209,7 +199,7 @@ class Catalog:
         widths = (layout.key_width, layout.kind.value, layout.value_width)
         kept = (standing.tally.pack(), standing.settings, standing.retired)
         content = (standing.generation, standing.rows, *widths, *standing.tails, *kept)
-        self.connection.run(insertion(GENERATIONS, replacing=True), (*content, seal(*content)))
+        self.connection.run(insertion("generations", replacing=True), (*content, seal(*content)))
 
     def generations(self) -> list[int]:
         """All generations that the catalog names, oldest first."""
@@ -221,31 +211,30 @@ class Catalog:
 
     def create_items(self, generation: int) -> None:
         """Make the table of a generation's items."""
-        self.connection.run(compiled(CreateTable(items_table(generation))))
+        self.connection.run(items_definition(generation))
 
     def index_items(self, generation: int) -> None:
         """Make its indexes: after the rows of a compaction, since sorting once is cheaper."""
-        for index in sorted(items_table(generation).indexes, key=lambda index: str(index.name)):
-            self.connection.run(compiled(CreateIndex(index)))
+        for definition in items_indexes(generation).values():
+            self.connection.run(definition)
 
     def drop_generation(self, generation: int) -> None:
         """Forget a generation, and the contents of the items that died in it."""
-        items = items_table(generation)
-        gone = sa.select(items.c.item).where(items.c.died.is_not(None))
-        self.connection.run(compiled(sa.delete(CONTENTS).where(CONTENTS.c.item.in_(gone))))
-        self.connection.run(f"DROP TABLE {items.name}")
+        items = items_name(generation)
+        self.connection.run(f"DELETE FROM contents WHERE item IN (SELECT item FROM {items} WHERE died IS NOT NULL)")
+        self.connection.run(f"DROP TABLE {items}")
         self.drop_unfinished(generation)
 
     def drop_unfinished(self, generation: int) -> None:
         """Forget a generation that has no items yet, or not any more."""
-        for table in (WINDOWS, DEATHS, INDEXES, GENERATIONS):
-            self.connection.run(f"DELETE FROM {table.name} WHERE generation = ?", (generation,))
+        for table in ("windows", "deaths", "indexes", "generations"):
+            self.connection.run(f"DELETE FROM {table} WHERE generation = ?", (generation,))
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
         """Write the checksums of windows that became complete, or were rebuilt."""
         rows = [(generation, role, window, checksum) for window, checksum in finished]
         if rows:
-            self.connection.run_many(insertion(WINDOWS, replacing=True), rows)
+            self.connection.run_many(insertion("windows", replacing=True), rows)
 
     def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
         """The checksums of the complete windows first .. last - 1."""
@@ -261,7 +250,7 @@ class Catalog:
         """Write the bitmaps that a commit changed."""
         for block, bitmap in blocks:
             content = (generation, block, number, bitmap.tobytes())
-            self.connection.run(insertion(DEATHS, replacing=True), (*content, seal(*content)))
+            self.connection.run(insertion("deaths", replacing=True), (*content, seal(*content)))
 
     def deaths(self, standing: Standing, since: int) -> dict[int, Bitmap]:
         """The bitmaps changed by commits after number `since`."""
@@ -304,12 +293,12 @@ class Catalog:
     def put_labels(self, labels: Iterable[tuple[int, str, int]]) -> None:
         """Write labels, new ones or with new counts."""
         rows = [(*label, seal(*label)) for label in labels]
-        self.connection.run_many(insertion(LABELS, replacing=True), rows)
+        self.connection.run_many(insertion("labels", replacing=True), rows)
 
     def put_index(self, record: IndexRecord) -> None:
         """Name an index file, in the place of the one of its name."""
         content = astuple(record)
-        self.connection.run(insertion(INDEXES, replacing=True), (*content, seal(*content)))
+        self.connection.run(insertion("indexes", replacing=True), (*content, seal(*content)))
 
     def index(self, generation: int, name: str) -> IndexRecord | None:
         """The index file of this name that the catalog names for a generation."""
@@ -352,22 +341,13 @@ class Catalog:
 
 
 _fields_of = attrgetter(*(field.name for field in fields(Head)))
-_HEAD = compiled(sa.select(*(STATE.c[field.name] for field in fields(Head)), STATE.c.seal))
-_STANDING = compiled(sa.select(GENERATIONS).where(GENERATIONS.c.generation == sa.bindparam("generation")))
-_WINDOWS = compiled(
-    sa.select(WINDOWS.c.checksum)
-    .where(WINDOWS.c.generation == sa.bindparam("generation"), WINDOWS.c.role == sa.bindparam("role"))
-    .where(WINDOWS.c.window >= sa.bindparam("first"), WINDOWS.c.window < sa.bindparam("last"))
-    .order_by(WINDOWS.c.window)
+_HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM state"
+_STANDING = "SELECT * FROM generations WHERE generation = ?"
+_WINDOWS = (
+    "SELECT checksum FROM windows WHERE generation = ? AND role = ? AND window >= ? AND window < ? ORDER BY window"
 )
-_DEATHS = compiled(
-    sa.select(DEATHS.c.block, DEATHS.c.changed, DEATHS.c.bitmap, DEATHS.c.seal).where(
-        DEATHS.c.generation == sa.bindparam("generation"), DEATHS.c.changed > sa.bindparam("since")
-    )
-)
+_DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = "FROM indexes WHERE generation = ? AND (? IS NULL OR name = ?)"
-_INDEX = compiled(
-    sa.select(INDEXES).where(INDEXES.c.generation == sa.bindparam("generation"), INDEXES.c.name == sa.bindparam("name"))
-)
-_LABEL_BYTES = compiled(sa.select(LABELS.c.code, sa.cast(LABELS.c.label, BLOB), LABELS.c.count, LABELS.c.seal))
-_LABELS = compiled(sa.select(LABELS).where(LABELS.c.code >= sa.bindparam("first")).order_by(LABELS.c.code))
+_INDEX = "SELECT * FROM indexes WHERE generation = ? AND name = ?"
+_LABELS = "SELECT * FROM labels WHERE code >= ? ORDER BY code"
+_LABEL_BYTES = "SELECT code, CAST(label AS BLOB), count, seal FROM labels"

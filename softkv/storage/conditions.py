@@ -7,7 +7,7 @@ AND, OR and NOT of SQL carry along as what it is: not known. Such rows are left 
 
 Names and operands are bound parameters, never a part of the SQL.
 
-Does not read filters as users write them (filters.py), nor rows (roster.py).
+Does not read filters as users write them (filters.py), nor rows (searching.py, roster.py).
 """
 
 import json
@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
 import sqlalchemy as sa
-
-from softkv.storage.tables import CONTENTS
 
 Path = tuple[str, ...]  # the names that lead to a field
 Number = int | float
@@ -36,7 +34,7 @@ ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "$lte": operator.le,
 }
 _MISSING = object()
-_PAYLOAD: Expression = CONTENTS.c.payload
+PAYLOAD: Expression = sa.literal_column("contents.payload", sa.Text)
 
 
 class Condition(Protocol):
@@ -119,8 +117,8 @@ class Field:
         if not all(_is_plain(name) for name in self.path):
             return _perhaps_escaped()
         place = "$" + "".join(f'."{name}"' for name in self.path)
-        kind = sa.func.coalesce(sa.func.json_type(_PAYLOAD, place), _constant("missing"))
-        return self.test.sql(kind, sa.func.json_extract(_PAYLOAD, place))
+        kind = sa.func.coalesce(sa.func.json_type(PAYLOAD, place), _constant("missing"))
+        return self.test.sql(kind, sa.func.json_extract(PAYLOAD, place))
 
     def holds(self, payload: Any) -> bool:
         """Whether the field of a payload passes."""
@@ -224,7 +222,7 @@ def in_sql(condition: Condition) -> Expression:
     depth, tests = _size(condition)
     if depth > DEEPEST_IN_SQL or tests > MOST_IN_SQL:
         return sa.null()
-    cut_off = sa.func.instr(_PAYLOAD, "\\u0000") > 0
+    cut_off = sa.func.instr(PAYLOAD, "\\u0000") > 0
     return sa.case((cut_off, sa.null()), else_=condition.sql())
 
 
@@ -241,7 +239,7 @@ def _size(condition: Condition) -> tuple[int, int]:
 
 def _perhaps_escaped() -> Expression:
     """A test of a field whose name cannot stand in a path of SQLite: missing, unless there is such a name at all."""
-    escaped, nameless = sa.func.instr(_PAYLOAD, "\\") > 0, sa.func.instr(_PAYLOAD, '"":') > 0
+    escaped, nameless = sa.func.instr(PAYLOAD, "\\") > 0, sa.func.instr(PAYLOAD, '"":') > 0
     return sa.case((sa.or_(escaped, nameless), sa.null()), else_=sa.false())
 
 

@@ -1,7 +1,8 @@
 """One SQLite connection under the rules of the store: explicit transactions, settings that are read back, our errors.
 
-Statements are composed with SQLAlchemy Core (catalog.py) but run on the driver's own connection: through an engine the
-same statement takes 21 µs instead of 5, and a pool would have nothing to do, since a store has one writing connection.
+Statements are literals (catalog.py, roster.py), or composed by SQLAlchemy Core where they are assembled (searching.py),
+and run on the driver's own connection: through an engine the same statement takes 21 µs instead of 5, and a pool would
+have nothing to do, since a store has one writing connection.
 
 Nothing but sqlite3 ever opens the catalog: closing any other descriptor on it would drop SQLite's locks.
 """

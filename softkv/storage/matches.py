@@ -8,12 +8,15 @@ Does not know which rows are live, so an answer holds for every commit. Writes n
 """
 
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from softkv.storage.conditions import Condition
 from softkv.storage.layout import Mask
 from softkv.storage.roster import Roster
+
+if TYPE_CHECKING:
+    from softkv.storage.conditions import Condition
 
 _KEPT = 8  # filters whose answers are remembered, of a byte per row each
 
@@ -27,7 +30,7 @@ class Matches:
         self._known: dict[Condition, Mask] = {}  # the filter asked last stands last
         self._lock = threading.Lock()
 
-    def of(self, condition: Condition, rows: int) -> Mask:
+    def of(self, condition: "Condition", rows: int) -> Mask:
         """For each of the first `rows` rows, dead or alive, whether its payload meets a condition."""
         with self._lock:
             known = self._known.pop(condition, np.zeros(0, np.bool_))

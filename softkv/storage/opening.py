@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy.schema import CreateTable
-
 from softkv.errors import InputError, NotAStore, StoreDamaged, StoreError, StoreExists, StoreLocked, StoreNotFound
 from softkv.storage import files, locks
 from softkv.storage.acknowledged import require_at_close
@@ -26,13 +24,13 @@ from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
 from softkv.storage.leftovers import remove_leftovers, remove_retired, remove_unborn
 from softkv.storage.loading import loaded_settings
 from softkv.storage.place import in_one_place
-from softkv.storage.tables import APPLICATION, INDEXES, compiled
+from softkv.storage.tables import APPLICATION, TABLES
 from softkv.storage.writer import Writer
 
 
 def _add_indexes(connection: Connection) -> None:
     """Format 2 names index files."""
-    connection.run(compiled(CreateTable(INDEXES)))
+    connection.run(TABLES["indexes"])
 
 
 # From a format to the next one, inside one transaction.

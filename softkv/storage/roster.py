@@ -11,21 +11,22 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
-import sqlalchemy as sa
 
 from softkv.errors import StoreDamaged
 from softkv.storage.batch import Content
 from softkv.storage.catalog import Catalog
-from softkv.storage.conditions import Condition, in_sql
 from softkv.storage.connection import Connection
 from softkv.storage.layout import Mask, Rows
 from softkv.storage.loading import loaded
 from softkv.storage.patience import Endless
-from softkv.storage.tables import CONTENTS, Bound, compiled, insertion, item_seal, items_table
+from softkv.storage.tables import insertion, item_seal, items_name
+
+if TYPE_CHECKING:
+    from softkv.storage.conditions import Condition
 
 NO_CONTENT: Content = (None, None, None)
 _STRIDE = 1 << 13  # rows that one statement looks at for a filter, so that memory and other threads have their share
@@ -82,95 +83,43 @@ class _Statements:
     bury: str
     copy: str
     copy_some: str
-
-
-def _moved(items: sa.Table, place: Any) -> Any:
-    """The live items with other row numbers, their checksums in step."""
-    kept: list[Any] = [items.c.item, items.c.ordinal, items.c.key, items.c.born, items.c.died]
-    return sa.select(place, *kept, items.c.seal - items.c.row + place).where(items.c.died.is_(None))
-
-
-def _copy(items: sa.Table) -> str:
-    """The live items in the order of their rows, renumbered from 0."""
-    return compiled(_moved(items, sa.func.row_number().over(order_by=items.c.row) - sa.literal_column("1")))
-
-
-def _copy_some(items: sa.Table) -> str:
-    """Those of the live items whose rows are asked, at their places behind the first; both in one number each."""
-    asked = sa.func.json_each(sa.bindparam("asked")).table_valued("value", name="asked")
-    row = asked.c.value.op(">>")(sa.literal_column(str(_PLACE_BITS)))
-    behind = asked.c.value.op("&")(sa.literal_column(str((1 << _PLACE_BITS) - 1)))
-    moved = _moved(items, behind + sa.bindparam("first", type_=sa.Integer))
-    return compiled(moved.select_from(asked.join(items, items.c.row == row)).order_by(behind))
+    insert: str
 
 
 @lru_cache(maxsize=64)
 def _statements(generation: int) -> _Statements:
-    items = items_table(generation)
-    full: list[Any] = [items, CONTENTS.c.text, CONTENTS.c.value, CONTENTS.c.payload]
-    joined = sa.select(*full).select_from(items.outerjoin(CONTENTS, CONTENTS.c.item == items.c.item))
-    asked = sa.func.json_each(sa.bindparam("asked")).table_valued("key", "value", name="asked")
-    born = items.c.born <= sa.bindparam("commit")
-    died_later = items.c.died > sa.bindparam("commit_again")
-    key = items.c.key == sa.bindparam("key")
-    places = sa.select(asked.c.key, items.c.row)
-    named = items.c.key == asked.c.value
+    """What is asked of the items of a generation; one question mark for every value."""
+    items = items_name(generation)
+    columns = "i.row, i.item, i.ordinal, i.key, i.born, i.died, i.seal, c.text, c.value, c.payload"
+    joined = f"SELECT {columns} FROM {items} i LEFT JOIN contents c ON c.item = i.item"
+    asked = f"FROM json_each(?) asked JOIN {items} i ON"
+    seen_dead = "i.died IS NOT NULL AND i.born <= ? AND i.died > ?"
+    place = "row_number() OVER (ORDER BY i.row) - 1"
+    behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
     return _Statements(
-        last=compiled(
-            sa.select(items.c.row, items.c.born).where(
-                items.c.row == sa.select(sa.func.max(items.c.row)).scalar_subquery()
-            )
-        ),
-        keys=compiled(
-            sa.select(asked.c.key, items.c.key)
-            .select_from(asked.join(items, items.c.row == asked.c.value))
-            .order_by(asked.c.key)
-        ),
-        live=compiled(joined.where(key, items.c.died.is_(None))),
-        dead=compiled(joined.where(key, items.c.died.is_not(None), born, died_later)),
-        nameless=compiled(joined.where(items.c.item == sa.bindparam("item"), items.c.key.is_(None))),
-        by_rows=compiled(
-            sa.select(*full)
-            .select_from(
-                asked.join(items, items.c.row == asked.c.value).outerjoin(CONTENTS, CONTENTS.c.item == items.c.item)
-            )
-            .order_by(asked.c.key)
-        ),
-        between=compiled(
-            joined.where(items.c.row >= sa.bindparam("start"), items.c.row < sa.bindparam("stop")).order_by(items.c.row)
-        ),
-        live_many=compiled(places.select_from(asked.join(items, named)).where(items.c.died.is_(None), born)),
-        dead_many=compiled(
-            places.select_from(asked.join(items, named)).where(items.c.died.is_not(None), born, died_later)
-        ),
-        placed=compiled(
-            sa.select(items.c.row, items.c.ordinal)
-            .where(born, items.c.died.is_(None) | died_later)
-            .order_by(items.c.ordinal)
-        ),
-        bury=compiled(
-            sa.update(items)
-            .where(items.c.row == sa.bindparam("dead_row"), items.c.died.is_(None))
-            .values(died=sa.bindparam("died_in"), seal=items.c.seal + sa.bindparam("died_in_again"))
-        ),
-        copy=_copy(items),
-        copy_some=_copy_some(items),
+        last=f"SELECT row, born FROM {items} WHERE row = (SELECT max(row) FROM {items})",
+        keys=f"SELECT asked.key, i.key {asked} i.row = asked.value ORDER BY asked.key",
+        live=f"{joined} WHERE i.key = ? AND i.died IS NULL",
+        dead=f"{joined} WHERE i.key = ? AND {seen_dead}",
+        nameless=f"{joined} WHERE i.item = ? AND i.key IS NULL",
+        by_rows=f"SELECT {columns} {asked} i.row = asked.value LEFT JOIN contents c ON c.item = i.item "
+        "ORDER BY asked.key",
+        between=f"{joined} WHERE i.row >= ? AND i.row < ? ORDER BY i.row",
+        live_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE i.died IS NULL AND i.born <= ?",
+        dead_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE {seen_dead}",
+        placed=f"SELECT row, ordinal FROM {items} WHERE born <= ? AND (died IS NULL OR died > ?) ORDER BY ordinal",
+        bury=f"UPDATE {items} SET died = ?, seal = seal + ? WHERE row = ? AND died IS NULL",
+        copy=f"INSERT INTO {{}} {_moved(place)} FROM {items} i WHERE i.died IS NULL",
+        # At their places behind the first; row and place of each in one number.
+        copy_some=f"INSERT INTO {{}} {_moved(f'{behind} + ?')} {asked} i.row = (asked.value >> {_PLACE_BITS}) "
+        f"WHERE i.died IS NULL ORDER BY {behind}",
+        insert=f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?, ?, ?)",
     )
 
 
-def _search(generation: int, condition: Condition) -> Bound:
-    """The rows from `start` to `stop` that meet a condition, and the payloads of those where only Python can tell.
-
-    The condition stands there twice. A subquery in its place would have SQLite work out all of it for every row.
-    """
-    items, met = items_table(generation), in_sql(condition)
-    doubtful = sa.case((met, sa.null()), else_=sa.func.coalesce(CONTENTS.c.payload, "null"))
-    return Bound.of(
-        sa.select(items.c.row, doubtful)
-        .select_from(items.outerjoin(CONTENTS, CONTENTS.c.item == items.c.item))
-        .where(items.c.row >= sa.bindparam("start"), items.c.row < sa.bindparam("stop"))
-        .where(met.is_not(sa.literal_column("FALSE")))  # true or NULL
-    )
+def _moved(place: str) -> str:
+    """Live items with other row numbers, their checksums in step."""
+    return f"SELECT {place}, i.item, i.ordinal, i.key, i.born, i.died, (i.seal - i.row) + ({place})"
 
 
 class Roster:
@@ -253,12 +202,14 @@ class Roster:
         found = self._connection.rows(self._sql.placed, (commit, commit))
         return self._numbers([row for row, _ in found])
 
-    def matching(self, condition: Condition, start: int, stop: int) -> Mask:
+    def matching(self, condition: "Condition", start: int, stop: int) -> Mask:
         """For each of the rows start .. stop - 1, dead or alive, whether its payload meets a condition.
 
         Checksums are not compared here: see `require_sound`.
         """
-        search, mask = _search(self.generation, condition), np.zeros(stop - start, np.bool_)
+        from softkv.storage.searching import search_for  # the first filter loads SQLAlchemy, and no one else
+
+        search, mask = search_for(items_name(self.generation), condition), np.zeros(stop - start, np.bool_)
         for first in range(start, stop, _STRIDE):
             arguments = search.arguments(start=first, stop=min(first + _STRIDE, stop))
             for row, payload in self._connection.rows(search.sql, arguments):
@@ -315,9 +266,9 @@ class Roster:
 
     def enrol(self, enrolment: Enrolment) -> None:
         """Write new items."""
-        self._connection.run_many(insertion(items_table(self.generation)), enrolment.items)
+        self._connection.run_many(self._sql.insert, enrolment.items)
         if enrolment.contents:
-            self._connection.run_many(insertion(CONTENTS), enrolment.contents)
+            self._connection.run_many(insertion("contents"), enrolment.contents)
 
     def bury(self, rows: Iterable[int], commit: int) -> None:
         """Let these live rows die."""
@@ -337,8 +288,7 @@ class Roster:
         self._insert(generation, self._sql.copy_some, (first, first, packed), len(rows))
 
     def _insert(self, generation: int, selection: str, arguments: Sequence[Any], count: int) -> None:
-        sql = f"INSERT INTO {items_table(generation).name} {selection}"
-        copied = self._connection.run_many(sql, [arguments])
+        copied = self._connection.run_many(selection.format(items_name(generation)), [arguments])
         if copied != count:
             raise StoreDamaged(
                 f"{self._connection.path}: {count} items to copy, but {copied} of them are live. Run `softkv check`."

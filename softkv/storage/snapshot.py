@@ -18,7 +18,6 @@ from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, St
 from softkv.storage.batch import checked_key, shown
 from softkv.storage.catalog import Catalog
 from softkv.storage.committed import Committed
-from softkv.storage.filters import condition_of
 from softkv.storage.generation import Generation
 from softkv.storage.index_files import IndexFile, checked_name, find
 from softkv.storage.labels import LabelBook, require_counts
@@ -188,6 +187,8 @@ class Snapshot:
 
         The first filter compares all rows with their checksums. Answers are remembered, also from commit to commit.
         """
+        from softkv.storage.filters import condition_of  # see searching.py
+
         condition = condition_of(where)
         self._require_open()
         if self._generation is None or not where:

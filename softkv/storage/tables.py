@@ -10,164 +10,172 @@ labels        the code of every label, and how many live items carry it
 indexes       files beside a generation that can be made anew from it: size, SHA-256, what they cover
 
 Every row carries a checksum of its content, compared when it is read. Runs no statement.
+
+The definitions are literals, rather than what a library renders: a catalog is recognised by them, letter by letter,
+and no version of a library may make the stores of another unreadable.
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 from zlib import crc32
-
-import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION = 0x736B7631  # "skv1", the application_id in the header of the SQLite file
 ITEMS_NAME = re.compile(r"items_([0-9]{1,18})\Z")
-_DIALECT = sqlite.dialect()
-METADATA = sa.MetaData()
-_int, _text, BLOB = sa.Integer, sa.Text, sa.LargeBinary
 
 
-def _column(name: str, kind: Any, *, key: bool = False, null: bool = False) -> "sa.Column[Any]":
-    return sa.Column(name, kind, primary_key=key, nullable=null, autoincrement=False)
+def _definition(name: str, *lines: str, end: str = "") -> str:
+    """A table as SQLite keeps it, blanks included: as in the first catalogs."""
+    return f"CREATE TABLE {name} (\n\t" + ", \n\t".join(lines) + f"\n){end}"
 
 
-STATE = sa.Table(
-    "state",
-    METADATA,
-    _column("id", _int, key=True),
-    _column("store", _text),
-    *(_column(name, _int) for name in ("number", "epoch", "generation", "next_item", "next_ordinal", "writing")),
-    _column("settings", _text),
-    _column("seal", _int),
-)
-GENERATIONS = sa.Table(
-    "generations",
-    METADATA,
-    _column("generation", _int, key=True),
-    *(_column(name, _int) for name in ("rows", "key_width")),
-    _column("kind", _text),
-    *(_column(name, _int) for name in ("value_width", "keys_tail", "values_tail", "norms_tail")),
-    _column("sums", BLOB),
-    _column("settings", _text),
-    _column("retired", _int),
-    _column("seal", _int),
-)
-CONTENTS = sa.Table(
+_CONTENTS = _definition(
     "contents",
-    METADATA,
-    _column("item", _int, key=True),
-    *(_column(name, _text, null=True) for name in ("text", "value", "payload")),
+    "item INTEGER NOT NULL",
+    "text TEXT",
+    "value TEXT",
+    "payload TEXT",
+    "PRIMARY KEY (item)",
 )
-WINDOWS = sa.Table(
-    "windows",
-    METADATA,
-    _column("generation", _int, key=True),
-    _column("role", _text, key=True),
-    _column("window", _int, key=True),
-    _column("checksum", _int),
-    sqlite_with_rowid=False,
-)
-DEATHS = sa.Table(
+_DEATHS = _definition(
     "deaths",
-    METADATA,
-    _column("generation", _int, key=True),
-    _column("block", _int, key=True),
-    _column("changed", _int),
-    _column("bitmap", BLOB),
-    _column("seal", _int),
+    "generation INTEGER NOT NULL",
+    "block INTEGER NOT NULL",
+    "changed INTEGER NOT NULL",
+    "bitmap BLOB NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (generation, block)",
 )
-LABELS = sa.Table(
-    "labels",
-    METADATA,
-    _column("code", _int, key=True),
-    sa.Column("label", _text, nullable=False, unique=True),
-    *(_column(name, _int) for name in ("count", "seal")),
+_GENERATIONS = _definition(
+    "generations",
+    "generation INTEGER NOT NULL",
+    "rows INTEGER NOT NULL",
+    "key_width INTEGER NOT NULL",
+    "kind TEXT NOT NULL",
+    "value_width INTEGER NOT NULL",
+    "keys_tail INTEGER NOT NULL",
+    "values_tail INTEGER NOT NULL",
+    "norms_tail INTEGER NOT NULL",
+    "sums BLOB NOT NULL",
+    "settings TEXT NOT NULL",
+    "retired INTEGER NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (generation)",
 )
-INDEXES = sa.Table(
+_INDEXES = _definition(
     "indexes",
-    METADATA,
-    _column("generation", _int, key=True),
-    _column("name", _text, key=True),
-    *(_column(name, _int) for name in ("file", "rows", "number", "size")),
-    _column("sha256", BLOB),
-    _column("seal", _int),
+    "generation INTEGER NOT NULL",
+    "name TEXT NOT NULL",
+    "file INTEGER NOT NULL",
+    "rows INTEGER NOT NULL",
+    "number INTEGER NOT NULL",
+    "size INTEGER NOT NULL",
+    "sha256 BLOB NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (generation, name)",
 )
-
-
+_LABELS = _definition(
+    "labels",
+    "code INTEGER NOT NULL",
+    "label TEXT NOT NULL",
+    "count INTEGER NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (code)",
+    "UNIQUE (label)",
+)
+_STATE = _definition(
+    "state",
+    "id INTEGER NOT NULL",
+    "store TEXT NOT NULL",
+    "number INTEGER NOT NULL",
+    "epoch INTEGER NOT NULL",
+    "generation INTEGER NOT NULL",
+    "next_item INTEGER NOT NULL",
+    "next_ordinal INTEGER NOT NULL",
+    "writing INTEGER NOT NULL",
+    "settings TEXT NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (id)",
+)
+_WINDOWS = _definition(
+    "windows",
+    "generation INTEGER NOT NULL",
+    "role TEXT NOT NULL",
+    "window INTEGER NOT NULL",
+    "checksum INTEGER NOT NULL",
+    "PRIMARY KEY (generation, role, window)",
+    end="\n WITHOUT ROWID\n\n",
+)
+TABLES = {
+    "contents": _CONTENTS,
+    "deaths": _DEATHS,
+    "generations": _GENERATIONS,
+    "indexes": _INDEXES,
+    "labels": _LABELS,
+    "state": _STATE,
+    "windows": _WINDOWS,
+}
 _ADDED = {"indexes": 2}  # the first format with a table that was not there from the start
 
 
 def tables_of(number: int) -> set[str]:
     """The names of the tables that a catalog of this format has, but for those of items."""
-    return {name for name in METADATA.tables if _ADDED.get(name, 1) <= number}
+    return {name for name in TABLES if _ADDED.get(name, 1) <= number}
 
 
-@lru_cache(maxsize=64)
-def items_table(generation: int) -> sa.Table:
+def items_name(generation: int) -> str:
     """The items of one generation: a table of its own, so that an old generation goes in one stroke."""
-    table = sa.Table(
-        f"items_{generation}",
-        sa.MetaData(),
-        _column("row", _int, key=True),
-        *(_column(name, _int) for name in ("item", "ordinal")),
-        _column("key", _text, null=True),
-        _column("born", _int),
-        _column("died", _int, null=True),
-        _column("seal", _int),
+    return f"items_{generation}"
+
+
+def items_definition(generation: int) -> str:
+    """The table of a generation's items."""
+    return _definition(
+        items_name(generation),
+        '"row" INTEGER NOT NULL',
+        "item INTEGER NOT NULL",
+        "ordinal INTEGER NOT NULL",
+        '"key" TEXT',
+        "born INTEGER NOT NULL",
+        "died INTEGER",
+        "seal INTEGER NOT NULL",
+        'PRIMARY KEY ("row")',
     )
-    live, dead = table.c.died.is_(None), table.c.died.is_not(None)
-    sa.Index(f"items_{generation}_live", table.c.key, unique=True, sqlite_where=live & table.c.key.is_not(None))
-    sa.Index(f"items_{generation}_dead", table.c.key, sqlite_where=dead & table.c.key.is_not(None))
-    sa.Index(f"items_{generation}_nameless", table.c.item, sqlite_where=table.c.key.is_(None))
-    return table
+
+
+def items_indexes(generation: int) -> dict[str, str]:
+    """The indexes of that table by their names; keys of live rows and of dead ones are apart."""
+    name = items_name(generation)
+    keyed = f'ON {name} ("key") WHERE died IS'
+    return {
+        f"{name}_dead": f'CREATE INDEX {name}_dead {keyed} NOT NULL AND "key" IS NOT NULL',
+        f"{name}_live": f'CREATE UNIQUE INDEX {name}_live {keyed} NULL AND "key" IS NOT NULL',
+        f"{name}_nameless": f'CREATE INDEX {name}_nameless ON {name} (item) WHERE "key" IS NULL',
+    }
 
 
 @lru_cache(maxsize=64)
 def definitions(table: str) -> dict[str, str]:
     """The tables and indexes that go under the name of a table of ours, and how each is defined; nothing for others."""
+    if table in TABLES:
+        return {table: essence(TABLES[table])}
     items = ITEMS_NAME.match(table)
-    if items is None and table not in METADATA.tables:
+    if items is None:
         return {}
-    ours = METADATA.tables[table] if items is None else items_table(int(items[1]))
-    found = {str(index.name): essence(compiled(CreateIndex(index))) for index in ours.indexes}
-    return {str(ours.name): essence(compiled(CreateTable(ours))), **found}
+    generation = int(items[1])
+    found = {items_name(generation): items_definition(generation), **items_indexes(generation)}
+    return {name: essence(definition) for name, definition in found.items()}
 
 
 def essence(definition: str) -> str:
-    """A definition without what SQLAlchemy spells in another way from version to version: blanks and quotes."""
+    """A definition without its blanks and quotes: catalogs of old were written in more than one spelling of these."""
     return "".join(definition.replace('"', "").split())
 
 
-def compiled(statement: Any) -> str:
-    """A statement of SQLAlchemy Core as SQLite's SQL, with a question mark for every bound parameter."""
-    return str(statement.compile(dialect=_DIALECT))
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A statement that carries values of its own; `arguments` puts them and those named in their places."""
-
-    sql: str
-    names: tuple[str, ...]
-    values: dict[str, Any]
-
-    @classmethod
-    def of(cls, statement: Any) -> "Bound":
-        """A statement of SQLAlchemy Core with what was bound in it."""
-        found = statement.compile(dialect=_DIALECT)
-        return cls(str(found), tuple(found.positiontup), found.params)
-
-    def arguments(self, **named: Any) -> list[Any]:
-        """One value for every question mark."""
-        return [named.get(name, self.values[name]) for name in self.names]
-
-
 @lru_cache(maxsize=64)
-def insertion(table: sa.Table, *, replacing: bool = False) -> str:
-    """INSERT of whole rows."""
-    return compiled(sa.insert(table).prefix_with("OR REPLACE") if replacing else sa.insert(table))
+def insertion(table: str, *, replacing: bool = False) -> str:
+    """INSERT of whole rows into a table of ours."""
+    columns = [line for line in TABLES[table].split("\n\t")[1:] if not line.startswith(("PRIMARY", "UNIQUE"))]
+    return f"INSERT {'OR REPLACE ' if replacing else ''}INTO {table} VALUES ({', '.join('?' * len(columns))})"
 
 
 def seal(*content: int | str | bytes | None) -> int:

@@ -17,9 +17,9 @@ from tests.crash.children import Say, run
 from tests.crash.recorder import pretend
 
 WARM = (
-    "sqlite3", "numpy", "numpy.random", "sqlalchemy", "softkv", "softkv.database", "softkv.database.indexing",
-    "softkv.storage", "softkv.index.engine", "faiss", "tests.crash.canonical", "tests.crash.refusals",
-    "tests.crash.sessions",
+    "sqlite3", "numpy", "numpy.random", "softkv", "softkv.database", "softkv.database.indexing", "softkv.storage",
+    "softkv.storage.filters", "softkv.storage.searching", "softkv.index.engine", "faiss",
+    "tests.crash.canonical", "tests.crash.refusals", "tests.crash.sessions",
 )  # fmt: skip
 
 
