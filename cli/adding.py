@@ -16,7 +16,7 @@ from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError
 from . import options, output
 
 if TYPE_CHECKING:
-    from .reading import Record
+    from softkv.files import Record
 
 BATCH = 10_000
 
@@ -88,7 +88,7 @@ def add(
             )
         output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
         return
-    from .reading import Columns, records
+    from softkv.files import Columns, records
 
     columns = Columns(
         key=key_column,
@@ -141,7 +141,7 @@ class Adding:
 
     def run(self, found: "Iterator[Record]", hinted: list[str], moved: output.Progress | None) -> None:
         """Add all records; what was added stays whatever happens."""
-        from .reading import batches
+        from softkv.files import batches
 
         self.seen = sum(1 for _ in islice(found, self.skip))
         self._batches = batches(found, BATCH)

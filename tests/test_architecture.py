@@ -16,6 +16,7 @@ ALLOWED = {
     "maths": {"errors"},
     "storage": {"errors"},
     "transfer": {"storage", "errors"},
+    "files": {"transfer", "storage", "errors"},
     "index": {"maths", "errors"},
     "embedders": {"maths", "errors"},
     "learning": {"maths", "errors"},

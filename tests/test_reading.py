@@ -1,7 +1,6 @@
 """Records from files: which column means what, what becomes of a cell, and which line an error names."""
 
 import csv
-import doctest
 import gzip
 import io
 import os
@@ -15,12 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow.csv
 import pytest
-import softkv_cli.reading
 from hypothesis import given
 from hypothesis import strategies as st
-from softkv_cli.reading import FIRST_BATCH, Columns, Record, batches, limits, records
 
 from softkv.errors import BadRecord, InputError, KindError
+from softkv.files import FIRST_BATCH, Columns, Record, batches, limits, records
 from softkv.storage import batch as stored
 
 from .records import refused
@@ -534,7 +532,7 @@ def test_blocks_may_end_anywhere(size: int, table: Any, monkeypatch: pytest.Monk
     """Within a character, a line end, a quoted field: the records and their lines are the same."""
     content = '\ufeffkey,value\r\né,"a\r\nb"\r\n\r\n"x""\r",c\r\n日本,\U0001f600\r\r\nlast,d'
     whole = list(records(table(content)))
-    monkeypatch.setattr("softkv_cli.reading.decoding.BLOCK", size)
+    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
     assert list(records(table(content))) == whole
     assert [(record.line, record.key) for record in whole] == [(2, "é"), (5, 'x"\r'), (7, "日本"), (9, "last")]
 
@@ -543,14 +541,9 @@ def test_blocks_may_end_anywhere(size: int, table: Any, monkeypatch: pytest.Monk
 def test_reading_a_table_loads_nothing_heavy(table: Any) -> None:
     """Neither Arrow, which only Parquet needs, nor what only the store needs."""
     script = (
-        "import sys; from softkv_cli.reading import records; list(records(sys.argv[1]));"
+        "import sys; from softkv.files import records; list(records(sys.argv[1]));"
         "print(*({'pyarrow', 'pandas', 'sqlalchemy', 'click'} & set(sys.modules)))"
     )
     path = table("key,value\na,1\n")
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
-
-
-def test_the_example_in_the_docstring_runs() -> None:
-    """It lies outside the folders in which pytest looks for examples."""
-    assert doctest.testmod(softkv_cli.reading) == doctest.TestResults(failed=0, attempted=4)

@@ -14,9 +14,9 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softkv_cli.reading import Columns, Record, records
 
 from softkv.errors import BadRecord, MissingExtra
+from softkv.files import Columns, Record, records
 from softkv.storage import Store
 
 from .records import error_of, refused
@@ -280,7 +280,7 @@ def test_a_document_may_be_cut_anywhere(table: Any, size: int, indent: int | Non
     objects = [{"key": f"é{i}", "value": i * 10**i, "payload": {"a": [i, "]}"]}} for i in range(12)]
     path = table(json.dumps(objects, indent=indent), "films.json")
     mapped = table(json.dumps({one["key"]: one["value"] for one in objects}, indent=indent), "map.json")
-    monkeypatch.setattr("softkv_cli.reading.decoding.BLOCK", size)
+    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
     found = list(records(path))
     assert [(record.key, record.value, record.payload) for record in found] == [tuple(one.values()) for one in objects]
     assert [(record.key, record.value) for record in records(mapped)] == [(one.key, one.value) for one in found]

@@ -1,4 +1,4 @@
-"""Records of a file, and batches of records: what `softkv add -i` calls.
+"""Records of a file, and batches of records.
 
 Whatever the format, the same rules decide what becomes of keys, values, vectors and payloads. Does not know how any
 format is written.
@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
 
 from softkv.errors import BadRecord, InputError, KindError
-
-from . import arrays, delimited, document, exported, objects, parquet
-from .decoding import checked_encoding
-from .record import Columns, Record, Refusals
-from .source import FORMATS, Source, opened
+from softkv.files import arrays, delimited, document, exported, objects, parquet
+from softkv.files.decoding import checked_encoding
+from softkv.files.record import Columns, Record, Refusals
+from softkv.files.source import FORMATS, Source, opened
 
 KINDS = ("number", "vector", "label", "text")
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from .record import Refusals
+from softkv.files.record import Refusals
 
 FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "npy", "npz")
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".ndjson": "jsonl", ".tab": "tsv", ".pq": "parquet"}

@@ -8,8 +8,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from .record import Columns, Record
-from .source import Source
+from softkv.files.record import Columns, Record
+from softkv.files.source import Source
 
 LINE = b'{"softkv":{"format":'  # how JSON lines of ours begin
 

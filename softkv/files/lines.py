@@ -7,9 +7,9 @@ which may stand within a text. Does not split the blocks: the C loop of io.Strin
 import io
 from collections.abc import Iterator
 
-from .decoding import Undecodable, pieces
-from .limits import LONGEST_RECORD
-from .source import Source
+from softkv.files.decoding import Undecodable, pieces
+from softkv.files.limits import LONGEST_RECORD
+from softkv.files.source import Source
 
 
 class Blocks:

@@ -11,14 +11,14 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
-from . import cells
-from .cells import Cells
-from .fields import Values, Vectors, payload
-from .limits import FIRST_BATCH, LONGEST_LABEL, LONGEST_TEXT
-from .record import Columns, Misfit, Record, Refusals, shown
-from .roles import Roles, choose
-from .rows import Batch, Row, Rows
-from .source import Source
+from softkv.files import cells
+from softkv.files.cells import Cells
+from softkv.files.fields import Values, Vectors, payload
+from softkv.files.limits import FIRST_BATCH, LONGEST_LABEL, LONGEST_TEXT
+from softkv.files.record import Columns, Misfit, Record, Refusals, shown
+from softkv.files.roles import Roles, choose
+from softkv.files.rows import Batch, Row, Rows
+from softkv.files.source import Source
 
 Conversion = Callable[[Sequence[Row]], Iterable[Any]]  # one result per row, or a Misfit
 

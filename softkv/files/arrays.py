@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from softkv.errors import BadRecord
-
-from .fields import Builder
-from .limits import BLOCK, LONGEST_RECORD
-from .record import Columns, Misfit, Record, Refusals
-from .roles import PLURAL, Roles, choose
-from .source import Source
+from softkv.files.fields import Builder
+from softkv.files.limits import BLOCK, LONGEST_RECORD
+from softkv.files.record import Columns, Misfit, Record, Refusals
+from softkv.files.roles import PLURAL, Roles, choose
+from softkv.files.source import Source
 
 LONGEST_HEADER = 10_000  # bytes, as numpy.load has it
 LARGEST_WHOLE = 1 << 30  # bytes of a column-major matrix, whose rows lie scattered over all of it

@@ -1,4 +1,4 @@
-r"""Turn a file, or what stands on stdin, into records for `softkv add -i FILE`, lazily.
+r"""Turn a file, or what stands on stdin, into records, lazily.
 
 Reading order: record.py (what is asked and what comes out), limits.py (how much of a file may be believed),
 source.py (which file, in which format), decoding.py (bytes → text), lines.py (text → lines), roles.py (which column
@@ -16,9 +16,9 @@ Does not embed texts, open a store, or look for keys that stand twice.
 [(2, 'Alien', 8.5), (3, '007', 7.0)]
 """
 
-from .limits import FIRST_BATCH
-from .reader import batches, records
-from .record import Columns, Record
-from .source import FORMATS
+from softkv.files.limits import FIRST_BATCH
+from softkv.files.reader import batches, records
+from softkv.files.record import Columns, Record
+from softkv.files.source import FORMATS
 
 __all__ = ["FIRST_BATCH", "FORMATS", "Columns", "Record", "batches", "records"]

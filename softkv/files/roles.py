@@ -7,8 +7,8 @@ the error lists the columns there are. Does not look at the cells below the name
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cells import looks_like_number
-from .record import Columns, Misfit, listed, shown
+from softkv.files.cells import looks_like_number
+from softkv.files.record import Columns, Misfit, listed, shown
 
 
 @dataclass(frozen=True, slots=True)

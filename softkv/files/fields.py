@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .cells import parsed
-from .limits import (
+from softkv.files.cells import parsed
+from softkv.files.limits import (
     DEEPEST_PAYLOAD,
     EXACT_INTEGER,
     LARGEST_CELL,
@@ -23,8 +23,8 @@ from .limits import (
     LONGEST_PAYLOAD,
     LONGEST_TEXT,
 )
-from .record import Misfit, Record, shown
-from .roles import Roles
+from softkv.files.record import Misfit, Record, shown
+from softkv.files.roles import Roles
 
 NAMES = {
     bool: "true or false",

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import MissingExtra
-
-from .fields import Builder
-from .record import Columns, Misfit, Record, Refusals
-from .roles import Roles, choose
-from .source import Source
+from softkv.files.fields import Builder
+from softkv.files.record import Columns, Misfit, Record, Refusals
+from softkv.files.roles import Roles, choose
+from softkv.files.source import Source
 
 BATCH = 4096  # rows
 

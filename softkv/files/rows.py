@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from .limits import LONGEST_RECORD, LONGEST_TEXT
-from .lines import Blocks, lines, too_long
-from .record import Misfit
-from .source import Source
+from softkv.files.limits import LONGEST_RECORD, LONGEST_TEXT
+from softkv.files.lines import Blocks, lines, too_long
+from softkv.files.record import Misfit
+from softkv.files.source import Source
 
 Row = list[str]
 DELIMITERS = {"csv": ",", "tsv": "\t"}

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from .cells import parsed
-from .fields import Builder, kind_of
-from .limits import BLOCK
-from .lines import Blocks, lines
-from .record import Columns, Misfit, Record, Refusals
-from .roles import Roles, choose
-from .source import Source
+from softkv.files.cells import parsed
+from softkv.files.fields import Builder, kind_of
+from softkv.files.limits import BLOCK
+from softkv.files.lines import Blocks, lines
+from softkv.files.record import Columns, Misfit, Record, Refusals
+from softkv.files.roles import Roles, choose
+from softkv.files.source import Source
 
 FIRST_OBJECTS = 100
 

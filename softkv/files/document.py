@@ -8,14 +8,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from .cells import DECODER, unreadable
-from .decoding import Undecodable, pieces
-from .fields import Values, key
-from .limits import LONGEST_RECORD
-from .lines import ends, too_long
-from .objects import Placed, records
-from .record import Columns, Misfit, Record, shown
-from .source import Source
+from softkv.files.cells import DECODER, unreadable
+from softkv.files.decoding import Undecodable, pieces
+from softkv.files.fields import Values, key
+from softkv.files.limits import LONGEST_RECORD
+from softkv.files.lines import ends, too_long
+from softkv.files.objects import Placed, records
+from softkv.files.record import Columns, Misfit, Record, shown
+from softkv.files.source import Source
 
 BLANKS = " \t\r\n"
 LENIENT = json.JSONDecoder()  # finds the end of an element that DECODER refuses

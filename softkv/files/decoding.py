@@ -9,10 +9,9 @@ import shlex
 from collections.abc import Iterator
 
 from softkv.errors import InputError
-
-from .limits import BLOCK
-from .record import Misfit
-from .source import Source
+from softkv.files.limits import BLOCK
+from softkv.files.record import Misfit
+from softkv.files.source import Source
 
 DEFAULT = "utf-8-sig"  # UTF-8, with or without the mark that Excel writes before it
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from .limits import EXACT_INTEGER, LARGEST_CELL, LARGEST_NUMBER, LONGEST_KEY
-from .record import Misfit, shown
+from softkv.files.limits import EXACT_INTEGER, LARGEST_CELL, LARGEST_NUMBER, LONGEST_KEY
+from softkv.files.record import Misfit, shown
 
 Cells = Sequence[str]
 
