@@ -24,7 +24,18 @@ ALLOWED = {
     "answer": {"portrait", "maths", "errors"},
     "plain": {"answer", "maths", "errors"},
     "asking": {"answer", "storage", "index", "embedders", "learning", "maths", "errors"},
-    "database": {"asking", "answer", "transfer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "database": {
+        "asking",
+        "answer",
+        "files",
+        "transfer",
+        "storage",
+        "index",
+        "embedders",
+        "learning",
+        "maths",
+        "errors",
+    },
     "doors": {"database", "asking", "plain", "answer", "learning", "maths", "errors"},
 }
 HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")

@@ -63,5 +63,5 @@ def _advice(error: UnicodeDecodeError, byte: int, source: Source) -> str:
     file = shlex.quote(source.path or "FILE")
     return (
         f"byte {byte} (0x{odd:02x}) is not {name} ({error.reason}). Name the encoding that it is in "
-        f"(--encoding {likely.lower()}?), or convert it: iconv -f {likely} -t UTF-8 {file}"
+        f"(encoding={likely.lower()!r}?), or convert it: iconv -f {likely} -t UTF-8 {file}"
     )

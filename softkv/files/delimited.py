@@ -144,8 +144,8 @@ def _value(header: Row, roles: Roles, kind: str | None, first: Sequence[Row]) ->
         odd = None if kind == "number" else cells.odd_among_numbers(column(first))
         if odd is not None:
             warnings.warn(
-                f"values are taken as texts, since {shown(odd)} is no number; with --kind number it is refused by its "
-                "line, and with --skip-bad passed over",
+                f"values are taken as texts, since {shown(odd)} is no number; with kind='number' it is refused by "
+                "its line, and with skip_bad=True passed over",
                 stacklevel=2,
             )
     if kind == "number":

@@ -37,7 +37,7 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
         raise source.refusals.fatal(f"{why}, not {shown(opening)}" if opening else f"is empty; {why}", window.line)
     if window.next():
         raise source.refusals.fatal(
-            "there is more after the end of the document; JSON lines? --format jsonl", window.line
+            "there is more after the end of the document; JSON lines? format='jsonl'", window.line
         )
 
 

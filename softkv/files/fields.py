@@ -74,7 +74,7 @@ class Values:
 
     def __init__(self, kind: str | None) -> None:
         self._kind = kind
-        self._reason = f"--kind {kind}"
+        self._reason = f"(kind={kind!r})"
         self._vectors = Vectors("value")
 
     def __call__(self, given: Any) -> Any:
@@ -85,9 +85,9 @@ class Values:
         if self._kind == "label" and type(given) is int:
             return text(str(given), "value", LONGEST_LABEL)
         if found != (self._kind or found) and not (self._kind == "label" and found == "text"):
-            raise Misfit(f"the value {shown(given)} is {kind_of(given)}, but values are {self._kind}s ({self._reason})")
+            raise Misfit(f"the value {shown(given)} is {kind_of(given)}, but values are {self._kind}s {self._reason}")
         if self._kind is None:
-            self._kind, self._reason = found, "as the first one is"
+            self._kind, self._reason = found, "(as the first one is)"
         return self._checked(given)
 
     def _checked(self, given: Any) -> Any:

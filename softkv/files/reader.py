@@ -4,7 +4,7 @@ Whatever the format, the same rules decide what becomes of keys, values, vectors
 format is written.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import groupby, islice
 
 from softkv.errors import BadRecord, InputError, KindError
@@ -37,7 +37,7 @@ def records(
     kind: str | None = None,
     on_bad: Callable[[BadRecord], None] | None = None,
     encoding: str | None = None,
-) -> Iterator[Record]:
+) -> Generator[Record, None, None]:
     """The records of a file, or of stdin for "-", one by one as they are asked for.
 
     The format is known by the suffix (.csv .tsv .jsonl .ndjson .json .parquet .npy .npz, those of texts also with .gz)
@@ -72,7 +72,7 @@ def _batches(source: Iterator[Record], rows: int) -> Iterator[list[Record]]:
 
 def _records(
     source: str, format_: str | None, encoding: str, columns: Columns, kind: str | None, refusals: Refusals
-) -> Iterator[Record]:
+) -> Generator[Record, None, None]:
     with opened(source, format_, encoding, refusals) as found:
         read = exported.read if exported.is_export(found) else READ[found.format]
         yield from read(found, columns, kind)

@@ -133,7 +133,7 @@ def _sufficient(roles: Roles, names: Sequence[str], *, need_value: bool) -> Role
     if need_value and not roles.value:
         wide = [mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]]
         hint = f" (they seem to be separated by {wide[0]!r}; commas are expected)" if wide else ""
-        raise Misfit(f"which column holds the values? Give --value; the columns are {listed(list(names))}{hint}")
+        raise Misfit(f"which column holds the values? Give value=; the columns are {listed(list(names))}{hint}")
     if roles.key is None and roles.text is None and not roles.vector:
-        raise Misfit(f"which column holds the keys? Give --key, --text or --vector; there are {listed(list(names))}")
+        raise Misfit(f"which column holds the keys? Give key=, text= or vector=; there are {listed(list(names))}")
     return roles

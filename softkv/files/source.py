@@ -110,7 +110,7 @@ def _format(source: str, path: str | None, head: bytes, encoding: str, refusals:
     plain = source.removesuffix(".gz")
     found = SUFFIXES.get(os.path.splitext(plain)[1].lower())
     if found is None and path is not None:
-        raise refusals.fatal(f"its name does not tell its format; give --format {'|'.join(FORMATS)}")
+        raise refusals.fatal(f"its name does not tell its format; give format= as one of {', '.join(FORMATS)}")
     return found or _sniffed(head, encoding, refusals)
 
 
