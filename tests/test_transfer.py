@@ -30,10 +30,10 @@ from softkv.errors import (
     StoreExists,
     StoreNotFound,
 )
+from softkv.files.exports import FORMATS, export, lines, load, portions
+from softkv.files.exports.decimals import rows_as_json
+from softkv.files.exports.header import LONGEST_HEADER, MOST_CARRIED, Header
 from softkv.storage import Snapshot, Store, ValueKind
-from softkv.transfer import FORMATS, export, lines, load, portions
-from softkv.transfer.decimals import rows_as_json
-from softkv.transfer.header import LONGEST_HEADER, MOST_CARRIED, Header
 
 from . import stores
 from .test_docs import failures
@@ -590,12 +590,12 @@ def jsonl(path: Path, *given: str | bytes, **changes: Any) -> Path:
         ('{"key": "#7", "value": 1, "vector": [1, 2]}', "the key '#7' starts with '#'"),
         ('{"key": 7, "value": 1, "vector": [1, 2]}', "key is a number; expected a text or null"),
         ('{"key": "a", "value": 1, "vector": [1, 2]}', "key 'a' stands more than once in the file"),
-        ('{"key": "b", "key": "c", "value": 1, "vector": [1, 2]}', "a name stands twice"),
+        ('{"key": "b", "key": "c", "value": 1, "vector": [1, 2]}', "the name 'key' stands twice"),
         ('{"text": [], "value": 1, "vector": [1, 2]}', "text is a list"),
         ('{"value": 1, "vector": [1, 2], "payloads": 3}', "unknown field 'payloads'"),
         ('{"value": 1, "vector": [1, 2], "value_vector": [3]}', "unknown field 'value_vector'"),
         ('{"vector": [1, 2]}', "value is missing; expected a number"),
-        ('{"value": true, "vector": [1, 2]}', "value is a boolean"),
+        ('{"value": true, "vector": [1, 2]}', "value is true or false"),
         ('{"value": "1", "vector": [1, 2]}', "value is a text"),
         ('{"value": NaN, "vector": [1, 2]}', "NaN is not JSON"),
         ('{"value": 1e999, "vector": [1, 2]}', "the value is NaN, infinity"),
@@ -606,13 +606,13 @@ def jsonl(path: Path, *given: str | bytes, **changes: Any) -> Path:
         ('{"value": 1, "vector": [1]}', "vector has 1 numbers; expected 2"),
         ('{"value": 1, "vector": [1, 2, 3]}', "vector has 3 numbers; expected 2"),
         ('{"value": 1, "vector": [1, "2"]}', "vector holds a text"),
-        ('{"value": 1, "vector": [1, true]}', "vector holds a boolean"),
+        ('{"value": 1, "vector": [1, true]}', "vector holds true or false"),
         ('{"value": 1, "vector": [1, [2]]}', "vector holds a list"),
         ('{"value": 1, "vector": [1, -Infinity]}', "-Infinity is not JSON"),
         ('{"value": 1, "vector": [1, 1e39]}', "the key vector holds NaN, infinity"),
         (f'{{"value": 1, "vector": [1, 1{"0" * 400}]}}', "beyond float32's range"),
         (f'{{"value": 1, "vector": [1, 2], "payload": {"[" * 65}{"]" * 65}}}', "nested deeper than 64"),
-        (f'{{"value": 1, "vector": [1, 2], "payload": {"[" * 99_999}{"]" * 99_999}}}', "nested too deeply"),
+        (f'{{"value": 1, "vector": [1, 2], "payload": {"[" * 99_999}{"]" * 99_999}}}', "nested too deep"),
         ('{"value": 1, "vector": [1, 2], "payload": 1e999}', "the payload cannot be JSON"),
         ('{"value": 1, "vector": [1, 2], "payload": {"a": NaN}}', "NaN is not JSON"),
         (f'{{"value": 1, "vector": [{"0," * 3_200_000}0]}}', "more than 3,145,828 values"),
@@ -871,7 +871,7 @@ CODES = np.array([0, 1], np.int32)
         ({"header_json": LABELS, "values_npy": CODES, "labels_jsonl": b'"a"\n'}, "item 1 .*label code 1 of 1"),
         ({"header_json": LABELS, "values_npy": -CODES, "labels_jsonl": b'"a"\n'}, "item 1 .*label code -1 of 1"),
         ({"header_json": LABELS, "values_npy": CODES, "labels_jsonl": b'"a"\n7\n'}, "line 2: this is a number"),
-        ({"header_json": LABELS, "values_npy": CODES, "labels_jsonl": b'"a"\nb\n'}, "line 2: this is not JSON"),
+        ({"header_json": LABELS, "values_npy": CODES, "labels_jsonl": b'"a"\nb\n'}, "line 2: not JSON"),
         ({"header_json": LABELS, "values_npy": CODES, "labels_jsonl": b'""\n' * 3}, "more labels than there are items"),
     ],
     ids=lambda given: None if isinstance(given, dict) else given[:50],
@@ -961,8 +961,8 @@ def test_tables_of_other_programs_are_read(tmp_path: Path, new: Store) -> None:
         ({"vector": pa.array([[1, 2], [3]], pa.list_(pa.float32()))}, "row 1 .*: vector has 1 numbers; expected 2"),
         ({"vector": pa.array([[1, 2], None], pa.list_(pa.float32(), 2))}, "(vector is null|no sound Parquet file)"),
         ({"vector": pa.array([[1, 2], [3, None]], pa.list_(pa.float32()))}, "row 1 .*: vector holds null"),
-        ({"payload": ["{}", "{"]}, "row 1 .*: payload is not JSON"),
-        ({"payload": ["{}", "[NaN]"]}, "row 1 .*: payload is not JSON"),
+        ({"payload": ["{}", "{"]}, "row 1 .*: payload: not JSON"),
+        ({"payload": ["{}", "[NaN]"]}, "row 1 .*: payload: NaN is not JSON"),
         ({"items": 3}, "has 2 rows, but its header says 3 items"),
         ({"kind": "label"}, "column value is of type double; expected string"),
     ],

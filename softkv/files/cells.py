@@ -4,10 +4,8 @@ A column is converted as a whole or not at all; to find out which cell is to bla
 Does not know rows, files or lines.
 """
 
-import json
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -110,43 +108,6 @@ def json_numbers(cells: Cells) -> list[int | float | None] | None:
         else:
             return None
     return found
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise Misfit(f"the name {shown(twice)} stands twice in one object")
-    return made
-
-
-def _constant(name: str) -> NoReturn:
-    raise Misfit(f"{name} is not JSON, and not a finite number")
-
-
-DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant)
-
-
-def parsed(text: str) -> Any:
-    """The value that a JSON text stands for."""
-    text = text.strip(" \t\r\n")
-    try:
-        value, end = DECODER.raw_decode(text)
-    except (ValueError, RecursionError) as error:
-        raise Misfit(unreadable(error)) from error
-    if end < len(text):
-        raise Misfit(f"there is more after the JSON value: {shown(text[end:])} at character {end + 1}")
-    return value
-
-
-def unreadable(error: Exception) -> str:
-    """Why a JSON text cannot be read."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"not JSON: {error.msg.lower()} at character {error.pos + 1}"
-    if isinstance(error, RecursionError):
-        return "JSON that is nested too deep"
-    return "JSON with a number of too many digits"
 
 
 def _unchecked(cells: Cells, what: str) -> list[float]:

@@ -15,6 +15,7 @@ from softkv.files import cells
 from softkv.files.cells import Cells
 from softkv.files.fields import Values, Vectors, payload
 from softkv.files.limits import FIRST_BATCH, LONGEST_LABEL, LONGEST_TEXT
+from softkv.files.notation import parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals, shown
 from softkv.files.roles import Roles, choose
 from softkv.files.rows import Batch, Row, Rows
@@ -152,7 +153,7 @@ def _value(header: Row, roles: Roles, kind: str | None, first: Sequence[Row]) ->
         return lambda rows: cells.numbers(column(rows), "value")
     if kind == "vector":
         vectors = Values("vector")
-        return lambda rows: [vectors(cells.parsed(cell)) for cell in column(rows)]
+        return lambda rows: [vectors(parsed(cell)) for cell in column(rows)]
     longest = LONGEST_LABEL if kind == "label" else LONGEST_TEXT
     return lambda rows: cells.filled(column(rows), "value", longest)
 
@@ -163,7 +164,7 @@ def _vector(header: Row, roles: Roles) -> Conversion:
     if len(roles.vector) > 1:
         return _matrix(header, roles.vector, "vector")
     column, vectors = _column(header, roles.vector[0]), Vectors("vector")
-    return lambda rows: [vectors(cells.parsed(cell)) for cell in column(rows)]
+    return lambda rows: [vectors(parsed(cell)) for cell in column(rows)]
 
 
 def _matrix(header: Row, names: Sequence[str], what: str) -> Conversion:
@@ -177,7 +178,7 @@ def _payload(header: Row, roles: Roles, first: Sequence[Row]) -> Conversion:
     if roles.document is None:
         return _nothing
     column = _column(header, roles.document)
-    return lambda rows: [payload(cells.parsed(cell)) if cell else None for cell in column(rows)]
+    return lambda rows: [payload(parsed(cell)) if cell else None for cell in column(rows)]
 
 
 def _collected(header: Row, names: Sequence[str], first: Sequence[Row]) -> Conversion:

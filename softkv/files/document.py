@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from softkv.files.cells import DECODER, unreadable
 from softkv.files.decoding import Undecodable, pieces
 from softkv.files.fields import Values, key
 from softkv.files.limits import LONGEST_RECORD
 from softkv.files.lines import ends, too_long
+from softkv.files.notation import DECODER, unreadable
 from softkv.files.objects import Placed, records
 from softkv.files.record import Columns, Misfit, Record, shown
 from softkv.files.source import Source

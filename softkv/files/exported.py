@@ -20,7 +20,7 @@ def is_export(source: Source) -> bool:
         return source.peek(len(LINE)).startswith(LINE)
     try:
         if source.format == "npz":
-            from softkv.transfer.npz import HEADER
+            from softkv.files.exports.npz import HEADER
 
             with zipfile.ZipFile(source.path or "") as archive:
                 return HEADER in archive.namelist()
@@ -35,7 +35,7 @@ def is_export(source: Source) -> bool:
 
 def read(source: Source, columns: Columns, _kind: str | None) -> Iterator[Record]:
     """The records of an export."""
-    from softkv.transfer.formats import FORMATS  # it brings the store, which reading a table does without
+    from softkv.files.exports.formats import FORMATS  # it brings the store, which reading a table does without
 
     if columns.named():
         why = "is an export of a store, whose columns are known; leave out key, text, value, payload and vector"

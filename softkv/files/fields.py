@@ -4,7 +4,6 @@ Types are taken as they are: "3.5" is a text, true is nothing that can be blende
 text of a key or a label, because that is what people number things with.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.files.cells import parsed
 from softkv.files.limits import (
     DEEPEST_PAYLOAD,
     EXACT_INTEGER,
@@ -23,18 +21,9 @@ from softkv.files.limits import (
     LONGEST_PAYLOAD,
     LONGEST_TEXT,
 )
+from softkv.files.notation import kind_of, parsed, written
 from softkv.files.record import Misfit, Record, shown
 from softkv.files.roles import Roles
-
-NAMES = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    np.ndarray: "a list",
-    dict: "an object",
-}
 
 
 class Vectors:
@@ -60,9 +49,9 @@ class Vectors:
             return given.astype(np.float64, copy=False)
         if not isinstance(given, list):
             raise Misfit(f"the {self._what} is {kind_of(given)}; give a list of numbers")
-        odd = set(map(type, given)) - {int, float}
-        if odd:
-            raise Misfit(f"the {self._what} holds {NAMES.get(odd.pop(), 'null')}; give a list of numbers")
+        if not {int, float}.issuperset(map(type, given)):
+            odd = next(one for one in given if type(one) not in (int, float))
+            raise Misfit(f"the {self._what} holds {kind_of(odd)}; give a list of numbers")
         try:
             return np.array(given, np.float64)
         except OverflowError as error:
@@ -173,21 +162,16 @@ def payload(given: Any) -> Any:
     if given is None:
         return None
     try:
-        written = json.dumps(given, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(written.encode())
+        document = written(given)
+        size = len(document.encode())
     except (ValueError, TypeError, RecursionError) as error:
         raise Misfit(f"the payload cannot be JSON: {error}") from error
     if size > LONGEST_PAYLOAD:
         raise Misfit(f"the payload has {size:,} bytes as JSON; {LONGEST_PAYLOAD:,} is the most")
     # Subtle: as long as there are fewer brackets than levels, nobody has to walk down to know the depth.
-    if written.count("[") + written.count("{") >= DEEPEST_PAYLOAD and _depth(given) > DEEPEST_PAYLOAD:
+    if document.count("[") + document.count("{") >= DEEPEST_PAYLOAD and _depth(given) > DEEPEST_PAYLOAD:
         raise Misfit(f"the payload is nested deeper than {DEEPEST_PAYLOAD} levels")
     return given
-
-
-def kind_of(given: Any) -> str:
-    """What something is, as it stands in a message."""
-    return "null" if given is None else NAMES.get(type(given), f"of type {type(given).__name__}")
 
 
 def _found(given: Any) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from softkv.files.cells import parsed
-from softkv.files.fields import Builder, kind_of
+from softkv.files.fields import Builder
 from softkv.files.limits import BLOCK
 from softkv.files.lines import Blocks, lines
+from softkv.files.notation import kind_of, parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals
 from softkv.files.roles import Roles, choose
 from softkv.files.source import Source

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from softkv.files import notation
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import Matrix, Rows
-from softkv.transfer import notation
 
 MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24

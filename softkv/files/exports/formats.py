@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from softkv.errors import InputError
+from softkv.files.exports import jsonl, npz, parquet
+from softkv.files.exports.header import Header
+from softkv.files.exports.portions import Place, Portion, Progress
 from softkv.storage import Snapshot
-from softkv.transfer import jsonl, npz, parquet
-from softkv.transfer.header import Header
-from softkv.transfer.portions import Place, Portion, Progress
 
 
 @dataclass(frozen=True, slots=True)

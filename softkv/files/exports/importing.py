@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from softkv.errors import BadRecord, DuplicateKey, InputError, StoreExists
+from softkv.files.exports import disk
+from softkv.files.exports.formats import format_of
+from softkv.files.exports.header import Header
+from softkv.files.exports.portions import Place, Portion
 from softkv.storage import Layout, Store
 from softkv.storage.batch import checked, shown
-from softkv.transfer import disk
-from softkv.transfer.formats import format_of
-from softkv.transfer.header import Header
-from softkv.transfer.portions import Place, Portion
 
 
 def load(

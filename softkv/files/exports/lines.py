@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import BadRecord
+from softkv.files import notation
+from softkv.files.exports.portions import Place
+from softkv.files.record import Misfit
 from softkv.storage.batch import LONGEST_PAYLOAD
 from softkv.storage.layout import WIDEST
-from softkv.transfer import notation
-from softkv.transfer.portions import Place
 
 Record = dict[str, Any]
 
@@ -95,10 +96,10 @@ def _record(line: bytes, place: str) -> Record:
     if len(line) > _SUSPECT and notation.holds_more(line, _MOST_PARTS):
         raise BadRecord(f"{place}: the line holds more than {_MOST_PARTS:,} values, which no item does")
     try:
-        found = notation.read(line.decode())
-    except ValueError as error:
+        found = notation.decoded(line)
+    except Misfit as why:
         whole = "" if line.endswith(b"\n") else " The file may have been cut off here."
-        raise BadRecord(f"{place}: this is not JSON ({error}); expected one object per line.{whole}") from error
+        raise BadRecord(f"{place}: {why}; expected one object per line.{whole}") from why
     if not isinstance(found, dict):
         raise BadRecord(f"{place}: this is {notation.kind_of(found)}; expected one object per line")
     return found

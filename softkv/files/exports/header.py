@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from softkv.errors import BadRecord, FormatTooNew, InputError
+from softkv.files import notation
+from softkv.files.record import Misfit
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.batch import checked_settings
 from softkv.storage.index_files import checked_name
-from softkv.transfer import notation
 
 FORMAT = 2  # the highest number of the formats that this code reads and writes
 MOST_CARRIED = 45 << 20  # bytes of all files together, which take a third more in the header
@@ -49,9 +50,9 @@ class Header:
         if len(given) > _SUSPECT and notation.holds_more(given, _MOST_PARTS):
             raise BadRecord(f"{place}: the header holds more than {_MOST_PARTS:,} values. {_EXPECTED}")
         try:
-            found = notation.read(given.decode("utf-8-sig"))
-        except ValueError as error:
-            raise BadRecord(f"{place}: this is no header ({error}). {_EXPECTED}") from error
+            found = notation.decoded(given)
+        except Misfit as why:
+            raise BadRecord(f"{place}: this is no header ({why}). {_EXPECTED}") from why
         if not isinstance(found, dict) or list(found) != ["softkv"]:
             raise BadRecord(f"{place}: this is no header. {_EXPECTED}")
         return cls._checked(found["softkv"], place)

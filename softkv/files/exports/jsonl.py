@@ -5,11 +5,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from softkv.files import notation
+from softkv.files.exports import lines
+from softkv.files.exports.decimals import rows_as_json
+from softkv.files.exports.header import LONGEST_HEADER, Header
+from softkv.files.exports.portions import MOST_BYTES, Portion, Progress, of_snapshot, rows_at_once
 from softkv.storage import Layout, Snapshot, ValueKind
-from softkv.transfer import lines, notation
-from softkv.transfer.decimals import rows_as_json
-from softkv.transfer.header import LONGEST_HEADER, Header
-from softkv.transfer.portions import MOST_BYTES, Portion, Progress, of_snapshot, rows_at_once
 
 _FIELDS = frozenset(("key", "text", "value", "vector", "payload"))
 

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import BadRecord, MissingExtra, SoftKVError, StorageFailed
+from softkv.files import notation
+from softkv.files.exports.header import Header
+from softkv.files.exports.portions import MOST_BYTES, MOST_ITEMS, Portion, Progress, of_snapshot, rows_at_once
+from softkv.files.record import Misfit
 from softkv.storage import Layout, Snapshot, ValueKind
-from softkv.transfer import notation
-from softkv.transfer.header import Header
-from softkv.transfer.portions import MOST_BYTES, MOST_ITEMS, Portion, Progress, of_snapshot, rows_at_once
 
 _METADATA = b"softkv"
 _WORDS = ("key", "text", "payload")
@@ -252,7 +253,7 @@ def _payloads(column: list[str | None], where: Any) -> list[Any]:
     found: list[Any] = []
     for row, text in enumerate(column):
         try:
-            found.append(None if text is None else notation.read(text))
-        except ValueError as error:
-            raise BadRecord(f"{where(row)}: payload is not JSON ({error})") from error
+            found.append(None if text is None else notation.parsed(text))
+        except Misfit as why:
+            raise BadRecord(f"{where(row)}: payload: {why}") from why
     return found

@@ -18,11 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import BadRecord, SoftKVError
+from softkv.files import notation
+from softkv.files.exports import lines
+from softkv.files.exports.header import LONGEST_HEADER, Header
+from softkv.files.exports.portions import MOST_BYTES, Portion, Progress, of_snapshot, row_portions, rows_at_once
+from softkv.files.record import Misfit
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import RowShape
-from softkv.transfer import lines, notation
-from softkv.transfer.header import LONGEST_HEADER, Header
-from softkv.transfer.portions import MOST_BYTES, Portion, Progress, of_snapshot, row_portions, rows_at_once
 
 HEADER, VECTORS, VALUES, ITEMS, LABELS = "header.json", "vectors.npy", "values.npy", "items.jsonl", "labels.jsonl"
 _LARGEST_READ = 1 << 25  # bytes at once
@@ -277,9 +279,9 @@ def _labels(archive: zipfile.ZipFile, path: str, items: int) -> list[str]:
     for number, line in enumerate(_opened_lines(archive, LABELS), 1):
         where = f"{path}, {LABELS}, line {number}"
         try:
-            label = notation.read(line.decode())
-        except ValueError as error:
-            raise BadRecord(f"{where}: this is not JSON ({error}); expected one text per line") from error
+            label = notation.decoded(line)
+        except Misfit as why:
+            raise BadRecord(f"{where}: {why}; expected one text per line") from why
         if not isinstance(label, str):
             raise BadRecord(f"{where}: this is {notation.kind_of(label)}; expected one text per line")
         _require(number <= items, path, f"{LABELS} holds more labels than there are items")

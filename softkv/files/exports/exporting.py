@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from softkv.files.exports import disk
+from softkv.files.exports.formats import format_of
+from softkv.files.exports.header import Header
 from softkv.storage import Snapshot
-from softkv.transfer import disk
-from softkv.transfer.formats import format_of
-from softkv.transfer.header import Header
 
 
 def export(

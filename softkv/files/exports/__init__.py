@@ -1,8 +1,8 @@
 """A whole store as one file, and back: what comes back is what was there, bit for bit.
 
-Reading order: notation.py (strict JSON), header.py (what a file says of itself), portions.py (items as columns),
+Reading order: header.py (what a file says of itself), portions.py (items as columns),
 decimals.py (float32 as short decimals), lines.py (one item a line), jsonl.py, npz.py and parquet.py (the formats),
-formats.py (which is which), disk.py (whole files or none), exporting.py and loading.py.
+formats.py (which is which), disk.py (whole files or none), exporting.py and importing.py.
 
 Does not embed, score or choose items. The formats themselves are described in docs/transfer.md.
 
@@ -23,8 +23,8 @@ Does not embed, score or choose items. The formats themselves are described in d
 (2, ['apple', 'pear'], {'red': True})
 """
 
-from softkv.transfer.exporting import export
-from softkv.transfer.formats import FORMATS
-from softkv.transfer.loading import load
+from softkv.files.exports.exporting import export
+from softkv.files.exports.formats import FORMATS
+from softkv.files.exports.importing import load
 
 __all__ = ["FORMATS", "export", "load"]
