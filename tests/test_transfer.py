@@ -604,7 +604,7 @@ def jsonl(path: Path, *given: str | bytes, **changes: Any) -> Path:
         ("{", "not JSON"),
         ("[1, 2]", "this is a list; expected one object per line"),
         ("null", "this is null"),
-        (b'{"key": "\xff"}', "not JSON"),
+        (b'{"key": "\xff"}', "is not UTF-8"),
         ('{"key": "\\ud800", "value": 1, "vector": [1, 2]}', "the key holds a lone surrogate"),
         ('{"key": "a\\u0000", "value": 1, "vector": [1, 2]}', "NUL"),
         ('{"key": "#7", "value": 1, "vector": [1, 2]}', "the key '#7' starts with '#'"),
@@ -659,8 +659,9 @@ def test_a_bad_line_leaves_the_batches_before_it(tmp_path: Path, new: Store, mon
 def test_a_line_has_a_limit(tmp_path: Path, new: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more of a line is read than the longest that an item can be."""
     monkeypatch.setattr(lines, "LONGEST_LINE", 1000)
-    with pytest.raises(BadRecord, match="line 3: the line is longer than 1,000 bytes"):
-        load(jsonl(tmp_path / "bad.jsonl", GOOD, " " * 1001), new)
+    monkeypatch.setattr("softkv.files.decoding.BLOCK", 100)
+    with pytest.raises(BadRecord, match="line 3: the line is longer than 1,000 characters"):
+        load(jsonl(tmp_path / "bad.jsonl", GOOD, " " * 1200), new)
 
 
 def test_long_texts_full_of_signs_are_no_attack(tmp_path: Path, new: Store) -> None:

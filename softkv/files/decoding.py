@@ -14,6 +14,7 @@ from softkv.files.record import Misfit
 from softkv.files.source import Source
 
 DEFAULT = "utf-8-sig"  # UTF-8, with or without the mark that Excel writes before it
+FIXED = "utf-8"  # where the format allows no other, so that there is none to name
 
 
 class Undecodable(Misfit):
@@ -34,7 +35,7 @@ def pieces(source: Source) -> Iterator[str]:
     """The text of a source, piece by piece."""
     decoder = codecs.getincrementaldecoder(source.encoding)()
     # The first block is read whole, whatever a pipe gives at once: it decides what the columns hold.
-    block, end = source.read(BLOCK), 0
+    block, end = source.read(BLOCK), source.begun
     while True:
         end += len(block)
         try:
@@ -57,11 +58,14 @@ def _before(error: UnicodeDecodeError, encoding: str) -> str:
 
 
 def _advice(error: UnicodeDecodeError, byte: int, source: Source) -> str:
-    name = "UTF-8" if source.encoding == DEFAULT else source.encoding
+    name = "UTF-8" if source.encoding in (DEFAULT, FIXED) else source.encoding
     odd = error.object[error.start]
+    said = f"byte {byte} (0x{odd:02x}) is not {name} ({error.reason})."
+    if source.encoding == FIXED:
+        return f"{said} The file may have been cut off or changed."
     likely = "UTF-16" if byte == 0 and odd in (0xFE, 0xFF) else "WINDOWS-1252"
     file = shlex.quote(source.path or "FILE")
     return (
-        f"byte {byte} (0x{odd:02x}) is not {name} ({error.reason}). Name the encoding that it is in "
+        f"{said} Name the encoding that it is in "
         f"(encoding={likely.lower()!r}?), or convert it: iconv -f {likely} -t UTF-8 {file}"
     )

@@ -5,19 +5,23 @@ which may stand within a text. Does not split the blocks: the C loop of io.Strin
 """
 
 import io
+import re
 from collections.abc import Iterator
 
 from softkv.files.decoding import Undecodable, pieces
-from softkv.files.limits import LONGEST_RECORD
+from softkv.files.limits import BLOCK, LONGEST_RECORD
 from softkv.files.source import Source
+
+LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Blocks:
     """The text of a source in blocks that end where a line ends; a line that is too long becomes an empty one."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, first: int = 1, longest: int | None = None) -> None:
         self._source = source
-        self._line = 1  # where the next block begins
+        self._line = first  # where the next block begins
+        self._longest = longest or LONGEST_RECORD
         self._held: list[str] = []  # of one line that has no end yet
         self._return = ""  # a \r that came last in a piece: the next one says whether it is half of a \r\n
         self._length = 0
@@ -44,8 +48,8 @@ class Blocks:
         if rest:
             self._held.append(rest)
             self._length += len(rest)
-        if self._length > LONGEST_RECORD:
-            self._source.refusals.refuse(self._line, too_long("line"))
+        if self._length > self._longest:
+            self._source.refusals.refuse(self._line, too_long("line", self._longest))
             self._held, self._length, self._skipping = [], 0, True
 
     def _unskipped(self, piece: str) -> str:
@@ -63,6 +67,22 @@ class Blocks:
             raise self._source.refusals.fatal(why, self._line + len(self._return)) from why.__cause__
 
 
+def numbered(source: Source, *, first: int = 1, longest: int | None = None) -> Iterator[tuple[int, str]]:
+    """Every line, blank ones too, with its number; `first` is that of the first."""
+    for line, block in Blocks(source, first=first, longest=longest):
+        # Subtle: io.StringIO takes four bytes for each character, so a line that is long is taken off before.
+        cut = first_end(block) if len(block) > 4 * BLOCK else 0
+        if cut:
+            yield line, block[:cut]
+        yield from enumerate(lines(block[cut:]), line + bool(cut))
+
+
+def first_end(text: str) -> int:
+    """Where the first line ends."""
+    found = LINE_END.search(text)
+    return len(text) if found is None else found.end()
+
+
 def lines(text: str) -> io.StringIO:
     """The lines of a block, each with its end as it was."""
     return io.StringIO(text, newline="")
@@ -75,6 +95,6 @@ def ends(text: str) -> int:
     return text.count("\n") + text.count("\r") - text.count("\r\n")
 
 
-def too_long(what: str) -> str:
+def too_long(what: str, longest: int | None = None) -> str:
     """Why a line, row or element is not read to its end."""
-    return f"the {what} is longer than {LONGEST_RECORD:,} characters"
+    return f"the {what} is longer than {longest or LONGEST_RECORD:,} characters"

@@ -41,15 +41,6 @@ def parsed(text: str) -> Any:
     return value
 
 
-def decoded(given: bytes) -> Any:
-    """The value of a JSON text in UTF-8, with or without the mark that some editors write before it."""
-    try:
-        text = given.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Misfit(f"not JSON: {error}") from error
-    return parsed(text)
-
-
 def unreadable(error: Exception) -> str:
     """Why a JSON text cannot be read."""
     if isinstance(error, json.JSONDecodeError):
@@ -59,13 +50,13 @@ def unreadable(error: Exception) -> str:
     return "JSON with a number of too many digits"
 
 
-def holds_more(text: bytes, most: int) -> bool:
+def holds_more(text: str, most: int) -> bool:
     """Whether a JSON text holds more values than these, about: a few bytes each, but tens or hundreds in memory."""
-    bare = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if bare.count(b'"') > 2 * most:
+    bare = text.replace("\\\\", "").replace('\\"', "")
+    if bare.count('"') > 2 * most:
         return True
-    outside = b"".join(bare.split(b'"')[::2])
-    return sum(outside.count(byte) for byte in b",[{") > most
+    outside = "".join(bare.split('"')[::2])
+    return sum(map(outside.count, ",[{")) > most
 
 
 def kind_of(value: Any) -> str:

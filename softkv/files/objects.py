@@ -10,7 +10,7 @@ from typing import Any
 
 from softkv.files.fields import Builder
 from softkv.files.limits import BLOCK
-from softkv.files.lines import Blocks, lines
+from softkv.files.lines import numbered
 from softkv.files.notation import kind_of, parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals
 from softkv.files.roles import Roles, choose
@@ -51,10 +51,9 @@ def required(given: Any) -> dict[str, Any]:
 
 
 def _objects(source: Source) -> Iterator[Placed]:
-    for first, block in Blocks(source):
-        for line, text in enumerate(lines(block), first):
-            if not text.isspace():
-                yield line, _parsed(text), len(text)
+    for line, text in numbered(source):
+        if not text.isspace():
+            yield line, _parsed(text), len(text)
 
 
 def _parsed(text: str) -> Any:

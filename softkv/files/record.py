@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from softkv.errors import BadRecord
 
+LINES, ROWS = "{}:{}", "{}: row {}"  # how places are written: of lines of a text, of rows of a table
+
 Vector = list[float] | npt.NDArray[np.float64]
 
 
@@ -54,13 +56,13 @@ class Refusals:
 
     name: str
     on_bad: Callable[[BadRecord], None] | None = None
-    rows: bool = False  # places are rows of a table and not lines of a text
+    form: str = LINES
 
     def place(self, line: int | None = None) -> str:
         """The file, and the line or row in it."""
         if line is None:
             return self.name
-        return f"{self.name}: row {line}" if self.rows else f"{self.name}:{line}"
+        return self.form.format(self.name, line)
 
     def refuse(self, line: int, why: object) -> None:
         """Refuse one record; reading goes on if there is someone to report it to."""

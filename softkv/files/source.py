@@ -14,13 +14,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from softkv.files.record import Refusals
+from softkv.errors import SoftKVError
+from softkv.files.record import LINES, ROWS, Refusals
 
 FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "npy", "npz")
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".ndjson": "jsonl", ".tab": "tsv", ".pq": "parquet"}
 MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet"}
 SEEKING = ("parquet", "npz")  # their tables of contents stand at the end, which a pipe cannot be asked for first
-ROWS = ("parquet", "npz", "npy")  # they have no lines
+WITHOUT_LINES = ("parquet", "npz", "npy")
 HEAD = 1 << 16  # bytes looked at to tell the format
 
 
@@ -51,6 +52,7 @@ class Source:
     encoding: str
     stream: BinaryIO
     refusals: Refusals
+    begun: int = 0  # bytes that were taken from it before
 
     def read(self, size: int) -> bytes:
         """This many bytes; fewer only at the end."""
@@ -80,7 +82,7 @@ def opened(source: str, format: str | None, encoding: str, refusals: Refusals) -
             raise refusals.fatal(f"a {found} file must not be packed by gzip; unpack it first: gunzip {refusals.name}")
         if path is None and found in SEEKING:
             raise refusals.fatal(f"{found} cannot be read from a pipe; write it to a file and give its name")
-        yield Source(path, found, encoding, stream, replace(refusals, rows=found in ROWS))
+        yield Source(path, found, encoding, stream, replace(refusals, form=ROWS if found in WITHOUT_LINES else LINES))
 
 
 def _stdin(refusals: Refusals) -> tuple[BinaryIO, None]:
@@ -131,6 +133,8 @@ def _sniffed(head: bytes, encoding: str, refusals: Refusals) -> str:
 def _bytes(read: Any, size: int, refusals: Refusals) -> bytes:
     try:
         given = read(size)
+    except SoftKVError:
+        raise
     except (OSError, EOFError, zlib.error) as error:
         raise refusals.fatal(f"cannot be read: {_reason(error)}") from error
     return bytes(given or b"")

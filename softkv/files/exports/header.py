@@ -47,11 +47,12 @@ class Header:
         """The header that `{"softkv": {...}}` holds; `place` names it in errors."""
         if len(given) > LONGEST_HEADER:
             raise BadRecord(f"{place}: the header is longer than {LONGEST_HEADER:,} bytes. {_EXPECTED}")
-        if len(given) > _SUSPECT and notation.holds_more(given, _MOST_PARTS):
-            raise BadRecord(f"{place}: the header holds more than {_MOST_PARTS:,} values. {_EXPECTED}")
         try:
-            found = notation.decoded(given)
-        except Misfit as why:
+            text = given.decode("utf-8-sig")
+            if len(text) > _SUSPECT and notation.holds_more(text, _MOST_PARTS):
+                raise BadRecord(f"{place}: the header holds more than {_MOST_PARTS:,} values. {_EXPECTED}")
+            found = notation.parsed(text)
+        except (Misfit, UnicodeDecodeError) as why:
             raise BadRecord(f"{place}: this is no header ({why}). {_EXPECTED}") from why
         if not isinstance(found, dict) or list(found) != ["softkv"]:
             raise BadRecord(f"{place}: this is no header. {_EXPECTED}")

@@ -55,20 +55,22 @@ def _written(column: list[Any]) -> list[str | None]:
 
 def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
     """What a file holds; its items are read as they are asked for."""
-    header = Header.parse(file.readline(LONGEST_HEADER + 1), f"{path}, line 1")
-    return header, _portions(file, path, header)
+    first = file.readline(LONGEST_HEADER + 1)
+    header = Header.parse(first, f"{path}, line 1")
+    records = lines.read(lines.source_of(file, path, begun=len(first)), place, header.items, first=2)
+    return header, _portions(records, path, header)
 
 
-def _portions(file: BinaryIO, path: str, header: Header) -> Iterator[Portion]:
-    start, records = 0, lines.read(file, path, place, header.items)
+def _portions(records: Iterator[tuple[lines.Record, int]], path: str, header: Header) -> Iterator[Portion]:
+    start = 0
     while header.layout is not None and start < header.items:
         portion = _portion(records, path, header.layout, start, header.items)
         start += len(portion)
         if start == header.items:
-            lines.require_end(file, path, place, header.items)
+            next(records, None)  # nothing may follow
         yield portion
     if not header.items:
-        lines.require_end(file, path, place, 0)
+        next(records, None)
 
 
 def _portion(records: Iterator[tuple[lines.Record, int]], path: str, layout: Layout, start: int, items: int) -> Portion:

@@ -11,36 +11,40 @@ import numpy.typing as npt
 
 from softkv.errors import BadRecord
 from softkv.files import notation
+from softkv.files.decoding import FIXED
 from softkv.files.exports.portions import Place
-from softkv.files.record import Misfit
+from softkv.files.lines import numbered
+from softkv.files.record import Misfit, Refusals
+from softkv.files.source import Source
 from softkv.storage.batch import LONGEST_PAYLOAD
 from softkv.storage.layout import WIDEST
 
 Record = dict[str, Any]
 
-LONGEST_LINE = 1 << 28  # bytes; the longest item a store can hold fits, were every character of it escaped
-_SUSPECT = 1 << 22  # bytes from which on a line is looked at before it is read
+LONGEST_LINE = 1 << 28  # characters; the longest item a store can hold fits, were every character of it escaped
+_SUSPECT = 1 << 22  # characters from which on a line is looked at before it is read
 _MOST_PARTS = 2 * WIDEST + LONGEST_PAYLOAD + 100  # numbers, names and texts in one line
 _NUMBERS = frozenset((int, float))
 
 
-def read(file: BinaryIO, path: str, place: Place, count: int) -> Iterator[tuple[Record, int]]:
-    """The records of the next `count` lines, and how many bytes each takes; then the file must be over."""
+def source_of(file: BinaryIO, name: str, *, begun: int = 0) -> Source:
+    """Lines of UTF-8 in an open file, of which some bytes were taken before."""
+    return Source(None, "jsonl", FIXED, file, Refusals(name, form="{}, line {}"), begun)
+
+
+def read(source: Source, place: Place, count: int, *, first: int = 1) -> Iterator[tuple[Record, int]]:
+    """The objects of `count` lines, and how long each line is; asked for one more, refuse whatever follows them."""
+    name, found = source.refusals.name, numbered(source, first=first, longest=LONGEST_LINE)
     for number in range(count):
-        line = file.readline(LONGEST_LINE + 1)
+        _, line = next(found, (0, ""))
         if not line:
             raise BadRecord(
-                f"{path}: the file ends before {place(number)}, but its header says {count} items. "
+                f"{name}: the file ends before {place(number)}, but its header says {count} items. "
                 "It was cut off; take a whole copy."
             )
-        yield _record(line, f"{path}, {place(number)}"), len(line)
-
-
-def require_end(file: BinaryIO, path: str, place: Place, count: int) -> None:
-    """Refuse what follows the last item, apart from blank lines."""
-    while rest := file.read(1 << 16):
-        if rest.strip():
-            raise BadRecord(f"{path}: something follows {place(count - 1)}, but the header says {count} items")
+        yield _record(line, f"{name}, {place(number)}"), len(line)
+    if not all(line.isspace() for _, line in found):
+        raise BadRecord(f"{name}: something follows {place(count - 1)}, but the header says {count} items")
 
 
 def carried(record: Record, expected: frozenset[str], place: str) -> tuple[str | None, str | None, Any]:
@@ -90,15 +94,13 @@ def _found(record: Record, name: str) -> str:
     return notation.kind_of(record[name]) if name in record else "missing"
 
 
-def _record(line: bytes, place: str) -> Record:
-    if len(line) > LONGEST_LINE:
-        raise BadRecord(f"{place}: the line is longer than {LONGEST_LINE:,} bytes, which no item is")
+def _record(line: str, place: str) -> Record:
     if len(line) > _SUSPECT and notation.holds_more(line, _MOST_PARTS):
         raise BadRecord(f"{place}: the line holds more than {_MOST_PARTS:,} values, which no item does")
     try:
-        found = notation.decoded(line)
+        found = notation.parsed(line)
     except Misfit as why:
-        whole = "" if line.endswith(b"\n") else " The file may have been cut off here."
+        whole = "" if line.endswith("\n") else " The file may have been cut off here."
         raise BadRecord(f"{place}: {why}; expected one object per line.{whole}") from why
     if not isinstance(found, dict):
         raise BadRecord(f"{place}: this is {notation.kind_of(found)}; expected one object per line")

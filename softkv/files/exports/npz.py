@@ -22,7 +22,9 @@ from softkv.files import notation
 from softkv.files.exports import lines
 from softkv.files.exports.header import LONGEST_HEADER, Header
 from softkv.files.exports.portions import MOST_BYTES, Portion, Progress, of_snapshot, row_portions, rows_at_once
+from softkv.files.lines import numbered
 from softkv.files.record import Misfit
+from softkv.files.source import Source
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import RowShape
 
@@ -221,18 +223,17 @@ def _portions(archive: zipfile.ZipFile, path: str, header: Header, layout: Layou
     shape = _shape(layout.values, layout, header.items)
     values = _opened_array(archive, VALUES, path, shape, layout.values.dtype)
     labels = _labels(archive, path, header.items) if layout.kind is ValueKind.LABEL else []
-    start, file = 0, _opened_lines(archive, ITEMS)
-    records = lines.read(file, f"{path}, {ITEMS}", place, header.items)
+    start, records = 0, lines.read(_opened_lines(archive, ITEMS, path), place, header.items)
     while start < header.items:
         columns = _columns(records, path, layout, start, header.items)
         count = len(columns[0])
         cells = _taken(values, count, layout.values)
         if start + count == header.items:
-            lines.require_end(file, f"{path}, {ITEMS}", place, header.items)
+            next(records, None)  # nothing may follow
         yield _portion(start, columns, _taken(vectors, count, layout.keys), cells, layout.kind, labels, path)
         start += count
     if not header.items:
-        lines.require_end(file, f"{path}, {ITEMS}", place, 0)
+        next(records, None)
 
 
 def _shape(cells: RowShape, layout: Layout, items: int) -> tuple[int, ...]:
@@ -269,17 +270,17 @@ def _product(shape: tuple[int, ...]) -> int:
     return cells
 
 
-def _opened_lines(archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, archive.open(name)), 1 << 20))
+def _opened_lines(archive: zipfile.ZipFile, name: str, path: str) -> Source:
+    return lines.source_of(cast(BinaryIO, archive.open(name)), f"{path}, {name}")
 
 
 def _labels(archive: zipfile.ZipFile, path: str, items: int) -> list[str]:
     """The label of every code. They are all held in memory, as a store that holds them does."""
     found = []
-    for number, line in enumerate(_opened_lines(archive, LABELS), 1):
+    for number, line in numbered(_opened_lines(archive, LABELS, path)):
         where = f"{path}, {LABELS}, line {number}"
         try:
-            label = notation.decoded(line)
+            label = notation.parsed(line)
         except Misfit as why:
             raise BadRecord(f"{where}: {why}; expected one text per line") from why
         if not isinstance(label, str):
