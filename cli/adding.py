@@ -2,23 +2,19 @@
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError
+from softkv.errors import BadRecord, InputError, SoftKVError
 
 from . import options, output
+from .wording import in_options
 
 if TYPE_CHECKING:
-    from .reading import Record
-
-BATCH = 10_000
+    from softkv.files import Record
 
 
 @click.command(epilog=options.example('softkv add "The Alchemist" "A shepherd seeks treasure." --db films.softkv'))
@@ -88,7 +84,7 @@ def add(
             )
         output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
         return
-    from .reading import Columns, records
+    from softkv.files import Columns, records
 
     columns = Columns(
         key=key_column,
@@ -104,24 +100,23 @@ def add(
         columns=columns,
         kind=kind or adding.kind,
         encoding=encoding,
-        on_bad=adding.pass_over if skip_bad else None,
+        on_bad=adding.loading.pass_over if skip_bad else None,
     )
     with output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
         adding.run(found, hinted, moved)
 
 
 class Adding:
-    """The items of a file on their way into a store, batch by batch."""
+    """The items of a file on their way into a store, and what is said of it meanwhile."""
 
     def __init__(
         self, path: str, source: str, wishes: dict[str, Any], on_conflict: str, *, skip: int, skip_bad: bool
     ) -> None:
-        self.path, self.wishes, self.on_conflict = path, wishes, on_conflict
-        self.skip, self.skip_bad = skip, skip_bad
-        self.source = "stdin" if source == "-" else source
-        self.seen = self.fresh = self.replaced = self.ignored = self.bad = 0
+        from softkv.database.loading import Loading
+
+        self.path, self.source, self.wishes, self.skip = path, source, wishes, skip
+        self.loading = Loading(source, on_conflict, skip=skip, skip_bad=_passed_over if skip_bad else False)
         self.kind, self.items = self._there()
-        self._batches: Iterator[list[Record]] = iter(())
 
     def _there(self) -> tuple[str | None, int]:
         """The kind of values that the store holds, and how many; none if it is not there."""
@@ -134,50 +129,40 @@ class Adding:
         except StoreNotFound:
             return None, 0
 
-    def pass_over(self, error: BadRecord) -> None:
-        """Report a record that cannot be read."""
-        self.bad += 1
-        output.say(f"skipped: {error}")
-
     def run(self, found: "Iterator[Record]", hinted: list[str], moved: output.Progress | None) -> None:
         """Add all records; what was added stays whatever happens."""
-        from .reading import batches
-
-        self.seen = sum(1 for _ in islice(found, self.skip))
-        self._batches = batches(found, BATCH)
+        loading = self.loading
         try:
-            first = next(self._batches, [])
-            self._announce(first, hinted)
+            self._announce(loading.begin(found), hinted)
             with filling(self.path, self.wishes) as db:
-                for batch in chain([first] if first else [], self._batches):
-                    # A slow model is seen to move within a batch too.
-                    self._add(db, batch, moved and partial(_moved_on, moved, self.seen))
-                    if moved is not None:
-                        moved(self.seen, 0)
+                loading.run(db, moved)
         except KeyboardInterrupt:
-            output.say(f"interrupted. {self._stored()} Go on with the same command and --skip {self.seen}.")
+            output.say(f"interrupted. {loading.stored()} Go on with the same command and --skip {loading.seen}.")
             raise
         except SoftKVError:
-            if self.seen > self.skip:
-                output.say(f"{self._stored()} Mend what the next line says, and go on with --skip {self.seen}.")
+            if loading.seen > self.skip:
+                output.say(f"{loading.stored()} Mend what the next line says, and go on with --skip {loading.seen}.")
             raise
-        output.say(_told(self.fresh, self.replaced, self.ignored) + (f", skipped {self.bad:,}" if self.bad else ""))
+        done = loading.done()
+        skipped = f", skipped {done.skipped:,}" if done.skipped else ""
+        output.say(_told(done.count - done.replaced, done.replaced, done.ignored) + skipped)
 
     def _announce(self, first: "Sequence[Record]", hinted: list[str]) -> None:
         """Say, before anything is written, what the command does not show and a new store would be needed to undo."""
         from softkv.database.intake import look_like_labels
 
+        source = "stdin" if self.source == "-" else self.source
         if self.items and not self.skip and any(one.key is None for one in first):
             output.say(
                 f"hint: the store has {self.items:,} items, and records without keys are added to them; if an earlier "
-                f"run of {self.source} was stopped, --skip passes over what it stored"
+                f"run of {source} was stopped, --skip passes over what it stored"
             )
         if not first or self.kind or self.wishes["value"]:
             return
         values, self.wishes["value"] = [one.value for one in first], first[0].kind
         if first[0].kind:
             output.say(
-                f"hint: {self.source} is an export of a store, and its values are {first[0].kind}s again; its model "
+                f"hint: {source} is an export of a store, and its values are {first[0].kind}s again; its model "
                 "and what it learned are for `softkv import`"
             )
         elif isinstance(values[0], str) and not hinted and not look_like_labels(values):
@@ -186,75 +171,9 @@ class Adding:
                 "each would have a share"
             )
 
-    def _stored(self) -> str:
-        return f"The first {self.seen:,} records are stored."
 
-    def _add(self, db: Any, batch: "Sequence[Record]", progress: output.Progress | None) -> None:
-        before, seen = self._commit(), self.seen + len(batch)
-        try:
-            self._write(db, batch, progress)
-            self.seen = seen
-        except KeyboardInterrupt:
-            if self._commit() > before:  # it came when the batch was on the disk already
-                self.seen = seen
-            raise
-
-    def _commit(self) -> int:
-        from softkv.storage import Store
-
-        with Store.open(self.path) as store:
-            return store.commit
-
-    def _write(self, db: Any, batch: "Sequence[Record]", progress: output.Progress | None) -> None:
-        good = list(batch)
-        while good:
-            try:
-                added = _added(db, good, self.on_conflict, progress)
-            except DuplicateKey as error:
-                good = self._without_repeated(good, error)
-                continue
-            except InputError as error:
-                lines = f"line {good[0].line}" if len(good) == 1 else f"lines {good[0].line} to {good[-1].line}"
-                error.args = (f"{error} (In {self.source}, {lines}.)",)
-                raise
-            self.fresh += added.count - added.replaced
-            self.replaced += added.replaced
-            self.ignored += added.ignored
-            break
-
-    def _without_repeated(self, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
-        """The records whose keys are new, the others reported; or the refusal of the first of those."""
-        repeated = _repeated(batch, set(error.keys))
-        named = [BadRecord(f"{self.source}:{one.line}: the key {one.key!r} is there already") for one in repeated]
-        if not self.skip_bad:
-            before = self._stored_before(batch) if self.seen == self.skip else 0
-            again = (
-                f", and so are those of the first {before:,} records. If an earlier run stored them, go on with --skip "
-                f"{before}. If not, give"
-                if before > 1
-                else ". Give"
-            )
-            raise BadRecord(f"{named[0]}{again} it another, or use --replace, --ignore or --skip-bad.") from error
-        for bad in named:
-            self.pass_over(bad)
-        places = {id(one) for one in repeated}
-        return [one for one in batch if id(one) not in places]
-
-    def _stored_before(self, first: "Sequence[Record]") -> int:
-        """With how many records the file begins whose keys are in the store; 0 where one without a key hides it."""
-        from softkv.storage import Store
-
-        known: set[str] = set()
-        with Store.open(self.path) as store:
-            for batch in chain([first], self._batches):
-                keys = [one.key for one in batch if one.key is not None]
-                if len(keys) < len(batch):
-                    return 0
-                for key, row in zip(keys, store.find_many(keys), strict=True):
-                    if row < 0 or key in known:
-                        return self.skip + len(known)
-                    known.add(key)
-        return self.skip + len(known)
+def _passed_over(error: BadRecord) -> None:
+    output.say(f"skipped: {in_options(str(error))}")
 
 
 @contextmanager
@@ -274,39 +193,6 @@ def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
             if empty:
                 Store.erase(path)
         raise
-
-
-def _moved_on(moved: output.Progress, seen: int, done: int, _of: int) -> None:
-    moved(seen + done, 0)
-
-
-def _added(db: Any, batch: "Sequence[Record]", on_conflict: str, progress: output.Progress | None) -> Any:
-    return db.add(
-        _column(batch, "key"),
-        [one.value for one in batch],
-        vectors=_column(batch, "vector"),
-        texts=_column(batch, "text"),
-        payloads=_column(batch, "payload"),
-        on_conflict=on_conflict,
-        progress=progress,
-    )
-
-
-def _repeated(batch: "Sequence[Record]", keys: set[str]) -> "list[Record]":
-    """The records whose keys are taken: by the store, or by a record before them in the batch."""
-    counts = Counter(one.key for one in batch)
-    seen: set[str | None] = set()
-    found = []
-    for one in batch:
-        if one.key in keys and (counts[one.key] == 1 or one.key in seen):
-            found.append(one)
-        seen.add(one.key)
-    return found
-
-
-def _column(batch: "Sequence[Record]", name: str) -> list[Any] | None:
-    column = [getattr(one, name) for one in batch]
-    return None if all(entry is None for entry in column) else column
 
 
 def _names(given: str | None) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def _vectors(file: str) -> Any:
     """The vectors in an npy file, or `-` for one on stdin."""
     import numpy as np
 
-    from .reading import records
+    from softkv.files import records
 
     found: list[Any] = [one.vector for one in records(file, format="npy")]
     return np.stack(found) if found else np.empty((0, 0), np.float32)

@@ -10,7 +10,7 @@ import click
 from softkv.errors import BadRecord
 
 if TYPE_CHECKING:
-    from .reading import Record
+    from softkv.files import Record
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -78,7 +78,7 @@ def queries_of(source: str, naming: Naming, kind: str | None) -> tuple[Any, list
     """The queries in a file, texts or vectors, and what they should be answered."""
     import numpy as np
 
-    from .reading import Columns, records
+    from softkv.files import Columns, records
 
     columns = Columns(key=naming.key, text=naming.text, value=naming.value, payload=(), vector=naming.vector)
     found = list(records(source, format=naming.format, columns=columns, kind=kind, encoding=naming.encoding))

@@ -4,9 +4,9 @@ import os
 from typing import Any
 
 import pytest
-from softkv_cli.reading import Record, records
 
 from softkv.errors import BadRecord
+from softkv.files import Record, records
 
 
 def refused(path: str, **options: Any) -> tuple[list[Record], list[str]]:

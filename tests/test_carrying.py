@@ -15,9 +15,9 @@ import pytest
 import softkv
 from softkv import errors
 from softkv.database import LearnedNotCarried, import_from, repair
+from softkv.files.exports import export
+from softkv.files.exports import header as heads
 from softkv.learning import fitting
-from softkv.transfer import export
-from softkv.transfer import header as heads
 
 from .commands import ran
 

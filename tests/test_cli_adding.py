@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softkv_cli import adding
 
 import softkv
+from softkv.database import loading
 
 from .commands import ran
 from .databases import KINDS, values_of, vectors_of
@@ -117,7 +117,7 @@ def test_bad_lines_are_named_or_passed_over(tmp_path: Path) -> None:
 
 def test_an_error_in_the_middle_keeps_what_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batches before are stored, and the message says how to go on; that works."""
-    monkeypatch.setattr("softkv_cli.adding.BATCH", 10)
+    monkeypatch.setattr("softkv.database.loading.BATCH", 10)
     lines = [f"item {number},{number}\n" for number in range(35)]
     (tmp_path / "a.csv").write_text("key,value\n" + "".join(lines[:25]) + "item 25,oops\n" + "".join(lines[26:]))
     arguments = ["add", "-i", tmp_path / "a.csv", "--kind", "number", "--db", tmp_path / "s"]
@@ -136,7 +136,7 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
     """Exit code 130, the batches before are stored, and the message says how to go on."""
     lines = "".join(f"item {number},{number}\n" for number in range(200_000))
     (tmp_path / "lines.csv").write_text("key,value\n" + lines)
-    script = "import softkv_cli.adding as adding; adding.BATCH = 10; from softkv_cli.main import main; main()"
+    script = "import softkv.database.loading as loading; loading.BATCH = 10; from softkv_cli.main import main; main()"
     command = [sys.executable, "-c", script, "add", "-i", str(tmp_path / "lines.csv"), "--db", str(tmp_path / "s")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
@@ -158,7 +158,7 @@ def test_ctrl_c_after_a_commit_counts_what_is_stored(tmp_path: Path, monkeypatch
     """Also when it comes before the command knows of it: --skip would store the batch again, or be refused."""
     lines = "".join(f"item {number},{number}\n" for number in range(35))
     (tmp_path / "a.csv").write_text("key,value\n" + lines)
-    added = adding._added
+    added = loading._added
 
     def then_ctrl_c(db: Any, batch: Any, *given: Any) -> Any:
         found = added(db, batch, *given)
@@ -166,10 +166,10 @@ def test_ctrl_c_after_a_commit_counts_what_is_stored(tmp_path: Path, monkeypatch
             signal.raise_signal(signal.SIGINT)
         return found
 
-    monkeypatch.setattr(adding, "BATCH", 10)
+    monkeypatch.setattr(loading, "BATCH", 10)
     arguments = ["add", "-i", tmp_path / "a.csv", "--db", tmp_path / "s"]
     with monkeypatch.context() as patch:
-        patch.setattr(adding, "_added", then_ctrl_c)
+        patch.setattr(loading, "_added", then_ctrl_c)
         done = ran(*arguments)
     assert done.code == 130
     assert "The first 20 records are stored. Go on with the same command and --skip 20." in done.err
@@ -260,11 +260,11 @@ def test_after_a_kill_the_same_command_says_how_to_go_on(tmp_path: Path) -> None
     (tmp_path / "a.csv").write_text("\n".join(["key,value", *lines]) + "\n")
     arguments = ["add", "-i", str(tmp_path / "a.csv"), "--db", str(tmp_path / "s")]
     killed = (
-        "import os, signal, softkv_cli.adding as adding; adding.BATCH = 10; add = adding.Adding._add\n"
+        "import os, signal, softkv.database.loading as loading; loading.BATCH = 10; add = loading.Loading._add\n"
         "def then_die(self, *given):\n"
         "    add(self, *given)\n"
         "    if self.seen == 20: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "adding.Adding._add = then_die\nfrom softkv_cli.main import main; main()"
+        "loading.Loading._add = then_die\nfrom softkv_cli.main import main; main()"
     )
     assert subprocess.run([sys.executable, "-c", killed, *arguments]).returncode == -signal.SIGKILL
     again = ran(*arguments)
@@ -303,7 +303,7 @@ def test_uneven_columns_are_hinted_at(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n".join(["rooms,space,rent", *lines]) + "\n")
     arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "rooms,space", "--value", "rent", "--skip", 1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("softkv_cli.adding.BATCH", 10)
+        patch.setattr("softkv.database.loading.BATCH", 10)
         done = ran(*arguments, "--db", tmp_path / "s")
     assert done.code == 0
     assert done.err.count("hint: column 1 of the vectors varies") == 1

@@ -1,7 +1,6 @@
 """Records from files: which column means what, what becomes of a cell, and which line an error names."""
 
 import csv
-import doctest
 import gzip
 import io
 import os
@@ -15,12 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow.csv
 import pytest
-import softkv_cli.reading
 from hypothesis import given
 from hypothesis import strategies as st
-from softkv_cli.reading import FIRST_BATCH, Columns, Record, batches, limits, records
 
 from softkv.errors import BadRecord, InputError, KindError
+from softkv.files import FIRST_BATCH, Columns, Record, batches, limits, records
 from softkv.storage import batch as stored
 
 from .records import refused
@@ -107,8 +105,8 @@ def test_columns_are_found_by_name_and_then_by_place(
 @pytest.mark.parametrize(
     ("header", "columns", "said"),
     [
-        ("a,b,c", Columns(), "which column holds the values? Give --value; the columns are 'a', 'b', 'c'"),
-        ("a", Columns(), "which column holds the values? Give --value; the columns are 'a'"),
+        ("a,b,c", Columns(), "which column holds the values? Give value=; the columns are 'a', 'b', 'c'"),
+        ("a", Columns(), "which column holds the values? Give value=; the columns are 'a'"),
         ("a;b", Columns(), "(they seem to be separated by ';'; commas are expected)"),
         ("x,y", Columns(vector=("y",), value=("x",)), None),
         ("y,x", Columns(key="k"), "there is no column 'k'; the columns are 'y', 'x'"),
@@ -247,7 +245,7 @@ def test_a_vector_may_stand_in_one_cell_as_json(table: Any) -> None:
         "films.csv:3: the vector has 1 numbers, but those before it have 2",
         "films.csv:4: not JSON: expecting value at character 1",
         "films.csv:5: NaN is not JSON, and not a finite number",
-        "films.csv:6: the value 3 is a number, but values are vectors (--kind vector)",
+        "films.csv:6: the value 3 is a number, but values are vectors (kind='vector')",
     ]
 
 
@@ -353,7 +351,7 @@ def test_bytes_that_are_not_utf8_name_line_and_byte_and_the_way_out(table: Any) 
     assert said == []
     assert str(error.value) == (
         f"{path}:3: byte 20 (0xe9) is not UTF-8 (invalid continuation byte). Name the encoding that it is in "
-        f"(--encoding windows-1252?), or convert it: iconv -f WINDOWS-1252 -t UTF-8 {path}"
+        f"(encoding='windows-1252'?), or convert it: iconv -f WINDOWS-1252 -t UTF-8 {path}"
     )
     assert content[20] == 0xE9
     assert pairs(path, encoding="cp1252") == [("Alien", 1.0), ("Amélie", 2.0)]
@@ -362,7 +360,7 @@ def test_bytes_that_are_not_utf8_name_line_and_byte_and_the_way_out(table: Any) 
 def test_utf16_is_told_by_its_mark_and_read_when_named(table: Any) -> None:
     """As Excel saves "Unicode text"."""
     path = table("key\tvalue\né\t1\n".encode("utf-16"), "films.tsv")
-    assert "--encoding utf-16?" in error_of(path)
+    assert "encoding='utf-16'?" in error_of(path)
     assert pairs(path, encoding="utf-16") == [("é", 1.0)]
 
 
@@ -469,7 +467,9 @@ def test_what_is_no_file_is_refused(tmp_path: Path, table: Any) -> None:
     assert error_of(str(tmp_path / "folder.csv")) == "folder.csv: is a directory; give a file in it"
     assert error_of(str(tmp_path / "none.csv")) == "none.csv: cannot be opened: No such file or directory"
     assert "cannot be opened" in error_of("a\0b.csv")
-    assert "give --format csv|tsv|jsonl|json|parquet|npy|npz" in error_of(table("key,value", "films.txt"))
+    assert "give format= as one of csv, tsv, jsonl, json, parquet, npy, npz" in error_of(
+        table("key,value", "films.txt")
+    )
 
 
 def test_options_are_checked_before_anything_is_read() -> None:
@@ -534,7 +534,7 @@ def test_blocks_may_end_anywhere(size: int, table: Any, monkeypatch: pytest.Monk
     """Within a character, a line end, a quoted field: the records and their lines are the same."""
     content = '\ufeffkey,value\r\né,"a\r\nb"\r\n\r\n"x""\r",c\r\n日本,\U0001f600\r\r\nlast,d'
     whole = list(records(table(content)))
-    monkeypatch.setattr("softkv_cli.reading.decoding.BLOCK", size)
+    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
     assert list(records(table(content))) == whole
     assert [(record.line, record.key) for record in whole] == [(2, "é"), (5, 'x"\r'), (7, "日本"), (9, "last")]
 
@@ -543,14 +543,9 @@ def test_blocks_may_end_anywhere(size: int, table: Any, monkeypatch: pytest.Monk
 def test_reading_a_table_loads_nothing_heavy(table: Any) -> None:
     """Neither Arrow, which only Parquet needs, nor what only the store needs."""
     script = (
-        "import sys; from softkv_cli.reading import records; list(records(sys.argv[1]));"
+        "import sys; from softkv.files import records; list(records(sys.argv[1]));"
         "print(*({'pyarrow', 'pandas', 'sqlalchemy', 'click'} & set(sys.modules)))"
     )
     path = table("key,value\na,1\n")
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
-
-
-def test_the_example_in_the_docstring_runs() -> None:
-    """It lies outside the folders in which pytest looks for examples."""
-    assert doctest.testmod(softkv_cli.reading) == doctest.TestResults(failed=0, attempted=4)

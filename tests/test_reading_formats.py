@@ -14,9 +14,9 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softkv_cli.reading import Columns, Record, records
 
 from softkv.errors import BadRecord, MissingExtra
+from softkv.files import Columns, Record, records
 from softkv.storage import Store
 
 from .records import error_of, refused
@@ -162,7 +162,7 @@ def test_kind_decides_what_a_value_may_be(table: Any) -> None:
     assert [record.value for record in refused(path, kind="text")[0]] == ["x"]
     assert [record.value.tolist() for record in refused(path, kind="vector")[0]] == [[1]]
     assert refused(path, kind="text")[1][0] == (
-        "films.jsonl:1: the value 3 is a number, but values are texts (--kind text)"
+        "films.jsonl:1: the value 3 is a number, but values are texts (kind='text')"
     )
 
 
@@ -212,7 +212,7 @@ def test_objects_have_no_order_but_two_fields_settle_each_other(table: Any) -> N
     path = table(jsonl({"score": 1, "name": "a"}), "films.jsonl")
     assert [(record.key, record.value) for record in records(path)] == [("a", 1)]
     assert error_of(table(jsonl({"word": "a", "score": 1, "value": 2}), "films.jsonl")) == (
-        "films.jsonl:1: which column holds the keys? Give --key, --text or --vector; there are 'word', 'score', 'value'"
+        "films.jsonl:1: which column holds the keys? Give key=, text= or vector=; there are 'word', 'score', 'value'"
     )
 
 
@@ -263,7 +263,7 @@ def test_a_document_may_map_keys_to_values(table: Any) -> None:
         ("{3: 1}", "1: a name in double quotes is expected"),
         ('{"a": 1,}', "1: a name in double quotes is expected"),
         ("[1,]", "1: not JSON: expecting value at line 1"),
-        ('{"a": 1}\n{"b": 2}', "2: there is more after the end of the document; JSON lines? --format jsonl"),
+        ('{"a": 1}\n{"b": 2}', "2: there is more after the end of the document; JSON lines? format='jsonl'"),
         ("[" * 100_000, "1: JSON that is nested too deep"),
         ('{"a":' * 100_000, "1: JSON that is nested too deep"),
     ],
@@ -280,7 +280,7 @@ def test_a_document_may_be_cut_anywhere(table: Any, size: int, indent: int | Non
     objects = [{"key": f"é{i}", "value": i * 10**i, "payload": {"a": [i, "]}"]}} for i in range(12)]
     path = table(json.dumps(objects, indent=indent), "films.json")
     mapped = table(json.dumps({one["key"]: one["value"] for one in objects}, indent=indent), "map.json")
-    monkeypatch.setattr("softkv_cli.reading.decoding.BLOCK", size)
+    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
     found = list(records(path))
     assert [(record.key, record.value, record.payload) for record in found] == [tuple(one.values()) for one in objects]
     assert [(record.key, record.value) for record in records(mapped)] == [(one.key, one.value) for one in found]
@@ -439,7 +439,7 @@ def test_an_archive_holds_arrays_by_name(arrays: Any) -> None:
     found = [plain(record) for record in records(path, columns=Columns(vector=("K",), value=("V",)))]
     assert found[2] == (3, None, None, [4.5, 5.5], None, [4, 5])
     assert error_of(path).startswith(
-        "films.npz: which column holds the keys? Give --key, --text or --vector; there are 'K', 'V'"
+        "films.npz: which column holds the keys? Give key=, text= or vector=; there are 'K', 'V'"
     )
     assert [plain(record)[5] for record in records(arrays(vectors=vectors))] == vectors.tolist()
     assert "which column holds the values?" in error_of(arrays(vectors=vectors, V=[1, 2, 3], W=[1, 2, 3]))
@@ -458,7 +458,7 @@ def test_an_array_of_the_wrong_kind_is_shown_on_one_line(arrays: Any) -> None:
     path = arrays(keys=["a"], values=np.arange(100.0).reshape(1, 100))
     _, (message,) = refused(path, kind="number")
     assert message.startswith("films.npz: row 1: the value [ 0. 1. 2. ")
-    assert message.endswith("... is a list, but values are numbers (--kind number)")
+    assert message.endswith("... is a list, but values are numbers (kind='number')")
 
 
 @pytest.mark.parametrize(

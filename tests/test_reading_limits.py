@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softkv_cli.reading import Columns, records
 
 from softkv.errors import BadRecord
+from softkv.files import Columns, records
 
 from .records import error_of, refused
 
@@ -58,8 +58,8 @@ def test_a_line_that_is_too_long_is_skipped(
     table: Any, size: int, end: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused, and the lines after it are read and counted as they stand."""
-    monkeypatch.setattr("softkv_cli.reading.lines.LONGEST_RECORD", 300)
-    monkeypatch.setattr("softkv_cli.reading.decoding.BLOCK", size)
+    monkeypatch.setattr("softkv.files.lines.LONGEST_RECORD", 300)
+    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
     if name == "a.csv":
         lines = ["key,value", "a,1", "x" * 1000 + ",2", "b,3", "y" * 2000]
     else:
@@ -102,7 +102,7 @@ def test_a_quote_that_never_closes_is_named_where_it_opens(table: Any, monkeypat
     """At the end of the file, or where the field grows too long; then the lines after it are rows again."""
     content = 'key,value\na,1\n"b,2\nc,3\n'
     assert refused(table(content))[1] == ["films.csv:3: a quote is opened here and never closed"]
-    monkeypatch.setattr("softkv_cli.reading.rows.LONGEST_TEXT", 50)
+    monkeypatch.setattr("softkv.files.rows.LONGEST_TEXT", 50)
     good, said = refused(table(content + "d,4\n" * 20))
     assert said == ["films.csv:3: a field is longer than 50 characters; is a quote not closed?"]
     assert {record.key for record in good} == {"a", "d"}
@@ -111,8 +111,8 @@ def test_a_quote_that_never_closes_is_named_where_it_opens(table: Any, monkeypat
 def test_a_row_of_ever_more_lines_ends_the_reading(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field is short, and yet the row never ends."""
     for module in ("rows", "lines"):
-        monkeypatch.setattr(f"softkv_cli.reading.{module}.LONGEST_RECORD", 1000)
-    monkeypatch.setattr("softkv_cli.reading.decoding.BLOCK", 100)
+        monkeypatch.setattr(f"softkv.files.{module}.LONGEST_RECORD", 1000)
+    monkeypatch.setattr("softkv.files.decoding.BLOCK", 100)
     content = "key,value\na,1\n" + 'b,"\n",' + '"\n",' * 1000
     reading = records(table(content), on_bad=[].append)
     assert next(reading).key == "a"
@@ -229,9 +229,9 @@ def test_a_column_major_matrix_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     """Its rows lie scattered, so it is read whole, and only up to a size."""
     path = str(tmp_path / "v.npy")
     np.save(path, np.asfortranarray(np.ones((100, 3))))
-    monkeypatch.setattr("softkv_cli.reading.arrays.LARGEST_WHOLE", 100 * 3 * 8)
+    monkeypatch.setattr("softkv.files.arrays.LARGEST_WHOLE", 100 * 3 * 8)
     assert len(list(records(path))) == 100
-    monkeypatch.setattr("softkv_cli.reading.arrays.LARGEST_WHOLE", 100 * 3 * 8 - 1)
+    monkeypatch.setattr("softkv.files.arrays.LARGEST_WHOLE", 100 * 3 * 8 - 1)
     assert "it is column-major, so that its rows lie scattered; save numpy.ascontiguousarray of it" in error_of(path)
 
 

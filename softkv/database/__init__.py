@@ -1,15 +1,27 @@
 """The one place where store, embedder and maths meet.
 
-Reading order: intake.py (what `add` was given), columns.py (all items as arrays), carrying.py (what was learned, on its
-way into another store), targets.py and evaluating.py, reader.py (everything that reads; lookups are in softkv/asking),
-summary.py and backend.py, training.py, indexing.py and proposing.py, reembedding.py, upkeep.py, aside.py (what a stop
-leaves beside a path), handle.py (everything that changes; `open`), making.py (a store that takes its place when it is
-done).
+Reading order: intake.py (what `add` was given), loading.py (items of a file), columns.py (all items as arrays),
+carrying.py (what was learned, on its way into another store), targets.py and evaluating.py, reader.py (everything that
+reads; lookups are in softkv/asking), summary.py and backend.py, training.py, indexing.py and proposing.py,
+reembedding.py, upkeep.py, aside.py (what a stop leaves beside a path), handle.py (everything that changes; `open`),
+making.py (a store that takes its place when it is done).
 """
 
 from softkv.database.carrying import LearnedNotCarried, import_from, repair
 from softkv.database.handle import SoftKV, StoreView, open
 from softkv.database.intake import LooksLikeLabels
+from softkv.database.loading import Loaded, RecordsSkipped
 from softkv.database.summary import Info
 
-__all__ = ["Info", "LearnedNotCarried", "LooksLikeLabels", "SoftKV", "StoreView", "import_from", "open", "repair"]
+__all__ = [
+    "Info",
+    "LearnedNotCarried",
+    "Loaded",
+    "LooksLikeLabels",
+    "RecordsSkipped",
+    "SoftKV",
+    "StoreView",
+    "import_from",
+    "open",
+    "repair",
+]

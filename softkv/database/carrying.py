@@ -4,7 +4,7 @@ The metric travels as the bytes of its file, without the numbers of the keys: th
 arrive, and come out as they were. What cannot travel is said, before a file is written, and the settings that do travel
 do not name it, so that the new store answers.
 
-Does not learn (training.py), and knows no format of a file (transfer/).
+Does not learn (training.py), and knows no format of a file (softkv/files).
 """
 
 import os
@@ -21,10 +21,10 @@ from softkv.asking.learned import Learned, read, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
+from softkv.files.exports import export, header, load
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items
 from softkv.storage.index_files import IndexFile
-from softkv.transfer import export, header, load
 
 Path = str | os.PathLike[str]
 Settings = dict[str, Any]

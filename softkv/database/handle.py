@@ -18,6 +18,7 @@ from softkv.asking.profile import Profile, Temperature, checked_temperature
 from softkv.asking.view import Findings, View
 from softkv.database import intake
 from softkv.database.aside import put_back, require_nothing_kept
+from softkv.database.loading import load
 from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
@@ -162,6 +163,8 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
                 on_conflict=on_conflict,
                 settings=batch.profile.settings() if batch.profile != kept else None,
             )
+
+    load = load
 
     def _afresh(self, kept: Profile) -> Profile:
         """Without the temperature by rule: it suited items that are gone."""

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 
 import numpy as np
-from softkv_cli.reading import Columns, Record, records
 
+from softkv.files import Columns, Record, records
 from tests.benchmarks.machine import machine
 
 WIDTH = 384

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from softkv.files.exports import FORMATS, export, load
 from softkv.storage import Store
-from softkv.transfer import FORMATS, export, load
 from tests.benchmarks.machine import machine
 
 

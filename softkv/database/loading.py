@@ -1,0 +1,302 @@
+"""Items of a file on their way into a store, batch by batch: `load`, and what `softkv add -i` does.
+
+A batch is there wholly or not at all, and what was added before an error stays.
+
+Does not read files (softkv/files), and embeds nothing itself (intake.py).
+"""
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from softkv.asking.embedding import Progress
+from softkv.asking.profile import Profile
+from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError, StoreError
+from softkv.storage import Store
+
+if TYPE_CHECKING:
+    from softkv.files import Record
+
+SoftKV: TypeAlias = Any  # that of handle.py, which imports this file: importing it here would close a circle
+
+BATCH = 10_000  # records
+
+Names = str | Sequence[str] | None
+Report = Callable[[BadRecord], None]
+
+
+class RecordsSkipped(UserWarning):
+    """Records of a file that cannot be items were passed over, as was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What became of the records of a file: how many are items now, and how many of these took the place of others."""
+
+    count: int
+    replaced: int = 0
+    ignored: int = 0
+    skipped: int = 0
+
+
+def load(
+    self: SoftKV,
+    path: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    text: str | None = None,
+    value: Names = None,
+    payload: Names = None,
+    vector: Names = None,
+    kind: str | None = None,
+    format: str | None = None,  # noqa: A002 - the word for it
+    encoding: str | None = None,
+    on_conflict: str = "error",
+    skip: int = 0,
+    skip_bad: bool | Report = False,
+    progress: Progress | None = None,
+) -> Loaded:
+    r"""Add the items of a CSV, TSV, JSON lines, JSON, Parquet, npy or npz file, in batches, each wholly or not at all.
+
+    Columns that are not named are guessed by their names. What a line holds that cannot be an item is a BadRecord that
+    names the line; batches before it are stored, and the error says with which `skip` to go on.
+
+    >>> import softkv, tempfile, os
+    >>> folder = tempfile.mkdtemp()
+    >>> with open(os.path.join(folder, "films.csv"), "w") as file:
+    ...     written = file.write("title,stars,year\nUpstream,4.5,1990\nThe Well,3,2004\n")
+    >>> with softkv.open(os.path.join(folder, "films.softkv")) as db:
+    ...     db.load(os.path.join(folder, "films.csv"), key="title", value="stars", payload="year")
+    ...     db["The Well"], db.item("The Well").payload
+    Loaded(count=2, replaced=0, ignored=0, skipped=0)
+    (3.0, {'year': 2004})
+
+    Args:
+        self: The store.
+        path: The file; its ending tells the format, unless `format` does.
+        key: The column of keys.
+        text: The column that is embedded in place of the key.
+        value: The column of values, or several for vectors.
+        payload: Columns to carry along, as one object; of a column `payload`, the object that it holds.
+        vector: The column of key vectors, or several of their numbers; otherwise keys or texts are embedded.
+        kind: What values are, where the store has not decided it: "number", "vector", "label" or "text".
+        format: "csv", "tsv", "jsonl", "json", "parquet", "npy" or "npz".
+        encoding: That of a file of text; otherwise UTF-8.
+        on_conflict: What a key that is there already means: "error", "replace" or "ignore".
+        skip: Pass over the first so many records.
+        skip_bad: Go on after records that cannot be items, and count them; a function is called with the error of each,
+            in the place of one warning about all.
+        progress: Called with (records so far, 0): how many there are is known at the end.
+    """
+    from softkv.files import Columns, records
+
+    self._store.require_writable()
+    columns = Columns(key, text, _names(value), None if payload is None else _names(payload), _names(vector))
+    loading = Loading(_file(path), on_conflict, skip=skip, skip_bad=skip_bad)
+    found = records(
+        loading.source,
+        format=format,
+        columns=columns,
+        kind=kind or self.value_kind,
+        encoding=encoding,
+        on_bad=loading.pass_over if skip_bad else None,
+    )
+    with closing(found):
+        first = loading.begin(found)
+        wanted = kind or self.value_kind or (first[0].kind if first else None)
+        try:
+            with _holding(self, wanted):
+                loading.run(self, progress)
+        except SoftKVError as error:
+            if loading.seen > skip:
+                error.args = (f"{error} ({loading.stored()} Mend this, and go on with skip={loading.seen}.)",)
+            raise
+    loading.warn()
+    return loading.done()
+
+
+class Loading:
+    """The records of a file, and how many of them are in the store so far."""
+
+    def __init__(self, source: str, on_conflict: str, *, skip: int = 0, skip_bad: bool | Report = False) -> None:
+        if type(skip) is not int or skip < 0:
+            raise InputError(f"expected skip as a number of records, 0 or more, got {skip!r}.")
+        self.source, self.seen = source, skip
+        self._on_conflict, self._skip, self._skip_bad = on_conflict, skip, skip_bad
+        self._fresh = self._replaced = self._ignored = self._skipped = 0
+        self._odd = ""  # the first that was passed over
+        self._first: list[Record] = []
+        self._rest: Iterator[list[Record]] = iter(())
+
+    def begin(self, found: "Iterator[Record]") -> "list[Record]":
+        """Read the first batch, before anything is written; it is empty if there is no record."""
+        from softkv.files import batches
+
+        self.seen = sum(1 for _ in islice(found, self._skip))
+        self._rest = batches(found, BATCH)
+        self._first = next(self._rest, [])
+        return self._first
+
+    def run(self, db: SoftKV, progress: Progress | None) -> None:
+        """Add all records; what was added stays whatever happens."""
+        for batch in chain([self._first] if self._first else [], self._rest):
+            self._add(db, batch, progress)
+            if progress is not None:
+                progress(self.seen, 0)
+
+    def pass_over(self, error: BadRecord) -> None:
+        """Count a record that cannot be an item, and report it where that was asked for."""
+        self._skipped += 1
+        self._odd = self._odd or str(error)
+        if callable(self._skip_bad):
+            self._skip_bad(error)
+
+    def warn(self) -> None:
+        """Name the first of the records that were passed over, unless each was reported."""
+        if self._skipped and not callable(self._skip_bad):
+            message = f"{self._skipped:,} records were passed over; the first: {self._odd}"
+            warnings.warn(message, RecordsSkipped, stacklevel=3)
+
+    def stored(self) -> str:
+        """How much of the file is in the store."""
+        return f"The first {self.seen:,} records are stored."
+
+    def done(self) -> Loaded:
+        """What became of the file."""
+        return Loaded(self._fresh + self._replaced, self._replaced, self._ignored, self._skipped)
+
+    def _add(self, db: SoftKV, batch: "Sequence[Record]", progress: Progress | None) -> None:
+        before, seen = _commit(db.path), self.seen + len(batch)
+        try:
+            self._write(db, batch, progress)
+            self.seen = seen
+        except KeyboardInterrupt:
+            if _commit(db.path) > before:  # it came when the batch was on the disk already
+                self.seen = seen
+            raise
+
+    def _write(self, db: SoftKV, batch: "Sequence[Record]", progress: Progress | None) -> None:
+        good = list(batch)
+        while good:
+            try:
+                added = _added(db, good, self._on_conflict, self._within(progress))
+            except DuplicateKey as error:
+                good = self._without_repeated(db.path, good, error)
+                continue
+            except InputError as error:
+                lines = f"line {good[0].line}" if len(good) == 1 else f"lines {good[0].line} to {good[-1].line}"
+                error.args = (f"{error} (In {self._named()}, {lines}.)",)
+                raise
+            self._fresh += added.count - added.replaced
+            self._replaced += added.replaced
+            self._ignored += added.ignored
+            break
+
+    def _within(self, progress: Progress | None) -> Progress | None:
+        """Progress within a batch, which a slow model makes worth seeing."""
+        return None if progress is None else lambda done, _of: progress(self.seen + done, 0)
+
+    def _named(self) -> str:
+        return "stdin" if self.source == "-" else self.source
+
+    def _without_repeated(self, path: str, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
+        """The records whose keys are new, the others reported; or the refusal of the first of those."""
+        repeated = _repeated(batch, set(error.keys))
+        named = [BadRecord(f"{self._named()}:{one.line}: the key {one.key!r} is there already") for one in repeated]
+        if not self._skip_bad:
+            before = self._stored_before(path, batch) if self.seen == self._skip else 0
+            again = (
+                f", and so are those of the first {before:,} records. If an earlier run stored them, go on with "
+                f"skip={before}. If not, give"
+                if before > 1
+                else ". Give"
+            )
+            raise BadRecord(
+                f"{named[0]}{again} it another, or use on_conflict='replace', on_conflict='ignore' or skip_bad=True."
+            ) from error
+        for bad in named:
+            self.pass_over(bad)
+        places = {id(one) for one in repeated}
+        return [one for one in batch if id(one) not in places]
+
+    def _stored_before(self, path: str, first: "Sequence[Record]") -> int:
+        """With how many records the file begins whose keys are in the store; 0 where one without a key hides it."""
+        known: set[str] = set()
+        with Store.open(path) as store:
+            for batch in chain([first], self._rest):
+                keys = [one.key for one in batch if one.key is not None]
+                if len(keys) < len(batch):
+                    return 0
+                for key, row in zip(keys, store.find_many(keys), strict=True):
+                    if row < 0 or key in known:
+                        return self._skip + len(known)
+                    known.add(key)
+        return self._skip + len(known)
+
+
+@contextmanager
+def _holding(db: SoftKV, kind: str | None) -> Iterator[None]:
+    """Let an empty store hold values of a kind, and decide nothing if none of them goes in."""
+    kept = Profile.of(db._store.settings)
+    wanted = kept.wishing(value=kind, compatibility=None, temperature=None, items=len(db))
+    if wanted != kept:
+        db._store.configure(wanted.settings())
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):
+            if wanted != kept and db._store.layout is None:
+                db._store.configure(kept.settings())
+        raise
+
+
+def _commit(path: str) -> int:
+    with Store.open(path) as store:
+        return store.commit
+
+
+def _added(db: SoftKV, batch: "Sequence[Record]", on_conflict: str, progress: Progress | None) -> Any:
+    return db.add(
+        _column(batch, "key"),
+        [one.value for one in batch],
+        vectors=_column(batch, "vector"),
+        texts=_column(batch, "text"),
+        payloads=_column(batch, "payload"),
+        on_conflict=on_conflict,
+        progress=progress,
+    )
+
+
+def _repeated(batch: "Sequence[Record]", keys: set[str]) -> "list[Record]":
+    """The records whose keys are taken: by the store, or by a record before them in the batch."""
+    counts = Counter(one.key for one in batch)
+    seen: set[str | None] = set()
+    found = []
+    for one in batch:
+        if one.key in keys and (counts[one.key] == 1 or one.key in seen):
+            found.append(one)
+        seen.add(one.key)
+    return found
+
+
+def _column(batch: "Sequence[Record]", name: str) -> list[Any] | None:
+    column = [getattr(one, name) for one in batch]
+    return None if all(entry is None for entry in column) else column
+
+
+def _names(given: Names) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given or ())
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"expected the names of columns as texts, got {given!r}.")
+    return names
+
+
+def _file(path: str | os.PathLike[str]) -> str:
+    """The path as a text; "-" is a file of this name, and not stdin."""
+    given = os.fsdecode(path)
+    return os.path.join(os.curdir, given) if given == "-" else given

@@ -1,0 +1,24 @@
+r"""Turn a file, or what stands on stdin, into records, lazily.
+
+Reading order: record.py (what is asked and what comes out), limits.py (how much of a file may be believed),
+source.py (which file, in which format), decoding.py (bytes → text), lines.py (text → lines), roles.py (which column
+means what), cells.py (texts of a table → keys, numbers, vectors, JSON), fields.py (the same for what already has a
+type), then one file per format: rows.py and delimited.py (CSV, TSV), objects.py (JSON lines), document.py (JSON),
+parquet.py, arrays.py (npy, npz) and exported.py (what `softkv export` wrote); reader.py joins them.
+
+Does not embed texts, open a store, or look for keys that stand twice.
+
+>>> import tempfile, os
+>>> path = os.path.join(tempfile.mkdtemp(), "films.csv")
+>>> with open(path, "w") as file:
+...     _ = file.write("title,score\nAlien,8.5\n007,7\n")
+>>> [(record.line, record.key, record.value) for record in records(path)]
+[(2, 'Alien', 8.5), (3, '007', 7.0)]
+"""
+
+from softkv.files.limits import FIRST_BATCH
+from softkv.files.reader import batches, records
+from softkv.files.record import Columns, Record
+from softkv.files.source import FORMATS
+
+__all__ = ["FIRST_BATCH", "FORMATS", "Columns", "Record", "batches", "records"]

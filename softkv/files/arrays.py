@@ -1,0 +1,195 @@
+"""NumPy files: a .npy is a matrix of vectors and nothing else; a .npz holds arrays named by what they are.
+
+keys, texts, values, vectors and payloads (JSON texts), or the arrays that are named as columns would be: all as long as
+another. Rows are read as they are needed, so a header that promises more than there is costs nothing, and neither does
+an archive that unpacks to more than fits in memory. Nothing is ever unpickled.
+"""
+
+import io
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import numpy as np
+
+from softkv.errors import BadRecord
+from softkv.files.fields import Builder
+from softkv.files.limits import BLOCK, LONGEST_RECORD
+from softkv.files.record import Columns, Misfit, Record, Refusals
+from softkv.files.roles import PLURAL, Roles, choose
+from softkv.files.source import Source
+
+LONGEST_HEADER = 10_000  # bytes, as numpy.load has it
+LARGEST_WHOLE = 1 << 30  # bytes of a column-major matrix, whose rows lie scattered over all of it
+LAST_CHARACTER = 0x10FFFF
+BATCH = 4096  # rows
+
+Read = Callable[[int], bytes]
+T = TypeVar("T")
+
+
+def read_matrix(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
+    """The records of a .npy file: vectors without keys and values."""
+    if columns.named():
+        raise source.refusals.fatal(f"a .npy file is one matrix of vectors and has no column {columns.named()[0]!r}")
+    array = _named(source.refusals, None, lambda: _Array("vectors", source.read))
+    if len(array.shape) != 2:
+        raise source.refusals.fatal(
+            f"holds an array of shape {array.shape}; a matrix of one vector per row is expected"
+        )
+    if source.path is not None:
+        _require_size(array, source)
+    roles = Roles(None, None, (), (), None, ("vectors",))
+    yield from _records([array], roles, kind, source.refusals)
+
+
+def read_archive(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
+    """The records of a .npz file."""
+    refusals = source.refusals
+    with ExitStack() as stack:
+        archive = _named(refusals, None, lambda: stack.enter_context(zipfile.ZipFile(source.path or "")))
+        names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        try:
+            roles = choose(names, columns, PLURAL)
+        except Misfit as why:
+            raise refusals.fatal(f"{why} (of an archive, the columns are its arrays)") from None
+        arrays = [_member(archive, name, stack, refusals) for name in roles.used()]
+        yield from _records(arrays, roles, kind, refusals)
+
+
+def _member(archive: zipfile.ZipFile, name: str, stack: ExitStack, refusals: Refusals) -> "_Array":
+    member = _named(refusals, name, lambda: stack.enter_context(archive.open(f"{name}.npy")))
+    return _named(refusals, name, lambda: _Array(name, member.read))
+
+
+class _Array:
+    """An array in a stream: its shape and type from the header, its rows as they are asked for."""
+
+    def __init__(self, name: str, read: Read) -> None:
+        self.name, self._read = name, read
+        self.shape, self.columns_first, self.dtype, self.offset = _header(read)
+        self._require_type()
+        self._whole: Any = None
+        if self.columns_first and len(self.shape) == 2:
+            self._whole = self._column_major()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    def rows(self, begin: int, count: int) -> Any:
+        """The next rows; `begin` is how many were read before."""
+        if self._whole is not None:
+            return self._whole[begin : begin + count]
+        given = self._exactly(count * self.row_bytes)
+        if self.dtype.kind == "U":
+            _require_characters(np.frombuffer(given, self.dtype.str[0] + "u4"))
+        return np.frombuffer(given, self.dtype).reshape(count, *self.shape[1:])
+
+    def require_end(self) -> None:
+        """There is nothing after the last row."""
+        if self._read(1):
+            raise Misfit("there are more bytes than its header says")
+
+    def _require_type(self) -> None:
+        if self.dtype.hasobject:
+            raise Misfit("it holds Python objects, which only unpickling could read; save it with a dtype of its own")
+        if self.dtype.kind not in "fiuU" or (self.dtype.kind != "U" and self.dtype.itemsize > 8):
+            raise Misfit(f"its dtype is {self.dtype}; give real numbers of up to 64 bits, or texts")
+        if len(self.shape) not in (1, 2) or (len(self.shape) == 2 and self.dtype.kind == "U"):
+            raise Misfit(f"its shape is {self.shape}; one row per item is expected")
+        if not 0 < self.row_bytes <= LONGEST_RECORD * 4:
+            raise Misfit(f"its rows have {self.row_bytes:,} bytes; 1 to {LONGEST_RECORD * 4:,} are expected")
+
+    def _column_major(self) -> Any:
+        size = self.shape[0] * self.row_bytes
+        if size > LARGEST_WHOLE:
+            raise Misfit("it is column-major, so that its rows lie scattered; save numpy.ascontiguousarray of it")
+        return np.frombuffer(self._exactly(size), self.dtype).reshape(self.shape, order="F")
+
+    def _exactly(self, size: int) -> bytes:
+        # In pieces, because read(size) may set aside as much as was promised before it finds out what there is.
+        given = io.BytesIO()
+        while given.tell() < size:
+            piece = self._read(min(BLOCK, size - given.tell()))
+            if not piece:
+                raise Misfit("it ends before the last of the rows that its header promises")
+            given.write(piece)
+        return given.getvalue()
+
+
+def _require_characters(codes: Any) -> None:
+    # NumPy makes texts of whatever is there, and Python ends with a SystemError at what is none.
+    if codes.size and codes.max() > LAST_CHARACTER:
+        raise Misfit("it holds numbers that are no characters")
+
+
+def _header(read: Read) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, order and type of the array that follows, and how many bytes the header takes."""
+    start = read(8)
+    if start[:6] != b"\x93NUMPY" or len(start) < 8 or start[6] not in (1, 2):
+        raise Misfit("it is no array of format 1 or 2 as numpy.save writes it")
+    packed = read(2 if start[6] == 1 else 4)
+    form = "<H" if start[6] == 1 else "<I"
+    length = struct.unpack(form, packed)[0] if len(packed) == struct.calcsize(form) else -1
+    if not 0 < length <= LONGEST_HEADER:
+        raise Misfit(f"its header has {length:,} bytes; 1 to {LONGEST_HEADER:,} are expected")
+    parse = np.lib.format.read_array_header_1_0 if start[6] == 1 else np.lib.format.read_array_header_2_0
+    try:
+        shape, columns_first, dtype = parse(io.BytesIO(packed + read(length)))
+    except Exception as error:  # a header is a Python literal: it can be wrong in every way that Python can
+        raise Misfit(f"its header cannot be read: {str(error).splitlines()[0] if str(error) else error!r}") from error
+    if any(size < 0 for size in shape):
+        raise Misfit(f"its shape is {shape}")
+    return shape, columns_first, dtype, len(start) + len(packed) + length
+
+
+def _require_size(array: _Array, source: Source) -> None:
+    expected = array.offset + array.shape[0] * array.row_bytes
+    size = os.stat(source.path or "").st_size
+    if size != expected:
+        raise source.refusals.fatal(f"has {size:,} bytes, but its header promises {expected:,}")
+
+
+def _records(arrays: list[_Array], roles: Roles, kind: str | None, refusals: Refusals) -> Iterator[Record]:
+    lengths = {array.name: array.shape[0] for array in arrays}
+    if len(set(lengths.values())) > 1:
+        raise refusals.fatal(
+            "its arrays differ in length: " + ", ".join(f"{n} {size:,}" for n, size in lengths.items())
+        )
+    build, names, length = Builder(roles, kind, packed=True).record, list(lengths), next(iter(lengths.values()))
+    step = max(1, min(BATCH, *(4 * BLOCK // array.row_bytes for array in arrays)))
+    for begin in range(0, length, step):
+        columns = [_cells(array, begin, min(step, length - begin), refusals) for array in arrays]
+        for row, cells in enumerate(zip(*columns, strict=True), begin + 1):
+            try:
+                yield build(row, dict(zip(names, cells, strict=True)))
+            except Misfit as why:
+                refusals.refuse(row, why)
+    for array in arrays:
+        _named(refusals, array.name, array.require_end)
+
+
+def _cells(array: _Array, begin: int, count: int, refusals: Refusals) -> list[Any]:
+    rows = _named(refusals, array.name, lambda: array.rows(begin, count))
+    if rows.ndim == 2:
+        return list(rows)
+    return list(_named(refusals, array.name, rows.tolist))
+
+
+def _named(refusals: Refusals, name: str | None, work: Callable[[], T]) -> T:
+    """The result of some reading; what goes wrong names the file and the array."""
+    try:
+        return work()
+    except BadRecord:
+        raise
+    # What zipfile raises: KeyError for a member, NotImplementedError for a packing, RuntimeError for a password.
+    except (Misfit, OSError, EOFError, ValueError, LookupError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        what = "" if name is None else f"the array {name!r} "
+        raise refusals.fatal(f"{what}cannot be read: {error}") from error

@@ -1,0 +1,168 @@
+"""A JSON document: a list of objects, or one object that maps keys to values; read element by element.
+
+json.load would hold all of it at once. Here a window moves over the text, and an element that the window cuts off is
+read again from a larger one. A document that is not JSON ends the reading: nothing says where its next element begins.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from softkv.files.decoding import Undecodable, pieces
+from softkv.files.fields import Values, key
+from softkv.files.limits import LONGEST_RECORD
+from softkv.files.lines import ends, too_long
+from softkv.files.notation import DECODER, unreadable
+from softkv.files.objects import Placed, records
+from softkv.files.record import Columns, Misfit, Record, shown
+from softkv.files.source import Source
+
+BLANKS = " \t\r\n"
+LENIENT = json.JSONDecoder()  # finds the end of an element that DECODER refuses
+
+
+def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
+    """The records of a document."""
+    window = _Window(source)
+    opening = window.next()
+    if opening == "[":
+        yield from records(_objects(window), columns, kind, source.refusals)
+    elif opening == "{":
+        if columns.named():
+            why = f"it maps keys to values and has no columns, so no {shown(columns.named()[0])} among them"
+            raise source.refusals.fatal(why, window.line)
+        yield from _mapped(window, source, Values(kind))
+    else:
+        why = "a list of objects is expected, or one object that maps keys to values"
+        raise source.refusals.fatal(f"{why}, not {shown(opening)}" if opening else f"is empty; {why}", window.line)
+    if window.next():
+        raise source.refusals.fatal(
+            "there is more after the end of the document; JSON lines? format='jsonl'", window.line
+        )
+
+
+def _objects(window: "_Window") -> Iterator[Placed]:
+    for line in window.elements("]"):
+        try:
+            yield (line, *window.element())
+        except Misfit as why:
+            yield line, why, 0
+
+
+def _mapped(window: "_Window", source: Source, value: Values) -> Iterator[Record]:
+    for line in window.elements("}"):
+        try:
+            name, element = window.member()
+            found = key(name)
+            yield Record(line, found, None, value(element), None, None)
+        except Misfit as why:
+            source.refusals.refuse(line, why)
+
+
+class _Window:
+    """The part of a text that is looked at, and the line it begins on."""
+
+    def __init__(self, source: Source) -> None:
+        self._refusals, self._pieces = source.refusals, pieces(source)
+        self._text, self._at = "", 0
+        self._ended = False
+        self.line = 1
+
+    def next(self) -> str:
+        """Step over the next character that is not blank, and return it; "" at the end."""
+        found = self._peek()
+        self._step(self._at + len(found))
+        return found
+
+    def elements(self, closing: str) -> Iterator[int]:
+        """The line of each element up to the closing bracket; whoever asks reads the element itself."""
+        if self._peek() == closing:
+            self.next()
+            return
+        while True:
+            self._peek()
+            yield self.line
+            follows = self.next()
+            if follows == closing:
+                return
+            if follows != ",":
+                raise self._fatal(f"a comma or {closing!r} is expected, not {shown(follows) if follows else 'the end'}")
+
+    def member(self) -> tuple[str, Any]:
+        """A name and what it maps to."""
+        if self._peek() != '"':
+            raise self._fatal("a name in double quotes is expected")
+        name = self.element()[0]
+        if self.next() != ":":
+            raise self._fatal(f"a colon is expected after {shown(name)}")
+        return name, self.element()[0]
+
+    def element(self) -> tuple[Any, int]:
+        """The next element, and its length; one that is JSON but not ours is a Misfit, and stepped over."""
+        self._peek()
+        try:
+            element, end = self._decoded(DECODER)
+        except Misfit:
+            self._step(self._decoded(LENIENT)[1])
+            raise
+        length = end - self._at
+        self._step(end)
+        return element, length
+
+    def _decoded(self, decoder: json.JSONDecoder) -> tuple[Any, int]:
+        while True:
+            error: Exception | None = None
+            try:
+                element, end = decoder.raw_decode(self._text, self._at)
+            except (ValueError, RecursionError) as raised:
+                error = raised
+            # Subtle: a number that ends where the window does may go on behind it.
+            if error is None and (end < len(self._text) or not self._more()):
+                return element, end
+            if isinstance(error, RecursionError) or (error is not None and not self._more()):
+                raise self._fatal(self._unreadable(error)) from error
+
+    def _unreadable(self, error: Exception) -> str:
+        if len(self._text) - self._at > LONGEST_RECORD:
+            return too_long("element")
+        if isinstance(error, json.JSONDecodeError):
+            return f"not JSON: {error.msg.lower()} at line {self.line + ends(self._text[self._at : error.pos])}"
+        return unreadable(error)
+
+    def _peek(self) -> str:
+        while True:
+            rest = len(self._text)
+            at = self._at
+            while at < rest and self._text[at] in BLANKS:
+                at += 1
+            self._step(at)
+            if at < rest or not self._more():
+                return self._text[at : at + 1]
+
+    def _step(self, at: int) -> None:
+        self.line += self._text.count("\n", self._at, at)
+        self._at = at
+
+    def _more(self) -> bool:
+        """Widen the window, at least twofold; False at the end, or when it is too wide."""
+        wanted = 2 * (len(self._text) - self._at)
+        parts = [self._text[self._at :]]
+        if wanted > 2 * LONGEST_RECORD or self._ended:
+            return False
+        while not self._ended and sum(map(len, parts)) <= wanted:
+            parts.append(self._piece())
+        grown = sum(map(len, parts[1:])) > 0
+        self._text, self._at = "".join(parts), 0
+        return grown
+
+    def _piece(self) -> str:
+        try:
+            piece = next(self._pieces, None)
+        except Undecodable as why:
+            line = self.line + ends(self._text[self._at :])
+            raise self._refusals.fatal(why, line) from why.__cause__
+        self._ended = piece is None
+        return piece or ""
+
+    def _fatal(self, why: str) -> Exception:
+        return self._refusals.fatal(why, self.line)

@@ -1,0 +1,40 @@
+"""Write a store to one file."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from softkv.files.exports import disk
+from softkv.files.exports.formats import format_of
+from softkv.files.exports.header import Header
+from softkv.storage import Snapshot
+
+
+def export(
+    snapshot: Snapshot,
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - the word for it
+    force: bool = False,
+    settings: dict[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write all live items and the settings of a snapshot to a new file; returns how many items.
+
+    The format is that of the suffix (.jsonl, .parquet, .npz) or the one named. The file appears when it is whole and
+    on the disk; what fails leaves nothing. A file that is there already is replaced only with `force`. `settings` are
+    written in the place of those of the snapshot, and `files` along with them: named bytes, which a load puts into its
+    store as index files. Index files of the store are not looked for. `progress` is called with the items done and all
+    there are.
+    """
+    target = disk.place(path)
+    chosen, header = format_of(target, format), Header.of(snapshot, settings, files or {})
+    disk.require_free(target, store=snapshot.path, force=force)
+    with disk.written(target, force=force) as file:
+        chosen.write(file, snapshot, header, progress or _silent)
+    return len(snapshot)
+
+
+def _silent(done: int, total: int) -> None:
+    """No-op progress callback."""

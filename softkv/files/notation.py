@@ -1,0 +1,80 @@
+"""JSON, written short and read strictly.
+
+Strictly: Python's own reader takes NaN and Infinity, which are not JSON, and lets the last of two equal names win.
+
+Does not know what the values mean.
+"""
+
+import json
+from typing import Any, NoReturn
+
+import numpy as np
+
+from softkv.files.record import Misfit, shown
+
+NAMES = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    np.ndarray: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def written(value: Any) -> str:
+    """A value as JSON, without a blank and without an escape that is not needed."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def parsed(text: str) -> Any:
+    """The value that a JSON text stands for; a Misfit says what is wrong with the text."""
+    text = text.strip(" \t\r\n")
+    try:
+        value, end = DECODER.raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        raise Misfit(unreadable(error)) from error
+    if end < len(text):
+        raise Misfit(f"there is more after the JSON value: {shown(text[end:])} at character {end + 1}")
+    return value
+
+
+def unreadable(error: Exception) -> str:
+    """Why a JSON text cannot be read."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg.lower()} at character {error.pos + 1}"
+    if isinstance(error, RecursionError):
+        return "JSON that is nested too deep"
+    return "JSON with a number of too many digits"
+
+
+def holds_more(text: str, most: int) -> bool:
+    """Whether a JSON text holds more values than these, about: a few bytes each, but tens or hundreds in memory."""
+    bare = text.replace("\\\\", "").replace('\\"', "")
+    if bare.count('"') > 2 * most:
+        return True
+    outside = "".join(bare.split('"')[::2])
+    return sum(map(outside.count, ",[{")) > most
+
+
+def kind_of(value: Any) -> str:
+    """What a value is called in JSON, for messages."""
+    return NAMES.get(type(value), f"of type {type(value).__name__}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Misfit(f"the name {shown(twice)} stands twice in one object")
+    return made
+
+
+def _constant(name: str) -> NoReturn:
+    raise Misfit(f"{name} is not JSON, and not a finite number")
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant)

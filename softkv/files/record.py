@@ -1,0 +1,88 @@
+"""What is asked of a reader and what it gives: columns, records, and the refusal of a bad one.
+
+Does not read anything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import BadRecord
+
+LINES, ROWS = "{}:{}", "{}: row {}"  # how places are written: of lines of a text, of rows of a table
+
+Vector = list[float] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that were asked for by name; None and () leave it to the reader to guess."""
+
+    key: str | None = None
+    text: str | None = None
+    value: tuple[str, ...] = ()
+    payload: tuple[str, ...] | None = None
+    vector: tuple[str, ...] = ()
+
+    def named(self) -> tuple[str, ...]:
+        """All names that were given."""
+        single = tuple(name for name in (self.key, self.text) if name is not None)
+        return (*single, *self.value, *(self.payload or ()), *self.vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One item as a file gives it; `line` is the line it begins on, or its row in a file without lines, from 1."""
+
+    line: int
+    key: str | None
+    text: str | None
+    value: Any
+    payload: Any
+    vector: Vector | None
+    kind: str | None = None  # what the file says that its values are
+
+
+class Misfit(Exception):
+    """Why something cannot be what it should; whoever knows the line turns it into a BadRecord."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Names the place of what is refused: raises, or reports it where the caller wants to go on."""
+
+    name: str
+    on_bad: Callable[[BadRecord], None] | None = None
+    form: str = LINES
+
+    def place(self, line: int | None = None) -> str:
+        """The file, and the line or row in it."""
+        if line is None:
+            return self.name
+        return self.form.format(self.name, line)
+
+    def refuse(self, line: int, why: object) -> None:
+        """Refuse one record; reading goes on if there is someone to report it to."""
+        bad = BadRecord(f"{self.place(line)}: {why}")
+        if self.on_bad is None:
+            raise bad
+        self.on_bad(bad)
+
+    def fatal(self, why: object, line: int | None = None) -> BadRecord:
+        """The error for a file that cannot be read any further, whoever listens."""
+        return BadRecord(f"{self.place(line)}: {why}")
+
+
+def shown(text: object) -> str:
+    """A cell as it stands in a message: quoted, and cut short when it is long."""
+    quoted = repr(text[:60]) if isinstance(text, str) else " ".join(str(text).split())
+    return quoted if len(quoted) <= 60 else quoted[:57] + "..."
+
+
+def listed(names: "list[str] | tuple[str, ...]") -> str:
+    """Names of columns as they stand in a message; the first 20 of many."""
+    some = ", ".join(shown(name) for name in names[:20])
+    return some + (f" and {len(names) - 20} more" if len(names) > 20 else "")
