@@ -27,16 +27,50 @@ def get(keys: tuple[str, ...], path: str, form: str | None) -> None:
 
 
 @click.command(epilog=options.example('softkv delete "The Alchemist" --db films.softkv'))
-@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.argument("keys", nargs=-1, metavar="[KEY...]")
 @options.database
+@options.where
 @options.wait
-def delete(keys: tuple[str, ...], path: str, wait: float) -> None:
-    """Delete the items with these keys, all of them or none; `-` reads keys from stdin."""
+def delete(keys: tuple[str, ...], path: str, where: Any, wait: float) -> None:
+    """Delete the items with these keys, or those that --where matches, all of them or none.
+
+    `-` reads keys from stdin.
+    """
     import softkv
 
+    named = _named(keys, where)
     with softkv.open(path, "w", wait=wait) as db:
-        count = db.delete(list(output.expanded(keys)))
+        count = db.delete(named, where=where)
     output.say(f"deleted {count:,}")
+
+
+@click.command("set", epilog=options.example('softkv set "A map." "The Alchemist" --db films.softkv'))
+@click.argument("value")
+@click.argument("keys", nargs=-1, metavar="[KEY...]")
+@options.database
+@options.where
+@options.wait
+def set_(value: str, keys: tuple[str, ...], path: str, where: Any, wait: float) -> None:
+    """Give the items with these keys, or those that --where matches, another value, all of them or none."""
+    import softkv
+
+    named = _named(keys, where)
+    with softkv.open(path, "w", wait=wait) as db:
+        given: Any = value
+        if db.value_kind in ("number", "vector"):
+            numbers = options.numbers_of(value)
+            given = numbers[0] if db.value_kind == "number" and len(numbers) == 1 else numbers
+        found = (
+            db.set_values(where=where, values=given) if named is None else db.set_values(named, [given] * len(named))
+        )
+    output.say(f"changed {found.count:,}")
+
+
+def _named(keys: tuple[str, ...], where: Any) -> list[str] | None:
+    """The keys that were named; None where a filter stands instead."""
+    if bool(keys) == (where is not None):
+        raise click.UsageError("give keys, or --where; one of the two")
+    return list(output.expanded(keys)) if keys else None
 
 
 @click.command("list", epilog=options.example("softkv list --db films.softkv --limit 3"))

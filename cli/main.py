@@ -48,6 +48,7 @@ for command in (
     asking.compare,
     dictionary.get,
     dictionary.delete,
+    dictionary.set_,
     dictionary.list_,
     dictionary.info,
     dictionary.path_,

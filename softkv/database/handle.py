@@ -5,7 +5,7 @@ What changes a store is here; what reads it is reader.py. A handle may be shared
 
 import os
 import threading
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -171,10 +171,18 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         self._findings.forget()
         return replace(kept, temperature=kept.chosen_temperature)
 
-    def set_values(self, keys: Sequence[str], values: Any, *, expected: Any = None) -> Added:
+    def set_values(
+        self,
+        keys: Sequence[str] | None = None,
+        values: Any = None,
+        *,
+        where: Mapping[str, Any] | None = None,
+        expected: Any = None,
+    ) -> Added:
         """Give items other values, all of them or none. What they are compared by, their texts and payloads stay.
 
-        Where `expected` is given, only if these are the values that the items have by now.
+        Instead of keys, `where` names the items that match a filter, and `values` is one value for all of them. Where
+        `expected` is given, only if these are the values that the items have by now.
 
         >>> import softkv, tempfile, os
         >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
@@ -186,6 +194,17 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         """
         self._store.require_writable()
         with self._changing:
+            if where is not None:
+                keys = self._matching(keys, where)
+                if not keys:
+                    return Added(self._store.rows, 0, 0)
+                nameless = [key for key in keys if key.startswith("#")]
+                if nameless:
+                    raise KeyTextError(
+                        f"item {nameless[0]} has no key ({len(nameless)} of {len(keys)} that match have none), and "
+                        "only items with keys are given other values. Delete it, and add it with a key."
+                    )
+                values = [values] * len(keys)
             what = intake.given(keys, values, None, None, None)
             kept = self._items_with(what.keys or [])
             if expected is not None:
@@ -219,11 +238,26 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
     def __delitem__(self, key: str) -> None:
         self.delete([key])
 
-    def delete(self, keys: str | Iterable[str]) -> int:
-        """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
-        names = [keys] if isinstance(keys, str) else list(keys)
+    def delete(self, keys: str | Iterable[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
+        """Delete the items with these keys or `#<number>`s, or those that match a filter; returns how many.
+
+        All of them or none.
+        """
+        self._store.require_writable()
         with self._changing:
-            return self._store.delete(names)
+            if where is not None:
+                keys = self._matching(keys, where)
+            if keys is None:
+                raise InputError("expected keys, or a filter as where=, got neither. `clear` deletes all items.")
+            return self._store.delete([keys] if isinstance(keys, str) else list(keys))
+
+    def _matching(self, keys: object, where: Mapping[str, Any]) -> list[str]:
+        """The names of the items that match a filter, in the order of the store."""
+        if keys is not None:
+            raise InputError("expected keys or where=, got both. Give one of them.")
+        if not where:
+            raise InputError("where={} matches all items; expected a filter that asks something. `clear` deletes all.")
+        return [item.name for item in self.select(where)]
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove an item and return its value, or the default, if there is no such item and a default is given."""

@@ -27,6 +27,7 @@ MOST_IN_SQL = 16  # tests of fields; from here on Python is as fast, and SQLite 
 _NEAR = 1e-13  # relative; far more than a float of SQLite is ever off
 _TINY = 1e-300  # the same near zero, where floats lose digits
 
+VALUE = "$value"  # the value of an item, as if it were a field of its payload: no field has such a name
 ORDERS: dict[str, Callable[[Any, Any], Any]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,

@@ -8,6 +8,8 @@ All entries of a dict must hold. A plain name is that of a field of the payload.
     {"$gte": 2000, "$lt": 2010}       operators, all of which must hold
     {"born": {"$lt": 1900}}           a filter on the fields of an object, for a dict without operators
 
+{"$value": ...} is about the value of an item, a number, label or text, and takes what a field takes.
+
 Operators on a field: $eq $ne $gt $gte $lt $lte $in $nin $exists, and $not before operators, a value or a nested filter.
 On whole filters: $and and $or with a list of them, $not with one.
 
@@ -34,6 +36,7 @@ from softkv.errors import FilterError
 from softkv.storage.batch import shown
 from softkv.storage.conditions import (
     ORDERS,
+    VALUE,
     AnObject,
     Condition,
     Field,
@@ -50,7 +53,7 @@ from softkv.storage.conditions import (
 DEEPEST_FILTER = 64
 MOST_CONDITIONS = 1_000
 MOST_MEMBERS = 10_000
-ON_FILTERS = ("$and", "$or", "$not")
+ON_FILTERS = ("$and", "$or", "$not", VALUE)
 ON_FIELDS = ("$eq", "$ne", *ORDERS, "$in", "$nin", "$exists", "$not")
 
 Scalar = str | Number | bool | None
@@ -84,11 +87,20 @@ class _Reader:
             raise _unknown(name, at, ON_FILTERS, "on whole filters", ON_FIELDS, "beside the name of a field")
         if name == "$not":
             return Not(self.whole(operand, at, level))
+        if name == VALUE:
+            return self._value(operand, at, level)
         if not isinstance(operand, (list, tuple)) or not operand:
             got = "an empty one" if isinstance(operand, (list, tuple)) else _described(operand)
             raise _refusal(at, "a list of filters", got, f'Write {{"{name}": [{{...}}, {{...}}]}}.')
         parts = [self.whole(one, f"{at}[{position}]", level) for position, one in enumerate(operand)]
         return all_of(parts) if name == "$and" else Some(tuple(parts))
+
+    def _value(self, given: Any, at: str, level: int) -> Condition:
+        """What stands beside $value: a value, or operators; it has no fields."""
+        names = [name for name in given if not str(name).startswith("$")] if isinstance(given, Mapping) else []
+        if isinstance(given, Mapping) and (names or not given):
+            raise _refusal(at, "a value or operators", "a dict without operators", 'Write {"$value": {"$gt": 3}}.')
+        return self._field(given, (VALUE,), at, level)
 
     def _field(self, given: Any, path: Path, at: str, level: int) -> Condition:
         """What stands beside the name of a field: a value, operators, or a filter on its own fields."""

@@ -9,7 +9,7 @@ Writes nothing.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,10 @@ from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
 from softkv.storage.loading import loaded, loaded_settings, require_rows
 from softkv.storage.roster import Entry, Roster
 
+if TYPE_CHECKING:
+    from softkv.storage.conditions import Test
+
+AT_ONCE = 10_000  # items that are read together
 Value = float | str | npt.NDArray[np.float32]
 
 
@@ -188,12 +192,32 @@ class Snapshot:
         The first filter compares all rows with their checksums. Answers are remembered, also from commit to commit.
         """
         from softkv.storage.filters import condition_of  # see searching.py
+        from softkv.storage.valued import meeting
 
         condition = condition_of(where)
         self._require_open()
         if self._generation is None or not where:
             return self.live.copy()
-        return self._generation.matches.of(condition, self.rows) & self.live
+        matches = self._generation.matches
+        return meeting(condition, lambda part: matches.of(part, self.rows), self._passing) & self.live
+
+    def _passing(self, test: "Test") -> Mask:
+        """For each row, whether its value passes a test; dead rows may be either."""
+        from softkv.storage.valued import of_each, of_numbers, refused
+
+        kind, everyone = self._opened().layout.kind, np.arange(self.rows)
+        if kind is ValueKind.NUMBER:
+            return of_numbers(test, self.values(everyone))
+        if kind is ValueKind.LABEL:
+            codes: Rows = self.values(everyone)
+            return np.take(of_each(test, self.labels()), codes)
+        if kind is ValueKind.VECTOR:
+            raise refused()
+        found, live = np.zeros(self.rows, np.bool_), np.flatnonzero(self.live)
+        for start in range(0, len(live), AT_ONCE):
+            some = live[start : start + AT_ONCE]
+            found[some] = of_each(test, [item.value for item in self.items(some)])
+        return found
 
     def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
         """The key vectors of these rows, in this order."""
