@@ -402,10 +402,10 @@ def test_a_target_that_cannot_be_is_refused(tmp_path: Path, fruit: Store) -> Non
             export(snapshot, tmp_path / "nowhere" / "out.jsonl")
         with pytest.raises(InputError, match="NUL"):
             export(snapshot, str(tmp_path / "a\0b.jsonl"))
-        with pytest.raises(InputError, match="format= as one of jsonl, parquet, npz"):
+        with pytest.raises(InputError, match="format= as one of jsonl, parquet, npz, csv"):
             export(snapshot, tmp_path / "out.txt")
-        with pytest.raises(InputError, match="use one of jsonl, parquet, npz"):
-            export(snapshot, tmp_path / "out.txt", format="csv")
+        with pytest.raises(InputError, match="use one of jsonl, parquet, npz, csv"):
+            export(snapshot, tmp_path / "out.txt", format="xls")
     assert [path.name for path in tmp_path.iterdir()] == ["fruit.softkv"]
 
 

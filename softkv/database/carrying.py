@@ -22,6 +22,7 @@ from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
 from softkv.files.exports import export, header, load
+from softkv.files.exports.formats import TABLE
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items
 from softkv.storage.index_files import IndexFile
@@ -43,7 +44,9 @@ def export_to(view: View, path: Path, *, force: bool, progress: Progress | None)
         # One by rule is found on a sample of rows, which lie elsewhere in another store: it would not be found again.
         profile = replace(profile, temperature=view.temperature(profile.compatibility))
     settings, name = profile.settings(), profile.projection
-    if name is not None:
+    if name is not None and os.fsdecode(path).lower().endswith(TABLE):
+        _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
+    elif name is not None:
         try:
             files[name] = _packed(snapshot, name)
         except IndexDamaged as error:
