@@ -1,5 +1,7 @@
 """The whole store as one file, and back: `export` and `import`."""
 
+import shlex
+
 import click
 
 from . import options, output
@@ -11,12 +13,26 @@ from . import options, output
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @options.progress_off
 def export(file: str, path: str, force: bool, no_progress: bool) -> None:
-    """Write everything in a store to FILE: .jsonl, .parquet or .npz."""
+    """Write everything in a store to FILE: .jsonl, .parquet or .npz; or the items alone, to .csv."""
     import softkv
 
     with softkv.open(path, "r") as db, output.progress("exporting", quiet=no_progress) as moved, output.hints():
         count = db.export(file, force=force, progress=moved)
+        kind = db.value_kind
     output.say(f"exported {count:,} items to {file}")
+    if file.lower().endswith(".csv"):
+        output.say(f"hint: a table holds items alone; {_reading(file, kind)} reads them into a store")
+
+
+def _reading(file: str, kind: str | None) -> str:
+    """The command that reads the same items from a table that was exported."""
+    from softkv.files.exports.delimited import options
+
+    with open(file, encoding="utf-8") as table:
+        named = options(table.readline().strip().split(","), kind)
+    return (
+        " ".join(["`softkv add -i", shlex.quote(file), *(f"--{name} {given}" for name, given in named.items())]) + "`"
+    )
 
 
 @click.command("import", epilog=options.example("softkv import films.jsonl --db copy.softkv"))

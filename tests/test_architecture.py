@@ -170,6 +170,14 @@ def test_importing_softkv_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
+def test_a_store_is_asked_without_the_formats_of_files() -> None:
+    """They are loaded by those who read or write a file."""
+    script = "import sys, softkv.database; print(*[name for name in sys.modules if name.startswith('softkv.files')])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
+
+
+@pytest.mark.slow
 def test_the_help_of_the_command_loads_nothing_heavy() -> None:
     """`softkv --help` loads none of them either."""
     statement = "import softkv_cli.main as m\ntry: m.softkv(['--help'])\nexcept SystemExit: pass\nprint()"

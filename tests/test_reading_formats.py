@@ -384,7 +384,7 @@ def test_parquet_without_pyarrow_names_the_extra(parquet: Any, monkeypatch: pyte
 def test_what_is_no_parquet_is_refused(parquet: Any, table: Any) -> None:
     """Nonsense, a file cut short, a file with damage in it: never an error of another library."""
     for content in (b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1"):
-        assert error_of(table(content, "a.parquet")).startswith("a.parquet: cannot be read as Parquet: ")
+        assert error_of(table(content, "a.parquet")).startswith("a.parquet: this is no sound Parquet file (")
     path = Path(parquet({"key": [f"key {i}" for i in range(500)], "value": list(range(500))}, compression="gzip"))
     content = path.read_bytes()
     rng = np.random.default_rng(3)

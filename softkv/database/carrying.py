@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from softkv.asking.learned import Learned, read, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
-from softkv.files.exports import export, header, load
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items
 from softkv.storage.index_files import IndexFile
+
+if TYPE_CHECKING:  # formats are loaded by those who export and import
+    from softkv.files.exports.header import Header
 
 Path = str | os.PathLike[str]
 Settings = dict[str, Any]
@@ -38,12 +40,17 @@ class LearnedNotCarried(UserWarning):
 
 def export_to(view: View, path: Path, *, force: bool, progress: Progress | None) -> int:
     """Write all of a store to one file, with its temperature and what it has learned; returns how many items."""
+    from softkv.files.exports import export
+    from softkv.files.exports.formats import TABLE
+
     snapshot, profile, files = view.snapshot, view.profile, dict[str, bytes]()
     if len(snapshot) and profile.compatibility is not None:
         # One by rule is found on a sample of rows, which lie elsewhere in another store: it would not be found again.
         profile = replace(profile, temperature=view.temperature(profile.compatibility))
     settings, name = profile.settings(), profile.projection
-    if name is not None:
+    if name is not None and os.fsdecode(path).lower().endswith(TABLE):
+        _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
+    elif name is not None:
         try:
             files[name] = _packed(snapshot, name)
         except IndexDamaged as error:
@@ -54,20 +61,24 @@ def export_to(view: View, path: Path, *, force: bool, progress: Progress | None)
 
 def _packed(snapshot: Snapshot, name: str) -> bytes:
     """The metric as it travels, or an error that says why it cannot."""
+    from softkv.files.exports.header import MOST_CARRIED
+
     if not len(snapshot):
         raise IndexDamaged(EMPTY)
     packed = b"".join(read(snapshot, name).without_numbers().encoded())
-    if len(packed) > header.MOST_CARRIED:
-        most = f"a file takes {header.MOST_CARRIED:,}"
+    if len(packed) > MOST_CARRIED:
+        most = f"a file takes {MOST_CARRIED:,}"
         raise IndexDamaged(f"it has {len(packed):,} bytes, and {most}. Fit with a lower rank.")
     return packed
 
 
 def import_from(file: Path, path: Path, *, progress: Progress | None = None) -> int:
     """Make a new store of what `export` wrote; returns how many items it has. A failure leaves no store behind."""
+    from softkv.files.exports import load
+
     arrived: list[tuple[Settings, Learned]] = []
 
-    def accept(head: header.Header) -> header.Header:
+    def accept(head: "Header") -> "Header":
         learned = _learned_in(head, os.fspath(file))
         if learned is not None:
             arrived.append((head.settings, learned))
@@ -88,7 +99,7 @@ def import_from(file: Path, path: Path, *, progress: Progress | None = None) -> 
             raise
 
 
-def _learned_in(head: header.Header, file: str) -> Learned | None:
+def _learned_in(head: "Header", file: str) -> Learned | None:
     """What an export holds of what its store had learned; refused when that cannot be about its items."""
     try:
         name = Profile.of(head.settings).projection

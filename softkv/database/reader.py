@@ -105,7 +105,10 @@ class Reader(Asker, Mapping[str, Value]):
         force: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
-        """Write everything to one .jsonl, .parquet or .npz file for `softkv import`; returns how many items."""
+        """Write everything to one .jsonl, .parquet or .npz file for `softkv import`; returns how many items.
+
+        A .csv file holds the items alone, for spreadsheets and for `load`.
+        """
         return export_to(self._view(), path, force=force, progress=progress)
 
 

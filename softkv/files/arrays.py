@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from softkv.errors import BadRecord
+from softkv.files.archive import archive_in
 from softkv.files.fields import Builder
 from softkv.files.limits import BLOCK, LONGEST_RECORD
 from softkv.files.record import Columns, Misfit, Record, Refusals
@@ -37,7 +38,7 @@ def read_matrix(source: Source, columns: Columns, kind: str | None) -> Iterator[
     """The records of a .npy file: vectors without keys and values."""
     if columns.named():
         raise source.refusals.fatal(f"a .npy file is one matrix of vectors and has no column {columns.named()[0]!r}")
-    array = _named(source.refusals, None, lambda: _Array("vectors", source.read))
+    array = _named(source.refusals, None, lambda: Array("vectors", source.read))
     if len(array.shape) != 2:
         raise source.refusals.fatal(
             f"holds an array of shape {array.shape}; a matrix of one vector per row is expected"
@@ -52,7 +53,8 @@ def read_archive(source: Source, columns: Columns, kind: str | None) -> Iterator
     """The records of a .npz file."""
     refusals = source.refusals
     with ExitStack() as stack:
-        archive = _named(refusals, None, lambda: stack.enter_context(zipfile.ZipFile(source.path or "")))
+        file = stack.enter_context(open(source.path or "", "rb"))
+        archive = _named(refusals, None, lambda: stack.enter_context(archive_in(file)))
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         try:
             roles = choose(names, columns, PLURAL)
@@ -62,21 +64,24 @@ def read_archive(source: Source, columns: Columns, kind: str | None) -> Iterator
         yield from _records(arrays, roles, kind, refusals)
 
 
-def _member(archive: zipfile.ZipFile, name: str, stack: ExitStack, refusals: Refusals) -> "_Array":
+def _member(archive: zipfile.ZipFile, name: str, stack: ExitStack, refusals: Refusals) -> "Array":
     member = _named(refusals, name, lambda: stack.enter_context(archive.open(f"{name}.npy")))
-    return _named(refusals, name, lambda: _Array(name, member.read))
+    return _named(refusals, name, lambda: Array(name, member.read))
 
 
-class _Array:
+class Array:
     """An array in a stream: its shape and type from the header, its rows as they are asked for."""
 
     def __init__(self, name: str, read: Read) -> None:
         self.name, self._read = name, read
         self.shape, self.columns_first, self.dtype, self.offset = _header(read)
         self._require_type()
-        self._whole: Any = None
-        if self.columns_first and len(self.shape) == 2:
-            self._whole = self._column_major()
+        self._whole: Any = None  # of a column-major matrix
+
+    @property
+    def size(self) -> int:
+        """Bytes of the array and its header."""
+        return self.offset + self.shape[0] * self.row_bytes
 
     @property
     def row_bytes(self) -> int:
@@ -85,7 +90,8 @@ class _Array:
 
     def rows(self, begin: int, count: int) -> Any:
         """The next rows; `begin` is how many were read before."""
-        if self._whole is not None:
+        if self.columns_first and len(self.shape) == 2:
+            self._whole = self._column_major() if self._whole is None else self._whole
             return self._whole[begin : begin + count]
         given = self._exactly(count * self.row_bytes)
         if self.dtype.kind == "U":
@@ -150,14 +156,13 @@ def _header(read: Read) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     return shape, columns_first, dtype, len(start) + len(packed) + length
 
 
-def _require_size(array: _Array, source: Source) -> None:
-    expected = array.offset + array.shape[0] * array.row_bytes
+def _require_size(array: Array, source: Source) -> None:
     size = os.stat(source.path or "").st_size
-    if size != expected:
-        raise source.refusals.fatal(f"has {size:,} bytes, but its header promises {expected:,}")
+    if size != array.size:
+        raise source.refusals.fatal(f"has {size:,} bytes, but its header promises {array.size:,}")
 
 
-def _records(arrays: list[_Array], roles: Roles, kind: str | None, refusals: Refusals) -> Iterator[Record]:
+def _records(arrays: list[Array], roles: Roles, kind: str | None, refusals: Refusals) -> Iterator[Record]:
     lengths = {array.name: array.shape[0] for array in arrays}
     if len(set(lengths.values())) > 1:
         raise refusals.fatal(
@@ -176,7 +181,7 @@ def _records(arrays: list[_Array], roles: Roles, kind: str | None, refusals: Ref
         _named(refusals, array.name, array.require_end)
 
 
-def _cells(array: _Array, begin: int, count: int, refusals: Refusals) -> list[Any]:
+def _cells(array: Array, begin: int, count: int, refusals: Refusals) -> list[Any]:
     rows = _named(refusals, array.name, lambda: array.rows(begin, count))
     if rows.ndim == 2:
         return list(rows)

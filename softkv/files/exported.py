@@ -4,10 +4,10 @@ A text that was embedded is embedded again by the store that takes it; an item w
 header says of the store, beyond the kind of its values, is for `softkv import`.
 """
 
-import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from softkv.files.archive import archive_in
 from softkv.files.record import Columns, Record
 from softkv.files.source import Source
 
@@ -22,7 +22,7 @@ def is_export(source: Source) -> bool:
         if source.format == "npz":
             from softkv.files.exports.npz import HEADER
 
-            with zipfile.ZipFile(source.path or "") as archive:
+            with open(source.path or "", "rb") as file, archive_in(file) as archive:
                 return HEADER in archive.namelist()
         if source.format == "parquet":
             from pyarrow.parquet import read_schema

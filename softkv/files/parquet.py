@@ -10,27 +10,84 @@ from typing import Any
 
 import numpy as np
 
-from softkv.errors import MissingExtra
+from softkv.errors import MissingExtra, SoftKVError
 from softkv.files.fields import Builder
 from softkv.files.record import Columns, Misfit, Record, Refusals
 from softkv.files.roles import Roles, choose
 from softkv.files.source import Source
 
 BATCH = 4096  # rows
+MOST_BYTES = 1 << 26  # of a batch, by what a row group says of its size
+
+
+def arrow() -> Any:
+    """The library, with its part for Parquet."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("Parquet", package="pyarrow", extra="parquet") from error
+    return pyarrow
+
+
+@contextmanager
+def sound(refusals: Refusals) -> Iterator[None]:
+    """Around everything that pyarrow reads: its errors leave as ours, which name the file."""
+    try:
+        yield
+    except SoftKVError:
+        raise
+    except (arrow().ArrowException, ValueError, OverflowError, OSError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise refusals.fatal(f"this is no sound Parquet file ({said}). It may have been cut off.") from error
+
+
+def table_in(file: Any) -> Any:
+    """The table in an open file or at a path, of which little is held at once."""
+    parquet = arrow().parquet
+    metadata = parquet.read_metadata(file)
+    return parquet.ParquetFile(
+        file,
+        metadata=metadata,
+        # What repeats is kept once, so that a small file does not unfold in memory. Nothing is read ahead.
+        read_dictionary=[field.name for field in metadata.schema.to_arrow_schema() if is_text(field.type)],
+        buffer_size=1 << 20,
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
+
+
+def batches(table: Any, most: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """The rows of a table, at most this many at once and fewer where they are large."""
+    for group in range(table.num_row_groups):
+        told = table.metadata.row_group(group)
+        average = max(1, int(told.total_byte_size) // max(1, int(told.num_rows)))
+        yield from table.iter_batches(max(1, min(most, MOST_BYTES // average)), row_groups=[group], columns=columns)
+
+
+def texts(column: Any) -> list[Any]:
+    """A column as a list; equal texts that the file holds once are held once."""
+    if not arrow().types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    known = column.dictionary.to_pylist()
+    return [None if index is None else known[index] for index in column.indices.to_pylist()]
+
+
+def is_text(found: Any) -> bool:
+    """Whether a column holds texts, whatever the way."""
+    types = arrow().types
+    plain = found.value_type if types.is_dictionary(found) else found
+    return bool(types.is_string(plain) or types.is_large_string(plain))
 
 
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a Parquet file."""
-    try:
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingExtra("reading Parquet", package="pyarrow", extra="parquet") from error
-    with _named(source.refusals):
-        file = ParquetFile(source.path)
-    with file:
-        roles = _roles(file.schema_arrow, columns, source.refusals)
+    with sound(source.refusals):
+        table = table_in(source.path)
+    with table:
+        roles = _roles(table.schema_arrow, columns, source.refusals)
         build, row, names = Builder(roles, kind, packed=True).record, count(1), roles.used()
-        for cells in _rows(file, names, source.refusals):
+        for cells in _rows(table, names, source.refusals):
             line = next(row)
             try:
                 yield build(line, dict(zip(names, cells, strict=True)))
@@ -38,24 +95,11 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
                 source.refusals.refuse(line, why)
 
 
-@contextmanager
-def _named(refusals: Refusals) -> Iterator[None]:
-    """What pyarrow finds wrong with a file, as an error that names the file."""
-    from pyarrow import ArrowException
-
-    try:
-        yield
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
-        said = str(error).strip() or type(error).__name__
-        raise refusals.fatal(f"cannot be read as Parquet: {said.splitlines()[0]}") from error
-
-
-def _rows(file: Any, names: Sequence[str], refusals: Refusals) -> Iterator[tuple[Any, ...]]:
-    with _named(refusals):
-        batches = file.iter_batches(BATCH, columns=list(names))
+def _rows(table: Any, names: Sequence[str], refusals: Refusals) -> Iterator[tuple[Any, ...]]:
+    found = batches(table, BATCH, names)
     while True:
-        with _named(refusals):
-            batch = next(batches, None)
+        with sound(refusals):
+            batch = next(found, None)
             columns = [] if batch is None else [_cells(batch.column(name)) for name in names]
         if batch is None:
             return
@@ -69,7 +113,7 @@ def _cells(column: Any) -> Sequence[Any]:
         width, rest = divmod(len(inner), len(column))
         if not rest and inner.null_count == 0 and set(column.value_lengths().to_pylist()) == {width}:
             return list(np.asarray(inner.to_numpy(zero_copy_only=False)).reshape(len(column), width))
-    return list(column.to_pylist())
+    return texts(column)
 
 
 def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Roles:
@@ -93,20 +137,15 @@ def _require_type(found: Any, name: str, *, lists: bool) -> None:
 
 
 def _is_single(found: Any) -> bool:
-    from pyarrow import types
-
-    plain = found.value_type if types.is_dictionary(found) else found
-    texts = types.is_string(plain) or types.is_large_string(plain)
-    return bool(texts or _is_number(plain) or types.is_boolean(plain) or types.is_null(plain))
+    types = arrow().types
+    return bool(is_text(found) or _is_number(found) or types.is_boolean(found) or types.is_null(found))
 
 
 def _is_number(found: Any) -> bool:
-    from pyarrow import types
-
+    types = arrow().types
     return bool(types.is_integer(found) or types.is_floating(found))
 
 
 def _is_list(found: Any) -> bool:
-    from pyarrow import types
-
+    types = arrow().types
     return bool(types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found))

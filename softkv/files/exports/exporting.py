@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from softkv.files.exports import disk
-from softkv.files.exports.formats import format_of
+from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.files.exports.header import Header
 from softkv.storage import Snapshot
 
@@ -22,17 +22,18 @@ def export(
 ) -> int:
     """Write all live items and the settings of a snapshot to a new file; returns how many items.
 
-    The format is that of the suffix (.jsonl, .parquet, .npz) or the one named. The file appears when it is whole and
-    on the disk; what fails leaves nothing. A file that is there already is replaced only with `force`. `settings` are
-    written in the place of those of the snapshot, and `files` along with them: named bytes, which a load puts into its
-    store as index files. Index files of the store are not looked for. `progress` is called with the items done and all
-    there are.
+    The format is that of the suffix (.jsonl, .parquet, .npz, or .csv, which holds items alone) or the one named.
+    The file appears when it is whole and on the disk; what fails leaves nothing. A file that is there already is
+    replaced only with `force`. `settings` are written in the place of those of the snapshot, and `files` along with
+    them: named bytes, which a load puts into its store as index files. Index files of the store are not looked for.
+    `progress` is called with the items done and all there are.
     """
     target = disk.place(path)
-    chosen, header = format_of(target, format), Header.of(snapshot, settings, files or {})
+    write = WRITTEN[suffix_of(target, format, WRITTEN)]
+    header = Header.of(snapshot, settings, files or {})
     disk.require_free(target, store=snapshot.path, force=force)
     with disk.written(target, force=force) as file:
-        chosen.write(file, snapshot, header, progress or _silent)
+        write(file, snapshot, header, progress or _silent)
     return len(snapshot)
 
 

@@ -5,7 +5,6 @@ labels.jsonl. All is stored, nothing compressed: a vector of float32 hardly beco
 than its size. No member is ever unpickled: only the three types that stores hold are read.
 """
 
-import io
 import itertools
 import struct
 import zipfile
@@ -19,6 +18,8 @@ import numpy.typing as npt
 
 from softkv.errors import BadRecord, SoftKVError
 from softkv.files import notation
+from softkv.files.archive import archive_in
+from softkv.files.arrays import Array
 from softkv.files.exports import lines
 from softkv.files.exports.header import LONGEST_HEADER, Header
 from softkv.files.exports.portions import MOST_BYTES, Portion, Progress, of_snapshot, row_portions, rows_at_once
@@ -29,7 +30,6 @@ from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.layout import RowShape
 
 HEADER, VECTORS, VALUES, ITEMS, LABELS = "header.json", "vectors.npy", "values.npy", "items.jsonl", "labels.jsonl"
-_LARGEST_READ = 1 << 25  # bytes at once
 _FIELDS = frozenset(("key", "text", "payload"))
 
 
@@ -128,7 +128,7 @@ def _lines(portion: Portion) -> bytes:
 def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
     """What a file holds; its items are read as they are asked for, once all of it is known to be sound."""
     with _naming(path):
-        archive = zipfile.ZipFile(cast(BinaryIO, _Sparing(file, path)))
+        archive = archive_in(file)
         held = _listed(archive, path)
         _require(HEADER in held, path, f"it has no {HEADER}, so it is not an export of a store")
         with archive.open(HEADER) as member:
@@ -147,26 +147,6 @@ def _expected(layout: Layout | None) -> set[str]:
     return {HEADER, VECTORS, VALUES, ITEMS} | ({LABELS} if layout.kind is ValueKind.LABEL else set())
 
 
-class _Sparing:
-    """A file of which nobody gets much at once: zipfile reads its list of members whole, however long it is said to be.
-
-    And a list is many times larger in memory.
-    """
-
-    def __init__(self, file: BinaryIO, path: str) -> None:
-        self._file, self._path = file, path
-        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
-        here = file.tell()
-        self._size = file.seek(0, io.SEEK_END)
-        file.seek(here)
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._file.tell())
-        wanted = left if size < 0 else min(size, left)
-        _require(wanted <= _LARGEST_READ, self._path, f"a part of it says it is {wanted:,} bytes long")
-        return self._file.read(wanted)
-
-
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
     """Around everything that zipfile and NumPy read: their errors leave as ours."""
@@ -174,6 +154,8 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except SoftKVError:
         raise
+    except Misfit as why:
+        raise BadRecord(f"{path}: {why}") from why
     except (
         zipfile.BadZipFile,
         EOFError,
@@ -227,10 +209,9 @@ def _portions(archive: zipfile.ZipFile, path: str, header: Header, layout: Layou
     while start < header.items:
         columns = _columns(records, path, layout, start, header.items)
         count = len(columns[0])
-        cells = _taken(values, count, layout.values)
         if start + count == header.items:
             next(records, None)  # nothing may follow
-        yield _portion(start, columns, _taken(vectors, count, layout.keys), cells, layout.kind, labels, path)
+        yield _portion(start, columns, vectors.rows(start, count), values.rows(start, count), layout.kind, labels, path)
         start += count
     if not header.items:
         next(records, None)
@@ -241,33 +222,22 @@ def _shape(cells: RowShape, layout: Layout, items: int) -> tuple[int, ...]:
     return (items,) if layout.kind in (ValueKind.NUMBER, ValueKind.LABEL) else (items, cells.width)
 
 
-def _opened_array(archive: zipfile.ZipFile, name: str, path: str, shape: tuple[int, ...], dtype: str) -> BinaryIO:
+def _opened_array(archive: zipfile.ZipFile, name: str, path: str, shape: tuple[int, ...], dtype: str) -> Array:
     """A member behind its array's header, which must say what the store's header says, and be borne out by its size."""
-    member = archive.open(name)
     try:
-        version = np.lib.format.read_magic(member)
-        _require(version in ((1, 0), (2, 0)), path, f"{name} has version {version}; expected (1, 0) or (2, 0)")
-        reading = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        found, fortran, kind = reading(member)
-    except ValueError as error:
-        raise BadRecord(f"{path}, {name}: this is no NumPy array ({error})") from error
+        array = Array(name, archive.open(name).read)
+    except Misfit as why:
+        raise BadRecord(f"{path}, {name}: this is no NumPy array ({why})") from why
+    scattered = array.columns_first and len(shape) > 1
     _require(
-        (found, kind.str) == (shape, dtype) and not (fortran and len(shape) > 1),
+        (array.shape, array.dtype.str) == (shape, dtype) and not scattered,
         path,
-        f"{name} has shape {found}, type {kind.str}{' in Fortran order' if fortran else ''}; "
+        f"{name} has shape {array.shape}, type {array.dtype.str}{' in Fortran order' if scattered else ''}; "
         f"expected {shape}, {dtype} in C order",
     )
-    expected = member.tell() + int(np.dtype(dtype).itemsize) * _product(shape)
     size = archive.getinfo(name).file_size
-    _require(size == expected, path, f"{name} has {size:,} bytes, but {expected:,} by its shape {shape}")
-    return cast(BinaryIO, member)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    cells = 1
-    for extent in shape:
-        cells *= extent
-    return cells
+    _require(size == array.size, path, f"{name} has {size:,} bytes, but {array.size:,} by its shape {shape}")
+    return array
 
 
 def _opened_lines(archive: zipfile.ZipFile, name: str, path: str) -> Source:
@@ -315,13 +285,6 @@ def _columns(
     return keys, texts, payloads, words
 
 
-def _taken(member: BinaryIO, count: int, shape: RowShape) -> npt.NDArray[Any]:
-    data = member.read(count * shape.row_bytes)
-    if len(data) < count * shape.row_bytes:
-        raise EOFError(f"{shape.role} end too early")
-    return np.frombuffer(data, shape.dtype).reshape(count, shape.width)
-
-
 def _portion(
     start: int,
     columns: _Columns,
@@ -333,11 +296,10 @@ def _portion(
 ) -> Portion:
     keys, texts, payloads, words = columns
     if kind is ValueKind.LABEL:
-        codes = cells[:, 0].tolist()
+        codes = cells.tolist()
         for position, code in enumerate(codes):
             _require(0 <= code < len(labels), path, f"{place(start + position)} has label code {code} of {len(labels)}")
         return Portion(start, keys, texts, payloads, vectors, [labels[code] for code in codes], None)
     if kind is ValueKind.TEXT:
         return Portion(start, keys, texts, payloads, vectors, words, cells)
-    values = cells[:, 0] if kind is ValueKind.NUMBER else cells
-    return Portion(start, keys, texts, payloads, vectors, values, None)
+    return Portion(start, keys, texts, payloads, vectors, cells, None)

@@ -13,11 +13,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import BadRecord, MissingExtra, SoftKVError, StorageFailed
+from softkv.errors import BadRecord, StorageFailed
 from softkv.files import notation
+from softkv.files import parquet as foreign
 from softkv.files.exports.header import Header
 from softkv.files.exports.portions import MOST_BYTES, MOST_ITEMS, Portion, Progress, of_snapshot, rows_at_once
-from softkv.files.record import Misfit
+from softkv.files.record import Misfit, Refusals
 from softkv.storage import Layout, Snapshot, ValueKind
 
 _METADATA = b"softkv"
@@ -29,22 +30,12 @@ def place(number: int) -> str:
     return f"row {number} (from 0)"
 
 
-def _arrow() -> Any:
-    """The library, with its part for Parquet."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("Parquet", package="pyarrow", extra="parquet") from error
-    return pyarrow
-
-
 # Writing
 
 
 def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress) -> None:
     """Write a store, in row groups of a bounded size."""
-    arrow = _arrow()
+    arrow = foreign.arrow()
     schema = _schema(arrow, snapshot.layout).with_metadata({_METADATA: header.text().encode()})
     plain = ["value"] if snapshot.layout and snapshot.layout.kind is ValueKind.LABEL else False
     options = {"use_dictionary": plain, "write_statistics": False, "write_page_checksum": True}
@@ -116,38 +107,18 @@ def _array(arrow: Any, column: Any, kind: Any) -> Any:
 
 def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
     """What a file holds; its items are read as they are asked for."""
-    arrow = _arrow()
-    with _naming(arrow, path):
-        metadata = arrow.parquet.read_metadata(file)
-        schema = metadata.schema.to_arrow_schema()
+    arrow = foreign.arrow()
+    with foreign.sound(Refusals(path)):
+        table = foreign.table_in(file)
+        schema = table.metadata.schema.to_arrow_schema()
         found = (schema.metadata or {}).get(_METADATA)
         if found is None:
             raise BadRecord(f"{path}: its metadata has no 'softkv', so it is not an export of a store")
         header = Header.parse(found, f"{path}, metadata 'softkv'")
         _require_schema(arrow, schema, header.layout, path)
-        if metadata.num_rows != header.items:
-            raise BadRecord(f"{path} has {metadata.num_rows} rows, but its header says {header.items} items")
-        table = arrow.parquet.ParquetFile(
-            file,
-            metadata=metadata,
-            # What repeats is kept once, so that a small file does not unfold in memory. Nothing is read ahead.
-            read_dictionary=[field.name for field in schema if _is_text(arrow, field.type)],
-            buffer_size=1 << 20,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        )
+        if table.metadata.num_rows != header.items:
+            raise BadRecord(f"{path} has {table.metadata.num_rows} rows, but its header says {header.items} items")
     return header, _named_portions(arrow, table, path, header)
-
-
-@contextmanager
-def _naming(arrow: Any, path: str) -> Iterator[None]:
-    """Around everything that pyarrow reads: its errors leave as ours."""
-    try:
-        yield
-    except SoftKVError:
-        raise
-    except (arrow.ArrowException, ValueError, OverflowError, OSError) as error:
-        raise BadRecord(f"{path}: this is no sound Parquet file ({error}). It may have been cut off.") from error
 
 
 def _require_schema(arrow: Any, found: Any, layout: Layout | None, path: str) -> None:
@@ -157,13 +128,9 @@ def _require_schema(arrow: Any, found: Any, layout: Layout | None, path: str) ->
         raise BadRecord(f"{path} has the columns {found.names}; expected {expected.names}")
     for field in expected:
         kind, worded = found.field(field.name).type, field.type == arrow.large_string()
-        if not (_is_text(arrow, kind) if worded else _fits(arrow, kind, field.type)):
+        if not (foreign.is_text(kind) if worded else _fits(arrow, kind, field.type)):
             wanted = "string" if worded else field.type
             raise BadRecord(f"{path}: column {field.name} is of type {kind}; expected {wanted}")
-
-
-def _is_text(arrow: Any, kind: Any) -> bool:
-    return (kind.value_type if arrow.types.is_dictionary(kind) else kind) in (arrow.string(), arrow.large_string())
 
 
 def _fits(arrow: Any, kind: Any, expected: Any) -> bool:
@@ -176,22 +143,14 @@ def _fits(arrow: Any, kind: Any, expected: Any) -> bool:
 
 
 def _named_portions(arrow: Any, table: Any, path: str, header: Header) -> Iterator[Portion]:
-    with _naming(arrow, path), table:
+    with foreign.sound(Refusals(path)), table:
         if header.layout is not None:
             start = 0
-            for group in range(table.num_row_groups):
-                most = _rows_of(table.metadata.row_group(group), header.layout)
-                for batch in table.iter_batches(most, row_groups=[group]):
-                    yield _portion(arrow, batch, start, header.layout, path)
-                    start += batch.num_rows
+            for batch in foreign.batches(table, rows_at_once(header.layout)):
+                yield _portion(arrow, batch, start, header.layout, path)
+                start += batch.num_rows
             if start != header.items:
                 raise BadRecord(f"{path} holds {start} rows, but its header says {header.items} items")
-
-
-def _rows_of(group: Any, layout: Layout) -> int:
-    """How many rows of a row group are read at once, by what it says of their size."""
-    average = max(1, int(group.total_byte_size) // max(1, int(group.num_rows)))
-    return max(1, min(rows_at_once(layout), 4 * MOST_BYTES // average))
 
 
 def _portion(arrow: Any, batch: Any, start: int, layout: Layout, path: str) -> Portion:
@@ -202,28 +161,20 @@ def _portion(arrow: Any, batch: Any, start: int, layout: Layout, path: str) -> P
         return _matrix(arrow, column(name), width, lambda row: f"{path}, {place(start + row)}: {name}")
 
     def given(name: str) -> list[Any]:
-        return _required(_texts(arrow, column(name)), lambda row: f"{path}, {place(start + row)}: {name}")
+        return _required(foreign.texts(column(name)), lambda row: f"{path}, {place(start + row)}: {name}")
 
     kind, worded = layout.kind, layout.kind in (ValueKind.LABEL, ValueKind.TEXT)
     values: Any = given("value") if worded or kind is ValueKind.NUMBER else matrix("value", layout.value_width)
-    payloads = _payloads(_texts(arrow, column("payload")), lambda row: f"{path}, {place(start + row)}")
+    payloads = _payloads(foreign.texts(column("payload")), lambda row: f"{path}, {place(start + row)}")
     return Portion(
         start,
-        _texts(arrow, column("key")),
-        _texts(arrow, column("text")),
+        foreign.texts(column("key")),
+        foreign.texts(column("text")),
         payloads,
         matrix("vector", layout.key_width),
         values,
         matrix("value_vector", layout.value_width) if kind is ValueKind.TEXT else None,
     )
-
-
-def _texts(arrow: Any, column: Any) -> list[Any]:
-    """A column as a list; equal texts that the file holds once are held once."""
-    if not arrow.types.is_dictionary(column.type):
-        return list(column.to_pylist())
-    known = column.dictionary.to_pylist()
-    return [None if index is None else known[index] for index in column.indices.to_pylist()]
 
 
 def _required(column: list[Any], where: Any) -> list[Any]:

@@ -1,0 +1,108 @@
+"""CSV: the items of a store as a table, for spreadsheets, and for `db.load` and `add -i`, which read the same items.
+
+Columns key, text, value, vector and payload, as far as they are needed: `text` where other texts than the keys were
+embedded, `vector` (a JSON list) where not all items are texts that were embedded. Values are numbers, texts, or JSON
+lists; payloads are JSON.
+
+A table has no header of ours: settings, what was learned and the embeddings of values stay behind, so there is no
+reading a store from one. What a cell cannot say is refused before anything is written.
+"""
+
+import csv
+import io
+import warnings
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from softkv.errors import InputError
+from softkv.files import notation
+from softkv.files.exports.decimals import rows_as_json
+from softkv.files.exports.header import Header
+from softkv.files.exports.portions import Portion, Progress, of_snapshot
+from softkv.storage import Snapshot
+
+
+class TextsNotCarried(UserWarning):
+    """Texts that were embedded do not come along, since other items are bare vectors."""
+
+
+def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress) -> None:
+    """Write the items of a store."""
+    columns = _columns(snapshot)
+    file.write(_lines([columns]))
+    for portion in of_snapshot(snapshot):
+        file.write(_lines(_rows(portion, columns)))
+        progress(portion.start + len(portion), header.items)
+
+
+def _lines(rows: Any) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _columns(snapshot: Snapshot) -> list[str]:
+    """The columns that these items need."""
+    keyed = embedded = carrying = 0
+    alike = True
+    for portion in of_snapshot(snapshot):
+        _require_cells(portion)
+        keyed += sum(key is not None for key in portion.keys)
+        embedded += sum(text is not None for text in portion.texts)
+        carrying += sum(payload is not None for payload in portion.payloads)
+        alike = alike and portion.keys == portion.texts
+    items = len(snapshot)
+    if 0 < keyed < items:
+        raise InputError(
+            f"{items - keyed:,} of {items:,} items have no key, and in a table all have one or none. "
+            "Export to .jsonl, .npz or .parquet."
+        )
+    if 0 < embedded < items:
+        warnings.warn(
+            f"{items - embedded:,} of {items:,} items are bare vectors, so all are written as vectors, without the "
+            "texts that were embedded; .jsonl, .npz and .parquet keep them",
+            TextsNotCarried,
+            stacklevel=2,
+        )
+    needed = {
+        "key": keyed == items,
+        "text": embedded == items and not alike,
+        "value": True,
+        "vector": embedded < items,
+        "payload": carrying > 0,
+    }
+    return [name for name, is_needed in needed.items() if is_needed]
+
+
+def _require_cells(portion: Portion) -> None:
+    """Refuse a text that is empty: a table has no other way to say that there is none."""
+    worded = portion.values if isinstance(portion.values, list) else []
+    for what, column in (("key", portion.keys), ("text", portion.texts), ("value", worded)):
+        if "" in column:
+            raise InputError(
+                f"the {what} of item {portion.start + column.index('')} (from 0) is an empty text, which a table "
+                "cannot tell from none. Export to .jsonl, .npz or .parquet."
+            )
+
+
+def _rows(portion: Portion, columns: list[str]) -> Iterator[tuple[Any, ...]]:
+    cells: dict[str, Any] = {
+        "key": portion.keys,
+        "text": portion.texts,
+        "value": _values(portion.values),
+        "vector": rows_as_json(portion.vectors) if "vector" in columns else [],
+        "payload": ["" if one is None else notation.written(one) for one in portion.payloads],
+    }
+    return zip(*(cells[name] for name in columns), strict=True)
+
+
+def _values(values: Any) -> list[Any]:
+    if isinstance(values, list):
+        return values
+    return rows_as_json(values) if values.ndim == 2 else [notation.written(one) for one in values.tolist()]
+
+
+def options(columns: list[str], kind: str | None) -> dict[str, str]:
+    """What `db.load` has to be told to read the same items from a table with these columns."""
+    named = {"text": "text"} if "text" in columns else {}
+    return named if kind in (None, "number") else {**named, "kind": str(kind)}
