@@ -97,3 +97,11 @@ def test_the_best_rows_are_looked_for_as_deep_as_they_were_found() -> None:
     assert known.depth(65, 0.95) is None
     known.depths[:200, 0] = 1.0
     assert known.depth(1, 0.95) is None
+
+
+def test_infinite_errors_and_doubts_make_no_plan() -> None:
+    """Where estimates left float32, quietly; other temperatures keep their plans."""
+    known = calibration(1500)
+    known.errors[2], known.doubts[2] = np.inf, np.inf
+    assert known.plan(0.3, 0.1, 0.95) is None
+    assert known.plan(0.15, 0.1, 0.95) is not None

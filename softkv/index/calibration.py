@@ -117,7 +117,8 @@ class Calibration:
         for doubt in np.unique(np.sort(doubts, axis=None)[ranks]).tolist():
             stops = np.clip(_first(doubts <= doubt)[..., None], least, most)  # (t, c, plans)
             wrong = np.take_along_axis(errors, stops, axis=2)
-            worst = np.quantile(wrong, confidence, axis=1).max(0)
+            with np.errstate(invalid="ignore"):  # between infinite errors lies no number, which keeps no tolerance
+                worst = np.quantile(wrong, confidence, axis=1).max(0)
             cost = levels[stops].mean((0, 1))
             cost = np.where(worst <= tolerance, cost, np.inf)
             best = int(cost.argmin())
