@@ -44,6 +44,7 @@ def settings(path: Path) -> Any:
             {"vector": ["x", "y"], "value": "title", "kind": "label", "payload": "year"},
             ["--vector", "x,y", "--value", "title", "--kind", "label", "--payload", "year"],
         ),
+        ({"key": "year", "text": "title", "value": "title"}, ["--key", "year", "--text", "title", "--value", "title"]),
         (
             {"key": "year", "text": "title", "value": "stars", "skip": 1},
             ["--key", "year", "--text", "title", "--value", "stars", "--skip", "1"],
