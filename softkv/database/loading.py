@@ -96,7 +96,9 @@ def load(
     from softkv.files import Columns, records
 
     self._store.require_writable()
-    columns = Columns(key, text, _names(value), None if payload is None else _names(payload), _names(vector))
+    columns = Columns(
+        _name(key), _name(text), _names(value), None if payload is None else _names(payload), _names(vector)
+    )
     loading = Loading(_file(path), on_conflict, skip=skip, skip_bad=skip_bad)
     found = records(
         loading.source,
@@ -289,11 +291,17 @@ def _column(batch: "Sequence[Record]", name: str) -> list[Any] | None:
     return None if all(entry is None for entry in column) else column
 
 
+def _name(given: str | None) -> str | None:
+    if not isinstance(given, (str, type(None))):
+        raise InputError(f"expected the name of a column as a text, got {given!r}.")
+    return given
+
+
 def _names(given: Names) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given or ())
-    if not all(isinstance(name, str) for name in names):
+    names = (given,) if isinstance(given, str) else given or ()
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise InputError(f"expected the names of columns as texts, got {given!r}.")
-    return names
+    return tuple(names)
 
 
 def _file(path: str | os.PathLike[str]) -> str:

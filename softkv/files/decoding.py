@@ -26,7 +26,7 @@ def checked_encoding(name: str | None) -> str:
     try:
         "a".encode(name or DEFAULT)  # subtle: encoding "", or decoding b"", does not look at the name
         known = codecs.lookup(name or DEFAULT).name
-    except (LookupError, UnicodeError, ValueError) as error:
+    except (LookupError, UnicodeError, ValueError, TypeError) as error:
         raise InputError(f"there is no text encoding {name!r}; try utf-8, utf-16, cp1252 or latin-1") from error
     return DEFAULT if known == "utf-8" else known
 

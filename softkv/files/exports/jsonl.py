@@ -1,15 +1,14 @@
 """JSON lines: a header, then one object per item. For eyes, text tools and programs in any language."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from softkv.files import notation
 from softkv.files.exports import lines
 from softkv.files.exports.decimals import rows_as_json
 from softkv.files.exports.header import LONGEST_HEADER, Header
-from softkv.files.exports.portions import MOST_BYTES, Portion, Progress, of_snapshot, rows_at_once
+from softkv.files.exports.portions import Portion, Progress, of_snapshot, rows_at_once
 from softkv.storage import Layout, Snapshot, ValueKind
 
 _FIELDS = frozenset(("key", "text", "value", "vector", "payload"))
@@ -24,33 +23,28 @@ def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress
     """Write a store."""
     file.write(header.text().encode() + b"\n")
     for portion in of_snapshot(snapshot):
-        for line in _lines(portion):
-            file.write(line.encode() + b"\n")
+        for line in lines.written(_columns(portion)):
+            file.write(line.encode())
         progress(portion.start + len(portion), header.items)
 
 
-def _lines(portion: Portion) -> Iterator[str]:
-    matrices = portion.value_vectors
-    worded = isinstance(portion.values, list)
-    flat = worded or portion.values.ndim == 1
-    columns: dict[str, list[str | None]] = {
-        "key": _written(portion.keys),
-        "text": _written(portion.texts),
-        "value": _written(portion.values if worded else portion.values.tolist())
-        if flat
-        else [*rows_as_json(portion.values)],
-        "vector": [*rows_as_json(portion.vectors)],
+def _columns(portion: Portion) -> dict[str, Sequence[str | None]]:
+    """The fields of the items as JSON."""
+    columns: dict[str, Sequence[str | None]] = {
+        "key": lines.as_json(portion.keys),
+        "text": lines.as_json(portion.texts),
+        "value": _values(portion.values),
+        "vector": rows_as_json(portion.vectors),
     }
-    if matrices is not None:
-        columns["value_vector"] = [*rows_as_json(matrices)]
-    columns["payload"] = _written(portion.payloads)
-    for fields in zip(*columns.values(), strict=True):
-        named = zip(columns, fields, strict=True)
-        yield "{" + ",".join(f'"{name}":{field}' for name, field in named if field is not None) + "}"
+    if portion.value_vectors is not None:
+        columns["value_vector"] = rows_as_json(portion.value_vectors)
+    return {**columns, "payload": lines.as_json(portion.payloads)}
 
 
-def _written(column: list[Any]) -> list[str | None]:
-    return [None if one is None else notation.written(one) for one in column]
+def _values(values: Any) -> Sequence[str | None]:
+    if isinstance(values, list):
+        return lines.as_json(values)
+    return rows_as_json(values) if values.ndim == 2 else lines.as_json(values.tolist())
 
 
 def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
@@ -78,19 +72,13 @@ def _portion(records: Iterator[tuple[lines.Record, int]], path: str, layout: Lay
     vectors = np.empty((most, layout.key_width), np.float32)
     blended = np.empty((most, layout.value_width), np.float32)
     expected = _FIELDS | {"value_vector"} if layout.kind is ValueKind.TEXT else _FIELDS
-    keys: list[str | None] = []
-    texts, payloads, values, weight = [], [], [], 0
-    while len(keys) < most and weight < MOST_BYTES:
-        position = len(keys)
-        where = f"{path}, {place(start + position)}"
-        record, size = next(records)
-        key, text, payload = lines.carried(record, expected, where)
+    values = []
+
+    def take(position: int, record: lines.Record, where: str) -> None:
         lines.fill(vectors[position], record, "vector", where)
         values.append(_value(record, layout.kind, blended[position], where))
-        keys.append(key)
-        texts.append(text)
-        payloads.append(payload)
-        weight += size
+
+    keys, texts, payloads = lines.items(records, expected, most, lambda one: f"{path}, {place(start + one)}", take)
     count = len(keys)
     given: Any = blended[:count] if layout.kind is ValueKind.VECTOR else values
     texted = blended[:count] if layout.kind is ValueKind.TEXT else None

@@ -1,9 +1,9 @@
-"""One item a line: JSON objects, read with a bound on what one line can cost.
+"""One item a line: JSON objects, written, and read with a bound on what one line can cost.
 
 Does not know which fields a format writes; it is told.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from softkv.errors import BadRecord
 from softkv.files import notation
 from softkv.files.decoding import FIXED
-from softkv.files.exports.portions import Place
+from softkv.files.exports.portions import MOST_BYTES, Place
 from softkv.files.lines import numbered
 from softkv.files.record import Misfit, Refusals
 from softkv.files.source import Source
@@ -25,6 +25,18 @@ LONGEST_LINE = 1 << 28  # characters; the longest item a store can hold fits, we
 _SUSPECT = 1 << 22  # characters from which on a line is looked at before it is read
 _MOST_PARTS = 2 * WIDEST + LONGEST_PAYLOAD + 100  # numbers, names and texts in one line
 _NUMBERS = frozenset((int, float))
+
+
+def as_json(column: Iterable[Any]) -> list[str | None]:
+    """Each entry as JSON, None where there is none."""
+    return [None if one is None else notation.written(one) for one in column]
+
+
+def written(columns: Mapping[str, Iterable[str | None]]) -> Iterator[str]:
+    """A line for each item: an object of the fields that are there, which are JSON already."""
+    for fields in zip(*columns.values(), strict=True):
+        named = zip(columns, fields, strict=True)
+        yield "{" + ",".join(f'"{name}":{field}' for name, field in named if field is not None) + "}\n"
 
 
 def source_of(file: BinaryIO, name: str, *, begun: int = 0) -> Source:
@@ -47,7 +59,29 @@ def read(source: Source, place: Place, count: int, *, first: int = 1) -> Iterato
         raise BadRecord(f"{name}: something follows {place(count - 1)}, but the header says {count} items")
 
 
-def carried(record: Record, expected: frozenset[str], place: str) -> tuple[str | None, str | None, Any]:
+def items(
+    records: Iterator[tuple[Record, int]],
+    expected: frozenset[str],
+    most: int,
+    where: Place,
+    take: Callable[[int, Record, str], None],
+) -> tuple[list[str | None], list[str | None], list[Any]]:
+    """Keys, texts and payloads of the next records, as many as are held at once; `take` is given each of them."""
+    keys: list[str | None] = []
+    texts, payloads, weight = [], [], 0
+    while len(keys) < most and weight < MOST_BYTES:
+        place = where(len(keys))
+        record, size = next(records)
+        key, text, payload = _carried(record, expected, place)
+        take(len(keys), record, place)
+        keys.append(key)
+        texts.append(text)
+        payloads.append(payload)
+        weight += size
+    return keys, texts, payloads
+
+
+def _carried(record: Record, expected: frozenset[str], place: str) -> tuple[str | None, str | None, Any]:
     """Key, embedded text and payload of a record, in which no other fields may be than those expected."""
     if not record.keys() <= expected:
         raise BadRecord(f"{place}: unknown field {min(record.keys() - expected)!r}; expected {sorted(expected)}")

@@ -22,7 +22,7 @@ from softkv.files.archive import archive_in
 from softkv.files.arrays import Array
 from softkv.files.exports import lines
 from softkv.files.exports.header import LONGEST_HEADER, Header
-from softkv.files.exports.portions import MOST_BYTES, Portion, Progress, of_snapshot, row_portions, rows_at_once
+from softkv.files.exports.portions import Portion, Progress, of_snapshot, row_portions, rows_at_once
 from softkv.files.lines import numbered
 from softkv.files.record import Misfit
 from softkv.files.source import Source
@@ -111,15 +111,11 @@ def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
 
 
 def _lines(portion: Portion) -> bytes:
-    columns: dict[str, Any] = {"key": portion.keys, "text": portion.texts}
+    columns = {"key": portion.keys, "text": portion.texts}
     if portion.value_vectors is not None:
         columns["value"] = portion.values
     columns["payload"] = portion.payloads
-    written = []
-    for fields in zip(*columns.values(), strict=True):
-        named = zip(columns, fields, strict=True)
-        written.append(notation.written({name: field for name, field in named if field is not None}))
-    return "".join(line + "\n" for line in written).encode()
+    return "".join(lines.written({name: lines.as_json(column) for name, column in columns.items()})).encode()
 
 
 # Reading
@@ -268,21 +264,16 @@ def _columns(
 ) -> _Columns:
     """Keys, texts, payloads and values in words of the next items."""
     worded = layout.kind is ValueKind.TEXT
-    most, weight = min(rows_at_once(layout), items - start), 0
     expected = _FIELDS | {"value"} if worded else _FIELDS
-    keys: list[str | None] = []
-    texts, payloads, words = [], [], []
-    while len(keys) < most and weight < MOST_BYTES:
-        where = f"{path}, {ITEMS}, {place(start + len(keys))}"
-        record, size = next(records)
-        key, text, payload = lines.carried(record, expected, where)
+    words: list[str] = []
+
+    def take(_: int, record: lines.Record, where: str) -> None:
         if worded:
             words.append(lines.required_text(record, "value", where))
-        keys.append(key)
-        texts.append(text)
-        payloads.append(payload)
-        weight += size
-    return keys, texts, payloads, words
+
+    most = min(rows_at_once(layout), items - start)
+    named = f"{path}, {ITEMS}"
+    return *lines.items(records, expected, most, lambda one: f"{named}, {place(start + one)}", take), words
 
 
 def _portion(
