@@ -39,6 +39,20 @@ def closed_fruit(path: Path) -> Path:
     return path
 
 
+def as_format(path: Path, number: int) -> Path:
+    """Bring a closed store, without complete windows or with old ones, back to an older format."""
+    tables = {3: ("granules", "derived", "batches", "secret"), 2: ("indexes",)}
+    connection = sqlite3.connect(path / CATALOG, isolation_level=None)
+    connection.execute("BEGIN")
+    for later in range(number + 1, 4):
+        for table in tables[later]:
+            connection.execute(f"DROP TABLE {table}")
+    connection.execute(f"PRAGMA user_version={number}")
+    connection.execute("COMMIT")
+    connection.close()
+    return path
+
+
 def wide(path: Path, rows: int = 24, width: int = 1 << 17, kind: str = "number") -> Store:
     """A new store whose keys fill several windows: 524,288 bytes a row, two rows to a window."""
     store = Store.open(path, "c")

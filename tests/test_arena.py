@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from softkv.errors import NotAStore, StoreDamaged
-from softkv.storage.arena import HEADER, WINDOW, Arena, Identity, VerifiedRows, extend_windows, flat
-from softkv.storage.layout import RowShape
+from softkv.storage.arena import HEADER, Arena, Identity, VerifiedRows, extend_windows, flat
+from softkv.storage.layout import WINDOW, RowShape
 from tests.stores import flip, vectors
 
 WIDTH = 1 << 16  # four rows to a window
@@ -22,7 +22,7 @@ class Shelf:
 
     def __init__(self, path: Path, rows: np.ndarray, width: int = WIDTH) -> None:
         shape = RowShape("keys", "keys.f32", "<f4", width)
-        self.arena, self.cells, self.asked = Arena.create(str(path), Identity("store", 1, shape)), rows, []
+        self.arena, self.cells, self.asked = Arena.create(str(path), Identity("store", 1, shape), WINDOW), rows, []
         self.arena.write(0, rows)
         self.verified = VerifiedRows(self.arena, self.expected)
         self.grow(len(rows))
@@ -42,7 +42,7 @@ class Shelf:
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     """Written in two pieces, read as one."""
     rows = vectors(5, WIDTH)
-    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY)
+    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
     arena.write(0, rows[:2])
     arena.write(2, rows[2:])
     np.testing.assert_array_equal(arena.rows(5), rows)
@@ -51,7 +51,7 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_rows_cannot_be_written_through_what_is_read(tmp_path: Path) -> None:
     """There is no writable memory map."""
-    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY)
+    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
     arena.write(0, vectors(1, WIDTH))
     rows = arena.rows(1)
     assert not rows.flags.writeable
@@ -63,7 +63,7 @@ def test_rows_cannot_be_written_through_what_is_read(tmp_path: Path) -> None:
 def test_rows_are_written_at_their_number_and_not_at_the_end(tmp_path: Path) -> None:
     """What a crash left behind the committed rows is covered by the next write."""
     rows = vectors(3, WIDTH)
-    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY)
+    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
     arena.write(0, rows[:2])
     arena.write(1, rows[2:])
     np.testing.assert_array_equal(arena.rows(2), rows[[0, 2]])
@@ -72,7 +72,7 @@ def test_rows_are_written_at_their_number_and_not_at_the_end(tmp_path: Path) -> 
 
 def test_more_rows_than_the_file_has_are_refused(tmp_path: Path) -> None:
     """A map beyond the end of its file would kill the process."""
-    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY)
+    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
     arena.write(0, vectors(2, WIDTH))
     with pytest.raises(StoreDamaged, match="cut off"):
         arena.rows(3)
@@ -84,7 +84,7 @@ def test_more_rows_than_the_file_has_are_refused(tmp_path: Path) -> None:
 def test_rows_stay_readable_after_the_file_is_closed(tmp_path: Path) -> None:
     """An array keeps its map."""
     rows = vectors(2, WIDTH)
-    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY)
+    arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
     arena.write(0, rows)
     read = arena.rows(2)
     arena.close()
@@ -93,7 +93,7 @@ def test_rows_stay_readable_after_the_file_is_closed(tmp_path: Path) -> None:
 
 def test_an_arena_that_is_absent_has_no_rows() -> None:
     """Every read says so, and closing it is nothing."""
-    arena = Arena.absent("nowhere", SHAPE)
+    arena = Arena.absent("nowhere", SHAPE, WINDOW)
     assert arena.stored_rows() == 0
     with pytest.raises(StoreDamaged, match="missing"):
         arena.rows(1)
@@ -102,7 +102,7 @@ def test_an_arena_that_is_absent_has_no_rows() -> None:
 
 def test_the_header_can_be_read_by_a_person(tmp_path: Path) -> None:
     """4096 bytes of text, the last line a checksum of what is before it."""
-    Arena.create(str(tmp_path / "keys.f32"), IDENTITY).close()
+    Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW).close()
     header = (tmp_path / "keys.f32").read_bytes()
     assert len(header) == HEADER
     assert header.startswith(b'softkv arena 1\n{"store": "store", "generation": 1, "role": "keys"')
@@ -112,19 +112,19 @@ def test_the_header_can_be_read_by_a_person(tmp_path: Path) -> None:
 @pytest.mark.parametrize("offset", [0, 20, 60, 2_000, HEADER - 3])
 def test_a_damaged_header_is_refused(tmp_path: Path, offset: int) -> None:
     """Wherever the bit is that fell over, in the blank part as well."""
-    Arena.create(str(tmp_path / "keys.f32"), IDENTITY).close()
+    Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW).close()
     flip(tmp_path / "keys.f32", offset)
     with pytest.raises(StoreDamaged, match="header is damaged"):
-        Arena.open(str(tmp_path / "keys.f32"), IDENTITY)
+        Arena.open(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
 
 
 @pytest.mark.parametrize("length", [0, 1, HEADER - 1])
 def test_a_header_that_was_cut_off_is_refused(tmp_path: Path, length: int) -> None:
     """The message says how much of it there is."""
-    Arena.create(str(tmp_path / "keys.f32"), IDENTITY).close()
+    Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW).close()
     os.truncate(tmp_path / "keys.f32", length)
     with pytest.raises(StoreDamaged, match=f"{length} of 4096 bytes"):
-        Arena.open(str(tmp_path / "keys.f32"), IDENTITY)
+        Arena.open(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ def test_a_header_that_was_cut_off_is_refused(tmp_path: Path, length: int) -> No
 )
 def test_the_arena_of_somebody_else_is_refused(tmp_path: Path, other: Identity) -> None:
     """Another store, generation, role, type or width; the message says what the header says."""
-    Arena.create(str(tmp_path / "keys.f32"), other).close()
+    Arena.create(str(tmp_path / "keys.f32"), other, WINDOW).close()
     with pytest.raises(StoreDamaged, match=r"the header says .* but the catalog expects"):
-        Arena.open(str(tmp_path / "keys.f32"), IDENTITY)
+        Arena.open(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
 
 
 def test_a_link_in_the_place_of_an_arena_is_refused(tmp_path: Path) -> None:
     """Even one to a good arena."""
-    Arena.create(str(tmp_path / "real"), IDENTITY).close()
+    Arena.create(str(tmp_path / "real"), IDENTITY, WINDOW).close()
     (tmp_path / "keys.f32").symlink_to(tmp_path / "real")
     with pytest.raises(NotAStore):
-        Arena.open(str(tmp_path / "keys.f32"), IDENTITY)
+        Arena.open(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
 
 
 def test_checksums_do_not_depend_on_how_the_bytes_arrived() -> None:
@@ -162,7 +162,7 @@ def test_checksums_do_not_depend_on_how_the_bytes_arrived() -> None:
         finished = []
         for size in [*sizes.tolist(), len(data)]:
             piece = data[length : length + size]
-            complete, tail = extend_windows(length, tail, memoryview(piece))
+            complete, tail = extend_windows(length, tail, memoryview(piece), WINDOW)
             finished += complete
             length += len(piece)
         assert finished == whole
@@ -171,8 +171,11 @@ def test_checksums_do_not_depend_on_how_the_bytes_arrived() -> None:
 
 def test_a_window_that_is_just_full_leaves_no_unfinished_one() -> None:
     """The boundary belongs to the window before it."""
-    assert extend_windows(WINDOW - 1, crc32(bytes(WINDOW - 1)), memoryview(b"\0")) == ([(0, crc32(bytes(WINDOW)))], 0)
-    assert extend_windows(WINDOW, 0, memoryview(b"")) == ([], 0)
+    assert extend_windows(WINDOW - 1, crc32(bytes(WINDOW - 1)), memoryview(b"\0"), WINDOW) == (
+        [(0, crc32(bytes(WINDOW)))],
+        0,
+    )
+    assert extend_windows(WINDOW, 0, memoryview(b""), WINDOW) == ([], 0)
 
 
 def test_only_the_windows_that_are_touched_are_verified(tmp_path: Path) -> None:
@@ -310,5 +313,5 @@ def test_a_header_that_cannot_be_written_leaves_no_open_file(tmp_path: Path, mon
     before = os.listdir("/dev/fd")
     for number in range(3):
         with pytest.raises(OSError, match="No space"):
-            Arena.create(str(tmp_path / str(number)), IDENTITY)
+            Arena.create(str(tmp_path / str(number)), IDENTITY, WINDOW)
     assert len(os.listdir("/dev/fd")) == len(before)

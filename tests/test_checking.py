@@ -9,7 +9,8 @@ import pytest
 
 from softkv.errors import NotAStore, StoreDamaged, StoreNotFound
 from softkv.storage import Report, Store, check, checking
-from softkv.storage.arena import HEADER, WINDOW
+from softkv.storage.arena import HEADER
+from softkv.storage.layout import GRANULE, WINDOW
 from softkv.storage.tables import seal
 from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, copied, flip, forge, fruit, sql, vectors, wide
 
@@ -84,8 +85,8 @@ def test_a_damaged_window_is_named_by_file_and_bytes(tmp_path: Path) -> None:
     flip(path / GENERATION / "keys.f32", 4096 + 3 * (1 << 20) + 5)
     report = found(path)
     (finding,) = report.findings
-    assert f"keys.f32: bytes {4096 + 3 * (1 << 20)} to {4096 + 4 * (1 << 20)} do not match" in finding
-    assert report.items == 22  # two rows lie in that window
+    assert f"keys.f32: bytes {4096 + 3 * (1 << 20)} to {4096 + 3 * (1 << 20) + GRANULE} do not match" in finding
+    assert report.items == 23  # one row lies in that window
 
 
 def test_swapped_windows_are_found(tmp_path: Path) -> None:
@@ -97,7 +98,8 @@ def test_swapped_windows_are_found(tmp_path: Path) -> None:
     first, second = slice(4096, 4096 + (1 << 20)), slice(4096 + (1 << 20), 4096 + (2 << 20))
     content[first], content[second] = content[second], content[first]
     arena.write_bytes(content)
-    assert len(found(path).findings) == 2
+    (finding,) = found(path).findings  # neighbours are named together
+    assert f"bytes 4096 to {4096 + (2 << 20)} do not match" in finding
 
 
 @pytest.mark.parametrize("file", ["keys.f32", "values.label"])
@@ -180,8 +182,11 @@ def test_altered_checksums_of_windows_are_found(tmp_path: Path) -> None:
     path = tmp_path / "s.softkv"
     wide(path).close()
     sql(path, "UPDATE windows SET checksum = checksum + 1 WHERE window = 2 AND role = 'keys'")
-    sql(path, "DELETE FROM windows WHERE window = 4 AND role = 'keys'")
-    assert len(found(path).findings) == 2
+    sql(path, "DELETE FROM windows WHERE window IN (3, 5) AND role = 'keys'")
+    wrong, *missing = found(path).findings
+    assert f"bytes {4096 + 2 * GRANULE} to {4096 + 3 * GRANULE} do not match" in wrong
+    assert [f"{4096 + window * GRANULE} to" in one for window, one in zip((3, 5), missing, strict=True)] == [True, True]
+    assert all("have no checksum in the catalog" in one for one in missing)
 
 
 def test_sums_that_disagree_with_the_values_are_found(tmp_path: Path) -> None:
@@ -327,8 +332,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "row 6 (1): live in one record and dead in the other",
     ),
     "a bitmap altered": (lambda path: sql(path, "UPDATE deaths SET bitmap = zeroblob(8192)"), "dead rows of block 0"),
-    "a window missing": (lambda path: sql(path, "DELETE FROM windows WHERE window = 2"), "keys windows 2 to 2"),
-    "a window altered": (lambda path: sql(path, "UPDATE windows SET checksum = 1 WHERE window = 2"), "bytes 2101248"),
+    "a window missing": (
+        lambda path: sql(path, "DELETE FROM windows WHERE window = 2"),
+        "bytes 36864 to 53248 have no checksum",
+    ),
+    "a window altered": (lambda path: sql(path, "UPDATE windows SET checksum = 1 WHERE window = 2"), "bytes 36864"),
     "a label altered": (lambda path: sql(path, "UPDATE labels SET label = 'q' WHERE code = 1"), "label 1 is damaged"),
     "the head altered": (lambda path: sql(path, "UPDATE state SET number = 9"), "row of the newest commit"),
     "the record altered": (lambda path: sql(path, "UPDATE generations SET rows = 7"), "record of generation 1"),

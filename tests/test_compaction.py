@@ -9,8 +9,9 @@ import pytest
 
 from softkv.errors import StorageFailed, StorageFull, StoreDamaged
 from softkv.storage import Store, files
-from softkv.storage.arena import HEADER, WINDOW
+from softkv.storage.arena import HEADER
 from softkv.storage.compaction import _Copied
+from softkv.storage.layout import GRANULE, WINDOW
 from softkv.storage.roster import Roster
 from tests.limits import few_files, open_files
 from tests.stores import GENERATION, bytes_of, contents, flip, fruit, in_child, sql, vectors, wide
@@ -339,5 +340,5 @@ def test_windows_of_the_new_generation_have_their_checksums(tmp_path: Path) -> N
         store.compact()
         report = store.check()
         assert report.ok
-        assert report.windows == 2 * -(-13 * width * 4 // WINDOW) + 1
+        assert report.windows == 2 * -(-13 * width * 4 // GRANULE) + 1
         assert {name: item[2] for name, item in contents(store).items()} == expected

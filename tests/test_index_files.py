@@ -26,8 +26,9 @@ from softkv.errors import (
     Unfinished,
 )
 from softkv.storage import IndexFile, Snapshot, Store, check, files
+from softkv.storage.layout import FORMAT
 from tests.crash.children import Child, Say
-from tests.stores import closed_fruit, contents, copied, flip, fruit, in_child, mode_of, sql, vectors
+from tests.stores import as_format, closed_fruit, contents, copied, flip, fruit, in_child, mode_of, sql, vectors
 from tests.test_compaction import generations
 from tests.test_writer import Interrupt, Steps, failing, interrupting
 
@@ -766,9 +767,7 @@ def of_format_1(path: Path) -> Path:
     """A store as it was before there were index files."""
     with fruit(path) as store:
         store.delete("pear")
-    sql(path, "DROP TABLE indexes")
-    sql(path, "PRAGMA user_version=1")
-    return path
+    return as_format(path, 1)
 
 
 def test_a_store_of_format_1_is_migrated_by_the_next_writer(tmp_path: Path) -> None:
@@ -782,7 +781,7 @@ def test_a_store_of_format_1_is_migrated_by_the_next_writer(tmp_path: Path) -> N
         store.compact([2, 0], index={"lists": LISTS})
         assert (contents(store), read(store)) == (before, LISTS)
         assert store.check().ok
-    assert sql(path, "PRAGMA user_version") == [(2,)]
+    assert sql(path, "PRAGMA user_version") == [(FORMAT,)]
     assert sql(path, "SELECT name, size, sha256 FROM indexes") == [
         ("lists", len(LISTS), hashlib.sha256(LISTS).digest())
     ]
@@ -800,19 +799,22 @@ def test_a_store_of_format_1_is_read_as_it_is(tmp_path: Path) -> None:
             store.put_index("lists", LISTS)
             assert read(reader) == LISTS
             assert store.check().ok
-    sql(path, "PRAGMA user_version=3")
-    with pytest.raises(FormatTooNew, match="has format 3"):
+    sql(path, f"PRAGMA user_version={FORMAT + 1}")
+    with pytest.raises(FormatTooNew, match=f"has format {FORMAT + 1}"):
         Store.open(path)
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_table_too_few_or_too_many_is_not_ours(tmp_path: Path, number: int) -> None:
-    """A format has the tables that it has: format 2 without its newest is damaged, and so is any stranger."""
-    path = of_format_1(tmp_path / "s") if number == 1 else closed_fruit(tmp_path / "s")
-    sql(path, "CREATE TABLE stranger (a)" if number == 1 else "DROP TABLE indexes")
+    """A format has the tables that it has: one without its newest is damaged, and so is any stranger."""
+    path = as_format(closed_fruit(tmp_path / "s"), number)
+    newest = {1: (), 2: ("indexes",), 3: ("granules", "derived", "batches", "secret")}[number]
+    sql(path, f"DROP TABLE {newest[0]}" if newest else "CREATE TABLE stranger (a)")
     for mode in ("r", "w"):
         with pytest.raises(StoreDamaged, match="does not have the tables of a store"):
             Store.open(path, mode)
-    sql(path, "DROP TABLE stranger" if number == 1 else f"PRAGMA user_version={number - 1}")
+    for table in newest[1:] or ("stranger",) * (number == 1):
+        sql(path, f"DROP TABLE {table}")
+    sql(path, f"PRAGMA user_version={max(1, number - 1)}")
     with Store.open(path, "w") as store:
         assert store.check().ok

@@ -36,8 +36,7 @@ from softkv.errors import (
     StoreNotFound,
     WritingUnsupported,
 )
-from softkv.storage import Store, catalog, check, files, layout, locks, opening, tables
-from softkv.storage.connection import Connection
+from softkv.storage import Store, catalog, check, files, layout, locks, migrations, opening, tables
 from softkv.storage.layout import FORMAT
 from softkv.storage.roster import content_seal
 from tests.stores import (
@@ -425,34 +424,33 @@ def test_a_newer_format_is_refused_with_its_number(tmp_path: Path, mode: str) ->
     path = closed_fruit(tmp_path / "s")
     sql(path, "PRAGMA user_version=7")
     before = kept(tmp_path / "s")
-    with pytest.raises(FormatTooNew, match=r"has format 7; this softkv reads up to 2.*pip install -U softkv"):
+    with pytest.raises(FormatTooNew, match=r"has format 7; this softkv reads up to 3.*pip install -U softkv"):
         Store.open(path, mode)
     assert kept(tmp_path / "s") == before
     assert [one.name for one in tmp_path.iterdir()] == ["s"]
 
 
 @pytest.fixture
-def next_format(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[[Connection], None]]]:
+def next_format(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[[catalog.Catalog], None]]]:
     """A softkv of the next format, whose migrations are still to be written."""
-    migrations: dict[int, Callable[[Connection], None]] = {}
-    for module in (layout, catalog, opening):
+    steps: dict[int, Callable[[catalog.Catalog], None]] = {}
+    for module in (layout, catalog, opening, migrations):
         monkeypatch.setattr(module, "FORMAT", NEXT)
-    monkeypatch.setattr(opening, "MIGRATIONS", migrations)
-    return migrations
+    monkeypatch.setattr(migrations, "MIGRATIONS", steps)
+    return steps
 
 
-def configured(connection: Connection) -> None:
+def configured(tables: catalog.Catalog) -> None:
     """A migration of which something can be seen."""
-    tables = catalog.Catalog(connection)
     head = tables.head()
     standing = tables.standing(head.generation)
     tables.put_standing(replace(standing, settings='{"migrated":true}'))
 
 
-def test_an_older_format_is_migrated(tmp_path: Path, next_format: dict[int, Callable[[Connection], None]]) -> None:
+def test_an_older_format_is_migrated(tmp_path: Path, next_format: dict[int, Callable[[catalog.Catalog], None]]) -> None:
     """The first writer of a newer softkv brings a store to its format, with all that is in it."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (layout, catalog, opening):
+        for module in (layout, catalog, opening, migrations):
             patch.setattr(module, "FORMAT", FORMAT)
         with fruit(tmp_path / "s") as store:
             expected = contents(store)
@@ -463,7 +461,7 @@ def test_an_older_format_is_migrated(tmp_path: Path, next_format: dict[int, Call
     assert sql(tmp_path / "s", "PRAGMA user_version") == [(NEXT,)]
 
 
-def test_a_reader_does_not_migrate(tmp_path: Path, next_format: dict[int, Callable[[Connection], None]]) -> None:
+def test_a_reader_does_not_migrate(tmp_path: Path, next_format: dict[int, Callable[[catalog.Catalog], None]]) -> None:
     """A reader of an older format is told to open the store for writing, and changes nothing."""
     path = closed_fruit(tmp_path / "s")
     sql(path, f"PRAGMA user_version={FORMAT}")
@@ -475,12 +473,12 @@ def test_a_reader_does_not_migrate(tmp_path: Path, next_format: dict[int, Callab
 
 
 def test_a_migration_that_fails_changes_nothing(
-    tmp_path: Path, next_format: dict[int, Callable[[Connection], None]]
+    tmp_path: Path, next_format: dict[int, Callable[[catalog.Catalog], None]]
 ) -> None:
     """A migration is one transaction: after an error in the middle the store has its old format and content."""
 
-    def failing(connection: Connection) -> None:
-        configured(connection)
+    def failing(tables: catalog.Catalog) -> None:
+        configured(tables)
         raise ZeroDivisionError
 
     path = closed_fruit(tmp_path / "s")
@@ -732,7 +730,7 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
 def test_a_crash_while_the_log_is_moved_into_the_catalog_costs_nothing(tmp_path: Path, mode: str) -> None:
     """After any number of its pages the catalog says that it is longer than it is, until the rest is moved again."""
     with fruit(tmp_path / "s") as store:
-        store.append(vectors(300), np.zeros(300), keys=[f"key {i} " * 9 for i in range(300)])
+        store.append(vectors(400), np.zeros(400), keys=[f"key {i} " * 9 for i in range(400)])
         expected = contents(store)
         copied(tmp_path / "s", tmp_path / "crashed")
     before, after = ((tmp_path / name / CATALOG).read_bytes() for name in ("crashed", "s"))

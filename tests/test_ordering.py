@@ -11,7 +11,8 @@ import pytest
 
 from softkv.errors import InputError, ShapeError, StorageFull, StoreDamaged, StoreError, Unfinished
 from softkv.storage import Store, files
-from softkv.storage.arena import HEADER, WINDOW
+from softkv.storage.arena import HEADER
+from softkv.storage.layout import WINDOW
 from softkv.storage.roster import COPIED
 from tests.stores import GENERATION, bytes_of, contents, flip, fruit, sql, vectors, wide
 from tests.test_compaction import KINDS, generations, mixed

@@ -8,7 +8,8 @@ import pytest
 
 from softkv.errors import StoreDamaged, StoreExists, StoreNotFound
 from softkv.storage import Store, repair
-from softkv.storage.arena import HEADER, WINDOW
+from softkv.storage.arena import HEADER
+from softkv.storage.layout import GRANULE, WINDOW
 from tests.stores import GENERATION, closed_fruit, contents, flip, forge, sql, vectors, wide
 from tests.test_checking import lasting
 
@@ -57,15 +58,15 @@ def test_a_sound_store_is_saved_whole(tmp_path: Path, kind: str) -> None:
 
 
 def test_only_rows_in_a_damaged_window_are_lost(tmp_path: Path) -> None:
-    """Two rows to a window: one bad byte costs two rows and no more."""
+    """Thirty-two windows to a row: one bad byte costs one row and no more."""
     wide(tmp_path / "old.softkv").close()
     flip(tmp_path / "old.softkv" / GENERATION / "keys.f32", 4096 + 3 * (1 << 20) + 5)
     done = repair(tmp_path / "old.softkv", tmp_path / "new.softkv")
-    assert (done.saved, done.lost, done.missing) == (22, 2, ("key 6", "key 7"))
+    assert (done.saved, done.lost, done.missing) == (23, 1, ("key 6",))
     with Store.open(tmp_path / "new.softkv") as store:
-        kept = [i for i in range(24) if i not in (6, 7)]
+        kept = [i for i in range(24) if i != 6]
         assert list(store.keys()) == [f"key {i}" for i in kept]
-        assert np.array_equal(store.vectors(range(22)), vectors(24, 1 << 17)[kept])
+        assert np.array_equal(store.vectors(range(23)), vectors(24, 1 << 17)[kept])
         assert store.check().ok
 
 
@@ -74,11 +75,11 @@ def test_a_row_that_straddles_a_damaged_window_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "old.softkv"
     with Store.open(path, "c") as store:
         store.append(vectors(6, 100_000), np.arange(6.0), keys=[str(i) for i in range(6)])  # 400,000 bytes a row
-    flip(path / GENERATION / "keys.f32", 4096 + (1 << 20) + 5)  # window 1: rows 2 (its end), 3, 4 and 5 (its start)
+    flip(path / GENERATION / "keys.f32", 4096 + 24 * GRANULE + 5)  # window 24: row 0 (its end) and row 1 (its start)
     done = repair(path, tmp_path / "new.softkv")
     with Store.open(tmp_path / "new.softkv") as store:
-        assert list(store.keys()) == ["0", "1"]
-        assert (done.lost, done.missing) == (4, ("2", "3", "4", "5"))
+        assert list(store.keys()) == ["2", "3", "4", "5"]
+        assert (done.lost, done.missing) == (2, ("0", "1"))
         assert store.check().ok
 
 
@@ -245,7 +246,7 @@ VALUES = {
 
 
 def made(path: Path, kind: str) -> Path:
-    """Eight items, two rows to a window; one without a key, one dead, one replaced."""
+    """Eight items, many windows to a row; one without a key, one dead, one replaced."""
     with Store.open(path, "c") as store:
         store.configure({"colour": "red"})
         store.append(

@@ -29,8 +29,9 @@ from softkv.errors import (
     WriterFenced,
 )
 from softkv.storage import Store, check, files, locks
-from softkv.storage.arena import HEADER, WINDOW, Arena
+from softkv.storage.arena import HEADER, Arena
 from softkv.storage.connection import Connection
+from softkv.storage.layout import GRANULE, WINDOW
 from softkv.storage.tally import Tally
 from tests.limits import fill, open_files, small_disk
 from tests.stores import CATALOG, FRUIT, GENERATION, closed_fruit, contents, forge, fruit, in_child, sql, vectors
@@ -755,7 +756,7 @@ def checksums(file: Path, length: int) -> list[int]:
     """The checksum of every window of a file of rows, the unfinished one last."""
     data = file.read_bytes()[HEADER : HEADER + length]
     assert len(data) == length
-    return [crc32(data[start : start + WINDOW]) for start in range(0, length, WINDOW)]
+    return [crc32(data[start : start + GRANULE]) for start in range(0, length, GRANULE)]
 
 
 def require_checksums(store: Path, rows: int, widths: dict[str, int]) -> None:
@@ -764,9 +765,9 @@ def require_checksums(store: Path, rows: int, widths: dict[str, int]) -> None:
         role = name.split(".")[0]
         finished = sql(store, "SELECT checksum FROM windows WHERE role = ? ORDER BY window", role)
         tail = sql(store, "SELECT keys_tail, values_tail, norms_tail FROM generations")[0][position]
-        kept = [checksum for (checksum,) in finished] + ([tail] if rows * row_bytes % WINDOW else [])
+        kept = [checksum for (checksum,) in finished] + ([tail] if rows * row_bytes % GRANULE else [])
         assert kept == checksums(store / GENERATION / name, rows * row_bytes), name
-        if rows * row_bytes % WINDOW == 0:
+        if rows * row_bytes % GRANULE == 0:
             assert tail == 0
 
 
@@ -789,10 +790,10 @@ def test_batches_across_windows_keep_every_checksum(tmp_path: Path) -> None:
         rows = store.rows
         assert store.check().ok
     require_checksums(tmp_path / "s", rows, {"keys.f32": 12, "values.number": 8, "norms.f32": 4})
-    assert sql(tmp_path / "s", "SELECT count(*) FROM windows") == [(3,)]
+    assert sql(tmp_path / "s", "SELECT count(*) FROM windows") == [(175 + 117 + 58,)]
 
 
-@pytest.mark.parametrize("width", [100_003, 262_144, 300_000, 131_072, 524_288])
+@pytest.mark.parametrize("width", [1_003, 4_096, 5_000, 2_048, 8_192, 131_072])
 def test_rows_as_large_as_windows_keep_every_checksum(tmp_path: Path, width: int) -> None:
     """Rows of a part of a window, of one window exactly, or of several, one at a time and together."""
     with Store.open(tmp_path / "s", "c") as store:
@@ -806,14 +807,14 @@ def test_rows_as_large_as_windows_keep_every_checksum(tmp_path: Path, width: int
 def test_a_window_filled_to_its_end_starts_the_next_from_nothing(tmp_path: Path) -> None:
     """When the last row ends where its window does, there is no unfinished window."""
     with Store.open(tmp_path / "s", "c") as store:
-        store.append(vectors(WINDOW // 16 - 1), np.zeros(WINDOW // 16 - 1))
+        store.append(vectors(GRANULE // 16 - 1), np.zeros(GRANULE // 16 - 1))
         store.append(vectors(1), [0.0])
         assert store.check().ok
-    require_checksums(tmp_path / "s", WINDOW // 16, {"keys.f32": 16, "values.number": 8, "norms.f32": 4})
+    require_checksums(tmp_path / "s", GRANULE // 16, {"keys.f32": 16, "values.number": 8, "norms.f32": 4})
     with Store.open(tmp_path / "s", "w") as store:
         store.append(vectors(1), [0.0])
         assert store.check().ok
-    require_checksums(tmp_path / "s", WINDOW // 16 + 1, {"keys.f32": 16, "values.number": 8, "norms.f32": 4})
+    require_checksums(tmp_path / "s", GRANULE // 16 + 1, {"keys.f32": 16, "values.number": 8, "norms.f32": 4})
 
 
 # What every commit keeps up to date

@@ -2,12 +2,14 @@
 
 import pytest
 
-from softkv.storage import arena, checking, compaction, deaths, generation
+from softkv.storage import arena, catalog, checking, deaths, generation, migrations, windows
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, *, window: int = 64, block: int = 16) -> None:
-    """Let windows have this many bytes and bitmaps this many rows, until the test is over."""
-    for module in (arena, checking, compaction, generation):
+    """Let old windows have this many bytes, new ones half, and bitmaps this many rows, until the test is over."""
+    for module in (arena, catalog, checking, generation, migrations, windows):
         monkeypatch.setattr(module, "WINDOW", window)
+    for module in (checking, generation):
+        monkeypatch.setattr(module, "GRANULE", window // 2)
     monkeypatch.setattr(deaths, "BLOCK", block)
     monkeypatch.setattr(deaths, "BLOCK_BYTES", block // 8)

@@ -2,12 +2,12 @@
 
 Reading order: layout.py (what lies where), files.py (durable primitives), arena.py (rows), batch.py (what may enter),
 numbers.py (what may lie there), tally.py, deaths.py and labels.py (what every commit keeps up to date), patience.py,
-connection.py, tables.py and catalog.py, filters.py and conditions.py (what may be asked of payloads), searching.py (the
-same in SQL), loading.py and roster.py (which rows exist), matches.py (which of them meet a filter), locks.py (one
-writer, pinned readers), threads.py, generation.py (the files of one layout), index_files.py (what was made from its
-rows), acknowledged.py (what a catalog must not have lost), committed.py and snapshot.py (reading one commit),
-progress.py, writer.py (the commit protocol), place.py, opening.py, leftovers.py, indexing.py, ordering.py,
-compaction.py, rebuilding.py, checking.py, store.py (all of it joined) and repair.py.
+connection.py, tables.py, secret.py and catalog.py, filters.py and conditions.py (what may be asked of payloads),
+searching.py (the same in SQL), loading.py and roster.py (which rows exist), matches.py (which of them meet a filter),
+locks.py (one writer, pinned readers), threads.py, generation.py (the files of one layout), index_files.py (what was
+made from its rows), acknowledged.py (what a catalog must not have lost), committed.py and snapshot.py (reading one
+commit), progress.py, writer.py (the commit protocol), place.py, migrations.py, opening.py, leftovers.py, indexing.py,
+ordering.py, compaction.py, rebuilding.py, windows.py and checking.py, store.py (all of it joined) and repair.py.
 
 Does not know about queries, scores or weights.
 

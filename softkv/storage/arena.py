@@ -1,8 +1,8 @@
 """Fixed-width rows in a file: a 4096-byte header that says what they are, then the rows, nothing else.
 
 Rows are written at a given row number, never at the end of the file, so that what a crash left behind is overwritten.
-They are read through a read-only map of the committed prefix, whose 1 MiB windows are compared with the checksums of
-the catalog when they are first touched.
+They are read through a read-only map of the committed prefix, whose windows are compared with the checksums of the
+catalog when they are first touched. A window has as many bytes as a granule of the generation.
 
 Does not know which rows exist (catalog.py) or when they become durable (store.py).
 """
@@ -22,15 +22,15 @@ import numpy.typing as npt
 
 from softkv.errors import HandleClosed, StorageFailed, StoreDamaged
 from softkv.storage import files
-from softkv.storage.layout import RowShape
+from softkv.storage.layout import WINDOW, RowShape
 from softkv.storage.numbers import Believable
 
 HEADER = 4096
-WINDOW = 1 << 20  # bytes of rows under one checksum
 _MAGIC = b"softkv arena 1\n"
 _SEAL = len(b"crc32 00000000\n")
 
 Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
 Expected = Callable[[int, int], Sequence[int]]  # checksums of the complete windows first .. last - 1
 
 
@@ -50,22 +50,23 @@ class Identity:
         return text + b"crc32 %08x\n" % crc32(text)
 
 
-def extend_windows(length: int, tail: int, data: memoryview) -> tuple[list[tuple[int, int]], int]:
+def extend_windows(length: int, tail: int, data: memoryview, granule: int) -> tuple[list[tuple[int, int]], int]:
     """Continue checksums over `data`, which follows `length` bytes whose unfinished window has checksum `tail`.
 
     Returns the windows that became complete, as (number, checksum), and the checksum of the unfinished one.
     """
-    finished = []
     data = data.cast("B")
-    while data:
-        piece = data[: WINDOW - length % WINDOW]
-        tail = crc32(piece, tail)
-        length += len(piece)
-        data = data[len(piece) :]
-        if length % WINDOW == 0:
-            finished.append((length // WINDOW - 1, tail))
-            tail = 0
-    return finished, tail
+    missing = granule - length % granule  # bytes of the unfinished window
+    if len(data) < missing:
+        return [], crc32(data, tail)
+    whole = len(data) - (len(data) - missing) % granule
+    checksums = [crc32(data[:missing], tail), *window_checksums(data, missing, whole, granule)]
+    return list(enumerate(checksums, length // granule)), crc32(data[whole:])
+
+
+def window_checksums(data: memoryview, start: int, end: int, granule: int) -> list[int]:
+    """The checksums of the windows between two bytes. In one list: anything more per window would cost a third."""
+    return [crc32(data[place : place + granule]) for place in range(start, end, granule)]
 
 
 def flat(rows: Array) -> memoryview:
@@ -74,18 +75,18 @@ def flat(rows: Array) -> memoryview:
 
 
 class Arena:
-    """One file of rows, open for reading and perhaps for writing."""
+    """One file of rows, open for reading and perhaps for writing; `granule` bytes of rows are under one checksum."""
 
-    def __init__(self, path: str, shape: RowShape, descriptor: int) -> None:
-        self.path, self.shape = path, shape
+    def __init__(self, path: str, shape: RowShape, descriptor: int, granule: int) -> None:
+        self.path, self.shape, self.granule = path, shape, granule
         self._descriptor = descriptor
         self._map: mmap.mmap | None = None
         self._closed, self._lock = False, threading.Lock()
 
     @classmethod
-    def create(cls, path: str, identity: Identity) -> "Arena":
+    def create(cls, path: str, identity: Identity, granule: int) -> "Arena":
         """Make the file with its header; nothing is durable yet."""
-        arena = cls(path, identity.shape, files.create_file(path))
+        arena = cls(path, identity.shape, files.create_file(path), granule)
         try:
             files.write_at(arena._descriptor, memoryview(identity.header()), 0, path)
         except BaseException:
@@ -94,7 +95,9 @@ class Arena:
         return arena
 
     @classmethod
-    def open(cls, path: str, identity: Identity, *, write: bool = False, believe_header: bool = True) -> "Arena":
+    def open(
+        cls, path: str, identity: Identity, granule: int, *, write: bool = False, believe_header: bool = True
+    ) -> "Arena":
         """Open the file after comparing its header with what it must say; without that only to save what is left."""
         descriptor = files.open_regular(path, write=write)
         try:
@@ -104,12 +107,12 @@ class Arena:
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(path, identity.shape, descriptor)
+        return cls(path, identity.shape, descriptor, granule)
 
     @classmethod
-    def absent(cls, path: str, shape: RowShape) -> "Arena":
+    def absent(cls, path: str, shape: RowShape, granule: int) -> "Arena":
         """An arena without a file, which has no rows: every read says so."""
-        return cls(path, shape, -1)
+        return cls(path, shape, -1, granule)
 
     def write(self, row: int, rows: Array) -> None:
         """Write rows from number `row` on."""
@@ -200,77 +203,123 @@ class VerifiedRows:
             size = rows * self.arena.shape.row_bytes
             if size <= self._bytes:
                 return
-            unfinished = self._bytes // WINDOW
-            verified = np.zeros(-(-size // WINDOW), np.bool_)
+            granule = self.arena.granule
+            unfinished = self._bytes // granule
+            verified = np.zeros(-(-size // granule), np.bool_)
             verified[:unfinished] = self._verified[:unfinished]
             self._bytes, self._tail, self._verified = size, tail, verified
 
     def block(self, start: int, stop: int) -> Array:
         """Rows start .. stop - 1 as a view of the file."""
-        row_bytes = self.arena.shape.row_bytes
+        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
         rows = self.arena.rows(self._bytes // row_bytes)
         if stop > start:
-            self._verify(np.arange(start * row_bytes // WINDOW, (stop * row_bytes - 1) // WINDOW + 1))
+            first, last = start * row_bytes // granule, (stop * row_bytes - 1) // granule
+            if not self._verified[first : last + 1].all():
+                self._verify(np.arange(first, last + 1))
         return rows[start:stop]
 
-    def take(self, numbers: npt.NDArray[np.int64]) -> Array:
+    def take(self, numbers: Numbers) -> Array:
         """A copy of the rows with these numbers, in this order."""
-        row_bytes = self.arena.shape.row_bytes
-        rows = self.arena.rows(self._bytes // row_bytes)
-        first, last = numbers * row_bytes // WINDOW, ((numbers + 1) * row_bytes - 1) // WINDOW
+        rows = self.arena.rows(self._bytes // self.arena.shape.row_bytes)
         if len(numbers):
-            if row_bytes > WINDOW:
-                first, last = np.arange(first.min(), last.max() + 1), last
-            self._verify(np.concatenate([first, last]))
+            first, last = self._windows(numbers, numbers + 1)
+            narrow = self.arena.shape.row_bytes <= self.arena.granule
+            self._verify(np.concatenate([first, last]) if narrow else _all_between(first, last))
         return np.take(rows, numbers, axis=0)
 
-    def runs(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Array:
+    def runs(self, starts: Numbers, stops: Numbers) -> Array:
         """All rows as a view of the file, of which those in these runs are compared; each run has rows."""
-        row_bytes = self.arena.shape.row_bytes
-        rows = self.arena.rows(self._bytes // row_bytes)
-        # How many runs begin before the end of a window less how many end before its start: none, or it is touched.
-        edges = np.zeros(len(self._verified) + 1, np.int64)
-        np.add.at(edges, starts * row_bytes // WINDOW, 1)
-        np.add.at(edges, (stops * row_bytes - 1) // WINDOW + 1, -1)
-        self._verify(np.flatnonzero(edges[:-1].cumsum()))
+        rows = self.arena.rows(self._bytes // self.arena.shape.row_bytes)
+        if len(starts):
+            self._verify(_all_between(*self._windows(starts, stops)))
         return rows
 
     def verify_end(self) -> None:
-        """Compare the last two windows with their checksums: all that a crash can have left undone."""
+        """Compare the last MiB, at least, with its checksums: all that a crash can have left undone."""
         row_bytes = self.arena.shape.row_bytes
         rows = self._bytes // row_bytes
-        self.block(max(0, rows - max(1, WINDOW // row_bytes)), rows)
+        self.block(max(0, rows - -(-WINDOW // row_bytes)), rows)
 
-    def _verify(self, windows: npt.NDArray[np.int64]) -> None:
+    def _windows(self, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
+        """The first and the last of the windows in which the rows starts[i] .. stops[i] - 1 lie."""
+        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        return starts * row_bytes // granule, (stops * row_bytes - 1) // granule
+
+    def _verify(self, windows: Numbers) -> None:
         if self._verified[windows].all():
             return
         with self._lock:
             # Subtle: not the caller's rows. The prefix may have grown since, and its last window has a new checksum.
             data = flat(self.arena.rows(self._bytes // self.arena.shape.row_bytes))
-            for window in np.unique(windows[~self._verified[windows]]).tolist():
-                self._verify_window(data, window)
+            touched = np.zeros(len(self._verified), np.bool_)
+            touched[windows] = True
+            fresh = np.flatnonzero(touched & ~self._verified)
+            for run in np.split(fresh, np.flatnonzero(np.diff(fresh) > 1) + 1):
+                if len(run):
+                    self._verify_run(data, int(run[0]), int(run[-1]) + 1)
 
-    def _verify_window(self, data: memoryview, window: int) -> None:
-        start, end = window * WINDOW, min((window + 1) * WINDOW, self._bytes)
+    def _verify_run(self, data: memoryview, first: int, last: int) -> None:
+        """Compare the windows first .. last - 1, whose checksums are asked for at once."""
+        complete = self._bytes // self.arena.granule
+        expected = list(self._expected(first, min(last, complete))) if first < complete else []
+        expected += [self._tail] * (last > complete)
+        step = max(1, WINDOW // self.arena.granule)
+        for start in range(first, last, step):  # so that numbers are looked at while they are in the processor's cache
+            stop = min(start + step, last)
+            self._require_equal(self._checksums(data, start, stop), expected[start - first : stop - first], start)
+            self._require_believable(data, start, stop)
+        self._verified[first:last] = True
+        if last > complete:
+            self._progress = (complete, self._bytes % self.arena.granule, self._tail)
+
+    def _require_equal(self, found: list[int], expected: list[int], first: int) -> None:
+        if found != expected:
+            wrong = next(place for place in range(len(found)) if found[place] != expected[place])
+            raise self._damage(
+                first + wrong,
+                "do not match their checksum. `softkv check` lists the damage; "
+                "`softkv check --repair-to NEW` saves the good rows.",
+            )
+
+    def _span(self, window: int) -> tuple[int, int]:
+        return window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
+
+    def _checksums(self, data: memoryview, first: int, last: int) -> list[int]:
+        """The checksums of windows; of one that has grown since it was compared, only what is new is read."""
+        granule = self.arena.granule
         seen, length, checksum = self._progress
-        if seen != window:
-            length = checksum = 0
-        fresh = data[start + length : end]
-        checksum = crc32(fresh, checksum)
-        complete = end - start == WINDOW
-        if checksum != (self._expected(window, window + 1)[0] if complete else self._tail):
-            raise StoreDamaged(
-                f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} do not match their checksum. "
-                "`softkv check` lists the damage; `softkv check --repair-to NEW` saves the good rows."
-            )
-        if self._believable is not None and not self._believable(np.frombuffer(fresh, self.arena.shape.dtype)):
-            raise StoreDamaged(
-                f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} hold numbers that no store takes, though "
-                "their checksum is right: somebody put them there. `softkv check --repair-to NEW` saves the good rows."
-            )
-        self._verified[window] = True
-        if not complete:
-            self._progress = (window, end - start, checksum)
+        if not first <= seen < last:
+            return window_checksums(data, first * granule, last * granule, granule)
+        before = window_checksums(data, first * granule, seen * granule, granule)
+        grown = crc32(data[seen * granule + length : (seen + 1) * granule], checksum)
+        return [*before, grown, *window_checksums(data, (seen + 1) * granule, last * granule, granule)]
+
+    def _require_believable(self, data: memoryview, first: int, last: int) -> None:
+        """Refuse numbers that no store takes. Windows are looked at together, and one by one to name the first."""
+        if self._believable is None or self._believable(self._numbers(data, first, last)):
+            return
+        odd = (window for window in range(first, last) if not self._believable(self._numbers(data, window, window + 1)))
+        raise self._damage(
+            next(odd, first),
+            "hold numbers that no store takes, though their checksum is right: somebody put them there. "
+            "`softkv check --repair-to NEW` saves the good rows.",
+        )
+
+    def _numbers(self, data: memoryview, first: int, last: int) -> Array:
+        return np.frombuffer(data[self._span(first)[0] : self._span(last - 1)[1]], self.arena.shape.dtype)
+
+    def _damage(self, window: int, what: str) -> StoreDamaged:
+        start, end = self._span(window)
+        return StoreDamaged(f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} {what}")
+
+
+def _all_between(first: Numbers, last: Numbers) -> Numbers:
+    """All numbers from first[i] to last[i], for each i; some perhaps more than once."""
+    counts = last - first + 1
+    ends = counts.cumsum()
+    found: Numbers = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
+    return found
 
 
 def _difference(found: bytes, identity: Identity) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 from softkv.errors import FormatTooNew, IndexDamaged, StoreDamaged, WriterFenced
 from softkv.storage.connection import Connection
 from softkv.storage.deaths import Bitmap, Deaths, bitmap_of
-from softkv.storage.layout import FORMAT, Layout, ValueKind
+from softkv.storage.layout import FORMAT, WINDOW, Layout, ValueKind
+from softkv.storage.secret import make_secret
 from softkv.storage.tables import (
     APPLICATION,
-    TABLES,
     definitions,
+    definitions_since,
     essence,
     insertion,
     items_definition,
@@ -31,6 +32,11 @@ from softkv.storage.tally import Tally
 def _counts(fields: Iterable[object]) -> bool:
     """Whether all of these can count something: a checksum does not keep out who computes one."""
     return all(isinstance(field, int) and field >= 0 for field in fields)
+
+
+def _is_granule(size: object) -> bool:
+    """Whether so many bytes can be under one checksum: whole numbers of every type, and windows of every size."""
+    return isinstance(size, int) and 8 <= size <= WINDOW and size & (size - 1) == 0
 
 
 def _is_ours(row: tuple[Any, ...]) -> bool:
@@ -98,15 +104,17 @@ class Catalog:
         """Make the tables in an empty file."""
         self.connection.run(f"PRAGMA application_id={APPLICATION}")
         with self.connection.writing():
-            for definition in TABLES.values():
-                self.connection.run(definition)
+            for number in range(1, FORMAT + 1):
+                for definition in definitions_since(number):
+                    self.connection.run(definition)
+            make_secret(self.connection)
             self.connection.run(f"PRAGMA user_version={FORMAT}")
             self._put_head(Head(store, 0, 0, 0, 1, 1, 0, "{}"))
 
     def identify(self) -> int:
         """Refuse a catalog of a format we do not know, or with tables that are not ours; returns its format."""
         path = self.connection.path
-        found = int(self.connection.value("PRAGMA user_version"))
+        found = self.connection.user_version()
         if found > FORMAT:
             raise FormatTooNew(
                 f"{path} has format {found}; this softkv reads up to {FORMAT}. "
@@ -227,7 +235,7 @@ class Catalog:
 
     def drop_unfinished(self, generation: int) -> None:
         """Forget a generation that has no items yet, or not any more."""
-        for table in ("windows", "deaths", "indexes", "generations"):
+        for table in ("windows", "deaths", "indexes", "granules", "derived", "generations"):
             self.connection.run(f"DELETE FROM {table} WHERE generation = ?", (generation,))
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
@@ -238,13 +246,33 @@ class Catalog:
 
     def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
         """The checksums of the complete windows first .. last - 1."""
-        found = self.connection.rows(_WINDOWS, (generation, role, first, last))
+        found = self.connection.rows(_CHECKSUMS, (generation, role, first, last))
         if len(found) != last - first:
             raise StoreDamaged(
                 f"{self.connection.path}: checksums of {role} windows {first} to {last - 1} of generation {generation} "
                 "are missing. Run `softkv check`."
             )
         return [checksum for (checksum,) in found]
+
+    def known_windows(self, generation: int, role: str, first: int, last: int) -> dict[int, int]:
+        """The checksums of the complete windows first .. last - 1 by their numbers, as far as there are any."""
+        return dict(self.connection.rows(_WINDOWS, (generation, role, first, last)))
+
+    def put_granule(self, generation: int, size: int) -> None:
+        """Say how many bytes of the rows of a new generation are under one checksum."""
+        self.connection.run(insertion("granules"), (generation, size, seal(generation, size)))
+
+    def granule(self, generation: int) -> int:
+        """How many bytes of the rows of a generation are under one checksum."""
+        if self.connection.user_version() < 3:
+            return WINDOW
+        rows = self.connection.rows("SELECT * FROM granules WHERE generation = ?", (generation,))
+        if not rows or seal(*rows[0][:-1]) != rows[0][-1] or not _is_granule(rows[0][1]):
+            raise StoreDamaged(
+                f"{self.connection.path}: how the checksums of generation {generation} are divided is missing or "
+                "damaged. Run `softkv check`."
+            )
+        return int(rows[0][1])
 
     def put_deaths(self, generation: int, blocks: Iterable[tuple[int, Bitmap]], number: int) -> None:
         """Write the bitmaps that a commit changed."""
@@ -302,14 +330,10 @@ class Catalog:
 
     def index(self, generation: int, name: str) -> IndexRecord | None:
         """The index file of this name that the catalog names for a generation."""
-        if not self._has_indexes():
+        if self.connection.user_version() < 2:
             return None
         rows = self.connection.rows(_INDEX, (generation, name))
         return self._index_record(rows[0]) if rows else None
-
-    def _has_indexes(self) -> bool:
-        """Asked every time: a reader of an older format stays open while a writer brings the store to this one."""
-        return int(self.connection.value("PRAGMA user_version")) >= 2
 
     def _index_record(self, row: tuple[Any, ...]) -> IndexRecord:
         *content, found = row
@@ -321,7 +345,7 @@ class Catalog:
 
     def index_names(self, generation: int) -> list[str]:
         """The names of the index files of a generation."""
-        if not self._has_indexes():
+        if self.connection.user_version() < 2:
             return []
         rows = self.connection.rows("SELECT name FROM indexes WHERE generation = ? ORDER BY name", (generation,))
         return [name for (name,) in rows]
@@ -332,7 +356,7 @@ class Catalog:
 
     def index_files(self) -> set[int]:
         """The numbers of all files in index/ that the catalog names, of old generations as well."""
-        rows = self.connection.rows("SELECT file FROM indexes") if self._has_indexes() else []
+        rows = self.connection.rows("SELECT file FROM indexes") if self.connection.user_version() >= 2 else []
         return {number for (number,) in rows if isinstance(number, int) and 0 < number < 10**18}
 
     def drop_index(self, generation: int, name: str | None) -> None:
@@ -343,9 +367,8 @@ class Catalog:
 _fields_of = attrgetter(*(field.name for field in fields(Head)))
 _HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM state"
 _STANDING = "SELECT * FROM generations WHERE generation = ?"
-_WINDOWS = (
-    "SELECT checksum FROM windows WHERE generation = ? AND role = ? AND window >= ? AND window < ? ORDER BY window"
-)
+_BETWEEN = "FROM windows WHERE generation = ? AND role = ? AND window >= ? AND window < ? ORDER BY window"
+_CHECKSUMS, _WINDOWS = f"SELECT checksum {_BETWEEN}", f"SELECT window, checksum {_BETWEEN}"
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = "FROM indexes WHERE generation = ? AND (? IS NULL OR name = ?)"
 _INDEX = "SELECT * FROM indexes WHERE generation = ? AND name = ?"

@@ -17,12 +17,14 @@ import numpy.typing as npt
 from softkv.errors import IndexDamaged, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
 from softkv.storage import files, index_files, opening
 from softkv.storage.acknowledged import Acknowledged
-from softkv.storage.arena import HEADER, WINDOW, Arena, Identity
+from softkv.storage.arena import HEADER, Arena, Identity
 from softkv.storage.catalog import Catalog, Head, Standing
-from softkv.storage.layout import GENERATION_NAME, PIN, Mask, ValueKind, generation_name
-from softkv.storage.numbers import believable
+from softkv.storage.layout import GENERATION_NAME, GRANULE, PIN, WINDOW, Mask, ValueKind, generation_name
 from softkv.storage.roster import Roster
+from softkv.storage.secret import secret
+from softkv.storage.tables import seal
 from softkv.storage.tally import Tally
+from softkv.storage.windows import Problems
 
 _STRIDE = 10_000  # rows of the catalog looked at together
 
@@ -142,6 +144,8 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
         found.unfinished = catalog.unfinished(head)
     with _going_on(report):
         _look_for_leftovers(report, catalog, directory)
+    with _going_on(report):
+        _survey_beside(report, catalog)
     if not head.generation:
         return
     with _going_on(report):
@@ -154,8 +158,9 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
         report.findings.append(f"{generation_name(head.generation)} is no directory, and nothing in it is read")
         return
     found.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
+    granule = _granule(report, catalog, standing)
     for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-        _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), tail)
+        _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), granule, tail)
     _survey_items(found, catalog, standing)
     if standing.layout.kind is ValueKind.LABEL:
         _survey_labels(found, catalog)
@@ -174,8 +179,9 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     begun = Survey(report, standing=standing)
     begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
     try:
+        granule = _granule(report, catalog, standing)
         for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-            _survey_arena(begun, catalog, directory, Identity(head.store, number, shape), tail)
+            _survey_arena(begun, catalog, directory, Identity(head.store, number, shape), granule, tail)
     finally:
         begun.close()
 
@@ -191,6 +197,39 @@ def _believable_rows(report: Report, catalog: Catalog, directory: str, standing:
     if held >= standing.rows > most:
         report.findings.append(f"the catalog counts {standing.rows} rows, but is too small to hold as many")
     return max(0, min(held, standing.rows, most))
+
+
+def _granule(report: Report, catalog: Catalog, standing: Standing) -> int:
+    """How the checksums of a generation are divided; where that is not known, as many as there are tell."""
+    try:
+        return catalog.granule(standing.generation)
+    except StoreDamaged as error:
+        report.findings.append(str(error))
+        many = len(catalog.known_windows(standing.generation, "keys", 0, 1 << 60))
+        return WINDOW if many <= standing.rows * standing.layout.keys.row_bytes // WINDOW else GRANULE
+
+
+def _survey_beside(report: Report, catalog: Catalog) -> None:
+    """What is kept beside the items: batches, the secret, how checksums are divided, and what is derived."""
+    if catalog.connection.user_version() < 3:
+        return
+    for table in ("granules", "batches", "derived"):
+        odd = _odd_rows(catalog, table)
+        if odd:
+            kept = report.notes if table == "derived" else report.findings
+            kept.append(f"{catalog.connection.path}: {len(odd)} rows of {table} are damaged: {odd[:5]}")
+    secret(catalog.connection)
+
+
+def _odd_rows(catalog: Catalog, table: str) -> list[Any]:
+    """The keys of the rows whose checksum is not that of their content."""
+    odd: list[Any] = []
+    last = -1 << 63
+    query = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {_STRIDE}"
+    while rows := catalog.connection.rows(query, (last,)):
+        odd += [content[0] for _, *content, found in rows if seal(*content) != found]
+        last = rows[-1][0]
+    return odd
 
 
 def _look_for_leftovers(report: Report, catalog: Catalog, directory: str) -> None:
@@ -213,47 +252,30 @@ def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head
             report.notes.append(f"index file {name!r}: {error}")
 
 
-def _survey_arena(found: Survey, catalog: Catalog, directory: str, identity: Identity, tail: int) -> None:
+def _survey_arena(found: Survey, catalog: Catalog, directory: str, identity: Identity, granule: int, tail: int) -> None:
     shape, report = identity.shape, found.report
     derived = shape.role == "norms"
     findings = report.notes if derived else report.findings
     path = os.path.join(directory, generation_name(identity.generation), shape.file)
     try:
-        arena = Arena.open(path, identity)
+        arena = Arena.open(path, identity, granule)
     except SoftKVError as error:
         findings.append(str(error) + (" It is derived, and will be made again." if derived else ""))
         try:
-            arena = Arena.open(path, identity, believe_header=False)
+            arena = Arena.open(path, identity, granule, believe_header=False)
         except SoftKVError:
-            arena = Arena.absent(path, shape)
+            arena = Arena.absent(path, shape, granule)
     found.arenas.append(arena)
     assert found.standing is not None
-    for window in range(-(-found.standing.rows * shape.row_bytes // WINDOW)):
-        if window * WINDOW >= len(found.good) * shape.row_bytes:
-            break  # beyond what any file holds: said already
-        problem = _window_problem(arena, catalog, identity.generation, window, found.standing.rows, tail)
-        report.windows += 1
-        if problem:
-            findings.append(f"{path}: {problem}" + (" They are derived, and worked out again." if derived else ""))
-            if not derived:
-                found.good[window * WINDOW // shape.row_bytes : -(-(window + 1) * WINDOW // shape.row_bytes)] = False
-
-
-def _window_problem(arena: Arena, catalog: Catalog, generation: int, window: int, rows: int, tail: int) -> str | None:
-    shape = arena.shape
-    start, end = window * WINDOW, min((window + 1) * WINDOW, rows * shape.row_bytes)
-    if arena.stored_bytes() < end:
-        return f"bytes {HEADER + start} to {HEADER + end} are missing"
-    try:
-        expected = catalog.windows(generation, shape.role, window, window + 1)[0] if end - start == WINDOW else tail
-    except StoreDamaged as error:
-        return str(error)
-    if arena.checksum(start, end) != expected:
-        return f"bytes {HEADER + start} to {HEADER + end} do not match their checksum."
-    # The codes of labels are looked at one by one: see _survey_labels.
-    if shape.dtype != "<i4" and not believable(shape, lambda: 0)(arena.numbers(start, end)):
-        return f"bytes {HEADER + start} to {HEADER + end} hold numbers that no store takes."
-    return None
+    problems = Problems(arena, catalog, identity.generation, found.standing.rows * shape.row_bytes, tail)
+    for start, end, what in problems.among(len(found.good) * shape.row_bytes):
+        findings.append(
+            f"{path}: bytes {HEADER + start} to {HEADER + end} {what}"
+            + (" They are derived, and worked out again." if derived else "")
+        )
+        if not derived:
+            found.good[start // shape.row_bytes : -(-end // shape.row_bytes)] = False
+    report.windows += problems.compared
 
 
 def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:

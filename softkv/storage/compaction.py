@@ -17,7 +17,7 @@ import numpy as np
 
 from softkv.errors import InputError
 from softkv.storage import files
-from softkv.storage.arena import WINDOW, Arena, Array, VerifiedRows, extend_windows, flat
+from softkv.storage.arena import Arena, Array, VerifiedRows, extend_windows, flat
 from softkv.storage.catalog import Standing
 from softkv.storage.generation import Generation
 from softkv.storage.indexing import Content, room_for, written
@@ -155,7 +155,7 @@ def _copy_items(
 def _read_ahead(writer: Writer, old: Generation, standing: Standing, position: int) -> VerifiedRows:
     """Rows of an arena with all their checksums at hand, so that threads need not wait for the catalog."""
     arena = old.arenas[position]
-    complete = standing.rows * arena.shape.row_bytes // WINDOW
+    complete = standing.rows * arena.shape.row_bytes // arena.granule
     checksums = writer.catalog.windows(old.number, arena.shape.role, 0, complete)
     labels = writer.catalog.label_count()
     rows = VerifiedRows(arena, lambda first, last: checksums[first:last], believable(arena.shape, lambda: labels))
@@ -189,7 +189,7 @@ def _copy_rows(arena: Arena, blocks: Iterator[Array], course: _Course, position:
         if course.stopped:
             break  # nobody asks for the result any more
         arena.write(row, block)
-        complete, tail = extend_windows(row * arena.shape.row_bytes, tail, flat(block))
+        complete, tail = extend_windows(row * arena.shape.row_bytes, tail, flat(block), arena.granule)
         finished += complete
         row += len(block)
         course.done[position] = row

@@ -230,6 +230,10 @@ class Connection:
         except sqlite3.Error as error:
             raise self._told(error, "roll back in") from error
 
+    def user_version(self) -> int:
+        """The number of the format, asked every time: a reader stays open while a writer brings a store to another."""
+        return int(self.value("PRAGMA user_version"))
+
     def data_version(self) -> int:
         """A number that changes whenever another connection has committed."""
         return int(self.value("PRAGMA data_version"))

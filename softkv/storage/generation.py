@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from softkv.errors import NotAStore, StoreDamaged
 from softkv.storage import files, locks
-from softkv.storage.arena import WINDOW, Arena, Identity, VerifiedRows, extend_windows, flat
+from softkv.storage.arena import Arena, Identity, VerifiedRows, extend_windows, flat
 from softkv.storage.catalog import Catalog, Standing
-from softkv.storage.layout import PIN, Layout, Matrix, Rows, RowShape, generation_name
+from softkv.storage.layout import GRANULE, PIN, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
 from softkv.storage.matches import Matches
 from softkv.storage.numbers import believable
 from softkv.storage.roster import Roster
@@ -55,9 +55,11 @@ class Generation:
 
         def opened(shape: RowShape) -> Arena:
             identity = Identity(store, standing.generation, shape)
-            return _open_arena(os.path.join(path, shape.file), identity, write=write, derived=shape.role == "norms")
+            derived = shape.role == "norms"
+            return _open_arena(os.path.join(path, shape.file), identity, granule, write=write, derived=derived)
 
         try:
+            granule = catalog.granule(standing.generation)
             arenas = _all_or_none(opened, standing.layout)
         except BaseException:
             pin.release()
@@ -75,7 +77,7 @@ class Generation:
         os.close(files.create_file(os.path.join(path, PIN)))
 
         def created(shape: RowShape) -> Arena:
-            return Arena.create(os.path.join(path, shape.file), Identity(store, number, shape))
+            return Arena.create(os.path.join(path, shape.file), Identity(store, number, shape), GRANULE)
 
         arenas: list[Arena] = []
         try:
@@ -131,21 +133,26 @@ class Generation:
         for rows in (self.keys, self.values):
             rows.verify_end()
 
+    def norms_due(self, rows: int, count: int) -> bool:
+        """Whether `count` more rows complete a MiB of norms, which is then synced."""
+        span = WINDOW // self.layout.norms.row_bytes
+        return rows // span < (rows + count) // span
+
     def mend_norms(self, rows: int) -> tuple[list[tuple[int, int]], int] | None:
         """Write again the norms that are not as committed at the end of their file; returns their new checksums.
 
-        Looks at the last windows only, since norms are synced whenever a window is complete. Older damage is noticed
-        by those who read it.
+        Looks at the end only, since norms are synced once per MiB: see `norms_due`. Older damage is noticed by those
+        who read it.
         """
         try:
             self._norms.verify_end()
         except StoreDamaged:
             shape, arena = self.layout.norms, self.arenas[2]
-            per_window = WINDOW // shape.row_bytes
-            start = max(0, min(rows // per_window - 1, arena.stored_rows() // per_window)) * per_window
+            span = WINDOW // shape.row_bytes
+            start = max(0, min(rows // span - 1, arena.stored_rows() // span)) * span
             norms = norms_of(self.keys.block(start, rows))
             arena.write(start, norms)
-            return extend_windows(start * shape.row_bytes, 0, flat(norms))
+            return extend_windows(start * shape.row_bytes, 0, flat(norms), arena.granule)
         return None
 
     def retain(self) -> "Generation":
@@ -187,7 +194,7 @@ def checksums(
     """Per arena the windows that these rows complete, and the checksum of the unfinished one."""
     finished, tails = [], []
     for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
-        complete, tail = extend_windows(standing.rows * arena.shape.row_bytes, tail, flat(written))
+        complete, tail = extend_windows(standing.rows * arena.shape.row_bytes, tail, flat(written), arena.granule)
         finished.append(complete)
         tails.append(tail)
     return finished, (tails[0], tails[1], tails[2])
@@ -210,15 +217,15 @@ def _all_or_none(make: Callable[[RowShape], Arena], layout: Layout) -> list[Aren
     return arenas
 
 
-def _open_arena(path: str, identity: Identity, *, write: bool, derived: bool) -> Arena:
+def _open_arena(path: str, identity: Identity, granule: int, *, write: bool, derived: bool) -> Arena:
     """Open an arena; one that is derived is made again by a writer when it is missing or damaged."""
     try:
-        return Arena.open(path, identity, write=write)
+        return Arena.open(path, identity, granule, write=write)
     except StoreDamaged:
         if not derived:
             raise
         if not write:
-            return Arena.absent(path, identity.shape)
+            return Arena.absent(path, identity.shape, granule)
         if os.path.lexists(path):
             os.unlink(path)
-        return Arena.create(path, identity)
+        return Arena.create(path, identity, granule)

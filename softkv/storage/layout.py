@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from softkv.errors import ShapeError
 
-FORMAT = 2  # the number of the format that this code writes
+FORMAT = 3  # the number of the format that this code writes
 CATALOG, LOCK, PIN, INDEX = "catalog.sqlite", "LOCK", "PIN", "index"
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,18})\Z")
+WINDOW = 1 << 20  # bytes of rows under one checksum in formats 1 and 2, and those that are compared after a crash
+GRANULE = 1 << 14  # bytes of rows under one checksum in new generations
 WIDEST = 1 << 20  # numbers in one row; a width beyond it is a mistake or an attack
 
 Matrix = npt.NDArray[np.float32]

@@ -72,7 +72,10 @@ class FileLock:
         """Say who holds it, with a note below; nothing else stays in the file."""
         self._holder = holder
         files.write_at(self.descriptor, memoryview(holder + note), 0, self.path)
-        os.ftruncate(self.descriptor, len(holder + note))
+        try:
+            os.ftruncate(self.descriptor, len(holder + note))
+        except OSError as error:
+            raise files.translated(error, f"cannot write {self.path}") from error
 
     def put_note(self, note: bytes) -> None:
         """Put another note, of the same length, in its place."""

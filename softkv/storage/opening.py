@@ -23,19 +23,10 @@ from softkv.storage.generation import Generation
 from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
 from softkv.storage.leftovers import remove_leftovers, remove_retired, remove_unborn
 from softkv.storage.loading import loaded_settings
+from softkv.storage.migrations import READABLE, migrate
 from softkv.storage.place import in_one_place
-from softkv.storage.tables import APPLICATION, TABLES
+from softkv.storage.tables import APPLICATION
 from softkv.storage.writer import Writer
-
-
-def _add_indexes(connection: Connection) -> None:
-    """Format 2 names index files."""
-    connection.run(TABLES["indexes"])
-
-
-# From a format to the next one, inside one transaction.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_indexes}
-_READABLE = (1,)  # older formats that are read as they are: only tables were added since
 
 
 def directory_of(path: str | os.PathLike[str]) -> str:
@@ -53,7 +44,7 @@ def connect(directory: str) -> Catalog:
     try:
         catalog = Catalog(connection)
         found = catalog.identify()
-        if found < FORMAT and found not in _READABLE:
+        if found < FORMAT and found not in READABLE:
             raise StoreError(
                 f"{directory} has format {found}; open it once with mode 'w' to bring it to format {FORMAT}"
             )
@@ -253,7 +244,7 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
         connection.settle_writer()
         if found < FORMAT:
             lock.forget_note()  # a migration may change what a commit said, and is none itself
-            _migrate(connection, found)
+            migrate(catalog, found)
         committed = load(catalog, directory, None, write=True)
         require_at_close(directory, committed.head)
         unclean = bool(committed.head.writing)
@@ -288,13 +279,3 @@ def _mend(catalog: Catalog, generation: Generation, rows: int) -> None:
         standing = catalog.standing(generation.number)
         catalog.put_windows(generation.number, "norms", finished)
         catalog.put_standing(standing.with_norms_tail(tail))
-
-
-def _migrate(connection: Connection, found: int) -> None:
-    """Bring an older catalog to the present format, one step after the other, in one transaction."""
-    with connection.writing():
-        for step in range(found, FORMAT):
-            if step not in MIGRATIONS:
-                raise StoreDamaged(f"{connection.path} has format {step}, which no softkv ever wrote")
-            MIGRATIONS[step](connection)
-        connection.run(f"PRAGMA user_version={FORMAT}")

@@ -4,10 +4,14 @@ state         one row: the newest commit, the writer's epoch, the current genera
 generations   one row each: layout, committed rows, checksums of the unfinished windows, sums, settings
 items_N       one row per row of generation N: item, ordinal, key, the commits it was born and died in
 contents      what is carried along with an item, and never changes: embedded text, value text, payload
-windows       checksums of the complete 1 MiB windows of the arenas
+windows       checksums of the complete windows of the arenas, each as large as a granule of its generation
 deaths        dead rows as bitmaps, and the commit that changed them
 labels        the code of every label, and how many live items carry it
 indexes       files beside a generation that can be made anew from it: size, SHA-256, what they cover
+granules      how many bytes of rows of a generation are under one checksum
+derived       parts of what is derived from the rows of a generation and can be made anew, or lost
+batches       what callers call the batches of the last days, a digest of each, and what became of it
+secret        one row: 32 random bytes that belong to this store
 
 Every row carries a checksum of its content, compared when it is read. Runs no statement.
 
@@ -105,6 +109,39 @@ _WINDOWS = _definition(
     "PRIMARY KEY (generation, role, window)",
     end="\n WITHOUT ROWID\n\n",
 )
+_GRANULES = _definition(
+    "granules",
+    "generation INTEGER NOT NULL",
+    "bytes INTEGER NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (generation)",
+)
+_DERIVED = _definition(
+    "derived",
+    "generation INTEGER NOT NULL",
+    "name TEXT NOT NULL",
+    "part INTEGER NOT NULL",
+    "content BLOB NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (generation, name, part)",
+)
+_BATCHES = _definition(
+    "batches",
+    "id TEXT NOT NULL",
+    "digest BLOB NOT NULL",
+    "result TEXT NOT NULL",
+    '"commit" INTEGER NOT NULL',
+    "time INTEGER NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (id)",
+)
+_SECRET = _definition(
+    "secret",
+    "id INTEGER NOT NULL",
+    "content BLOB NOT NULL",
+    "seal INTEGER NOT NULL",
+    "PRIMARY KEY (id)",
+)
 TABLES = {
     "contents": _CONTENTS,
     "deaths": _DEATHS,
@@ -113,13 +150,24 @@ TABLES = {
     "labels": _LABELS,
     "state": _STATE,
     "windows": _WINDOWS,
+    "granules": _GRANULES,
+    "derived": _DERIVED,
+    "batches": _BATCHES,
+    "secret": _SECRET,
 }
-_ADDED = {"indexes": 2}  # the first format with a table that was not there from the start
+_INDEXES_OF = {"batches": {"batches_time": "CREATE INDEX batches_time ON batches (time)"}}
+_ADDED = {"indexes": 2, "granules": 3, "derived": 3, "batches": 3, "secret": 3}  # the first format with this table
 
 
 def tables_of(number: int) -> set[str]:
     """The names of the tables that a catalog of this format has, but for those of items."""
     return {name for name in TABLES if _ADDED.get(name, 1) <= number}
+
+
+def definitions_since(number: int) -> list[str]:
+    """The tables, with their indexes, that came with this format."""
+    new = [name for name in TABLES if _ADDED.get(name, 1) == number]
+    return [one for name in new for one in (TABLES[name], *_INDEXES_OF.get(name, {}).values())]
 
 
 def items_name(generation: int) -> str:
@@ -156,13 +204,12 @@ def items_indexes(generation: int) -> dict[str, str]:
 @lru_cache(maxsize=64)
 def definitions(table: str) -> dict[str, str]:
     """The tables and indexes that go under the name of a table of ours, and how each is defined; nothing for others."""
+    found, items = {}, ITEMS_NAME.match(table)
     if table in TABLES:
-        return {table: essence(TABLES[table])}
-    items = ITEMS_NAME.match(table)
-    if items is None:
-        return {}
-    generation = int(items[1])
-    found = {items_name(generation): items_definition(generation), **items_indexes(generation)}
+        found = {table: TABLES[table], **_INDEXES_OF.get(table, {})}
+    elif items is not None:
+        generation = int(items[1])
+        found = {items_name(generation): items_definition(generation), **items_indexes(generation)}
     return {name: essence(definition) for name, definition in found.items()}
 
 

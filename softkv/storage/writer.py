@@ -131,6 +131,7 @@ class Writer:
             with self.commit(**changes) as head:
                 new = Generation.create(head.store, self.directory, number, layout, self.catalog)
                 try:
+                    self.catalog.put_granule(number, new.arenas[0].granule)
                     yield new
                 finally:
                     new.release()
@@ -271,8 +272,8 @@ class Writer:
         with self.poisoning():
             if fresh:
                 generation.make_durable()
-            elif finished[2]:
-                # Norms can be worked out again, so they are synced once per window only: see Generation.mend_norms.
+            elif generation.norms_due(rows, len(batch)):
+                # Norms can be worked out again, so they are synced once per MiB only: see Generation.mend_norms.
                 generation.arenas[2].sync()
         self._let_die(standing.generation, doomed, head.number + 1)
         Roster(self.catalog, standing.generation).enrol(enrolment)

@@ -249,10 +249,10 @@ def _index_files_are_believed_without_their_checksum() -> None:
 
 
 def _checksums_are_taken_from_the_file() -> None:
-    def patched(rows: VerifiedRows, _data: memoryview, window: int) -> None:
-        rows._verified[window] = True
+    def patched(rows: VerifiedRows, _data: memoryview, first: int, last: int) -> None:
+        rows._verified[first:last] = True
 
-    VerifiedRows._verify_window = patched  # type: ignore[method-assign]
+    VerifiedRows._verify_run = patched  # type: ignore[method-assign]
 
 
 def _compaction_copies_what_it_did_not_verify() -> None:

@@ -94,7 +94,8 @@ def _reads(path: str, store: Store | None, canon: Canon, *, done: bool | None) -
             assert not wrong, f"a new reader says {wrong}"
     except StoreError as error:
         # Nobody has the catalog open, so that a reader must make files beside it; or files cannot be opened at all.
-        shared = os.path.exists(os.path.join(path, "catalog.sqlite-shm")) and canon.name not in ("open", "close")
+        left = os.path.exists(os.path.join(path, "catalog.sqlite-shm"))
+        shared = left and canon.name not in ("open", "migrate", "close")
         if shared and "open" not in str(error):
             raise
     return usable

@@ -1,4 +1,4 @@
-"""Every write-class call of eight workloads is refused, with several errors, once and until space returns.
+"""Every write-class call of nine workloads is refused, with several errors, once and until space returns.
 
 The error is ours and of the right kind; nothing is half committed; reading goes on with the same handle and a new one;
 and the next write works, with the same handle or, where it says that it is done, with a new one.
@@ -82,7 +82,7 @@ def _refuse(stage: Stage, call: Call, error: int, *, sticky: bool) -> None:
     stage.counted["handle done"] += not usable
     tellable = [right(one, error) for one in log if one.error == error] or [{"done"}]
     assert outcome in set.union(*tellable), f"{where} became {said[0]}"
-    if outcome == "StorageFull" and stage.canon.name not in ("open", "close"):
+    if outcome == "StorageFull" and stage.canon.name not in ("open", "migrate", "close"):
         assert usable, f"{where} became {said[0]}, which promises that the handle goes on"
     if outcome == "done" and stage.canon.name in CHANGING:
         told = [number for number, one in enumerate(log) if one.name == "mark"][:2]
@@ -96,7 +96,8 @@ def right(met: Call, error: int) -> set[str]:
     if met.sqlite and error == errno.ENOSPC and met.name == "write" and met.path.endswith("-wal"):
         return {"done", "StorageFull"}  # the commit certainly did not happen
     if met.sqlite:  # it has one word for all that it does not know
-        return {"done", "StorageFailed", "CommitUncertain"} | _SQLITE_KNOWS.get(error, set())
+        opening = {"AccessRefused"} if met.name == "open" else set()  # "unable to open database file"
+        return {"done", "StorageFailed", "CommitUncertain"} | opening | _SQLITE_KNOWS.get(error, set())
     if met.name in SYNCS:
         return {"done", "StorageFailed"}  # perhaps lost, for whatever reason: never to be tried again
     return {"done", _OURS[error]}
