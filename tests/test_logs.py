@@ -49,6 +49,27 @@ def test_index_decisions_and_large_scans_are_logged(
     assert ("softkv.database.upkeep", "dropped the index") in told(caplog)
 
 
+def test_a_store_logs_its_life(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Opening, commits, compaction, and that it had not been closed."""
+    caplog.set_level(logging.DEBUG, "softkv")
+    script = f"""
+import os, softkv
+db = softkv.open({str(tmp_path / "s")!r})
+db.add(["a", "b", "c"], [1.0, 2.0, 3.0], vectors=[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with softkv.open(tmp_path / "s", "w") as db:
+        commit = db.info().commit
+        db.delete("b")
+        db.compact()
+    messages = [one.getMessage() for one in caplog.records if one.name.startswith("softkv.storage")]
+    assert messages[0].startswith(f"{tmp_path / 's'} was not closed")
+    assert messages[1] == f"opened {tmp_path / 's'} to write, at commit {commit}"
+    assert messages[2] == f"{tmp_path / 's'} is at commit {commit + 1}"
+    assert f"rewrote {tmp_path / 's'}: 2 rows are left of 3" in messages
+
+
 def test_nothing_is_said_unasked(tmp_path: Path) -> None:
     """A program that never set logging up sees nothing, warnings included."""
     script = f"""

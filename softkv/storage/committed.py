@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from softkv.errors import StoreDamaged
+from softkv.logs import log_of
 from softkv.storage import locks
 from softkv.storage.acknowledged import Acknowledged, require_acknowledged
 from softkv.storage.catalog import Catalog, Head, Standing
@@ -14,6 +15,8 @@ from softkv.storage.deaths import Deaths
 from softkv.storage.generation import Generation
 from softkv.storage.layout import generation_name
 from softkv.storage.roster import Roster
+
+LOG = log_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ def load(catalog: Catalog, directory: str, known: Committed | None, *, write: bo
         if found is not None:
             if known and known.generation and known.generation is not found.generation:
                 known.generation.release()
+            if known and found.head.number != known.head.number:
+                LOG.debug("%s is at commit %d", directory, found.head.number)
             return found
     raise StoreDamaged(f"{directory}: the generation that the catalog names cannot be pinned. Run `softkv check`.")
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from softkv.errors import InputError
+from softkv.logs import log_of
 from softkv.storage import files
 from softkv.storage.arena import Arena, Array, VerifiedRows, extend_windows, flat
 from softkv.storage.catalog import Standing
@@ -27,6 +28,8 @@ from softkv.storage.ordering import checked_order, gathered, gathered_norms
 from softkv.storage.roster import COPIED, Roster
 from softkv.storage.threads import beside
 from softkv.storage.writer import Writer
+
+LOG = log_of(__name__)
 
 _STRIDE = 4 << 20  # bytes copied at a time
 _PATIENCE = 0.1  # seconds between two looks at how far the threads are
@@ -90,6 +93,7 @@ def compact(
         elif deaths.count or index or rows is not None:
             _rewrite(writer, standing, rows, index or {}, progress)
             writer.retired = True
+            LOG.info("rewrote %s: %d rows are left of %d", writer.directory, writer.committed.rows, standing.rows)
 
 
 def _rewrite(

@@ -6,10 +6,13 @@ A migration reads no arena, and happens in one transaction of the next writer, b
 from collections.abc import Callable
 
 from softkv.errors import StoreDamaged
+from softkv.logs import log_of
 from softkv.storage.catalog import Catalog
 from softkv.storage.layout import FORMAT, WINDOW
 from softkv.storage.secret import make_secret
 from softkv.storage.tables import definitions_since
+
+LOG = log_of(__name__)
 
 READABLE = (1, 2)  # older formats that are read as they are
 
@@ -22,6 +25,7 @@ def migrate(catalog: Catalog, found: int) -> None:
                 raise StoreDamaged(f"{catalog.connection.path} has format {step}, which no softkv ever wrote")
             MIGRATIONS[step](catalog)
         catalog.connection.run(f"PRAGMA user_version={FORMAT}")
+    LOG.info("brought %s from format %d to %d", catalog.connection.path, found, FORMAT)
 
 
 def _name_index_files(catalog: Catalog) -> None:

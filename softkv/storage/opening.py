@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from softkv.errors import InputError, NotAStore, StoreDamaged, StoreError, StoreExists, StoreLocked, StoreNotFound
+from softkv.logs import log_of
 from softkv.storage import files, locks
 from softkv.storage.acknowledged import require_at_close
 from softkv.storage.batch import shown
@@ -27,6 +28,8 @@ from softkv.storage.migrations import READABLE, migrate
 from softkv.storage.place import in_one_place
 from softkv.storage.tables import APPLICATION
 from softkv.storage.writer import Writer
+
+LOG = log_of(__name__)
 
 
 def directory_of(path: str | os.PathLike[str]) -> str:
@@ -51,6 +54,7 @@ def connect(directory: str) -> Catalog:
     except BaseException:
         connection.close()
         raise
+    LOG.info("opened %s to read", directory)
     return catalog
 
 
@@ -255,6 +259,7 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
             head = catalog.advance(committed.head, epoch=committed.head.epoch + 1, writing=1)
             if unclean and committed.generation:
                 _mend(catalog, committed.generation, committed.rows)
+                LOG.warning("%s was not closed: what was written last is sound, and what is derived mended", directory)
             remove_leftovers(directory, catalog)  # in here, since no other writer can be making them meanwhile
         # SQLite syncs the directory once it has made its log, and does not mind when that fails.
         files.sync_directory(directory)
@@ -263,6 +268,7 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
             committed.generation.release()
         committed = load(catalog, directory, None, write=True)
         assert committed.head == head
+        LOG.info("opened %s to write, at commit %d", directory, head.number)
         return Writer(directory, catalog, lock, committed, retired=not gone)
     except BaseException:
         if committed and committed.generation:
