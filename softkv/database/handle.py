@@ -19,6 +19,7 @@ from softkv.asking.view import Findings, View
 from softkv.database import intake
 from softkv.database.aside import put_back, require_nothing_kept
 from softkv.database.reader import Reader, Value
+from softkv.database.stamping import stamp
 from softkv.database.summary import Info, summary
 from softkv.database.upkeep import Upkeep
 from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
@@ -133,6 +134,7 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         texts: str | Sequence[str | None] | None = None,
         payloads: Any = None,
         on_conflict: str = "error",
+        batch: str | None = None,
         progress: Progress | None = None,
     ) -> Added:
         """Add one item or many, wholly or not at all; when this returns, they are on the disk.
@@ -144,23 +146,32 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
             texts: or these texts, where they are not None.
             payloads: JSON that is carried along and can be filtered by (`where=`).
             on_conflict: What a key that is there already means: "error", "replace" or "ignore".
+            batch: A name for this call, such as a UUID. Where it was written under this name before, in the last seven
+                days, nothing is written and the result is that of then; so it can be sent again after a lost answer.
+                The same name with other content is a `BatchMismatch`.
             progress: Called with (done, all) while many texts are embedded.
         """
         with self._changing:
             what = intake.given(keys, values, vectors, texts, payloads)
             self._store.require_writable()
+            given = (what.keys, what.values, what.vectors, what.texts)
+            named = stamp(batch, "add", on_conflict, *given, payloads=what.payloads)
+            done = self._store.recorded(named)  # before anything is embedded
+            if done is not None:
+                return done
             kept = Profile.of(self._store.settings)
             start = kept if len(self._store) else self._afresh(kept)
-            batch = intake.prepared(what, start, self._store.layout, self._embedding, progress)
+            ready = intake.prepared(what, start, self._store.layout, self._embedding, progress)
             return self._store.append(
-                batch.vectors,
-                batch.values,
-                keys=batch.keys,
-                payloads=batch.payloads,
-                texts=batch.texts,
-                value_vectors=batch.value_vectors,
+                ready.vectors,
+                ready.values,
+                keys=ready.keys,
+                payloads=ready.payloads,
+                texts=ready.texts,
+                value_vectors=ready.value_vectors,
                 on_conflict=on_conflict,
-                settings=batch.profile.settings() if batch.profile != kept else None,
+                settings=ready.profile.settings() if ready.profile != kept else None,
+                stamp=named,
             )
 
     def _afresh(self, kept: Profile) -> Profile:
@@ -168,10 +179,11 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         self._findings.forget()
         return replace(kept, temperature=kept.chosen_temperature)
 
-    def set_values(self, keys: Sequence[str], values: Any, *, expected: Any = None) -> Added:
+    def set_values(self, keys: Sequence[str], values: Any, *, expected: Any = None, batch: str | None = None) -> Added:
         """Give items other values, all of them or none. What they are compared by, their texts and payloads stay.
 
-        Where `expected` is given, only if these are the values that the items have by now.
+        Where `expected` is given, only if these are the values that the items have by now. With a `batch` that was
+        written before, nothing is written: see `add`.
 
         >>> import softkv, tempfile, os
         >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
@@ -184,6 +196,10 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
         self._store.require_writable()
         with self._changing:
             what = intake.given(keys, values, None, None, None)
+            named = stamp(batch, "set_values", what.keys, what.values, expected)
+            done = self._store.recorded(named)
+            if done is not None:
+                return done
             kept = self._items_with(what.keys or [])
             if expected is not None:
                 _require_values(kept, expected)
@@ -196,6 +212,7 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
                 texts=[one.text for one in kept],
                 value_vectors=intake.embedded_values(what, profile, self._store.layout, self._embedding),
                 on_conflict="replace",
+                stamp=named,
             )
 
     def _items_with(self, keys: Sequence[str | None]) -> list[Item]:
@@ -216,11 +233,15 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
     def __delitem__(self, key: str) -> None:
         self.delete([key])
 
-    def delete(self, keys: str | Iterable[str]) -> int:
-        """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
+    def delete(self, keys: str | Iterable[str], *, batch: str | None = None) -> int:
+        """Delete the items with these keys or `#<number>`s, all of them or none; returns how many.
+
+        With a `batch` that was written before, nothing is deleted: see `add`.
+        """
         names = [keys] if isinstance(keys, str) else list(keys)
         with self._changing:
-            return self._store.delete(names)
+            named = sorted(set(names)) if all(isinstance(name, str) for name in names) else names  # a set has no order
+            return self._store.delete(names, stamp=stamp(batch, "delete", named))
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove an item and return its value, or the default, if there is no such item and a default is given."""
