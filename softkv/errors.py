@@ -13,6 +13,7 @@ SoftKVError
 │   ├── NotExpressible                a compatibility or heads that this lookup cannot express
 │   ├── KeyTextError                  a key that cannot be a key
 │   ├── DuplicateKey                  a key that is already there, or twice in one batch
+│   ├── BatchMismatch                 a batch id that was given to other content before
 │   ├── PayloadError                  a payload that is not JSON, too deep or too large
 │   ├── FilterError                   a where= that cannot be understood
 │   ├── UnknownText                   a text of which the embedder knows nothing
@@ -106,6 +107,10 @@ class DuplicateKey(InputError):
     def __init__(self, message: str, keys: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.keys = tuple(keys)
+
+
+class BatchMismatch(InputError):
+    """A batch id under which other content was written before. Nothing was written now."""
 
 
 class PayloadError(InputError):

@@ -1,29 +1,24 @@
 """A store as its users see it: `open` gives a SoftKV, a dict that also answers what it was never told.
 
-What changes a store is here; what reads it is reader.py. A handle may be shared by threads; it does not survive a fork.
+What changes items is changes.py, how they lie upkeep.py; what reads them is reader.py. A handle may be shared by
+threads; it does not survive a fork.
 """
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
-import numpy as np
-
-from softkv.asking.embedding import Embedding, Given, Progress
-from softkv.asking.profile import Profile, Temperature, checked_temperature
+from softkv.asking.embedding import Embedding, Given
+from softkv.asking.profile import Profile
 from softkv.asking.view import Findings, View
-from softkv.database import intake
 from softkv.database.aside import put_back, require_nothing_kept
-from softkv.database.loading import load
-from softkv.database.reader import Reader, Value
+from softkv.database.changes import Changes
+from softkv.database.reader import Reader
 from softkv.database.summary import Info, summary
-from softkv.database.upkeep import Upkeep
-from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
-from softkv.storage import Added, Item, Report, Store
+from softkv.errors import InputError, StoreError
+from softkv.storage import Report, Store
 from softkv.storage.locks import opened
 from softkv.storage.opening import directory_of
 
@@ -86,7 +81,7 @@ def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
         put_back(directory)
 
 
-class SoftKV(Upkeep, MutableMapping[str, Value]):
+class SoftKV(Changes):
     """A soft key-value store. Made by `softkv.open`; use it as a context manager, or close it."""
 
     def __init__(self, store: Store, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
@@ -122,189 +117,6 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
                 temperature=self._wanted.temperature or view.profile.temperature,
             )
         return view
-
-    # Changing
-
-    def add(
-        self,
-        keys: str | Sequence[str | None] | None = None,
-        values: Any = None,
-        *,
-        vectors: Any = None,
-        texts: str | Sequence[str | None] | None = None,
-        payloads: Any = None,
-        on_conflict: str = "error",
-        progress: Progress | None = None,
-    ) -> Added:
-        """Add one item or many, wholly or not at all; when this returns, they are on the disk.
-
-        Args:
-            keys: A text, or a list of them. Without keys, items are called #1, #2, and so on.
-            values: What is blended: a number, vector, label or text for each item.
-            vectors: The key vectors. Otherwise the keys are embedded,
-            texts: or these texts, where they are not None.
-            payloads: JSON that is carried along and can be filtered by (`where=`).
-            on_conflict: What a key that is there already means: "error", "replace" or "ignore".
-            progress: Called with (done, all) while many texts are embedded.
-        """
-        with self._changing:
-            what = intake.given(keys, values, vectors, texts, payloads)
-            self._store.require_writable()
-            kept = Profile.of(self._store.settings)
-            start = kept if len(self._store) else self._afresh(kept)
-            batch = intake.prepared(what, start, self._store.layout, self._embedding, progress)
-            return self._store.append(
-                batch.vectors,
-                batch.values,
-                keys=batch.keys,
-                payloads=batch.payloads,
-                texts=batch.texts,
-                value_vectors=batch.value_vectors,
-                on_conflict=on_conflict,
-                settings=batch.profile.settings() if batch.profile != kept else None,
-            )
-
-    load = load
-
-    def _afresh(self, kept: Profile) -> Profile:
-        """Without the temperature by rule: it suited items that are gone."""
-        self._findings.forget()
-        return replace(kept, temperature=kept.chosen_temperature)
-
-    def set_values(
-        self,
-        keys: Sequence[str] | None = None,
-        values: Any = None,
-        *,
-        where: Mapping[str, Any] | None = None,
-        expected: Any = None,
-    ) -> Added:
-        """Give items other values, all of them or none. What they are compared by, their texts and payloads stay.
-
-        Instead of keys, `where` names the items that match a filter, and `values` is one value for all of them. Where
-        `expected` is given, only if these are the values that the items have by now.
-
-        >>> import softkv, tempfile, os
-        >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
-        >>> with softkv.open(path) as db:
-        ...     added = db.add("two rooms by the park", 900, payloads={"year": 2020})
-        ...     added = db.set_values(["two rooms by the park"], [940])
-        ...     db["two rooms by the park"], db.item("two rooms by the park").payload
-        (940.0, {'year': 2020})
-        """
-        self._store.require_writable()
-        with self._changing:
-            if where is not None:
-                keys = self._matching(keys, where)
-                if not keys:
-                    return Added(self._store.rows, 0, 0)
-                nameless = [key for key in keys if key.startswith("#")]
-                if nameless:
-                    raise KeyTextError(
-                        f"item {nameless[0]} has no key ({len(nameless)} of {len(keys)} that match have none), and "
-                        "only items with keys are given other values. Delete it, and add it with a key."
-                    )
-                values = [values] * len(keys)
-            what = intake.given(keys, values, None, None, None)
-            kept = self._items_with(what.keys or [])
-            if expected is not None:
-                _require_values(kept, expected)
-            profile = Profile.of(self._store.settings)
-            return self._store.append(
-                [one.vector for one in kept],
-                what.values,
-                keys=what.keys,
-                payloads=[one.payload for one in kept],
-                texts=[one.text for one in kept],
-                value_vectors=intake.embedded_values(what, profile, self._store.layout, self._embedding),
-                on_conflict="replace",
-            )
-
-    def _items_with(self, keys: Sequence[str | None]) -> list[Item]:
-        """The items with these keys, all of them."""
-        named = [key for key in keys if key is not None]
-        if len(named) < len(keys):
-            raise KeyTextError("expected the keys of items that are there, got None among them.")
-        snapshot = self._view().snapshot
-        rows = snapshot.find_many(named)
-        missing = [key for key, row in zip(named, rows, strict=True) if row < 0]
-        if missing:
-            raise KeyMissing(f"no item has the key {missing[0]!r} ({len(missing)} of {len(named)} keys are missing)")
-        return snapshot.items(rows)
-
-    def __setitem__(self, key: str, value: Value) -> None:
-        self.add(key, value, on_conflict="replace")
-
-    def __delitem__(self, key: str) -> None:
-        self.delete([key])
-
-    def delete(self, keys: str | Iterable[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
-        """Delete the items with these keys or `#<number>`s, or those that match a filter; returns how many.
-
-        All of them or none.
-        """
-        self._store.require_writable()
-        with self._changing:
-            if where is not None:
-                keys = self._matching(keys, where)
-            if keys is None:
-                raise InputError("expected keys, or a filter as where=, got neither. `clear` deletes all items.")
-            return self._store.delete([keys] if isinstance(keys, str) else list(keys))
-
-    def _matching(self, keys: object, where: Mapping[str, Any]) -> list[str]:
-        """The names of the items that match a filter, in the order of the store."""
-        if keys is not None:
-            raise InputError("expected keys or where=, got both. Give one of them.")
-        if not where:
-            raise InputError("where={} matches all items; expected a filter that asks something. `clear` deletes all.")
-        return [item.name for item in self.select(where)]
-
-    def pop(self, key: str, *default: Any) -> Any:
-        """Remove an item and return its value, or the default, if there is no such item and a default is given."""
-        with self._changing:  # or another thread might take the same item, or replace it meanwhile
-            if default and key not in self:
-                return default[0]
-            value = self[key]
-            self.delete([key])
-            return value
-
-    def setdefault(self, key: str, default: Value = None) -> Value:
-        """The value of a key, which is added with this one if it is not there."""
-        with self._changing:
-            if key not in self:
-                self[key] = default
-            return self[key]
-
-    def update(self, other: Any = (), /, **more: Any) -> None:
-        """Add or replace many items at once: in one commit, not one each as MutableMapping would."""
-        items = dict(other, **more)
-        if items:
-            self.add(list(items), list(items.values()), on_conflict="replace")
-
-    def clear(self) -> None:
-        """Delete all items, in one commit."""
-        with self._changing:
-            self._store.delete(list(self))
-
-    def popitem(self) -> tuple[str, Value]:
-        """Remove the item that was added last, as dict does; returns its key and value."""
-        with self._changing:
-            order = self._store.in_order()
-            if not len(order):
-                raise KeyMissing("the store is empty")
-            (last,) = self._store.items(order[-1:])
-            self._store.delete(last.name)
-            return last.name, last.value
-
-    def set_temperature(self, temperature: float | None) -> None:
-        """Remember a temperature; None goes back to the one by rule."""
-        with self._changing:
-            chosen = None
-            if temperature is not None:
-                chosen = Temperature(checked_temperature(temperature), "given", len(self))
-            self._store.configure(replace(Profile.of(self._store.settings), temperature=chosen).settings())
-
-    # Upkeep
 
     def snapshot(self) -> "StoreView":
         """The store as it is now, to read for as long as it is open, whatever is written meanwhile."""
@@ -357,17 +169,6 @@ class SoftKV(Upkeep, MutableMapping[str, Value]):
 
     def __repr__(self) -> str:
         return f"<SoftKV {self.path!r}>"
-
-
-def _require_values(items: Sequence[Item], expected: Any) -> None:
-    if len(items) != len(expected):
-        raise ShapeError(f"expected a value to compare with for each of {len(items)} keys, got {len(expected)}.")
-    if len({item.row for item in items}) < len(items):
-        raise DuplicateKey("expected each key once where values are compared, got one of them twice.")
-    for item, value in zip(items, expected, strict=True):
-        held = np.asarray(item.value)
-        if not np.array_equal(held, np.asarray(value, held.dtype if held.dtype.kind == "f" else None)):
-            raise StoreError(f"the value of {item.name!r} is another by now, so nothing was written. Read it again.")
 
 
 class StoreView(Reader):

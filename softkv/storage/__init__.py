@@ -6,8 +6,9 @@ connection.py, tables.py, secret.py and catalog.py, filters.py and conditions.py
 searching.py (the same in SQL), loading.py and roster.py (which rows exist), matches.py (which of them meet a filter),
 locks.py (one writer, pinned readers), threads.py, generation.py (the files of one layout), index_files.py (what was
 made from its rows), acknowledged.py (what a catalog must not have lost), committed.py and snapshot.py (reading one
-commit), progress.py, writer.py (the commit protocol), place.py, migrations.py, opening.py, leftovers.py, indexing.py,
-ordering.py, compaction.py, rebuilding.py, windows.py and checking.py, store.py (all of it joined) and repair.py.
+commit), progress.py, batches.py (what was sent before), conflicts.py, writer.py (the commit protocol), place.py,
+migrations.py, opening.py, leftovers.py, indexing.py, ordering.py, compaction.py, rebuilding.py, windows.py and
+checking.py, store.py (all of it joined) and repair.py.
 
 Does not know about queries, scores or weights.
 

@@ -221,18 +221,19 @@ class VerifiedRows:
 
     def take(self, numbers: Numbers) -> Array:
         """A copy of the rows with these numbers, in this order."""
-        rows = self.arena.rows(self._bytes // self.arena.shape.row_bytes)
+        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        rows = self.arena.rows(self._bytes // row_bytes)
         if len(numbers):
-            first, last = self._windows(numbers, numbers + 1)
-            narrow = self.arena.shape.row_bytes <= self.arena.granule
-            self._verify(np.concatenate([first, last]) if narrow else _all_between(first, last))
+            first, last = numbers * row_bytes // granule, ((numbers + 1) * row_bytes - 1) // granule
+            self._verify(np.concatenate([first, last]) if row_bytes <= granule else _all_between(first, last))
         return np.take(rows, numbers, axis=0)
 
     def runs(self, starts: Numbers, stops: Numbers) -> Array:
         """All rows as a view of the file, of which those in these runs are compared; each run has rows."""
-        rows = self.arena.rows(self._bytes // self.arena.shape.row_bytes)
+        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        rows = self.arena.rows(self._bytes // row_bytes)
         if len(starts):
-            self._verify(_all_between(*self._windows(starts, stops)))
+            self._verify(_all_between(starts * row_bytes // granule, (stops * row_bytes - 1) // granule))
         return rows
 
     def verify_end(self) -> None:
@@ -240,11 +241,6 @@ class VerifiedRows:
         row_bytes = self.arena.shape.row_bytes
         rows = self._bytes // row_bytes
         self.block(max(0, rows - -(-WINDOW // row_bytes)), rows)
-
-    def _windows(self, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
-        """The first and the last of the windows in which the rows starts[i] .. stops[i] - 1 lie."""
-        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
-        return starts * row_bytes // granule, (stops * row_bytes - 1) // granule
 
     def _verify(self, windows: Numbers) -> None:
         if self._verified[windows].all():

@@ -94,6 +94,14 @@ def entry_of(given: Sequence[Any]) -> Entry:
         raise InputError(f"an entry is (key, vector, value) and perhaps more, see Entry: {error}") from error
 
 
+def columns_of(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Entries as the columns that `append` takes; those in which nothing is are None."""
+    keys, vectors, values, *others = (list(column) for column in zip(*entries, strict=True))
+    names = ("payloads", "texts", "value_vectors")
+    kept = {name: column for name, column in zip(names, others, strict=True) if any(one is not None for one in column)}
+    return {"keys": keys, "vectors": vectors, "values": values, **kept}
+
+
 def checked(
     vectors: Any,
     values: Any,

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
 from softkv.storage import opening
-from softkv.storage.batch import Added, Entry, checked, entry_of, shown
+from softkv.storage.batch import Added, checked, columns_of, entry_of, shown
+from softkv.storage.batches import Stamp, recorded
 from softkv.storage.catalog import Catalog
 from softkv.storage.checking import Report, check
 from softkv.storage.committed import Committed, load
@@ -218,18 +219,21 @@ class Store:
         value_vectors: Any = None,
         on_conflict: str = "error",
         settings: Mapping[str, Any] | None = None,
+        stamp: Stamp | None = None,
     ) -> Added:
         """Add one batch, wholly or not at all; when this returns, it is on the disk.
 
         Texts as values are labels, or texts when `value_vectors` gives their embeddings. A key that is there already
         is an error that names it, or is replaced, or left as it is ("ignore"). `settings` replaces the settings of the
-        store in the same commit, if there is one.
+        store in the same commit, if there is one. A batch with a `stamp` is written once: see `recorded`.
         """
         writer = self._require_writer()
         if on_conflict not in CONFLICTS:
             raise InputError(f"on_conflict is {on_conflict!r}; use one of {', '.join(CONFLICTS)}")
         with self._lock:
-            self._current()
+            done = self.recorded(stamp)
+            if done is not None:
+                return done
             batch = checked(
                 vectors,
                 values,
@@ -239,7 +243,7 @@ class Store:
                 value_vectors=value_vectors,
                 layout=writer.committed.standing.layout if writer.committed.standing else None,
             )
-            return writer.append(batch, on_conflict, settings)
+            return writer.append(batch, on_conflict, settings, stamp)
 
     def extend(self, entries: Iterable[Sequence[Any]], *, batch_rows: int = 10_000, on_conflict: str = "error") -> int:
         """Add items from an iterator, `Entry` or tuples like it, batch by batch; returns how many were stored.
@@ -251,7 +255,7 @@ class Store:
         stored, seen, waiting = 0, 0, iter(entries)
         while chunk := [entry_of(entry) for entry in itertools.islice(waiting, batch_rows)]:
             try:
-                stored += self._append_entries(chunk, on_conflict)
+                stored += self.append(**columns_of(chunk), on_conflict=on_conflict).count
             except InputError as error:
                 error.args = (
                     f"{error} (In the batch of items {seen} to {seen + len(chunk) - 1}; those before are stored.)",
@@ -261,19 +265,17 @@ class Store:
             chunk.clear()  # before the next is gathered, so that there is never more than one
         return stored
 
-    def _append_entries(self, chunk: list[Entry], on_conflict: str) -> int:
-        keys, vectors, values, payloads, texts, value_vectors = (list(column) for column in zip(*chunk, strict=True))
-        return self.append(
-            vectors,
-            values,
-            keys=keys,
-            payloads=_unless_absent(payloads),
-            texts=_unless_absent(texts),
-            value_vectors=_unless_absent(value_vectors),
-            on_conflict=on_conflict,
-        ).count
+    def recorded(self, stamp: Stamp | None) -> Added | None:
+        """What became of a batch that was added under this name; `BatchMismatch` when it had other content."""
+        done = self._recorded(stamp, 5)
+        return None if done is None else Added(*done)
 
-    def delete(self, keys: str | Sequence[str]) -> int:
+    def _recorded(self, stamp: Stamp | None, count: int) -> list[int] | None:
+        with self._lock:
+            connection = self._require_writer().catalog.connection
+            return None if stamp is None else recorded(connection, stamp, count)
+
+    def delete(self, keys: str | Sequence[str], *, stamp: Stamp | None = None) -> int:
         """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
         writer = self._require_writer()
         names = [keys] if isinstance(keys, str) else list(keys)
@@ -282,7 +284,9 @@ class Store:
                 raise KeyTextError(f"key {position} is a {type(name).__name__}, not a text")
         names = list(dict.fromkeys(names))
         with self._lock:
-            view = self._current()
+            done, view = self._recorded(stamp, 1), self._current()
+            if done is not None:
+                return done[0]
             named = [name for name in names if not name.startswith("#")]
             rows = view.find_many(named)
             if (rows < 0).any():
@@ -292,8 +296,8 @@ class Store:
                 )
             numbered = [view.find(name) for name in names if name.startswith("#")]
             doomed = np.concatenate([rows, np.array(numbered, np.int64)])
-            if len(doomed):
-                writer.delete(doomed)
+            if len(doomed) or stamp is not None:
+                writer.delete(doomed, stamp)
             return len(doomed)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -392,8 +396,3 @@ class Store:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.close()
-
-
-def _unless_absent(column: list[Any]) -> list[Any] | None:
-    """A column, or None when it has nothing in it."""
-    return None if all(entry is None for entry in column) else column

@@ -11,9 +11,9 @@ Does not check what callers give (batch.py) and answers no questions (snapshot.p
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
@@ -25,22 +25,22 @@ from softkv.errors import (
     HandlePoisoned,
     InputError,
     StorageFull,
-    StoreDamaged,
     StoreError,
     WriterFenced,
 )
-from softkv.storage import files, locks
+from softkv.storage import batches, files, locks
 from softkv.storage.acknowledged import Acknowledged
 from softkv.storage.arena import Arena
-from softkv.storage.batch import Added, Batch, checked_settings, refuse_duplicates
+from softkv.storage.batch import Added, Batch, checked_settings
+from softkv.storage.batches import Stamp
 from softkv.storage.catalog import Catalog, Head, Standing
 from softkv.storage.committed import Committed, load
+from softkv.storage.conflicts import resolved
 from softkv.storage.generation import Generation, checksums, norms_of
 from softkv.storage.labels import LabelCounts, require_counts
 from softkv.storage.labels import Row as LabelRow
 from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
 from softkv.storage.leftovers import remove_retired
-from softkv.storage.loading import require_rows
 from softkv.storage.progress import require_finished
 from softkv.storage.roster import Roster
 from softkv.storage.tally import Tally
@@ -161,6 +161,7 @@ class Writer:
         try:
             with self.catalog.connection.writing():
                 yield self.catalog.advance(before, **{"number": before.number + 1, **changes})
+                batches.forget_old(self.catalog.connection)
         except (CommitUncertain, WriterFenced) as error:
             self.failure = files.without_frames(error)
             raise
@@ -180,50 +181,36 @@ class Writer:
         except StoreError:
             return False
 
-    def append(self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None) -> Added:
-        """Write a checked batch, and new settings if there are any, wholly or not at all."""
+    def append(
+        self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None, stamp: Stamp | None = None
+    ) -> Added:
+        """Write a checked batch, new settings if there are any, and its name if it has one; wholly or not at all."""
         kept = None if settings is None else checked_settings(settings)
         with self.work():
             ignored = len(batch)
-            batch, doomed, ordinals = self._resolved(batch, on_conflict)
+            batch, doomed, ordinals = resolved(batch, on_conflict, self.committed, self._roster(), self.directory)
             ignored = ignored - len(batch) if on_conflict == "ignore" else 0
             head = self.committed.head
             added = Added(self.committed.rows, head.next_item, len(batch), len(doomed), ignored)
+            note = partial(self._record, stamp, astuple(added))
             if len(batch):
-                self._write(batch, doomed, ordinals, kept)
+                self._write(batch, doomed, ordinals, kept, note)
+            elif stamp is not None:
+                with self.commit():
+                    note()
             return added
 
-    def _resolved(self, batch: Batch, on_conflict: str) -> tuple[Batch, Rows, list[int]]:
-        """The items to write, the rows they replace, and the place of each in the order of the store."""
-        if on_conflict != "error":
-            batch = batch.folded(last=on_conflict == "replace")
-        named = [position for position, key in enumerate(batch.keys) if key is not None]
-        keys = [key for key in batch.keys if key is not None]
-        found = self._existing(keys)
-        if on_conflict == "error":
-            refuse_duplicates(keys, found)
-        present = dict(zip((named[i] for i in np.flatnonzero(found >= 0)), found[found >= 0].tolist(), strict=True))
-        if on_conflict == "ignore" and present:
-            batch, present = batch.take([i for i in range(len(batch)) if i not in present]), {}
-        ordinals = list(range(self.committed.head.next_ordinal, self.committed.head.next_ordinal + len(batch)))
-        doomed = np.array(list(present.values()), np.int64)
-        if present:
-            for position, entry in zip(present, self._roster().entries(doomed), strict=True):
-                if entry.key != batch.keys[position]:
-                    raise StoreDamaged(f"{self.directory}: the keys of the catalog lead astray. Run `softkv check`.")
-                ordinals[position] = entry.ordinal
-        return batch, doomed, ordinals
-
-    def _existing(self, keys: list[str]) -> Rows:
-        if not keys or self.committed.generation is None:
-            return np.full(len(keys), -1, np.int64)
-        found = self._roster().find_many(keys, self.committed.head.number)
-        return require_rows(found, self.committed.rows, self.directory)
+    def _record(self, stamp: Stamp | None, result: Sequence[int]) -> None:
+        """What became of a batch that has a name, in the transaction that writes it."""
+        if stamp is not None:
+            batches.record(self.catalog.connection, stamp, result, self.committed.head.number + 1)
 
     def _roster(self) -> Roster:
         return Roster(self.catalog, self.committed.head.generation)
 
-    def _write(self, batch: Batch, doomed: Rows, ordinals: Sequence[int], settings: str | None) -> None:
+    def _write(
+        self, batch: Batch, doomed: Rows, ordinals: Sequence[int], settings: str | None, note: Callable[[], None]
+    ) -> None:
         head, standing, generation = self.committed.head, self.committed.standing, self.committed.generation
         numbers = {"next_item": head.next_item + len(batch), "next_ordinal": head.next_ordinal + len(batch)}
         if standing is None or generation is None:
@@ -232,12 +219,14 @@ class Writer:
                 self.catalog.create_items(1)
                 self.catalog.index_items(1)
                 self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
+                note()
             return
         standing = replace(standing, settings=settings or standing.settings)
         # Subtle: rows are written in the transaction that names them, not before it. A writer that slept, and whom
         # another has overtaken, is fenced by it before it covers what the other has written there.
         with self.giving_back(generation, standing.rows), self.commit(**numbers):
             self._write_into(generation, standing, batch, doomed, ordinals, fresh=False)
+            note()
 
     @contextmanager
     def giving_back(self, generation: Generation, rows: int) -> Iterator[None]:
@@ -347,9 +336,13 @@ class Writer:
             Roster(self.catalog, generation).bury(rows.tolist(), number)
             self.catalog.put_deaths(generation, self.committed.deaths.buried(rows).items(), number)
 
-    def delete(self, rows: Rows) -> None:
-        """Let these live rows die, all of them or none."""
+    def delete(self, rows: Rows, stamp: Stamp | None = None) -> None:
+        """Let these live rows die, all of them or none; with a name if the deletion has one, also of no rows."""
         with self.work():
+            if not len(rows):
+                with self.commit():
+                    self._record(stamp, (0,))
+                return
             standing, generation = self.committed.standing, self.committed.generation
             assert standing is not None
             assert generation is not None
@@ -358,6 +351,7 @@ class Writer:
                 self._let_die(standing.generation, rows, new.number)
                 self._put_labels(labels)
                 self.catalog.put_standing(replace(standing, tally=tally))
+                self._record(stamp, (len(rows),))
 
     def close(self) -> None:
         """Say that all is well, and let go. A poisoned writer only lets go."""

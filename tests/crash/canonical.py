@@ -1,4 +1,4 @@
-"""Nine workloads, one call each, small enough to end them at every single call of the operating system.
+"""Ten workloads, one call each, small enough to end them at every single call of the operating system.
 
 Each starts from a store that was prepared for it, and the parent knows what the store must hold before and after. The
 functions whose first argument is `say` run in recorded children; see recorder.py.
@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.storage import Store, generation
+from softkv.storage import Added, Store, generation
+from softkv.storage.batches import Stamp
 from tests.crash.children import Say
 from tests.crash.recorder import BEFORE, Plan, mark, recording
 from tests.crash.rows import Proof, append
@@ -23,8 +24,8 @@ from tests.crash.workload import Expectation, Operation, differences, perform
 from tests.stores import as_format, names_by_row
 from tests.tiny import shrink
 
-NAMES = ("add", "batch", "replace", "delete", "compact", "build index", "open", "migrate", "close")
-CHANGING = ("add", "batch", "replace", "delete")  # items; the others leave what is there
+NAMES = ("add", "batch", "retry", "replace", "delete", "compact", "build index", "open", "migrate", "close")
+CHANGING = ("add", "batch", "retry", "replace", "delete")  # items; the others leave what is there
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Canon:
             return Operation("nothing")
         if self.name == "add":
             return Operation("add", keys=["new"], proofs=[Proof("new", 900)])
-        if self.name == "batch":
+        if self.name in ("batch", "retry"):
             return Operation("add", **_rows([f"new {i}" if i % 3 else None for i in range(40)], 900))
         if self.name == "replace":
             return Operation("replace", **_rows([*list(before.items)[3:8:2], "new"], 900))
@@ -156,9 +157,17 @@ def act(handle: Any, path: str, canon: Canon) -> Any:
         handle.close()
     elif canon.name == "compact":
         handle.compact()
+    elif canon.name == "retry":
+        send(handle, canon)
     else:
         perform(handle, canon.operation, canon.kind)
     return handle
+
+
+def send(store: Store, canon: Canon) -> Added:
+    """Add a batch under a name, some of its items without a key, so that nothing else keeps them from coming twice."""
+    operation = canon.operation
+    return append(store, canon.kind, operation.keys, operation.proofs, stamp=Stamp("the batch", b"its digest"))
 
 
 # What must hold afterwards
@@ -207,6 +216,11 @@ def goes_on(store: Store, canon: Canon, done: bool) -> None:
     report = store.check()
     assert report.ok, report
     assert not report.notes, report
+    if canon.name == "retry":  # whoever was not answered sends it again
+        assert send(store, canon) == Added(len(canon.before.items) + 3, canon.before.next_number, 40)
+        done = True
+        _, wrong = agrees(store, canon, done=True)
+        assert not wrong, wrong
     more = write_more(store, canon, done=done)
     store.close()
     with Store.open(store.path, "r") as reader, reader.snapshot() as snapshot:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from softkv.storage import Added, Item, Store
+from softkv.storage.batches import Stamp
 
 KEY_WIDTH, VALUE_WIDTH = 24, 12
 KINDS = ("number", "vector", "label", "text")
@@ -55,7 +56,15 @@ class Proof:
         )
 
 
-def append(store: Store, kind: str, keys: list[str | None], proofs: list[Proof], on_conflict: str = "error") -> Added:
+def append(
+    store: Store,
+    kind: str,
+    keys: list[str | None],
+    proofs: list[Proof],
+    on_conflict: str = "error",
+    *,
+    stamp: Stamp | None = None,
+) -> Added:
     """Write these rows as one batch."""
     values = [proof.value(kind) for proof in proofs]
     return store.append(
@@ -65,4 +74,5 @@ def append(store: Store, kind: str, keys: list[str | None], proofs: list[Proof],
         payloads=[proof.payload for proof in proofs],
         value_vectors=np.array([proof.cells for proof in proofs]) if kind == "text" else None,
         on_conflict=on_conflict,
+        stamp=stamp,
     )

@@ -145,7 +145,7 @@ def test_an_older_store_is_an_older_store(original: Original, folder: Path) -> N
 def unverified(patch: pytest.MonkeyPatch) -> None:
     """A store that compares nothing with its checksums, not even in a check."""
     patch.setattr(VerifiedRows, "_verify", lambda *_: None)
-    patch.setattr("softkv.storage.checking._window_problem", lambda *_: None)
+    patch.setattr("softkv.storage.windows.Problems.among", lambda *_: iter(()))
 
 
 def in_len(work: Any) -> Any:

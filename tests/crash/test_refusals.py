@@ -1,4 +1,4 @@
-"""Every write-class call of nine workloads is refused, with several errors, once and until space returns.
+"""Every write-class call of ten workloads is refused, with several errors, once and until space returns.
 
 The error is ours and of the right kind; nothing is half committed; reading goes on with the same handle and a new one;
 and the next write works, with the same handle or, where it says that it is done, with a new one.

@@ -1,0 +1,256 @@
+"""Everything that changes the items of a store: put in, given other values, deleted; and what a dict has for it.
+
+What `add` was given is read by intake.py, what a named batch did before by stamping.py.
+"""
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from softkv.asking.embedding import Progress
+from softkv.asking.profile import Profile, Temperature, checked_temperature
+from softkv.asking.view import Findings
+from softkv.database import intake
+from softkv.database.loading import load
+from softkv.database.reader import Value
+from softkv.database.stamping import stamp
+from softkv.database.upkeep import Upkeep
+from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
+from softkv.storage import Added, Item
+
+
+class Changes(Upkeep, MutableMapping[str, Value]):
+    """A handle that may change the items of a store."""
+
+    _findings: Findings
+
+    def add(
+        self,
+        keys: str | Sequence[str | None] | None = None,
+        values: Any = None,
+        *,
+        vectors: Any = None,
+        texts: str | Sequence[str | None] | None = None,
+        payloads: Any = None,
+        on_conflict: str = "error",
+        batch: str | None = None,
+        progress: Progress | None = None,
+    ) -> Added:
+        """Add one item or many, wholly or not at all; when this returns, they are on the disk.
+
+        Args:
+            keys: A text, or a list of them. Without keys, items are called #1, #2, and so on.
+            values: What is blended: a number, vector, label or text for each item.
+            vectors: The key vectors. Otherwise the keys are embedded,
+            texts: or these texts, where they are not None.
+            payloads: JSON that is carried along and can be filtered by (`where=`).
+            on_conflict: What a key that is there already means: "error", "replace" or "ignore".
+            batch: A name for this call, such as a UUID. Where it was written under this name before, in the last seven
+                days, nothing is written and the result is that of then; so it can be sent again after a lost answer.
+                The same name with other content is a `BatchMismatch`.
+            progress: Called with (done, all) while many texts are embedded.
+        """
+        with self._changing:
+            what = intake.given(keys, values, vectors, texts, payloads)
+            self._store.require_writable()
+            given = (what.keys, what.values, what.vectors, what.texts)
+            named = stamp(batch, "add", on_conflict, *given, payloads=what.payloads)
+            done = self._store.recorded(named)  # before anything is embedded
+            if done is not None:
+                return done
+            kept = Profile.of(self._store.settings)
+            start = kept if len(self._store) else self._afresh(kept)
+            ready = intake.prepared(what, start, self._store.layout, self._embedding, progress)
+            return self._store.append(
+                ready.vectors,
+                ready.values,
+                keys=ready.keys,
+                payloads=ready.payloads,
+                texts=ready.texts,
+                value_vectors=ready.value_vectors,
+                on_conflict=on_conflict,
+                settings=ready.profile.settings() if ready.profile != kept else None,
+                stamp=named,
+            )
+
+    load = load
+
+    def _afresh(self, kept: Profile) -> Profile:
+        """Without the temperature by rule: it suited items that are gone."""
+        self._findings.forget()
+        return replace(kept, temperature=kept.chosen_temperature)
+
+    def set_values(
+        self,
+        keys: Sequence[str] | None = None,
+        values: Any = None,
+        *,
+        where: Mapping[str, Any] | None = None,
+        expected: Any = None,
+        batch: str | None = None,
+    ) -> Added:
+        """Give items other values, all of them or none. What they are compared by, their texts and payloads stay.
+
+        Instead of keys, `where` names the items that match a filter, and `values` is one value for all of them. Where
+        `expected` is given, only if these are the values that the items have by now. With a `batch` that was written
+        before, nothing is written: see `add`.
+
+        >>> import softkv, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
+        >>> with softkv.open(path) as db:
+        ...     added = db.add("two rooms by the park", 900, payloads={"year": 2020})
+        ...     added = db.set_values(["two rooms by the park"], [940])
+        ...     db["two rooms by the park"], db.item("two rooms by the park").payload
+        (940.0, {'year': 2020})
+        """
+        self._store.require_writable()
+        with self._changing:
+            if where is None:
+                what = intake.given(keys, values, None, None, None)
+                named = stamp(batch, "set_values", what.keys, what.values, expected)
+            else:
+                named = stamp(batch, "set_values where", [values], expected, payloads=[_asking(keys, where)])
+            done = self._store.recorded(named)
+            if done is not None:
+                return done
+            if where is not None:
+                keys = _named(self._matching(where))
+                if not keys:
+                    return Added(self._store.rows, 0, 0)
+                what = intake.given(keys, [values] * len(keys), None, None, None)
+            kept = self._items_with(what.keys or [])
+            if expected is not None:
+                _require_values(kept, expected)
+            profile = Profile.of(self._store.settings)
+            return self._store.append(
+                [one.vector for one in kept],
+                what.values,
+                keys=what.keys,
+                payloads=[one.payload for one in kept],
+                texts=[one.text for one in kept],
+                value_vectors=intake.embedded_values(what, profile, self._store.layout, self._embedding),
+                on_conflict="replace",
+                stamp=named,
+            )
+
+    def _items_with(self, keys: Sequence[str | None]) -> list[Item]:
+        """The items with these keys, all of them."""
+        named = [key for key in keys if key is not None]
+        if len(named) < len(keys):
+            raise KeyTextError("expected the keys of items that are there, got None among them.")
+        snapshot = self._view().snapshot
+        rows = snapshot.find_many(named)
+        missing = [key for key, row in zip(named, rows, strict=True) if row < 0]
+        if missing:
+            raise KeyMissing(f"no item has the key {missing[0]!r} ({len(missing)} of {len(named)} keys are missing)")
+        return snapshot.items(rows)
+
+    def __setitem__(self, key: str, value: Value) -> None:
+        self.add(key, value, on_conflict="replace")
+
+    def __delitem__(self, key: str) -> None:
+        self.delete([key])
+
+    def delete(
+        self,
+        keys: str | Iterable[str] | None = None,
+        *,
+        where: Mapping[str, Any] | None = None,
+        batch: str | None = None,
+    ) -> int:
+        """Delete the items with these keys or `#<number>`s, or those that match a filter; returns how many.
+
+        All of them or none. With a `batch` that was written before, nothing is deleted: see `add`.
+        """
+        self._store.require_writable()
+        with self._changing:
+            names: Any = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
+            if where is not None:
+                named = stamp(batch, "delete where", payloads=[_asking(names, where)])
+                return self._store.delete(self._matching(where), stamp=named)
+            if names is None:
+                raise InputError("expected keys, or a filter as where=, got neither. `clear` deletes all items.")
+            told = sorted(set(names)) if all(isinstance(name, str) for name in names) else names  # a set has no order
+            return self._store.delete(names, stamp=stamp(batch, "delete", told))
+
+    def _matching(self, where: Mapping[str, Any]) -> list[str]:
+        """The names of the items that match a filter, in the order of the store."""
+        return [item.name for item in self.select(where)]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove an item and return its value, or the default, if there is no such item and a default is given."""
+        with self._changing:  # or another thread might take the same item, or replace it meanwhile
+            if default and key not in self:
+                return default[0]
+            value = self[key]
+            self.delete([key])
+            return value
+
+    def setdefault(self, key: str, default: Value = None) -> Value:
+        """The value of a key, which is added with this one if it is not there."""
+        with self._changing:
+            if key not in self:
+                self[key] = default
+            return self[key]
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Add or replace many items at once: in one commit, not one each as MutableMapping would."""
+        items = dict(other, **more)
+        if items:
+            self.add(list(items), list(items.values()), on_conflict="replace")
+
+    def clear(self) -> None:
+        """Delete all items, in one commit."""
+        with self._changing:
+            self._store.delete(list(self))
+
+    def popitem(self) -> tuple[str, Value]:
+        """Remove the item that was added last, as dict does; returns its key and value."""
+        with self._changing:
+            order = self._store.in_order()
+            if not len(order):
+                raise KeyMissing("the store is empty")
+            (last,) = self._store.items(order[-1:])
+            self._store.delete(last.name)
+            return last.name, last.value
+
+    def set_temperature(self, temperature: float | None) -> None:
+        """Remember a temperature; None goes back to the one by rule."""
+        with self._changing:
+            chosen = None
+            if temperature is not None:
+                chosen = Temperature(checked_temperature(temperature), "given", len(self))
+            self._store.configure(replace(Profile.of(self._store.settings), temperature=chosen).settings())
+
+
+def _asking(keys: object, where: Mapping[str, Any]) -> dict[str, Any]:
+    """A filter that stands in the place of keys, and asks something."""
+    if keys is not None:
+        raise InputError("expected keys or where=, got both. Give one of them.")
+    if not where:
+        raise InputError("where={} matches all items; expected a filter that asks something. `clear` deletes all.")
+    return dict(where)
+
+
+def _named(keys: list[str]) -> list[str]:
+    """The keys of items that have some; only these are given other values."""
+    nameless = [key for key in keys if key.startswith("#")]
+    if nameless:
+        raise KeyTextError(
+            f"item {nameless[0]} has no key ({len(nameless)} of {len(keys)} that match have none), and only items with "
+            "keys are given other values. Delete it, and add it with a key."
+        )
+    return keys
+
+
+def _require_values(items: Sequence[Item], expected: Any) -> None:
+    if len(items) != len(expected):
+        raise ShapeError(f"expected a value to compare with for each of {len(items)} keys, got {len(expected)}.")
+    if len({item.row for item in items}) < len(items):
+        raise DuplicateKey("expected each key once where values are compared, got one of them twice.")
+    for item, value in zip(items, expected, strict=True):
+        held = np.asarray(item.value)
+        if not np.array_equal(held, np.asarray(value, held.dtype if held.dtype.kind == "f" else None)):
+            raise StoreError(f"the value of {item.name!r} is another by now, so nothing was written. Read it again.")
