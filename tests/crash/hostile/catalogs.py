@@ -110,6 +110,16 @@ add(
     swapped_schema("contents", "payload TEXT", "payload TEXT DEFAULT (hex(zeroblob(400000000)))"),
     refused=True,
 )
+for size in (8, 4096, 1 << 20):
+    add(f"granules of {size} bytes that were never written", forged("granules", bytes=size))
+for size in (0, -8, 12, 1 << 21, HUGE):
+    add(f"granules of {size} bytes", forged("granules", bytes=size), refused=True)
+add("granules of a generation that is not there", sql("UPDATE granules SET generation = 7"), refused=True)
+add("a secret of a byte", sql("UPDATE secret SET content = x'00'"))
+add("no secret", sql("DELETE FROM secret"))
+add("batches that are none", sql("INSERT INTO batches VALUES ('x', 7, '{', 'y', 'z', 0)"))
+add("a derived part of no name", sql("INSERT INTO derived VALUES (-1, '', -1, x'', 0)"))
+add("a trigger on the batches", sql("CREATE TRIGGER b AFTER INSERT ON batches BEGIN SELECT 1; END"), refused=True)
 add("an index on an expression", sql("CREATE INDEX more ON items_1 (abs(item))"), refused=True)
 add("an index on a condition", sql("CREATE INDEX more ON contents (item) WHERE length(payload) > 3"), refused=True)
 add("another collation", swapped_schema("items_1", 'key" TEXT', 'key" TEXT COLLATE NOCASE'))
