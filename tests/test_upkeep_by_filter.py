@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softkv
-from softkv.errors import FilterError, InputError, KeyTextError
+from softkv.errors import BatchMismatch, FilterError, InputError, KeyTextError
 
 from .commands import ran
 
@@ -187,3 +187,21 @@ def test_the_command_deletes_and_sets_by_filter(tmp_path: Path) -> None:
     for wrong in (("delete",), ("delete", "k2", "--where", '{"n": 1}'), ("set", 1), ("set", "x", "k2")):
         assert ran(*wrong, "--db", tmp_path / "s").code == 2
     assert len(ran("list", "--db", tmp_path / "s").out.splitlines()) == 6
+
+
+def test_a_named_batch_by_filter_is_done_once(tmp_path: Path) -> None:
+    """Sent again, it returns what it did, though the filter matches other items by now; with another it is refused."""
+    with filled(tmp_path / "s", "number") as db:
+        where = {"$value": {"$gte": 3}}
+        assert db.delete(where=where, batch="d") == 5
+        db.add("late", 9.0, vectors=[1.0, 2.0, 3.0])
+        assert db.delete(where=where, batch="d") == 5
+        assert "late" in db
+        with pytest.raises(BatchMismatch):
+            db.delete(where={"$value": {"$gte": 4}}, batch="d")
+        first = db.set_values(where={"$value": {"$lt": 1}}, values=-1.0, batch="s")
+        db.set_values(["k0"], [0.5])
+        assert db.set_values(where={"$value": {"$lt": 1}}, values=-1.0, batch="s") == first
+        assert db["k0"] == 0.5
+        with pytest.raises(BatchMismatch):
+            db.set_values(where={"$value": {"$lt": 1}}, values=-2.0, batch="s")

@@ -173,14 +173,6 @@ class Writer:
         with suppress(StoreError):  # it is acknowledged all the same
             Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock)
 
-    def _still_at(self, before: Head) -> bool:
-        """Whether nobody has committed since."""
-        try:
-            with self.catalog.connection.reading():
-                return self.catalog.head() == before
-        except StoreError:
-            return False
-
     def append(
         self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None, stamp: Stamp | None = None
     ) -> Added:
