@@ -342,6 +342,17 @@ def test_heads_by_an_index_reckon_with_what_they_rewrite_and_add(
             assert far or found.error.max() < 2.0
 
 
+def test_lengths_that_are_no_numbers_leave_an_error_that_says_nothing(tmp_path: Path) -> None:
+    """Where what is kept of the keys was damaged unnoticed, an error is infinite, and never no number."""
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add(vectors=np.eye(3), values=[1.0, 2.0, 3.0])
+        view = db._view()
+        view.__dict__["longest_key"] = np.inf
+        for query in (np.zeros(3), np.ones(3)):
+            for k in (1, 2, None):
+                assert db.lookup(query, k=k, temperature=1.0).error >= 0
+
+
 @pytest.mark.parametrize("width", [64, 512, 4096, 8192])
 def test_wide_gaussians_are_told_by_differences_sooner(width: int) -> None:
     """Squares summed over thousands of numbers lose more digits, and near rows are as exact as narrow ones."""

@@ -91,7 +91,12 @@ def moved_logits(view: View, log_mass: Any, question: Question, *, shared: bool 
         moved = np.minimum(steps * 0.5 * (asked + longest) ** 2 / temperature, apart)
     else:  # nobody knows how steep a function is; most are no steeper than a distance or a product with a key
         moved = steps * (best + WEIGHED) + question.shifts / UNIT * max(1.0, longest) / temperature
-    return UNIT * (moved + EXPONENTIAL)
+    return _at_worst(UNIT * (moved + EXPONENTIAL))
+
+
+def _at_worst(moved: Floats) -> Floats:
+    """Without what is no number, which comes of lengths that are damaged: nothing is known then."""
+    return np.where(np.isnan(moved), np.inf, moved)
 
 
 def _moved_as_learned(view: View, question: Question, temperature: Floats) -> Floats:
@@ -107,7 +112,7 @@ def _moved_as_learned(view: View, question: Question, temperature: Floats) -> Fl
     sizes = lengths * view.farthest_key + np.maximum(np.abs(added), projected.sum(-1))
     sizes = sizes + float(np.abs(learned.numbers).max(initial=0.0))
     found: Floats = steps * sizes + _turned(metric, question) * np.sqrt(2.0 * np.abs(added))
-    return UNIT * (found / temperature + EXPONENTIAL)
+    return _at_worst(UNIT * (found / temperature + EXPONENTIAL))
 
 
 def _turned(metric: Metric, question: Question) -> Any:
