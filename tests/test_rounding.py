@@ -342,13 +342,14 @@ def test_heads_by_an_index_reckon_with_what_they_rewrite_and_add(
             assert far or found.error.max() < 2.0
 
 
-def test_lengths_that_are_no_numbers_leave_an_error_that_says_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compatibility", ["dot", "cosine"])
+def test_lengths_that_are_no_numbers_leave_an_error_that_says_nothing(tmp_path: Path, compatibility: str) -> None:
     """Where what is kept of the keys was damaged unnoticed, an error is infinite, and never no number."""
-    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+    with softkv.open(tmp_path / "s", compatibility=compatibility) as db:
         db.add(vectors=np.eye(3), values=[1.0, 2.0, 3.0])
         view = db._view()
         view.__dict__["longest_key"] = np.inf
-        for query in (np.zeros(3), np.ones(3)):
+        for query in (np.array([0.0, 1e-3, 0.0]), np.ones(3)):
             for k in (1, 2, None):
                 assert db.lookup(query, k=k, temperature=1.0).error >= 0
 

@@ -72,8 +72,17 @@ def moved_logits(view: View, log_mass: Any, question: Question, *, shared: bool 
     What all rows have in common moves no weight, but the masses: with heads, it counts where `shared`.
     """
     temperature = np.asarray(question.temperature, np.float64)
-    if question.by_learned:
-        return _moved_as_learned(view, question, temperature)
+    with np.errstate(over="ignore", invalid="ignore"):  # of lengths that are damaged comes what is no number
+        if question.by_learned:
+            moved = _moved_as_learned(view, question, temperature)
+        else:
+            moved = _moved_as_compared(view, log_mass, question, temperature, shared=shared)
+        moved = UNIT * (moved + EXPONENTIAL)
+    return np.where(np.isnan(moved), np.inf, moved)
+
+
+def _moved_as_compared(view: View, log_mass: Any, question: Question, temperature: Floats, *, shared: bool) -> Floats:
+    """The roundings of the logits of a way to compare, (b,): how many there are, times how large what is rounded is."""
     compared = compatibility_of(question.compatibility)
     log_mass = np.asarray(log_mass, np.float64)
     # The best logit, up to the logarithm of the number of rows, whatever was asked to be shown.
@@ -91,16 +100,11 @@ def moved_logits(view: View, log_mass: Any, question: Question, *, shared: bool 
         moved = np.minimum(steps * 0.5 * (asked + longest) ** 2 / temperature, apart)
     else:  # nobody knows how steep a function is; most are no steeper than a distance or a product with a key
         moved = steps * (best + WEIGHED) + question.shifts / UNIT * max(1.0, longest) / temperature
-    return _at_worst(UNIT * (moved + EXPONENTIAL))
-
-
-def _at_worst(moved: Floats) -> Floats:
-    """Without what is no number, which comes of lengths that are damaged: nothing is known then."""
-    return np.where(np.isnan(moved), np.inf, moved)
+    return moved
 
 
 def _moved_as_learned(view: View, question: Question, temperature: Floats) -> Floats:
-    """The same for what the store has learned: products, of which nearly everything may cancel."""
+    """The roundings of the logits of what the store has learned, (b,): products, nearly all of which may cancel."""
     learned = view.learned
     assert learned is not None
     metric = learned.metric
@@ -112,7 +116,7 @@ def _moved_as_learned(view: View, question: Question, temperature: Floats) -> Fl
     sizes = lengths * view.farthest_key + np.maximum(np.abs(added), projected.sum(-1))
     sizes = sizes + float(np.abs(learned.numbers).max(initial=0.0))
     found: Floats = steps * sizes + _turned(metric, question) * np.sqrt(2.0 * np.abs(added))
-    return _at_worst(UNIT * (found / temperature + EXPONENTIAL))
+    return found / temperature
 
 
 def _turned(metric: Metric, question: Question) -> Any:
