@@ -82,10 +82,19 @@ def _names(roster: Roster, rows: Rows) -> list[str | int]:
         try:
             return [entry.name for entry in roster.entries(rows)]
         except StoreDamaged as error:
-            if len(rows) == 1 or isinstance(error, Endless):
+            if len(rows) == 1 or isinstance(error, Endless) or not _any_there(roster, rows):
                 return list(rows.tolist())
     middle = len(rows) // 2
     return _names(roster, rows[:middle]) + _names(roster, rows[middle:])
+
+
+def _any_there(roster: Roster, rows: Rows) -> bool:
+    """Whether the catalog has any of these rows, if they lie together: of those that it lacks there may be millions."""
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    if last - first > len(rows):
+        return True
+    there, _, _ = roster.survey(first, last)
+    return bool(there.any())
 
 
 def _save(found: Survey, roster: Roster, store: Store) -> int:
