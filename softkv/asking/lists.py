@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.question import Question
-from softkv.asking.rounding import moved_logits, rounding
+from softkv.asking.rounding import moved_logits, rounding, summed
 from softkv.asking.route import BOUND, CALIBRATED, DEAR, UNSURE, unrehearsed
 from softkv.asking.view import View
 from softkv.index.calibration import Plan
@@ -193,6 +193,8 @@ class _Asking:
             error = np.full(len(some), question.tolerance * self.view.snapshot.value_scale)
         if question.guarantee:
             error = error + rounding(self.view, answered, self.block.values, question, gathered=False)
+        # Where all values are alike, the tolerance may be less than sums lose.
+        error = np.maximum(error, summed(self.view, answered, self.block.values, question))
         numbers = isinstance(self.values, Numbers)
         return replace(
             Answers.of(answered, question.temperature, self.view.labels, len(self.view.snapshot), numbers=numbers),

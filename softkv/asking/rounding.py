@@ -209,6 +209,11 @@ def _exchanged(found: Found, moved: Floats) -> Any:
     return np.minimum(largest * np.exp(2.0 * np.minimum(moved, 1.0)), 1.0)
 
 
+def summed(view: View, found: Found, values: npt.NDArray[Any], question: Question) -> Any:
+    """What the sums of an estimate themselves lose, (b,)."""
+    return _summed(view, found, _reach(view, values, question, gathered=False), 1.0)
+
+
 def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
     """What the sums themselves lose, (b,)."""
     rows, value = view.snapshot.rows, np.linalg.norm(np.asarray(found.value, np.float64), axis=-1)
