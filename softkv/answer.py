@@ -257,12 +257,8 @@ class Answers:
     @property
     def scanned(self) -> str | None:
         """Why most of those queries were scanned that were, of a store that is not small; None where none was."""
-        if not isinstance(self.route, tuple):
-            reasons = self.reason if isinstance(self.reason, tuple) else (self.reason,)
-            told = reasons if self.route == "scan" else ()
-        else:
-            told = tuple(_of_one(self.reason, index) for index, way in enumerate(self.route) if way == "scan")
-        found = Counter(one for one in told if one).most_common(1)
+        scans = (index for index in range(len(self)) if _of_one(self.route, index) == "scan")
+        found = Counter(reason for reason in (_of_one(self.reason, index) for index in scans) if reason).most_common(1)
         return found[0][0] if found else None
 
     def attention(self, *, by_head: bool = False) -> Array:

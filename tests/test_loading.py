@@ -147,7 +147,7 @@ def test_bad_records_are_passed_over_when_asked(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_there_are_replaced_or_ignored(tmp_path: Path) -> None:
-    """And counted; otherwise the error names the line."""
+    """What is replaced and passed over is counted; otherwise the error names the line."""
     (tmp_path / "a.csv").write_text("key,value\na,1\nb,2\n")
     with softkv.open(tmp_path / "s") as db:
         db["b"] = 5

@@ -95,7 +95,7 @@ def test_every_store_has_a_secret_of_its_own(tmp_path: Path) -> None:
     "statement", ["DELETE FROM secret", "UPDATE secret SET content = x'00'", "UPDATE secret SET content = 'text'"]
 )
 def test_a_secret_that_is_damaged_is_found(tmp_path: Path, statement: str) -> None:
-    """And never used."""
+    """A damaged secret is an error, and is never used."""
     path = closed_fruit(tmp_path / "s")
     sql(path, statement)
     assert "secret is missing or damaged" in str(check(path))

@@ -268,15 +268,19 @@ def test_terms_that_cancel_before_a_query_meets_a_key_count(tmp_path: Path, way:
     options: dict[str, Any]
     if way == "heads":
         options, queries = {"heads": cancelling_heads(), "compatibility": "dot"}, rng.uniform(0.05, 0.9, (20, 1))
-        queries, exact = np.hstack([queries, 0 * queries]), lambda query, key: query[0] * key[0]
+        queries = np.hstack([queries, 0 * queries])
     elif way == "bilinear":
         options = {"compatibility": bilinear(np.array([[1.0, 0.0], [-1.0, 0.0]]))}
         queries = 1e5 + rng.uniform(0.05, 0.9, (20, 2))
-        exact = lambda query, key: (query[0] - query[1]) * key[0]  # noqa: E731
     else:
         options = {"compatibility": additive(np.array([[1.0, -1.0]]), np.array([[0.1, 0.0]]), np.array([3.0]))}
         queries = 1e4 + rng.uniform(0.05, 0.9, (20, 2))
-        exact = lambda query, key: 3.0 * np.tanh(query[0] - query[1] + 0.1 * key[0])  # noqa: E731
+
+    def exact(query: reference.Vector, key: reference.Vector) -> float:
+        if way == "additive":
+            return 3.0 * float(np.tanh(query[0] - query[1] + 0.1 * key[0]))
+        return (query[0] - query[1]) * key[0]
+
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=keys, values=rng.standard_normal(1000) + 5 * (keys[:, 0] > 0))
         found = db.lookup(queries, temperature=1.0, **options)

@@ -109,7 +109,7 @@ def test_each_query_of_a_batch_has_its_own_route(indexed: softkv.SoftKV) -> None
 
 
 def test_queries_unlike_those_rehearsed_are_scanned(indexed: softkv.SoftKV) -> None:
-    """And the reason says that they are."""
+    """The reason says that the query is unlike the others."""
     found = indexed.lookup(-5 * CENTRES.sum(0, keepdims=True).repeat(3, 0), tolerance=0.2)
     assert found.route == "scan"
     assert found.reason.startswith("the query is unlike those rehearsed")

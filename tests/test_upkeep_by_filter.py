@@ -140,7 +140,7 @@ def test_vectors_have_no_order(tmp_path: Path) -> None:
 
 
 def test_what_matches_is_deleted_in_one_commit(tmp_path: Path) -> None:
-    """And nothing else; a filter that matches nothing deletes nothing."""
+    """Nothing else is deleted, and nothing at all by a filter that matches nothing."""
     with filled(tmp_path / "s", "number") as db:
         commit = db.info().commit
         assert db.delete(where={"$value": {"$gt": 3}, "n": {"$lt": 6}}) == 2

@@ -34,7 +34,7 @@ def ask(view: View, question: Question) -> Answers:
     """The answers to a question."""
     chosen = route(view, question)
     if chosen.way in (CALIBRATED, BOUND):
-        found = (_by_lists if question.heads is None else _by_heads)(view, question, chosen.reason)
+        found = _by_lists(view, question, chosen.reason) if question.heads is None else _by_heads(view, question)
     elif chosen.way == PROPOSED:
         found = _by_proposals(view, question, chosen.reason)
     else:
@@ -44,9 +44,9 @@ def ask(view: View, question: Question) -> Answers:
 
 
 def _log_scan(view: View, found: Answers) -> None:
-    scanned, size = found.routes.get(SCAN, 0), view.snapshot.rows * view.layout.key_width
-    if scanned and size > LARGE:
-        LOG.info("scanned %d numbers for %d queries: %s", size, scanned, found.scanned)
+    size = view.snapshot.rows * view.layout.key_width
+    if size > LARGE and SCAN in found.routes:
+        LOG.info("scanned %d numbers for %d queries: %s", size, found.routes[SCAN], found.scanned)
 
 
 def _by_lists(view: View, question: Question, reason: str) -> Answers:
@@ -63,7 +63,7 @@ def _by_lists(view: View, question: Question, reason: str) -> Answers:
     return joined([*parts, (rest, scanned)], question.temperature)
 
 
-def _by_heads(view: View, question: Question, _reason: str) -> Answers:
+def _by_heads(view: View, question: Question) -> Answers:
     """What each head asks is a plain question, and their answers are projected."""
     asked = by_heads.Rewritten.of(view, question)
     return by_heads.of_all_heads(view, question, asked, ask(view, asked.flat(question)))

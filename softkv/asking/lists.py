@@ -193,8 +193,8 @@ class _Asking:
             error = np.full(len(some), question.tolerance * self.view.snapshot.value_scale)
         if question.guarantee:
             error = error + rounding(self.view, answered, self.block.values, question, gathered=False)
-        # Where all values are alike, the tolerance may be less than sums lose.
-        error = np.maximum(error, summed(self.view, answered, self.block.values, question))
+        else:  # where all values are alike, the tolerance may be less than sums lose
+            error = np.maximum(error, summed(self.view, answered, self.block.values, question))
         numbers = isinstance(self.values, Numbers)
         return replace(
             Answers.of(answered, question.temperature, self.view.labels, len(self.view.snapshot), numbers=numbers),

@@ -1,6 +1,6 @@
 """One commit of a store, with what a lookup needs to know of it, found once.
 
-Does not look anything up (asking.py).
+Does not look anything up (asker.py).
 """
 
 import math

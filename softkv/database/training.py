@@ -3,7 +3,7 @@
 Both leave items out, ask the others, and compare what they say with what was left out. Nothing but the items is looked
 at, unless queries with their targets are handed in.
 
-Does not compute losses or gradients (learning/), nor lookups (asking.py).
+Does not compute losses or gradients (learning/), nor lookups (softkv/asking).
 
 Shapes: n items, d key width, p value width.
 """

@@ -1,16 +1,16 @@
 """How much of a file is believed: lengths beyond which a record is refused instead of read.
 
-The first five are those of the store (storage/batch.py), so that what is refused there is named here by its line. They
-stand here a second time because importing the store loads SQLAlchemy; a test compares them.
+Those of the store are among them, so that what is refused there is named here by its line.
 """
 
-LONGEST_KEY = 1 << 16  # bytes of UTF-8
-LONGEST_LABEL = 1 << 16
-LONGEST_TEXT = 1 << 24
-LONGEST_PAYLOAD = 1 << 20
-DEEPEST_PAYLOAD = 64
-EXACT_INTEGER = 1 << 53  # the largest count that float64 holds without rounding
-LARGEST_NUMBER = 1e150
+from softkv.storage.batch import DEEPEST_PAYLOAD as DEEPEST_PAYLOAD
+from softkv.storage.batch import EXACT_INTEGER as EXACT_INTEGER
+from softkv.storage.batch import LARGEST_NUMBER as LARGEST_NUMBER
+from softkv.storage.batch import LONGEST_KEY as LONGEST_KEY
+from softkv.storage.batch import LONGEST_LABEL as LONGEST_LABEL
+from softkv.storage.batch import LONGEST_PAYLOAD as LONGEST_PAYLOAD
+from softkv.storage.batch import LONGEST_TEXT as LONGEST_TEXT
+
 LARGEST_CELL = 3.4028234663852886e38  # of a vector: the largest float32
 
 LONGEST_RECORD = 1 << 25  # characters of one line, row or element: the longest text, its key and its payload fit in

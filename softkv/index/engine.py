@@ -7,7 +7,7 @@ FAISS multiplies matrices in float32, where ‖x − c‖² cancels far from the
 ends the process over an overflow. So vectors are first moved into a frame in which neither happens.
 
 Does not know lists or files, and keeps nothing on a GPU between calls. Does not scan: FAISS finds the k best rows, and
-an answer also says how much mass all the others have (database/asking.py). Other indexes are in candidates.py.
+an answer also says how much mass all the others have (asking/asker.py). Other indexes are in candidates.py.
 
 Shapes: n vectors or centres, d width.
 """

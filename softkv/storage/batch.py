@@ -150,6 +150,14 @@ def checked_key(key: object, name: str = "the key") -> bytes:
     return _encoded(key, name, LONGEST_KEY, KeyTextError)
 
 
+def can_name(text: str, longest: int) -> bool:
+    """Whether a text is 1 to so many bytes of UTF-8 without a NUL."""
+    try:
+        return 0 < len(text.encode()) <= longest and "\0" not in text
+    except UnicodeEncodeError:
+        return False
+
+
 def shown(text: str) -> str:
     """A text as it stands in a message: quoted, and cut short when it is long."""
     return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softkv.errors import BatchMismatch, InputError, StoreDamaged
-from softkv.storage.batch import shown
+from softkv.storage.batch import can_name, shown
 from softkv.storage.connection import Connection
 from softkv.storage.loading import loaded
 from softkv.storage.tables import insertion, seal
@@ -34,11 +34,7 @@ def checked_id(given: object) -> str:
     """The name of a batch, or why this cannot be one."""
     if not isinstance(given, str):
         raise InputError(f"expected batch as a text that names the batch, got {type(given).__name__}.")
-    try:
-        length = len(given.encode())
-    except UnicodeEncodeError:
-        length = 0
-    if not 0 < length <= LONGEST_ID or "\0" in given:
+    if not can_name(given, LONGEST_ID):
         raise InputError(
             f"expected batch as 1 to {LONGEST_ID} bytes of UTF-8 without a NUL, got {shown(given)}. A UUID will do."
         )

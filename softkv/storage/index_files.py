@@ -18,7 +18,7 @@ from typing import final
 
 from softkv.errors import IndexDamaged, InputError, NotAStore, StorageFailed, StoreDamaged
 from softkv.storage import files
-from softkv.storage.batch import shown
+from softkv.storage.batch import can_name, shown
 from softkv.storage.catalog import Catalog, IndexRecord
 from softkv.storage.layout import INDEX
 
@@ -133,11 +133,7 @@ def checked_name(name: object) -> str:
     """The name of an index file, or why this cannot be one."""
     if not isinstance(name, str):
         raise InputError(f"the name of an index file is a text, not a {type(name).__name__}")
-    try:
-        length = len(name.encode())
-    except UnicodeEncodeError:
-        length = 0
-    if not 0 < length <= LONGEST_NAME or "\0" in name:
+    if not can_name(name, LONGEST_NAME):
         raise InputError(
             f"{shown(name)} cannot name an index file: give 1 to {LONGEST_NAME} bytes of UTF-8 without a NUL"
         )
