@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from softkv.storage import Store
-from softkv.storage.tables import seal
+from softkv.storage.catalog.tables import seal
 
 FRUIT = {"apple": 0.5, "pear": 2.0, "quince": -1.25}
 CATALOG = "catalog.sqlite"

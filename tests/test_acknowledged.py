@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from softkv.errors import StoreDamaged
-from softkv.storage import Store, check, files, locks
-from softkv.storage.acknowledged import Acknowledged
-from softkv.storage.connection import Connection
+from softkv.storage import Store, check
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.disk import files, locks
+from softkv.storage.protocol.acknowledged import Acknowledged
 from tests.stores import CATALOG, GENERATION, closed_fruit, copied, forge, fruit, sql, vectors
 from tests.test_writer import failing
 

@@ -38,6 +38,9 @@ ALLOWED = {
     },
     "doors": {"database", "asking", "plain", "answer", "learning", "maths", "errors"},
 }
+# the rooms of the storage, each with those before it that it may import; its other files lie under or over all of them.
+STORAGE = {"disk": set(), "filters": set(), "catalog": {"disk", "filters"}, "protocol": {"disk", "filters", "catalog"}}
+UNDER_ALL = {"layout", "batch", "threads"}
 HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")
 
 
@@ -83,6 +86,18 @@ def test_imports_keep_to_the_table(path: Path) -> None:
     assert not violations(path.read_text(encoding="utf-8"), path)
 
 
+@pytest.mark.parametrize("room", STORAGE)
+def test_the_rooms_of_the_storage_stand_on_those_before_them(room: str) -> None:
+    """Beside what lies under all of them; the store itself stands on top."""
+    imports = imports_of("softkv", PACKAGE)
+    inside = {name: others for name, others in imports.items() if name.startswith(f"softkv.storage.{room}.")}
+    assert len(inside) > 3
+    others = set().union(*inside.values())
+    reached = {name.split(".")[2] for name in others if name.startswith("softkv.storage.")}
+    assert reached <= {room} | STORAGE[room] | UNDER_ALL
+    assert reached & UNDER_ALL
+
+
 @pytest.mark.parametrize(
     ("source", "found"),
     [
@@ -93,7 +108,7 @@ def test_imports_keep_to_the_table(path: Path) -> None:
         ("import softkv", {"root"}),
         ("from ..maths import blending", {"maths"}),
         ("def f():\n    from softkv.database import SoftKV", {"database"}),
-        ("from softkv.storage.arena import Arena\nfrom softkv.errors import ShapeError\nimport numpy", set()),
+        ("from softkv.storage.disk.arena import Arena\nfrom softkv.errors import ShapeError\nimport numpy", set()),
     ],
 )
 def test_the_table_is_seen_failing(source: str, found: set[str]) -> None:
@@ -206,7 +221,7 @@ def test_nobody_goes_through_a_door_from_inside() -> None:
 @pytest.mark.slow
 def test_the_check_for_heavy_modules_is_seen_failing() -> None:
     """A statement that does load one of them is found out."""
-    assert loaded_after("import softkv.storage.searching") == {"sqlalchemy"}
+    assert loaded_after("import softkv.storage.filters.searching") == {"sqlalchemy"}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from softkv.errors import NotAStore, StoreDamaged
-from softkv.storage.arena import HEADER, Arena, Identity, VerifiedRows, extend_windows, flat
+from softkv.storage.disk.arena import HEADER, Arena, Identity, VerifiedRows, extend_windows, flat
 from softkv.storage.layout import WINDOW, RowShape
 from tests.stores import flip, vectors
 

@@ -21,8 +21,8 @@ from softkv.errors import (
     SoftKVError,
     StoreDamaged,
 )
-from softkv.storage import batches
-from softkv.storage.tables import seal
+from softkv.storage.catalog import batches
+from softkv.storage.catalog.tables import seal
 from tests.stores import sql
 
 KEYS, VALUES, VECTORS = ["a", "b", "c"], [1.0, 2.0, 3.0], [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]

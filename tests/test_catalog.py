@@ -10,9 +10,9 @@ import pytest
 
 from softkv.errors import FormatTooNew, SoftKVError, StoreDamaged, WriterFenced
 from softkv.storage import Store, check
-from softkv.storage.catalog import Catalog
-from softkv.storage.connection import Connection
-from softkv.storage.tables import item_seal, seal
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.tables import item_seal, seal
 from tests.stores import bytes_of, closed_fruit, copied, forge, sql, vectors, without_constraints
 
 

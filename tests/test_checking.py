@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from softkv.errors import NotAStore, StoreDamaged, StoreNotFound
-from softkv.storage import Report, Store, check, checking
-from softkv.storage.arena import HEADER
+from softkv.storage import Report, Store, check
+from softkv.storage.catalog.tables import seal
+from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import GRANULE, WINDOW
-from softkv.storage.tables import seal
+from softkv.storage.protocol import checking
 from tests.stores import CATALOG, GENERATION, bytes_of, closed_fruit, copied, flip, forge, fruit, sql, vectors, wide
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import softkv
-from softkv.storage import locks
+from softkv.storage.disk import locks
 
 from .commands import ran
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from softkv.errors import StorageFailed, StorageFull, StoreDamaged
-from softkv.storage import Store, files
-from softkv.storage.arena import HEADER
-from softkv.storage.compaction import _Copied
+from softkv.storage import Store
+from softkv.storage.catalog.roster import Roster
+from softkv.storage.disk import files
+from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import GRANULE, WINDOW
-from softkv.storage.roster import Roster
+from softkv.storage.protocol.compaction import _Copied
 from tests.limits import few_files, open_files
 from tests.stores import GENERATION, bytes_of, contents, flip, fruit, in_child, sql, vectors, wide
 
@@ -211,7 +212,7 @@ def test_a_compaction_that_fails_in_the_middle_leaves_the_store_as_it_was(
         def fail(*arguments: object) -> _Copied:
             raise StorageFull("no space, says the test")
 
-        monkeypatch.setattr("softkv.storage.compaction._copy_rows", fail)
+        monkeypatch.setattr("softkv.storage.protocol.compaction._copy_rows", fail)
         with pytest.raises(StorageFull):
             store.compact()
         monkeypatch.undo()

@@ -18,7 +18,7 @@ from softkv.errors import (
     StoreError,
     StoreLocked,
 )
-from softkv.storage.connection import Connection, application_of, translated
+from softkv.storage.catalog.connection import Connection, application_of, translated
 
 
 def opened(path: Path) -> Connection:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softkv.errors import StoreDamaged
-from softkv.storage.deaths import BLOCK, BLOCK_BYTES, Deaths, bitmap_of
+from softkv.storage.catalog.deaths import BLOCK, BLOCK_BYTES, Deaths, bitmap_of
 
 
 def test_a_million_rows_have_the_mask_that_a_set_says() -> None:

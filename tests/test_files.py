@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from softkv.errors import AccessRefused, NotAStore, StorageFailed, StorageFull, StoreDamaged
-from softkv.storage import files
+from softkv.storage.disk import files
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 
 from softkv.errors import FilterError, HandleClosed, StoreDamaged
 from softkv.storage import Store
-from softkv.storage.conditions import MOST_IN_SQL, Field, in_sql, spellings
-from softkv.storage.filters import MOST_CONDITIONS, MOST_MEMBERS, condition_of
-from softkv.storage.roster import content_seal
-from softkv.storage.searching import Bound
-from softkv.storage.tables import item_seal
+from softkv.storage.catalog.roster import content_seal
+from softkv.storage.catalog.tables import item_seal
+from softkv.storage.filters.conditions import MOST_IN_SQL, Field, in_sql, spellings
+from softkv.storage.filters.searching import Bound
+from softkv.storage.filters.worded import MOST_CONDITIONS, MOST_MEMBERS, condition_of
 from tests.filtering import FILTERS, NUMBERS, NUMBERS_ONLY_IN_PAYLOADS, ODD, meets, payloads
 from tests.stores import sql, vectors
 

@@ -608,7 +608,7 @@ def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.Monk
                 softkv.open(tmp_path / "s", mode, wait=0.01)
         with softkv.open(tmp_path / "s", "r", wait=60) as reader:
             assert len(reader) == 1
-        monkeypatch.setattr("softkv.storage.locks.time.sleep", lambda _seconds: other.close())
+        monkeypatch.setattr("softkv.storage.disk.locks.time.sleep", lambda _seconds: other.close())
         with softkv.open(tmp_path / "s", "w", wait=60) as db:
             db["a blue car"] = "thing"
             assert db.check().ok

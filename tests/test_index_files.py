@@ -25,7 +25,8 @@ from softkv.errors import (
     StoreDamaged,
     Unfinished,
 )
-from softkv.storage import IndexFile, Snapshot, Store, check, files
+from softkv.storage import IndexFile, Snapshot, Store, check
+from softkv.storage.disk import files
 from softkv.storage.layout import FORMAT
 from tests.crash.children import Child, Say
 from tests.stores import as_format, closed_fruit, contents, copied, flip, fruit, in_child, mode_of, sql, vectors

@@ -9,9 +9,9 @@ import pytest
 
 from softkv.errors import StoreDamaged
 from softkv.storage import Store
-from softkv.storage.catalog import Catalog, Standing
-from softkv.storage.labels import LabelCounts
-from softkv.storage.tally import Tally
+from softkv.storage.catalog.catalog import Catalog, Standing
+from softkv.storage.catalog.labels import LabelCounts
+from softkv.storage.catalog.tally import Tally
 from tests.stores import sql, vectors
 
 

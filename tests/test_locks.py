@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from softkv.errors import AccessRefused, NotAStore, StorageFull, StoreLocked, WriterFenced, WritingUnsupported
-from softkv.storage import Store, locks
+from softkv.storage import Store
+from softkv.storage.disk import locks
 from tests.limits import short_files
 from tests.stores import GENERATION, closed_fruit, fruit, in_child, mode_of, vectors
 

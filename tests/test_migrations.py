@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from softkv.errors import StoreDamaged
-from softkv.storage import Store, check, generation, repair
-from softkv.storage.connection import Connection
+from softkv.storage import Store, check, repair
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.secret import secret
+from softkv.storage.catalog.tables import seal
 from softkv.storage.layout import FORMAT, GRANULE, WINDOW
-from softkv.storage.secret import secret
-from softkv.storage.tables import seal
+from softkv.storage.protocol import generation
 from tests.stores import GENERATION, as_format, closed_fruit, contents, flip, sql, vectors, wide, without_constraints
 
 HEADER = 4096

@@ -10,8 +10,8 @@ import pytest
 
 from softkv.errors import StoreDamaged
 from softkv.storage import Layout, Store, ValueKind, check, repair
-from softkv.storage.arena import HEADER
-from softkv.storage.numbers import believable
+from softkv.storage.disk.arena import HEADER
+from softkv.storage.disk.numbers import believable
 from tests.stores import GENERATION, closed_fruit, forge, vectors
 
 

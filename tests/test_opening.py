@@ -36,9 +36,12 @@ from softkv.errors import (
     StoreNotFound,
     WritingUnsupported,
 )
-from softkv.storage import Store, catalog, check, files, layout, locks, migrations, opening, tables
+from softkv.storage import Store, check, layout
+from softkv.storage.catalog import catalog, migrations, tables
+from softkv.storage.catalog.roster import content_seal
+from softkv.storage.disk import files, locks
 from softkv.storage.layout import FORMAT
-from softkv.storage.roster import content_seal
+from softkv.storage.protocol import opening
 from tests.stores import (
     CATALOG,
     FRUIT,

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from softkv.errors import InputError, ShapeError, StorageFull, StoreDamaged, StoreError, Unfinished
-from softkv.storage import Store, files
-from softkv.storage.arena import HEADER
+from softkv.storage import Store
+from softkv.storage.catalog.roster import COPIED
+from softkv.storage.disk import files
+from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import WINDOW
-from softkv.storage.roster import COPIED
 from tests.stores import GENERATION, bytes_of, contents, flip, fruit, sql, vectors, wide
 from tests.test_compaction import KINDS, generations, mixed
 from tests.test_writer import Interrupt, interrupting

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from softkv.errors import StoreDamaged
-from softkv.storage import patience
-from softkv.storage.connection import Connection
-from softkv.storage.patience import Endless
+from softkv.storage.catalog import patience
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.patience import Endless
 
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 

@@ -25,9 +25,11 @@ from softkv.errors import (
     Unfinished,
     WriterFenced,
 )
-from softkv.storage import Item, Progress, Rebuild, Store, check, checking, files, repair
-from softkv.storage.arena import HEADER
+from softkv.storage import Item, Progress, Rebuild, Store, check, repair
+from softkv.storage.disk import files
+from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import ValueKind
+from softkv.storage.protocol import checking
 from tests.crash.children import Child, Say
 from tests.crash.death import Power, die_after
 from tests.limits import fill, small_disk

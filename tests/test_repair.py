@@ -8,7 +8,7 @@ import pytest
 
 from softkv.errors import StoreDamaged, StoreExists, StoreNotFound
 from softkv.storage import Store, repair
-from softkv.storage.arena import HEADER
+from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import GRANULE, WINDOW
 from tests.stores import GENERATION, closed_fruit, contents, flip, forge, sql, vectors, wide
 from tests.test_checking import lasting

@@ -8,7 +8,7 @@ import pytest
 import softkv
 from softkv.errors import StoreDamaged
 from softkv.storage import Store, check
-from softkv.storage.roster import NO_CONTENT, content_seal
+from softkv.storage.catalog.roster import NO_CONTENT, content_seal
 from tests.stores import CATALOG, contents, sql, vectors
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
 from softkv.storage import Store
-from softkv.storage.arena import HEADER
+from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import WINDOW
 from tests.stores import GENERATION, closed_fruit, contents, flip, fruit, sql, vectors, wide
 

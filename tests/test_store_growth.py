@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softkv.storage import Store, connection
+from softkv.storage import Store
+from softkv.storage.catalog import connection
 
 pytestmark = pytest.mark.slow
 

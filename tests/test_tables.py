@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from softkv.storage import Store, check
-from softkv.storage.catalog import Catalog
-from softkv.storage.connection import Connection
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.tables import TABLES, insertion, items_definition, items_indexes, tables_of
 from softkv.storage.layout import FORMAT
-from softkv.storage.tables import TABLES, insertion, items_definition, items_indexes, tables_of
 from tests.stores import closed_fruit, contents, sql
 
 KEPT = sorted((Path(__file__).parent / "catalogs").glob("*.zip"))  # stores, and what wrote them

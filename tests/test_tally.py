@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softkv.errors import StoreDamaged
-from softkv.storage.tally import Tally
+from softkv.storage.catalog.tally import Tally
 
 NOTHING = np.zeros((0, 1))
 

@@ -28,11 +28,12 @@ from softkv.errors import (
     StoreDamaged,
     WriterFenced,
 )
-from softkv.storage import Store, check, files, locks
-from softkv.storage.arena import HEADER, Arena
-from softkv.storage.connection import Connection
+from softkv.storage import Store, check
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.tally import Tally
+from softkv.storage.disk import files, locks
+from softkv.storage.disk.arena import HEADER, Arena
 from softkv.storage.layout import GRANULE, WINDOW
-from softkv.storage.tally import Tally
 from tests.limits import fill, open_files, small_disk
 from tests.stores import CATALOG, FRUIT, GENERATION, closed_fruit, contents, forge, fruit, in_child, sql, vectors
 

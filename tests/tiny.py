@@ -2,7 +2,9 @@
 
 import pytest
 
-from softkv.storage import arena, catalog, checking, deaths, generation, migrations, windows
+from softkv.storage.catalog import catalog, deaths, migrations
+from softkv.storage.disk import arena
+from softkv.storage.protocol import checking, generation, windows
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, *, window: int = 64, block: int = 16) -> None:

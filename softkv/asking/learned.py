@@ -27,8 +27,8 @@ from softkv.index.encoding import decoded, encoded
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Matrix, Metric, Row
 from softkv.storage import Snapshot
-from softkv.storage.index_files import IndexFile
 from softkv.storage.layout import Rows
+from softkv.storage.protocol.index_files import IndexFile
 
 PREFIX = "projection-"  # of its file; the rest is its number
 TOGETHER = 50_000  # keys that are read together

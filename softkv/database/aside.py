@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from softkv.errors import StoreError, StoreNotFound
 from softkv.storage import Store
-from softkv.storage.leftovers import remove_unborn
+from softkv.storage.protocol.leftovers import remove_unborn
 
 LONGEST = 100  # bytes of a name that is kept as it is, so that what is added to it fits as well
 

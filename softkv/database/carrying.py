@@ -23,7 +23,7 @@ from softkv.asking.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items
-from softkv.storage.index_files import IndexFile
+from softkv.storage.protocol.index_files import IndexFile
 
 if TYPE_CHECKING:  # formats are loaded by those who export and import
     from softkv.files.exports.header import Header

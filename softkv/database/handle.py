@@ -19,8 +19,8 @@ from softkv.database.reader import Reader
 from softkv.database.summary import Info, summary
 from softkv.errors import InputError, StoreError
 from softkv.storage import Report, Store
-from softkv.storage.locks import opened
-from softkv.storage.opening import directory_of
+from softkv.storage.disk.locks import opened
+from softkv.storage.protocol.opening import directory_of
 
 
 def open(  # noqa: A001 - softkv.open, as in dbm

@@ -32,8 +32,8 @@ from softkv.maths.farfield import Array
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import measured, without
 from softkv.storage import Snapshot, Store, ValueKind
-from softkv.storage.indexing import Content
 from softkv.storage.layout import Rows
+from softkv.storage.protocol.publishing import Content
 
 Told = Callable[[str, int, int], None]
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.storage.batch import checked_json
-from softkv.storage.batches import Stamp, checked_id
+from softkv.storage.catalog.batches import Stamp, checked_id
 
 _STRIDE = 1 << 16  # numbers at a time, so that no copy of all of them is made
 

@@ -1,14 +1,8 @@
 """The store on disk: arenas of fixed-width rows, a catalog that says which rows exist, one commit protocol.
 
-Reading order: layout.py (what lies where), files.py (durable primitives), arena.py (rows), batch.py (what may enter),
-numbers.py (what may lie there), tally.py, deaths.py and labels.py (what every commit keeps up to date), patience.py,
-connection.py, tables.py, secret.py and catalog.py, filters.py and conditions.py (what may be asked of payloads),
-searching.py (the same in SQL), loading.py and roster.py (which rows exist), matches.py (which of them meet a filter),
-locks.py (one writer, pinned readers), threads.py, generation.py (the files of one layout), index_files.py (what was
-made from its rows), acknowledged.py (what a catalog must not have lost), committed.py and snapshot.py (reading one
-commit), progress.py, batches.py (what was sent before), conflicts.py, writer.py (the commit protocol), place.py,
-migrations.py, opening.py, leftovers.py, indexing.py, ordering.py, compaction.py, rebuilding.py, windows.py and
-checking.py, store.py (all of it joined) and repair.py.
+Reading order: layout.py (what lies where) and batch.py (what may enter), then the rooms, each of which stands on those
+before it: disk/ (bytes made durable), filters/ (what is asked of payloads and values), catalog/ (what SQLite keeps),
+protocol/ (how one commit is read and the next one made); threads.py; store.py (all of it joined), repair.py.
 
 Does not know about queries, scores or weights.
 
@@ -22,13 +16,13 @@ Does not know about queries, scores or weights.
 """
 
 from softkv.storage.batch import Added, Entry
-from softkv.storage.checking import Report, check
-from softkv.storage.index_files import IndexFile
+from softkv.storage.catalog.progress import Progress
 from softkv.storage.layout import Layout, ValueKind
-from softkv.storage.progress import Progress
-from softkv.storage.rebuilding import Rebuild
+from softkv.storage.protocol.checking import Report, check
+from softkv.storage.protocol.index_files import IndexFile
+from softkv.storage.protocol.rebuilding import Rebuild
+from softkv.storage.protocol.snapshot import Block, Item, Snapshot
 from softkv.storage.repair import Repaired, repair
-from softkv.storage.snapshot import Block, Item, Snapshot
 from softkv.storage.store import Store
 
 __all__ = [

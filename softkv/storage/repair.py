@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from softkv.errors import StoreDamaged, StoreExists
-from softkv.storage import index_files, opening
-from softkv.storage.checking import Report, Survey, survey
-from softkv.storage.index_files import IndexFile
+from softkv.storage.catalog.loading import loaded
+from softkv.storage.catalog.patience import Endless
+from softkv.storage.catalog.roster import Entry, Roster
 from softkv.storage.layout import Rows, ValueKind
-from softkv.storage.loading import loaded
-from softkv.storage.patience import Endless
-from softkv.storage.roster import Entry, Roster
+from softkv.storage.protocol import index_files, opening
+from softkv.storage.protocol.checking import Report, Survey, survey
+from softkv.storage.protocol.index_files import IndexFile
 from softkv.storage.store import Store
 
 _BATCH = 10_000

@@ -13,23 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
-from softkv.storage import opening
 from softkv.storage.batch import Added, checked, columns_of, entry_of, shown
-from softkv.storage.batches import Stamp, recorded
-from softkv.storage.catalog import Catalog
-from softkv.storage.checking import Report, check
-from softkv.storage.committed import Committed, load
-from softkv.storage.compaction import Told, compact
-from softkv.storage.indexing import Content, drop_index, put_index
-from softkv.storage.labels import LabelBook
+from softkv.storage.catalog.batches import Stamp, recorded
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.labels import LabelBook
+from softkv.storage.catalog.progress import Progress, progress
+from softkv.storage.disk.place import in_one_place
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
-from softkv.storage.opening import Accepting
-from softkv.storage.place import in_one_place
-from softkv.storage.progress import Progress, progress
-from softkv.storage.rebuilding import Rebuild, abandon, begin
-from softkv.storage.snapshot import Block, Item, Snapshot
+from softkv.storage.protocol import opening
+from softkv.storage.protocol.checking import Report, check
+from softkv.storage.protocol.committed import Committed, load
+from softkv.storage.protocol.compaction import Told, compact
+from softkv.storage.protocol.opening import Accepting
+from softkv.storage.protocol.publishing import Content, drop_index, put_index
+from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
+from softkv.storage.protocol.snapshot import Block, Item, Snapshot
+from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
-from softkv.storage.writer import Writer
 
 Path: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")

@@ -9,7 +9,7 @@ import numpy as np
 
 import softkv
 from softkv.storage import Report, Snapshot, Store
-from softkv.storage.opening import is_vacant
+from softkv.storage.protocol.opening import is_vacant
 from tests.crash.disk import Tree
 from tests.crash.rows import KEY_WIDTH
 from tests.crash.sessions import STORE, Promise

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.storage import Added, Store, generation
-from softkv.storage.batches import Stamp
+from softkv.storage import Added, Store
+from softkv.storage.catalog.batches import Stamp
+from softkv.storage.protocol import generation
 from tests.crash.children import Say
 from tests.crash.recorder import BEFORE, Plan, mark, recording
 from tests.crash.rows import Proof, append

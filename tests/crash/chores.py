@@ -98,7 +98,7 @@ def bad_manners(say: Say, path: str, plan: dict[str, Any]) -> None:
     """Do to a store what nobody may: map it for writing, open the catalog, sync again, commit what is not synced."""
     import mmap
 
-    from softkv.storage import files
+    from softkv.storage.disk import files
 
     with recording(plan), Store.open(path, "w") as store:
         keys = os.path.join(path, "generation-000002", "keys.f32")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from softkv.storage import files
+from softkv.storage.disk import files
 
 _CALLS = {
     "pwrite", "fdatasync", "fsync", "execute", "executemany", "fetchall", "open", "close", "ftruncate", "flock",

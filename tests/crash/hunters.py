@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import softkv
-from softkv.storage import Store, check, connection
+from softkv.storage import Store, check
+from softkv.storage.catalog import connection
 from tests.crash import (
     test_auditors,
     test_concurrency,

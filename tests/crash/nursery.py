@@ -18,7 +18,7 @@ from tests.crash.recorder import pretend
 
 WARM = (
     "sqlite3", "numpy", "numpy.random", "softkv", "softkv.database", "softkv.database.indexing", "softkv.storage",
-    "softkv.storage.filters", "softkv.storage.searching", "softkv.index.engine", "faiss",
+    "softkv.storage.filters.worded", "softkv.storage.filters.searching", "softkv.index.engine", "faiss",
     "tests.crash.canonical", "tests.crash.refusals", "tests.crash.sessions",
 )  # fmt: skip
 

@@ -17,15 +17,18 @@ from typing import Any
 from softkv.asking import asker
 from softkv.errors import CommitUncertain, StorageFailed
 from softkv.index import calibration
-from softkv.storage import Snapshot, Store, compaction, connection, files, locks, opening
-from softkv.storage.arena import Arena, VerifiedRows
-from softkv.storage.catalog import Catalog
-from softkv.storage.connection import Connection
-from softkv.storage.generation import Generation
-from softkv.storage.index_files import IndexFile
-from softkv.storage.labels import LabelBook
+from softkv.storage import Snapshot, Store
+from softkv.storage.catalog import connection
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.labels import LabelBook
+from softkv.storage.disk import files, locks
+from softkv.storage.disk.arena import Arena, VerifiedRows
 from softkv.storage.layout import LOCK
-from softkv.storage.writer import Writer
+from softkv.storage.protocol import compaction, opening
+from softkv.storage.protocol.generation import Generation
+from softkv.storage.protocol.index_files import IndexFile
+from softkv.storage.protocol.writer import Writer
 from tests.crash.children import Say
 
 # Before it is durable

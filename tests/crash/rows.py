@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from softkv.storage import Added, Item, Store
-from softkv.storage.batches import Stamp
+from softkv.storage.catalog.batches import Stamp
 
 KEY_WIDTH, VALUE_WIDTH = 24, 12
 KINDS = ("number", "vector", "label", "text")

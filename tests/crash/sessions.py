@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import softkv
-from softkv.storage import Store, connection, generation
+from softkv.storage import Store
+from softkv.storage.catalog import connection
+from softkv.storage.protocol import generation
 from tests.crash.calls import Call
 from tests.crash.children import Say
 from tests.crash.planted import BUGS

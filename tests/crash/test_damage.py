@@ -19,8 +19,8 @@ import pytest
 from softkv.asking import route
 from softkv.embedders import find
 from softkv.storage import check
-from softkv.storage.arena import VerifiedRows
-from softkv.storage.snapshot import Snapshot
+from softkv.storage.disk.arena import VerifiedRows
+from softkv.storage.protocol.snapshot import Snapshot
 from tests.crash import verdicts
 from tests.crash.children import Child
 from tests.crash.damage import Damage, cuts, flipped, flips, foreign, missing, pieces, stale
@@ -145,7 +145,7 @@ def test_an_older_store_is_an_older_store(original: Original, folder: Path) -> N
 def unverified(patch: pytest.MonkeyPatch) -> None:
     """A store that compares nothing with its checksums, not even in a check."""
     patch.setattr(VerifiedRows, "_verify", lambda *_: None)
-    patch.setattr("softkv.storage.windows.Problems.among", lambda *_: iter(()))
+    patch.setattr("softkv.storage.protocol.windows.Problems.among", lambda *_: iter(()))
 
 
 def in_len(work: Any) -> Any:

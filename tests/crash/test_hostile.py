@@ -20,7 +20,8 @@ import pytest
 import softkv
 from softkv.errors import IndexDamaged, SoftKVError
 from softkv.index.candidates import Proposer
-from softkv.storage import Store, catalog
+from softkv.storage import Store
+from softkv.storage.catalog import catalog
 from tests.crash.hostile import arenas, catalogs, changes, confinement, indexes, inputs, pages, requests, templates
 from tests.crash.hostile.attempts import command, read
 from tests.crash.hostile.cases import CASES, Case, as_it_is

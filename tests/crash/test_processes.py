@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from softkv.errors import HandleForked, StoreExists, StoreLocked
-from softkv.storage import Item, Snapshot, Store, check, files
-from softkv.storage.arena import VerifiedRows
+from softkv.storage import Item, Snapshot, Store, check
+from softkv.storage.disk import files
+from softkv.storage.disk.arena import VerifiedRows
 from tests.crash.children import PATIENCE, Child, Say
 from tests.crash.rows import Proof
 
@@ -654,7 +655,8 @@ def listen(event, arguments):
         opened.append(arguments)
 sys.addaudithook(listen)
 import numpy as np
-from softkv.storage import Store, check, repair
+from softkv.storage import Store, check
+from softkv.storage import repair
 path = sys.argv[1]
 one = np.ones((1, 2), np.float32)
 for mode in ("c", "w", "n"):

@@ -21,7 +21,8 @@ import pytest
 
 import softkv
 from softkv.errors import HandlePoisoned, StoreExists, StoreLocked, StoreNotFound, WriterFenced
-from softkv.storage import check, connection
+from softkv.storage import check
+from softkv.storage.catalog import connection
 from tests.crash.children import Child, Say
 from tests.crash.death import sleep_after
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from softkv.errors import BadRecord, InputError, StoreExists, StoreNotFound
-from softkv.storage import files
+from softkv.storage.disk import files
 
 _BUFFER = 1 << 20
 

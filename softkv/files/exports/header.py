@@ -16,7 +16,7 @@ from softkv.files import notation
 from softkv.files.record import Misfit
 from softkv.storage import Layout, Snapshot, ValueKind
 from softkv.storage.batch import checked_settings
-from softkv.storage.index_files import checked_name
+from softkv.storage.protocol.index_files import checked_name
 
 FORMAT = 2  # the highest number of the formats that this code reads and writes
 MOST_CARRIED = 45 << 20  # bytes of all files together, which take a third more in the header

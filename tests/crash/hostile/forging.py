@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from softkv.storage.roster import content_seal
-from softkv.storage.tables import item_seal, seal
+from softkv.storage.catalog.roster import content_seal
+from softkv.storage.catalog.tables import item_seal, seal
 
 CATALOG = "catalog.sqlite"
 GENERATION = "generation-000001"

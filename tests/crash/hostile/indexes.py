@@ -238,7 +238,7 @@ def _sparse(store: Path) -> None:
 
 
 def _thousand(store: Path) -> None:
-    from softkv.storage.tables import seal
+    from softkv.storage.catalog.tables import seal
 
     with catalog(store) as connection:
         (row,) = connection.execute("SELECT * FROM indexes").fetchall()

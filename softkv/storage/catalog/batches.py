@@ -1,0 +1,79 @@
+"""Batches that callers have named: what is sent again under its name is written once, for seven days.
+
+A caller who got no answer cannot tell whether a batch was written, and sends it again. Its name, a digest of what is in
+it and what became of it are committed with its rows, so the second time they are found and nothing is written.
+
+Does not know what a batch is made of: whoever names one makes the digest as well.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from softkv.errors import BatchMismatch, InputError, StoreDamaged
+from softkv.storage.batch import can_name, shown
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.loading import loaded
+from softkv.storage.catalog.tables import insertion, seal
+
+KEPT = 7 * 24 * 3600  # seconds
+LONGEST_ID = 255  # bytes of UTF-8
+_TOGETHER = 1_000  # old ones that one write removes, so that none takes long after a pause
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a caller calls a batch, and a digest of what is in it."""
+
+    id: str
+    digest: bytes
+
+
+def checked_id(given: object) -> str:
+    """The name of a batch, or why this cannot be one."""
+    if not isinstance(given, str):
+        raise InputError(f"expected batch as a text that names the batch, got {type(given).__name__}.")
+    if not can_name(given, LONGEST_ID):
+        raise InputError(
+            f"expected batch as 1 to {LONGEST_ID} bytes of UTF-8 without a NUL, got {shown(given)}. A UUID will do."
+        )
+    return given
+
+
+def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | None:
+    """What became of a batch, in so many numbers; None when it was not written, or more than seven days ago."""
+    rows = connection.rows("SELECT * FROM batches WHERE id = ?", (stamp.id,))
+    if not rows:
+        return None
+    *content, found = rows[0]
+    _, digest, result, commit, when = content
+    if seal(*content) != found or not isinstance(when, int):
+        raise StoreDamaged(f"{connection.path}: the record of batch {shown(stamp.id)} is damaged. Run `softkv check`.")
+    if when < _now() - KEPT:
+        return None
+    if digest != stamp.digest:
+        raise BatchMismatch(
+            f"batch {shown(stamp.id)} was written before, at commit {commit}, with other content. Nothing was written "
+            "now. Give each batch an id of its own, and send it again as it was."
+        )
+    numbers = loaded(result, f"the result of batch {shown(stamp.id)}")
+    if not isinstance(numbers, list) or len(numbers) != count or not all(isinstance(one, int) for one in numbers):
+        raise StoreDamaged(f"{connection.path}: the result of batch {shown(stamp.id)} is none. Run `softkv check`.")
+    return numbers
+
+
+def record(connection: Connection, stamp: Stamp, result: Sequence[int], commit: int) -> None:
+    """Say what became of a batch, in the transaction that writes it."""
+    content = (stamp.id, stamp.digest, json.dumps(list(result)), commit, _now())
+    connection.run(insertion("batches", replacing=True), (*content, seal(*content)))
+
+
+def forget_old(connection: Connection) -> None:
+    """Remove batches of more than seven days ago, in the transaction of any write."""
+    old = "SELECT rowid FROM batches WHERE time < ? ORDER BY time LIMIT ?"
+    connection.run(f"DELETE FROM batches WHERE rowid IN ({old})", (_now() - KEPT, _TOGETHER))
+
+
+def _now() -> int:
+    return int(time.time())

@@ -1,0 +1,376 @@
+"""What the catalog says, read and written through one connection.
+
+Rows are immutable apart from `died`. Every row carries a checksum of its content, compared when it is read.
+Does not know the arenas, and decides nothing. The tables themselves are in tables.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from operator import attrgetter
+from typing import Any
+
+from softkv.errors import FormatTooNew, IndexDamaged, StoreDamaged, WriterFenced
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.deaths import Bitmap, Deaths, bitmap_of
+from softkv.storage.catalog.secret import make_secret
+from softkv.storage.catalog.tables import (
+    APPLICATION,
+    definitions,
+    definitions_since,
+    essence,
+    insertion,
+    items_definition,
+    items_indexes,
+    items_name,
+    seal,
+    tables_of,
+)
+from softkv.storage.catalog.tally import Tally
+from softkv.storage.layout import FORMAT, WINDOW, Layout, ValueKind
+
+
+def _counts(fields: Iterable[object]) -> bool:
+    """Whether all of these can count something: a checksum does not keep out who computes one."""
+    return all(isinstance(field, int) and field >= 0 for field in fields)
+
+
+def _is_granule(size: object) -> bool:
+    """Whether so many bytes can be under one checksum: whole numbers of every type, and windows of every size."""
+    return isinstance(size, int) and 8 <= size <= WINDOW and size & (size - 1) == 0
+
+
+def _is_ours(row: tuple[Any, ...]) -> bool:
+    """Whether a table or an index is one of ours; SQLite makes indexes without a definition for unique columns."""
+    kind, name, table, root, definition = row
+    if not all(isinstance(one, str) for one in (kind, name, table)) or not isinstance(root, int) or root < 2:
+        return False  # a virtual table has no root page: reading it would run the code of an extension
+    if kind == "index" and definition is None:
+        return bool(definitions(table)) and name.startswith("sqlite_autoindex_")
+    known = definitions(table).get(name)
+    return known is not None and (kind == "table") == (name == table) and essence(str(definition)) == known
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The one row of `state`."""
+
+    store: str
+    number: int  # of the newest commit
+    epoch: int  # of the writer: a writer whose epoch has passed is fenced
+    generation: int  # 0 before the first item
+    next_item: int
+    next_ordinal: int
+    writing: int  # 1 from the opening of a writer to its close
+    settings: str  # JSON; what the first generation will start with
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One row of `generations`: what is committed there."""
+
+    generation: int
+    rows: int
+    layout: Layout
+    tails: tuple[int, int, int]  # checksums of the unfinished windows of keys, values and norms
+    tally: Tally
+    settings: str
+    retired: int  # 1 once another generation has taken over
+
+    def with_norms_tail(self, tail: int) -> "Standing":
+        """The same with another checksum of the unfinished window of the norms."""
+        return replace(self, tails=(self.tails[0], self.tails[1], tail))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """One row of `indexes`: a file that was made from the first rows of a generation, and can be made again."""
+
+    generation: int
+    name: str
+    file: int
+    rows: int
+    number: int  # of the commit that named it
+    size: int
+    sha256: bytes
+
+
+class Catalog:
+    """The tables through one connection. Callers hold the transactions."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def create(self, store: str) -> None:
+        """Make the tables in an empty file."""
+        self.connection.run(f"PRAGMA application_id={APPLICATION}")
+        with self.connection.writing():
+            for number in range(1, FORMAT + 1):
+                for definition in definitions_since(number):
+                    self.connection.run(definition)
+            make_secret(self.connection)
+            self.connection.run(f"PRAGMA user_version={FORMAT}")
+            self._put_head(Head(store, 0, 0, 0, 1, 1, 0, "{}"))
+
+    def identify(self) -> int:
+        """Refuse a catalog of a format we do not know, or with tables that are not ours; returns its format."""
+        path = self.connection.path
+        found = self.connection.user_version()
+        if found > FORMAT:
+            raise FormatTooNew(
+                f"{path} has format {found}; this softkv reads up to {FORMAT}. "
+                "Install a newer one: pip install -U softkv"
+            )
+        self._refuse_foreign_objects(found)
+        return found
+
+    def _refuse_foreign_objects(self, number: int) -> None:
+        """Refuse whatever would run by itself.
+
+        Not only triggers, views and virtual tables do, but also columns that are worked out, checks and defaults. So
+        every definition must be ours to the letter.
+        """
+        rows = self.connection.rows("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master")
+        strange = [f"{row[0]} {row[1]}" for row in rows if not _is_ours(row)]
+        roots = [root for _, _, _, root, _ in rows]
+        if len(set(roots)) < len(roots):
+            strange.append("two at one place")
+        missing = sorted(tables_of(number) - {name for kind, name, *_ in rows if kind == "table"})
+        if strange or missing:
+            raise StoreDamaged(
+                f"{self.connection.path} does not have the tables of a store: "
+                f"unexpected {[one[:60] for one in strange[:3]]}, missing {missing}"
+            )
+
+    def head(self) -> Head:
+        """The newest commit."""
+        rows = self.connection.rows(_HEAD)
+        if len(rows) != 1 or seal(*rows[0][:-1]) != rows[0][-1] or not _counts(rows[0][1:7]):
+            raise StoreDamaged(f"{self.connection.path}: the row of the newest commit is damaged. Run `softkv check`.")
+        return Head(*rows[0][:-1])
+
+    def _put_head(self, head: Head) -> None:
+        content = _fields_of(head)
+        self.connection.run(insertion("state", replacing=True), (1, *content, seal(*content)))
+
+    def advance(self, before: Head, **changes: Any) -> Head:
+        """Replace the newest commit, unless another writer has come between."""
+        found = self.head()
+        if found != before:
+            raise WriterFenced(
+                f"{self.connection.path}: the catalog is at commit {found.number} of writer {found.epoch}, but this "
+                f"handle left it at commit {before.number} of writer {before.epoch}. Open the store again."
+            )
+        after = replace(before, **changes)
+        self._put_head(after)
+        return after
+
+    def standing(self, generation: int) -> Standing:
+        """What is committed in a generation."""
+        rows = self.connection.rows(_STANDING, (generation,))
+        try:
+            *content, found = rows[0]
+            if seal(*content) != found:
+                raise ValueError("checksum")
+            number, count, key_width, kind, value_width, *tails, sums, settings, retired = content
+            layout, tally = Layout(key_width, ValueKind(kind), value_width), Tally.unpack(sums)
+            summed = 0 if layout.kind is ValueKind.LABEL else value_width
+            if not _counts((number, count, *tails, retired)) or len(tally.origin) != summed:
+                raise ValueError("counts")
+            return Standing(number, count, layout, (tails[0], tails[1], tails[2]), tally, settings, retired)
+        except (IndexError, TypeError, ValueError, OverflowError) as error:
+            raise StoreDamaged(
+                f"{self.connection.path}: the record of generation {generation} is missing or damaged. "
+                "Run `softkv check`."
+            ) from error
+
+    def settings(self) -> str:
+        """The settings of the newest commit, as JSON."""
+        head = self.head()
+        return self.standing(head.generation).settings if head.generation else head.settings
+
+    def require_room_for(self, standing: Standing) -> None:
+        """Refuse more rows than the catalog has room for, before anything is sized by them: files may have holes."""
+        if standing.rows > self.most_rows():
+            raise StoreDamaged(
+                f"{self.connection.path} counts {standing.rows} rows, but is too small to hold as many. "
+                "Run `softkv check`."
+            )
+
+    def most_rows(self) -> int:
+        """More rows than the catalog can hold: each takes more than eight bytes of it."""
+        pages, size = (int(self.connection.value(f"PRAGMA {name}")) for name in ("page_count", "page_size"))
+        return pages * size // 8
+
+    def put_standing(self, standing: Standing) -> None:
+        """Write what is committed in a generation."""
+        layout = standing.layout
+        widths = (layout.key_width, layout.kind.value, layout.value_width)
+        kept = (standing.tally.pack(), standing.settings, standing.retired)
+        content = (standing.generation, standing.rows, *widths, *standing.tails, *kept)
+        self.connection.run(insertion("generations", replacing=True), (*content, seal(*content)))
+
+    def generations(self) -> list[int]:
+        """All generations that the catalog names, oldest first."""
+        return [row[0] for row in self.connection.rows("SELECT generation FROM generations ORDER BY generation")]
+
+    def unfinished(self, head: Head) -> int | None:
+        """The generation that a rebuild is writing: younger than the current one, which none else is."""
+        return next((number for number in self.generations() if number > head.generation), None)
+
+    def create_items(self, generation: int) -> None:
+        """Make the table of a generation's items."""
+        self.connection.run(items_definition(generation))
+
+    def index_items(self, generation: int) -> None:
+        """Make its indexes: after the rows of a compaction, since sorting once is cheaper."""
+        for definition in items_indexes(generation).values():
+            self.connection.run(definition)
+
+    def drop_generation(self, generation: int) -> None:
+        """Forget a generation, and the contents of the items that died in it."""
+        items = items_name(generation)
+        self.connection.run(f"DELETE FROM contents WHERE item IN (SELECT item FROM {items} WHERE died IS NOT NULL)")
+        self.connection.run(f"DROP TABLE {items}")
+        self.drop_unfinished(generation)
+
+    def drop_unfinished(self, generation: int) -> None:
+        """Forget a generation that has no items yet, or not any more."""
+        for table in ("windows", "deaths", "indexes", "granules", "derived", "generations"):
+            self.connection.run(f"DELETE FROM {table} WHERE generation = ?", (generation,))
+
+    def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
+        """Write the checksums of windows that became complete, or were rebuilt."""
+        rows = [(generation, role, window, checksum) for window, checksum in finished]
+        if rows:
+            self.connection.run_many(insertion("windows", replacing=True), rows)
+
+    def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
+        """The checksums of the complete windows first .. last - 1."""
+        found = self.connection.rows(_CHECKSUMS, (generation, role, first, last))
+        if len(found) != last - first:
+            raise StoreDamaged(
+                f"{self.connection.path}: checksums of {role} windows {first} to {last - 1} of generation {generation} "
+                "are missing. Run `softkv check`."
+            )
+        return [checksum for (checksum,) in found]
+
+    def known_windows(self, generation: int, role: str, first: int, last: int) -> dict[int, int]:
+        """The checksums of the complete windows first .. last - 1 by their numbers, as far as there are any."""
+        return dict(self.connection.rows(_WINDOWS, (generation, role, first, last)))
+
+    def put_granule(self, generation: int, size: int) -> None:
+        """Say how many bytes of the rows of a new generation are under one checksum."""
+        self.connection.run(insertion("granules"), (generation, size, seal(generation, size)))
+
+    def granule(self, generation: int) -> int:
+        """How many bytes of the rows of a generation are under one checksum."""
+        if self.connection.user_version() < 3:
+            return WINDOW
+        rows = self.connection.rows("SELECT * FROM granules WHERE generation = ?", (generation,))
+        if not rows or seal(*rows[0][:-1]) != rows[0][-1] or not _is_granule(rows[0][1]):
+            raise StoreDamaged(
+                f"{self.connection.path}: how the checksums of generation {generation} are divided is missing or "
+                "damaged. Run `softkv check`."
+            )
+        return int(rows[0][1])
+
+    def put_deaths(self, generation: int, blocks: Iterable[tuple[int, Bitmap]], number: int) -> None:
+        """Write the bitmaps that a commit changed."""
+        for block, bitmap in blocks:
+            content = (generation, block, number, bitmap.tobytes())
+            self.connection.run(insertion("deaths", replacing=True), (*content, seal(*content)))
+
+    def deaths(self, standing: Standing, since: int) -> dict[int, Bitmap]:
+        """The bitmaps changed by commits after number `since`."""
+        changed = {}
+        for block, number, blob, found in self.connection.rows(_DEATHS, (standing.generation, since)):
+            changed[block] = bitmap_of(blob, block, standing.rows)
+            if seal(standing.generation, block, number, blob) != found:
+                raise StoreDamaged(
+                    f"{self.connection.path}: the dead rows of block {block} are damaged. Run `softkv check`."
+                )
+        return changed
+
+    def dead(self, standing: Standing) -> Deaths:
+        """All dead rows of a generation."""
+        return Deaths.none().replaced(self.deaths(standing, -1))
+
+    def labels(self, first: int = 0) -> list[tuple[int, str, int]]:
+        """(code, label, live items) of all labels from code `first` on, in the order of codes."""
+        rows = self.connection.rows(_LABELS, (first,))
+        for position, (*content, found) in enumerate(rows):
+            kept = _counts((content[0], content[2])) and isinstance(content[1], str) and seal(*content) == found
+            if content[0] != first + position or not kept:
+                raise StoreDamaged(f"{self.connection.path}: label {first + position} is damaged. Run `softkv check`.")
+        return [(code, label, count) for code, label, count, _ in rows]
+
+    def label_count(self) -> int:
+        """How many labels there are, if each has its row."""
+        last = self.connection.value("SELECT max(code) FROM labels")
+        return last + 1 if isinstance(last, int) else 0
+
+    def sound_labels(self) -> dict[int, str]:
+        """The labels by code, as far as they check out, for those who go on after damage."""
+        sound = {}
+        for code, text, count, found in self.connection.rows(_LABEL_BYTES):
+            label = bytes(text or b"").decode(errors="replace")
+            if seal(code, label, count) == found:
+                sound[code] = label
+        return sound
+
+    def put_labels(self, labels: Iterable[tuple[int, str, int]]) -> None:
+        """Write labels, new ones or with new counts."""
+        rows = [(*label, seal(*label)) for label in labels]
+        self.connection.run_many(insertion("labels", replacing=True), rows)
+
+    def put_index(self, record: IndexRecord) -> None:
+        """Name an index file, in the place of the one of its name."""
+        content = astuple(record)
+        self.connection.run(insertion("indexes", replacing=True), (*content, seal(*content)))
+
+    def index(self, generation: int, name: str) -> IndexRecord | None:
+        """The index file of this name that the catalog names for a generation."""
+        if self.connection.user_version() < 2:
+            return None
+        rows = self.connection.rows(_INDEX, (generation, name))
+        return self._index_record(rows[0]) if rows else None
+
+    def _index_record(self, row: tuple[Any, ...]) -> IndexRecord:
+        *content, found = row
+        if seal(*content) != found or not _counts((content[0], *content[2:6])):
+            raise IndexDamaged(
+                f"{self.connection.path}: the record of the index file {content[1]!r} is damaged. Build it again."
+            )
+        return IndexRecord(*content)
+
+    def index_names(self, generation: int) -> list[str]:
+        """The names of the index files of a generation."""
+        if self.connection.user_version() < 2:
+            return []
+        rows = self.connection.rows("SELECT name FROM indexes WHERE generation = ? ORDER BY name", (generation,))
+        return [name for (name,) in rows]
+
+    def index_count(self, generation: int, name: str | None) -> int:
+        """How many index files of a generation have this name, or how many there are."""
+        return int(self.connection.value(f"SELECT count(*) {_NAMED}", (generation, name, name)))
+
+    def index_files(self) -> set[int]:
+        """The numbers of all files in index/ that the catalog names, of old generations as well."""
+        rows = self.connection.rows("SELECT file FROM indexes") if self.connection.user_version() >= 2 else []
+        return {number for (number,) in rows if isinstance(number, int) and 0 < number < 10**18}
+
+    def drop_index(self, generation: int, name: str | None) -> None:
+        """Name this index file of a generation no longer, or none of them."""
+        self.connection.run(f"DELETE {_NAMED}", (generation, name, name))
+
+
+_fields_of = attrgetter(*(field.name for field in fields(Head)))
+_HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM state"
+_STANDING = "SELECT * FROM generations WHERE generation = ?"
+_BETWEEN = "FROM windows WHERE generation = ? AND role = ? AND window >= ? AND window < ? ORDER BY window"
+_CHECKSUMS, _WINDOWS = f"SELECT checksum {_BETWEEN}", f"SELECT window, checksum {_BETWEEN}"
+_DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
+_NAMED = "FROM indexes WHERE generation = ? AND (? IS NULL OR name = ?)"
+_INDEX = "SELECT * FROM indexes WHERE generation = ? AND name = ?"
+_LABELS = "SELECT * FROM labels WHERE code >= ? ORDER BY code"
+_LABEL_BYTES = "SELECT code, CAST(label AS BLOB), count, seal FROM labels"

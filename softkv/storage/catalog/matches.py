@@ -1,0 +1,53 @@
+"""Which rows of one generation match which filters: remembered, because the payload of a row never changes.
+
+A commit adds rows at the end, so a filter that was asked before is asked of the new rows only. Before the first filter
+sees a row, the row is compared with its checksum, once for all filters; as with the windows of the arenas, what was
+compared is believed from then on.
+
+Does not know which rows are live, so an answer holds for every commit. Writes nothing.
+"""
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from softkv.storage.catalog.roster import Roster
+from softkv.storage.layout import Mask
+
+if TYPE_CHECKING:
+    from softkv.storage.filters.conditions import Condition
+
+_KEPT = 8  # filters whose answers are remembered, of a byte per row each
+
+
+class Matches:
+    """The answers to the filters that were asked last."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._sound = 0  # the rows before this one are as they were written
+        self._known: dict[Condition, Mask] = {}  # the filter asked last stands last
+        self._lock = threading.Lock()
+
+    def of(self, condition: "Condition", rows: int) -> Mask:
+        """For each of the first `rows` rows, dead or alive, whether its payload meets a condition."""
+        with self._lock:
+            known = self._known.pop(condition, np.zeros(0, np.bool_))
+            if len(known) < rows:
+                self._verify(rows)
+                known = np.append(known, self._roster.matching(condition, len(known), rows))
+            self._known[condition] = known
+            if len(self._known) > _KEPT:
+                del self._known[next(iter(self._known))]
+            return known[:rows]
+
+    def require_sound(self, rows: int) -> None:
+        """Compare the first `rows` rows with their checksums, unless that is done."""
+        with self._lock:
+            self._verify(rows)
+
+    def _verify(self, rows: int) -> None:
+        if rows > self._sound:
+            self._roster.require_sound(self._sound, rows)
+            self._sound = rows

@@ -1,0 +1,49 @@
+"""From one format of the catalog to the next: tables are added and none is altered, so older ones are read as they are.
+
+A migration reads no arena, and happens in one transaction of the next writer, before anything else is changed.
+"""
+
+from collections.abc import Callable
+
+from softkv.errors import StoreDamaged
+from softkv.logs import log_of
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.secret import make_secret
+from softkv.storage.catalog.tables import definitions_since
+from softkv.storage.layout import FORMAT, WINDOW
+
+LOG = log_of(__name__)
+
+READABLE = (1, 2)  # older formats that are read as they are
+
+
+def migrate(catalog: Catalog, found: int) -> None:
+    """Bring an older catalog to the present format, one step after the other, in one transaction."""
+    with catalog.connection.writing():
+        for step in range(found, FORMAT):
+            if step not in MIGRATIONS:
+                raise StoreDamaged(f"{catalog.connection.path} has format {step}, which no softkv ever wrote")
+            MIGRATIONS[step](catalog)
+        catalog.connection.run(f"PRAGMA user_version={FORMAT}")
+    LOG.info("brought %s from format %d to %d", catalog.connection.path, found, FORMAT)
+
+
+def _name_index_files(catalog: Catalog) -> None:
+    """Format 2 names index files."""
+    _make_tables(catalog, 2)
+
+
+def _record_granules(catalog: Catalog) -> None:
+    """Format 3 knows the granules of a generation, those that are there having the old ones; batches; and a secret."""
+    _make_tables(catalog, 3)
+    for generation in catalog.generations():
+        catalog.put_granule(generation, WINDOW)
+    make_secret(catalog.connection)
+
+
+def _make_tables(catalog: Catalog, number: int) -> None:
+    for definition in definitions_since(number):
+        catalog.connection.run(definition)
+
+
+MIGRATIONS: dict[int, Callable[[Catalog], None]] = {1: _name_index_files, 2: _record_granules}

@@ -1,0 +1,55 @@
+"""How far a rebuild has come that was begun and is not finished; while there is one, nothing else may change.
+
+An unfinished generation is the one that is younger than the current: the catalog names it, so that it is kept, but
+nobody reads from it. Writes nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from softkv.errors import Unfinished
+from softkv.storage.catalog.catalog import Catalog, Head
+from softkv.storage.catalog.loading import loaded_settings
+from softkv.storage.layout import ValueKind
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """An unfinished rebuild: the items written so far and in all, and what it was begun with.
+
+    `value_width` is None where values stay as they are, so that the same three arguments resume it.
+    """
+
+    done: int
+    total: int
+    key_width: int
+    value_width: int | None
+    settings: dict[str, Any]
+
+
+def progress(catalog: Catalog) -> Progress | None:
+    """How far the unfinished rebuild is, None when there is none."""
+    with catalog.connection.reading():
+        head = catalog.head()
+        number = catalog.unfinished(head)
+        if number is None:
+            return None
+        begun, current = catalog.standing(number), catalog.standing(head.generation)
+    settings = loaded_settings(begun.settings, "the settings of the rebuild")
+    value_width = begun.layout.value_width if begun.layout.kind is ValueKind.TEXT else None
+    return Progress(begun.rows, current.tally.count, begun.layout.key_width, value_width, settings)
+
+
+def require_finished(catalog: Catalog, head: Head, directory: str) -> None:
+    """Refuse to change what a rebuild is reading."""
+    begun = progress(catalog) if catalog.unfinished(head) is not None else None
+    if begun is not None:
+        raise Unfinished(
+            f"{directory}: a rebuild has begun and is not finished ({begun.done} of {begun.total} items are written), "
+            f"so nothing else may change. Use {ways_on(directory)}."
+        )
+
+
+def ways_on(directory: str) -> str:
+    """The two ways out of an unfinished rebuild."""
+    return f"`softkv reembed --db {directory}` to go on, or `softkv reembed --db {directory} --abandon` to drop it"

@@ -1,0 +1,345 @@
+"""The items of one generation: who lies in which row, found by key, by item number or by row, as of one commit.
+
+A row is visible at commit C when it was born by C and had not died by C. Keys of live rows and of dead ones are
+indexed apart: nearly every question is about the living, and the dead must not slow it down. Filters are asked of all
+rows, dead or alive: their payloads never change, so the answer holds for every commit.
+
+Reads and writes the table items_N through a catalog. Holds no transaction of its own.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from softkv.errors import StoreDamaged
+from softkv.storage.batch import Content
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.loading import loaded
+from softkv.storage.catalog.patience import Endless
+from softkv.storage.catalog.tables import insertion, item_seal, items_name
+from softkv.storage.layout import Mask, Rows
+
+if TYPE_CHECKING:
+    from softkv.storage.filters.conditions import Condition
+
+NO_CONTENT: Content = (None, None, None)
+_STRIDE = 1 << 13  # rows that one statement looks at for a filter, so that memory and other threads have their share
+
+_LONGEST_LIST = 1 << 23  # characters of a list of keys that is asked in one statement; see patience.py
+_MOST_ROWS = 1 << 20  # that are asked in one
+COPIED = 1 << 16  # items that `Roster.copy` takes at most
+_PLACE_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the roster: who lies there, and what is carried along."""
+
+    row: int
+    item: int
+    ordinal: int
+    key: str | None
+    content: Content
+
+    @property
+    def name(self) -> str:
+        """The key, or `#<number>` for an item without one."""
+        return f"#{self.item}" if self.key is None else self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """Rows of items_N and of contents."""
+
+    items: list[tuple[Any, ...]]
+    contents: list[tuple[Any, ...]]
+
+
+def content_seal(content: Content) -> int:
+    """A checksum of what is carried along; 0 for nothing."""
+    if content == NO_CONTENT:
+        return 0
+    return crc32(b"\0".join(b"-" if field is None else b"=" + field.encode() for field in content))
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    last: str
+    keys: str
+    live: str
+    dead: str
+    nameless: str
+    by_rows: str
+    between: str
+    live_many: str
+    dead_many: str
+    placed: str
+    bury: str
+    copy: str
+    copy_some: str
+    insert: str
+
+
+@lru_cache(maxsize=64)
+def _statements(generation: int) -> _Statements:
+    """What is asked of the items of a generation; one question mark for every value."""
+    items = items_name(generation)
+    columns = "i.row, i.item, i.ordinal, i.key, i.born, i.died, i.seal, c.text, c.value, c.payload"
+    joined = f"SELECT {columns} FROM {items} i LEFT JOIN contents c ON c.item = i.item"
+    asked = f"FROM json_each(?) asked JOIN {items} i ON"
+    seen_dead = "i.died IS NOT NULL AND i.born <= ? AND i.died > ?"
+    place = "row_number() OVER (ORDER BY i.row) - 1"
+    behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
+    return _Statements(
+        last=f"SELECT row, born FROM {items} WHERE row = (SELECT max(row) FROM {items})",
+        keys=f"SELECT asked.key, i.key {asked} i.row = asked.value ORDER BY asked.key",
+        live=f"{joined} WHERE i.key = ? AND i.died IS NULL",
+        dead=f"{joined} WHERE i.key = ? AND {seen_dead}",
+        nameless=f"{joined} WHERE i.item = ? AND i.key IS NULL",
+        by_rows=f"SELECT {columns} {asked} i.row = asked.value LEFT JOIN contents c ON c.item = i.item "
+        "ORDER BY asked.key",
+        between=f"{joined} WHERE i.row >= ? AND i.row < ? ORDER BY i.row",
+        live_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE i.died IS NULL AND i.born <= ?",
+        dead_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE {seen_dead}",
+        placed=f"SELECT row, ordinal FROM {items} WHERE born <= ? AND (died IS NULL OR died > ?) ORDER BY ordinal",
+        bury=f"UPDATE {items} SET died = ?, seal = seal + ? WHERE row = ? AND died IS NULL",
+        copy=f"INSERT INTO {{}} {_moved(place)} FROM {items} i WHERE i.died IS NULL",
+        # At their places behind the first; row and place of each in one number.
+        copy_some=f"INSERT INTO {{}} {_moved(f'{behind} + ?')} {asked} i.row = (asked.value >> {_PLACE_BITS}) "
+        f"WHERE i.died IS NULL ORDER BY {behind}",
+        insert=f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )
+
+
+def _moved(place: str) -> str:
+    """Live items with other row numbers, their checksums in step."""
+    return f"SELECT {place}, i.item, i.ordinal, i.key, i.born, i.died, (i.seal - i.row) + ({place})"
+
+
+class Roster:
+    """The items of one generation through a catalog."""
+
+    def __init__(self, catalog: Catalog, generation: int) -> None:
+        self._catalog, self.generation = catalog, generation
+        self._sql = _statements(generation)
+
+    @property
+    def _connection(self) -> Connection:
+        return self._catalog.connection
+
+    def find(self, key: str, commit: int) -> Entry | None:
+        """The item with this key as of a commit."""
+        with self._connection.reading():
+            found = self._connection.rows(self._sql.live, (key,))
+            if found and found[0][5] is not None:
+                raise self._damage(found[0][0])  # the index of the living leads to the dead
+            # Compared with its checksum before it is passed over: a damaged one must not seem to come later.
+            entry = self._entry(found[0]) if found else None
+            if entry is not None and _visible(found[0], commit):
+                return entry
+            found = self._connection.rows(self._sql.dead, (key, commit, commit))
+        return self._entry(found[0]) if found else None
+
+    def find_nameless(self, item: int, commit: int) -> Entry | None:
+        """The item without a key that has this number, as of a commit."""
+        found = self._connection.rows(self._sql.nameless, (item,))
+        entry = self._entry(found[0]) if found else None
+        return entry if entry is not None and _visible(found[0], commit) else None
+
+    def find_many(self, keys: Sequence[str], commit: int) -> Rows:
+        """The row of each key as of a commit, or -1."""
+        # One parameter however many keys: SQLite takes no more than 32,766 of them.
+        asked = json.dumps(list(keys), ensure_ascii=False)
+        if len(asked) > _LONGEST_LIST and len(keys) > 1:
+            middle = len(keys) // 2
+            return np.append(self.find_many(keys[:middle], commit), self.find_many(keys[middle:], commit))
+        places = np.full(len(keys), -1, np.int64)
+        with self._connection.reading():
+            found = self._connection.rows(self._sql.live_many, (asked, commit))
+            if len(found) < len(keys):
+                found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
+        if found:
+            positions, rows = zip(*found, strict=True)
+            places[list(positions)] = self._numbers(rows)
+            self._require_keys([keys[position] for position in positions], rows)
+        return places
+
+    def _require_keys(self, keys: Sequence[str], rows: Sequence[Any]) -> None:
+        """Refuse an index that leads to rows of other keys: they would be deleted in the place of these."""
+        found = self._connection.rows(self._sql.keys, (json.dumps(rows),))
+        if [key for _, key in found] != list(keys):
+            raise StoreDamaged(f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`.")
+
+    def require_end(self, rows: int, commit: int) -> None:
+        """Refuse a roster that does not end with the last of so many rows, or with one of a later commit."""
+        found = self._connection.rows(self._sql.last)
+        last, born = found[0] if found else (-1, 0)
+        if last != rows - 1 or not isinstance(born, int) or born > commit:
+            raise StoreDamaged(
+                f"{self._connection.path}: the list of items ends with row {last} of commit {born}, but there are "
+                f"{rows} rows at commit {commit}. Run `softkv check`."
+            )
+
+    def entries(self, rows: Rows) -> list[Entry]:
+        """Who lies in these rows, in this order, dead or alive."""
+        if len(rows) > _MOST_ROWS:
+            return self.entries(rows[:_MOST_ROWS]) + self.entries(rows[_MOST_ROWS:])
+        found = self._connection.rows(self._sql.by_rows, (json.dumps(rows.tolist()),))
+        if len(found) != len(rows):
+            raise StoreDamaged(
+                f"{self._connection.path}: {len(rows) - len(found)} items are missing. Run `softkv check`."
+            )
+        return [self._entry(one) for one in found]
+
+    def in_order(self, commit: int) -> Rows:
+        """The rows that are live as of a commit, in the order in which their items were first added."""
+        found = self._connection.rows(self._sql.placed, (commit, commit))
+        return self._numbers([row for row, _ in found])
+
+    def matching(self, condition: "Condition", start: int, stop: int) -> Mask:
+        """For each of the rows start .. stop - 1, dead or alive, whether its payload meets a condition.
+
+        Checksums are not compared here: see `require_sound`.
+        """
+        from softkv.storage.filters.searching import search_for  # the first filter loads SQLAlchemy, and no one else
+
+        search, mask = search_for(items_name(self.generation), condition), np.zeros(stop - start, np.bool_)
+        for first in range(start, stop, _STRIDE):
+            arguments = search.arguments(start=first, stop=min(first + _STRIDE, stop))
+            for row, payload in self._connection.rows(search.sql, arguments):
+                mask[row - start] = payload is None or condition.holds(loaded(payload, f"the payload in row {row}"))
+        return mask
+
+    def require_sound(self, start: int, stop: int) -> None:
+        """Compare the rows start .. stop - 1 with their checksums."""
+        for first in range(start, stop, _STRIDE):
+            last = min(first + _STRIDE, stop)
+            if not self._are_sound(first, last):
+                present, sound, _ = self.survey(first, last)
+                damaged = np.flatnonzero(~(present & sound))
+                if len(damaged):
+                    raise self._damage(first + damaged[0])
+
+    def _are_sound(self, start: int, stop: int) -> bool:
+        try:
+            found = self._connection.rows(self._sql.between, (start, stop))
+        except StoreDamaged:
+            return False
+        return [one[0] for one in found] == list(range(start, stop)) and all(map(_is_sound, found))
+
+    def _numbers(self, rows: Sequence[Any]) -> Rows:
+        try:
+            found = np.fromiter(rows, np.int64, len(rows))
+            if (found < 0).any():
+                raise ValueError("below zero")
+            return found
+        except (TypeError, ValueError) as error:
+            raise StoreDamaged(f"{self._connection.path}: the number of a row is none. Run `softkv check`.") from error
+
+    @staticmethod
+    def enrolment(
+        first_row: int,
+        first_item: int,
+        ordinals: Sequence[int],
+        keys: Sequence[str | None],
+        encoded: Sequence[bytes | None],
+        contents: Sequence[Content] | None,
+        commit: int,
+    ) -> Enrolment:
+        """New items for consecutive rows, ready to be written: all the work that needs no transaction."""
+        numbers = range(first_item, first_item + len(keys))
+        seals = [0] * len(keys) if contents is None else [content_seal(content) for content in contents]
+        rows = [
+            (row, item, ordinal, key, commit, None, item_seal(item, ordinal, commit, text, content) + row)
+            for row, item, ordinal, key, text, content in zip(
+                range(first_row, first_row + len(keys)), numbers, ordinals, keys, encoded, seals, strict=True
+            )
+        ]
+        carried = zip(numbers, contents or [], strict=False)
+        return Enrolment(rows, [(item, *content) for item, content in carried if content != NO_CONTENT])
+
+    def enrol(self, enrolment: Enrolment) -> None:
+        """Write new items."""
+        self._connection.run_many(self._sql.insert, enrolment.items)
+        if enrolment.contents:
+            self._connection.run_many(insertion("contents"), enrolment.contents)
+
+    def bury(self, rows: Iterable[int], commit: int) -> None:
+        """Let these live rows die."""
+        dying = [(commit, commit, row) for row in rows]
+        if self._connection.run_many(self._sql.bury, dying) != len(dying):
+            raise StoreDamaged(f"{self._connection.path}: some rows to delete are not live. Run `softkv check`.")
+
+    def copy_live(self, generation: int, count: int) -> None:
+        """Fill the items of a new, empty generation with the live ones of this, in the order of their rows."""
+        self._insert(generation, self._sql.copy, (), count)
+
+    def copy(self, generation: int, first: int, rows: Rows) -> None:
+        """Let the live items in these rows, at most `COPIED`, be rows `first`, `first` + 1 ... of a new generation."""
+        # Sorted, since neighbours share a page: in the order of their places every row would cost a page of its own.
+        by_row = np.argsort(rows)
+        packed = json.dumps((rows[by_row] << _PLACE_BITS | by_row).tolist())
+        self._insert(generation, self._sql.copy_some, (first, first, packed), len(rows))
+
+    def _insert(self, generation: int, selection: str, arguments: Sequence[Any], count: int) -> None:
+        copied = self._connection.run_many(selection.format(items_name(generation)), [arguments])
+        if copied != count:
+            raise StoreDamaged(
+                f"{self._connection.path}: {count} items to copy, but {copied} of them are live. Run `softkv check`."
+            )
+
+    def survey(self, start: int, stop: int) -> tuple[Mask, Mask, Mask]:
+        """For each of the rows start .. stop - 1: is it there, is it sound, is it live."""
+        try:
+            listed = self._connection.rows(self._sql.between, (start, stop))
+        except StoreDamaged as error:  # one unreadable field or page fails them all, so look for it
+            if isinstance(error, Endless):
+                nothing = np.zeros(stop - start, np.bool_)
+                return ~nothing, nothing, nothing
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                first, second = self.survey(start, middle), self.survey(middle, stop)
+                return np.append(first[0], second[0]), np.append(first[1], second[1]), np.append(first[2], second[2])
+            return np.ones(1, np.bool_), np.zeros(1, np.bool_), np.zeros(1, np.bool_)
+        present, sound, alive = np.zeros((3, stop - start), np.bool_)
+        for found in listed:
+            place = found[0] - start
+            once = not present[place]  # a damaged page may hold two of the same number
+            present[place], alive[place] = True, found[5] is None
+            sound[place] = once and _is_sound(found)
+        return present, sound, alive
+
+    def _entry(self, found: tuple[Any, ...]) -> Entry:
+        if not _is_sound(found):
+            raise self._damage(found[0])
+        row, item, ordinal, key, _, _, _, *content = found
+        return Entry(row, item, ordinal, key, (content[0], content[1], content[2]))
+
+    def _damage(self, row: Any) -> StoreDamaged:
+        return StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")
+
+
+def _is_sound(found: tuple[Any, ...]) -> bool:
+    """Whether a row is what was written."""
+    row, item, ordinal, key, born, died, seal, text, value, payload = found
+    try:
+        encoded = None if key is None else key.encode()
+        content = content_seal((text, value, payload))
+        return bool(seal == item_seal(item, ordinal, born, encoded, content) + row + (died or 0))
+    except (TypeError, AttributeError, ValueError):  # perhaps a field is not even of its type
+        return False
+
+
+def _visible(found: tuple[Any, ...], commit: int) -> bool:
+    """Whether a row is there as of a commit. One whose commits are damaged is, so that it is looked at and reported."""
+    born, died = found[4:6]
+    try:
+        return bool(born <= commit and (died is None or died > commit))
+    except TypeError:
+        return True

@@ -1,0 +1,328 @@
+"""Fixed-width rows in a file: a 4096-byte header that says what they are, then the rows, nothing else.
+
+Rows are written at a given row number, never at the end of the file, so that what a crash left behind is overwritten.
+They are read through a read-only map of the committed prefix, whose windows are compared with the checksums of the
+catalog when they are first touched. A window has as many bytes as a granule of the generation.
+
+Does not know which rows exist (catalog.py) or when they become durable (writer.py).
+"""
+
+import json
+import mmap
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import HandleClosed, StorageFailed, StoreDamaged
+from softkv.storage.disk import files
+from softkv.storage.disk.numbers import Believable
+from softkv.storage.layout import WINDOW, RowShape
+
+HEADER = 4096
+_MAGIC = b"softkv arena 1\n"
+_SEAL = len(b"crc32 00000000\n")
+
+Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
+Expected = Callable[[int, int], Sequence[int]]  # checksums of the complete windows first .. last - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose rows these are: the store, its generation, and their shape."""
+
+    store: str
+    generation: int
+    shape: RowShape
+
+    def header(self) -> bytes:
+        """The first 4096 bytes of the file: text that a person can read with `head -c 4096`."""
+        fields = {"store": self.store, "generation": self.generation, **asdict(self.shape)}
+        text = _MAGIC + json.dumps(fields).encode() + b"\n"
+        text += b" " * (HEADER - _SEAL - len(text) - 1) + b"\n"
+        return text + b"crc32 %08x\n" % crc32(text)
+
+
+def extend_windows(length: int, tail: int, data: memoryview, granule: int) -> tuple[list[tuple[int, int]], int]:
+    """Continue checksums over `data`, which follows `length` bytes whose unfinished window has checksum `tail`.
+
+    Returns the windows that became complete, as (number, checksum), and the checksum of the unfinished one.
+    """
+    data = data.cast("B")
+    missing = granule - length % granule  # bytes of the unfinished window
+    if len(data) < missing:
+        return [], crc32(data, tail)
+    whole = len(data) - (len(data) - missing) % granule
+    checksums = [crc32(data[:missing], tail), *window_checksums(data, missing, whole, granule)]
+    return list(enumerate(checksums, length // granule)), crc32(data[whole:])
+
+
+def window_checksums(data: memoryview, start: int, end: int, granule: int) -> list[int]:
+    """The checksums of the windows between two bytes. In one list: anything more per window would cost a third."""
+    return [crc32(data[place : place + granule]) for place in range(start, end, granule)]
+
+
+def flat(rows: Array) -> memoryview:
+    """The bytes of C-contiguous rows."""
+    return rows.reshape(-1).view(np.uint8).data
+
+
+class Arena:
+    """One file of rows, open for reading and perhaps for writing; `granule` bytes of rows are under one checksum."""
+
+    def __init__(self, path: str, shape: RowShape, descriptor: int, granule: int) -> None:
+        self.path, self.shape, self.granule = path, shape, granule
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._closed, self._lock = False, threading.Lock()
+
+    @classmethod
+    def create(cls, path: str, identity: Identity, granule: int) -> "Arena":
+        """Make the file with its header; nothing is durable yet."""
+        arena = cls(path, identity.shape, files.create_file(path), granule)
+        try:
+            files.write_at(arena._descriptor, memoryview(identity.header()), 0, path)
+        except BaseException:
+            arena.close()
+            raise
+        return arena
+
+    @classmethod
+    def open(
+        cls, path: str, identity: Identity, granule: int, *, write: bool = False, believe_header: bool = True
+    ) -> "Arena":
+        """Open the file after comparing its header with what it must say; without that only to save what is left."""
+        descriptor = files.open_regular(path, write=write)
+        try:
+            found = files.read_start(descriptor, HEADER, path)
+            if believe_header and found != identity.header():
+                raise StoreDamaged(f"{path}: {_difference(found, identity)}. `softkv check` tells what is left.")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, identity.shape, descriptor, granule)
+
+    @classmethod
+    def absent(cls, path: str, shape: RowShape, granule: int) -> "Arena":
+        """An arena without a file, which has no rows: every read says so."""
+        return cls(path, shape, -1, granule)
+
+    def write(self, row: int, rows: Array) -> None:
+        """Write rows from number `row` on."""
+        files.write_at(self._descriptor, flat(rows), HEADER + row * self.shape.row_bytes, self.path)
+
+    def give_back(self, count: int) -> None:
+        """Free the space behind the first `count` rows, as far as the system lets us; only the writer knows them."""
+        end = HEADER + count * self.shape.row_bytes
+        with suppress(OSError):
+            if os.fstat(self._descriptor).st_size > end:
+                os.ftruncate(self._descriptor, end)
+
+    def sync(self) -> None:
+        """Make all that was written durable."""
+        files.sync(self._descriptor, self.path)
+
+    def rows(self, count: int) -> Array:
+        """The first `count` rows as a read-only array of shape (count, width) over the file itself."""
+        needed = HEADER + count * self.shape.row_bytes
+        mapped = self._map  # once: another thread may put a map in its place that is long enough for its own rows only
+        if mapped is None or len(mapped) < needed:
+            with self._lock:  # or what is mapped might be another file, which has got the number of a closed one
+                self._map = mapped = self._mapped(needed)
+        cells = np.frombuffer(mapped, self.shape.dtype, count * self.shape.width, HEADER)
+        return cells.reshape(count, self.shape.width)
+
+    def _mapped(self, needed: int) -> mmap.mmap:
+        # Subtle: touching a map beyond the end of its file kills the process, so the length is checked first.
+        self._require_length(needed)
+        try:
+            return mmap.mmap(self._descriptor, needed, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise StorageFailed(f"cannot map {self.path}: {error}") from error
+
+    def require_rows(self, count: int) -> None:
+        """Refuse a row count that the file does not bear out."""
+        self._require_length(HEADER + count * self.shape.row_bytes)
+
+    def stored_bytes(self) -> int:
+        """How many bytes of rows the file holds, committed or not."""
+        return max(0, os.fstat(self._descriptor).st_size - HEADER) if self._descriptor >= 0 else 0
+
+    def stored_rows(self) -> int:
+        """How many whole rows the file holds, committed or not."""
+        return self.stored_bytes() // self.shape.row_bytes
+
+    def checksum(self, start: int, end: int) -> int:
+        """The checksum of these bytes of rows as they are on the disk; they must be there."""
+        return crc32(flat(self.numbers(start, end)))
+
+    def numbers(self, start: int, end: int) -> Array:
+        """The numbers in these bytes of rows; the file may be far longer, so no more of it is mapped."""
+        cells = self.rows(min(self.stored_rows(), -(-end // self.shape.row_bytes))).reshape(-1)
+        return cells[start // cells.itemsize : end // cells.itemsize]
+
+    def _require_length(self, needed: int) -> None:
+        if self._closed:
+            raise HandleClosed(f"{self.path} was closed with its snapshot or store; open the store again")
+        size = os.fstat(self._descriptor).st_size if self._descriptor >= 0 else 0
+        if size < needed:
+            raise StoreDamaged(
+                f"{self.path} has {size} bytes, but the catalog counts on {needed}: it is missing or was cut off. "
+                "`softkv check` tells what is left."
+            )
+
+    def close(self) -> None:
+        """Close the file. Arrays handed out before stay readable."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+            self._descriptor, self._map, self._closed = -1, None, True
+
+
+class VerifiedRows:
+    """The committed prefix of an arena, compared with its checksums window by window when it is first touched."""
+
+    def __init__(self, arena: Arena, expected: Expected, believable: Believable | None = None) -> None:
+        self.arena = arena
+        self._expected, self._believable = expected, believable
+        self._bytes = self._tail = 0  # how long the prefix is, and the checksum of its unfinished window
+        self._verified = np.zeros(0, np.bool_)  # per window, the unfinished one included
+        self._progress = (-1, 0, 0)  # the last unfinished window that was verified: number, length, checksum
+        self._lock = threading.Lock()
+
+    def grow(self, rows: int, tail: int) -> None:
+        """Take note that `rows` rows are committed now, the unfinished window having checksum `tail`."""
+        with self._lock:
+            size = rows * self.arena.shape.row_bytes
+            if size <= self._bytes:
+                return
+            granule = self.arena.granule
+            unfinished = self._bytes // granule
+            verified = np.zeros(-(-size // granule), np.bool_)
+            verified[:unfinished] = self._verified[:unfinished]
+            self._bytes, self._tail, self._verified = size, tail, verified
+
+    def block(self, start: int, stop: int) -> Array:
+        """Rows start .. stop - 1 as a view of the file."""
+        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        rows = self.arena.rows(self._bytes // row_bytes)
+        if stop > start:
+            first, last = start * row_bytes // granule, (stop * row_bytes - 1) // granule
+            if not self._verified[first : last + 1].all():
+                self._verify(np.arange(first, last + 1))
+        return rows[start:stop]
+
+    def take(self, numbers: Numbers) -> Array:
+        """A copy of the rows with these numbers, in this order."""
+        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        rows = self.arena.rows(self._bytes // row_bytes)
+        if len(numbers):
+            first, last = numbers * row_bytes // granule, ((numbers + 1) * row_bytes - 1) // granule
+            self._verify(np.concatenate([first, last]) if row_bytes <= granule else _all_between(first, last))
+        return np.take(rows, numbers, axis=0)
+
+    def runs(self, starts: Numbers, stops: Numbers) -> Array:
+        """All rows as a view of the file, of which those in these runs are compared; each run has rows."""
+        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        rows = self.arena.rows(self._bytes // row_bytes)
+        if len(starts):
+            self._verify(_all_between(starts * row_bytes // granule, (stops * row_bytes - 1) // granule))
+        return rows
+
+    def verify_end(self) -> None:
+        """Compare the last MiB, at least, with its checksums: all that a crash can have left undone."""
+        row_bytes = self.arena.shape.row_bytes
+        rows = self._bytes // row_bytes
+        self.block(max(0, rows - -(-WINDOW // row_bytes)), rows)
+
+    def _verify(self, windows: Numbers) -> None:
+        if self._verified[windows].all():
+            return
+        with self._lock:
+            # Subtle: not the caller's rows. The prefix may have grown since, and its last window has a new checksum.
+            data = flat(self.arena.rows(self._bytes // self.arena.shape.row_bytes))
+            touched = np.zeros(len(self._verified), np.bool_)
+            touched[windows] = True
+            fresh = np.flatnonzero(touched & ~self._verified)
+            for run in np.split(fresh, np.flatnonzero(np.diff(fresh) > 1) + 1):
+                if len(run):
+                    self._verify_run(data, int(run[0]), int(run[-1]) + 1)
+
+    def _verify_run(self, data: memoryview, first: int, last: int) -> None:
+        """Compare the windows first .. last - 1, whose checksums are asked for at once."""
+        complete = self._bytes // self.arena.granule
+        expected = list(self._expected(first, min(last, complete))) if first < complete else []
+        expected += [self._tail] * (last > complete)
+        step = max(1, WINDOW // self.arena.granule)
+        for start in range(first, last, step):  # so that numbers are looked at while they are in the processor's cache
+            stop = min(start + step, last)
+            self._require_equal(self._checksums(data, start, stop), expected[start - first : stop - first], start)
+            self._require_believable(data, start, stop)
+        self._verified[first:last] = True
+        if last > complete:
+            self._progress = (complete, self._bytes % self.arena.granule, self._tail)
+
+    def _require_equal(self, found: list[int], expected: list[int], first: int) -> None:
+        if found != expected:
+            wrong = next(place for place in range(len(found)) if found[place] != expected[place])
+            raise self._damage(
+                first + wrong,
+                "do not match their checksum. `softkv check` lists the damage; "
+                "`softkv check --repair-to NEW` saves the good rows.",
+            )
+
+    def _span(self, window: int) -> tuple[int, int]:
+        return window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
+
+    def _checksums(self, data: memoryview, first: int, last: int) -> list[int]:
+        """The checksums of windows; of one that has grown since it was compared, only what is new is read."""
+        granule = self.arena.granule
+        seen, length, checksum = self._progress
+        if not first <= seen < last:
+            return window_checksums(data, first * granule, last * granule, granule)
+        before = window_checksums(data, first * granule, seen * granule, granule)
+        grown = crc32(data[seen * granule + length : (seen + 1) * granule], checksum)
+        return [*before, grown, *window_checksums(data, (seen + 1) * granule, last * granule, granule)]
+
+    def _require_believable(self, data: memoryview, first: int, last: int) -> None:
+        """Refuse numbers that no store takes. Windows are looked at together, and one by one to name the first."""
+        if self._believable is None or self._believable(self._numbers(data, first, last)):
+            return
+        odd = (window for window in range(first, last) if not self._believable(self._numbers(data, window, window + 1)))
+        raise self._damage(
+            next(odd, first),
+            "hold numbers that no store takes, though their checksum is right: somebody put them there. "
+            "`softkv check --repair-to NEW` saves the good rows.",
+        )
+
+    def _numbers(self, data: memoryview, first: int, last: int) -> Array:
+        return np.frombuffer(data[self._span(first)[0] : self._span(last - 1)[1]], self.arena.shape.dtype)
+
+    def _damage(self, window: int, what: str) -> StoreDamaged:
+        start, end = self._span(window)
+        return StoreDamaged(f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} {what}")
+
+
+def _all_between(first: Numbers, last: Numbers) -> Numbers:
+    """All numbers from first[i] to last[i], for each i; some perhaps more than once."""
+    counts = last - first + 1
+    ends = counts.cumsum()
+    found: Numbers = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
+    return found
+
+
+def _difference(found: bytes, identity: Identity) -> str:
+    """Why a header is not the one that was expected."""
+    if len(found) < HEADER:
+        return f"the header has {len(found)} of {HEADER} bytes"
+    if not found.startswith(_MAGIC) or found[-_SEAL:] != b"crc32 %08x\n" % crc32(found[:-_SEAL]):
+        return "the header is damaged, or the file is not an arena"
+    fields = found[len(_MAGIC) : -_SEAL].decode(errors="replace").strip()
+    return f"the header says {fields}, but the catalog expects {identity}"

@@ -1,0 +1,237 @@
+"""One writer, and readers that pin what they read: advisory locks on LOCK and PIN.
+
+A lock belongs to the open file, not to the process, so it is gone the moment its holder dies, and nothing has to be
+cleaned up. After a fork the child closes its copies: otherwise it would keep its dead parent's lock. Only the process
+that took a lock gives it up; it does so aloud, since a copy of it may live on for a moment in a process being started.
+"""
+
+import os
+import re
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import TypeVar
+from zlib import crc32
+
+from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
+from softkv.storage.disk import files
+from softkv.storage.layout import LOCK, PIN
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - where there is no flock there is no writer either
+    fcntl = None
+
+_NETWORK = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb2",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "lustre",
+    "glusterfs",
+    "ncpfs",
+    "davfs",
+}
+
+PAUSE = 0.05  # seconds from one attempt to become the writer to the next
+Opened = TypeVar("Opened")
+_LONGEST = 4096  # bytes of LOCK that anybody looks at
+_NOTE = re.compile(rb"(commit \d{20} of [0-9a-f]+ with [0-9a-f]{8} )crc32 ([0-9a-f]{8})\n")
+
+_held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+class FileLock:
+    """A lock on an open file, released when the file is closed."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        self._holder = b""  # who holds it, as the file says
+        self._process = os.getpid()
+        _held.add(self)
+
+    def sign(self, holder: bytes, note: bytes) -> None:
+        """Say who holds it, with a note below; nothing else stays in the file."""
+        self._holder = holder
+        files.write_at(self.descriptor, memoryview(holder + note), 0, self.path)
+        try:
+            os.ftruncate(self.descriptor, len(holder + note))
+        except OSError as error:
+            raise files.translated(error, f"cannot write {self.path}") from error
+
+    def put_note(self, note: bytes) -> None:
+        """Put another note, of the same length, in its place."""
+        files.write_at(self.descriptor, memoryview(note), len(self._holder), self.path)
+
+    def forget_note(self) -> None:
+        """Leave only who holds it, for good."""
+        self.sign(self._holder, b"")
+        files.sync(self.descriptor, self.path)
+
+    def content(self) -> bytes:
+        """What the file says, as far as anybody cares."""
+        return files.read_start(self.descriptor, _LONGEST, self.path)
+
+    def release(self) -> None:
+        """Unlock and close the file. Subtle: a child only closes it; LOCK_UN would take the lock from its parent."""
+        if self.descriptor >= 0:
+            if fcntl is not None and os.getpid() == self._process:
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+            os.close(self.descriptor)
+        self.descriptor = -1
+
+
+def _locked(path: str, *, exclusive: bool, create: bool = False) -> FileLock | None:
+    """The lock on a file, or None when somebody else's is in the way."""
+    descriptor = files.open_regular(path, write=exclusive, create=create)
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise files.translated(error, f"cannot lock {path}") from error
+    return FileLock(path, descriptor)
+
+
+def lock_writer(directory: str) -> FileLock:
+    """Become the writer of a store, or say who is."""
+    path = os.path.join(directory, LOCK)
+    lock = _locked(path, exclusive=True, create=True)
+    if lock is None:
+        text = _holder(directory)
+        pid = text.split()[1] if text.startswith("pid ") and len(text.split()) > 1 else ""
+        raise StoreLocked(
+            f"{directory} is open for writing by {text or 'another process'}. Close it there, have "
+            "it waited for with wait=SECONDS, or open with mode 'r'.",
+            int(pid) if pid.isdecimal() else None,
+        )
+    holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
+    try:
+        lock.sign(holder.encode(), note_in(lock.content()))
+    except BaseException as error:
+        lock.release()
+        # Subtle: what files.py raises is an OSError as well, and says already what to do.
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise files.translated(error, f"cannot write {path}") from error
+        raise
+    return lock
+
+
+def opened(attempt: Callable[[], Opened], wait: float) -> Opened:
+    """What an attempt opens, made again and again for so many seconds while another process is the writer."""
+    # flock could sleep until the lock is free, but a thread could not be woken from it, and there is no deadline.
+    until = time.monotonic() + wait
+    while True:
+        try:
+            return attempt()
+        except StoreLocked:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(min(PAUSE, wait))
+
+
+def require_held(lock: FileLock) -> None:
+    """Notice that somebody replaced the lock file, so that there may be a second writer."""
+    try:
+        named, held = os.stat(lock.path), os.fstat(lock.descriptor)
+    except OSError as error:
+        raise WriterFenced(f"{lock.path} is gone, so another writer may be at work. Open the store again.") from error
+    if (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino):
+        raise WriterFenced(f"{lock.path} was replaced, so another writer may be at work. Open the store again.")
+
+
+def pin_shared(generation: str) -> FileLock | None:
+    """Keep a generation from being removed; None when it is being removed right now."""
+    try:
+        return _locked(os.path.join(generation, PIN), exclusive=False)
+    except StoreDamaged:  # it is gone already
+        return None
+
+
+def pin_exclusive(generation: str) -> FileLock | None:
+    """Be sure that nobody reads a generation; None when somebody does."""
+    return _locked(os.path.join(generation, PIN), exclusive=True, create=True)
+
+
+def require_writable_platform(directory: str, *, force: bool = False) -> None:
+    """Refuse to write where locks or durability cannot be relied on."""
+    if fcntl is None or sys.platform not in ("linux", "darwin"):
+        raise WritingUnsupported(
+            f"softkv writes on Linux and macOS only; on {sys.platform} it reads: open with mode 'r'"
+        )
+    kind = filesystem_kind(directory, _mounts())
+    if not force and (kind in _NETWORK or kind.startswith("fuse.")):
+        raise WritingUnsupported(
+            f"{directory} lies on a network file system ({kind}), whose locks and syncs cannot be relied on. "
+            "Put the store on a local disk, or open with force=True if one writer is certain."
+        )
+
+
+def filesystem_kind(path: str, mounts: str) -> str:
+    """The type of the file system that holds `path`, from the text of /proc/self/mountinfo; "" when unknown."""
+    path, best, kind = os.path.realpath(path), "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])  # blanks stand as \040
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def _mounts() -> str:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def content(directory: str) -> bytes:
+    """What LOCK says."""
+    path = os.path.join(directory, LOCK)
+    descriptor = files.open_regular(path)
+    try:
+        return files.read_start(descriptor, _LONGEST, path)
+    finally:
+        os.close(descriptor)
+
+
+def note_of(number: int, store: str, record: int) -> bytes:
+    """The line below the holder: a commit, its store, and a checksum of what it said; see acknowledged.py."""
+    text = b"commit %020d of %s with %08x " % (number, store.encode(), record)
+    return text + b"crc32 %08x\n" % crc32(text)
+
+
+def note_in(said: bytes) -> bytes:
+    """The note in what LOCK says; nothing when there is none that is whole."""
+    whole = (note[0] for note in _NOTE.finditer(said) if int(note[2], 16) == crc32(note[1]))
+    return next(whole, b"")
+
+
+def _holder(directory: str) -> str:
+    lines = content(directory)[:400].decode(errors="replace").strip().splitlines()
+    return lines[0] if lines else ""

@@ -1,0 +1,287 @@
+"""What a filter asks of a payload, in two forms that mean the same: an expression of SQL, and plain Python.
+
+SQL answers for nearly every row, at a fraction of the time; but SQLite reads JSON in its own way. It cuts texts off at
+an escaped NUL, rounds integers beyond 64 bits, reads some floats a hair off on some machines, and differs between
+versions about names that are written with escapes. Wherever that could change an answer, the expression is NULL, which
+AND, OR and NOT of SQL carry along as what it is: not known. Such rows are left to Python, which is exact.
+
+Names and operands are bound parameters, never a part of the SQL.
+
+Does not read filters as users write them (worded.py), nor rows (roster.py).
+"""
+
+import json
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
+
+import sqlalchemy as sa
+
+Path = tuple[str, ...]  # the names that lead to a field
+Number = int | float
+Expression = sa.ColumnElement[Any]
+
+DEEPEST_IN_SQL = 16  # SQLite's parser keeps a stack of 100 symbols
+MOST_IN_SQL = 16  # tests of fields; from here on Python is as fast, and SQLite 3.31 takes only 999 parameters
+_NEAR = 1e-13  # relative; far more than a float of SQLite is ever off
+_TINY = 1e-300  # the same near zero, where floats lose digits
+
+VALUE = "$value"  # the value of an item, as if it were a field of its payload: no field has such a name
+ORDERS: dict[str, Callable[[Any, Any], Any]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+_MISSING = object()
+PAYLOAD: Expression = sa.literal_column("contents.payload", sa.Text)
+
+
+class Condition(Protocol):
+    """What a payload meets or not. `sql` is 1, 0, or NULL where only `holds` can tell.
+
+    Conditions can be compared and hashed, and equal ones mean the same.
+    """
+
+    def sql(self) -> Expression:
+        """As an expression over contents.payload."""
+
+    def holds(self, payload: Any) -> bool:
+        """Whether a payload meets it."""
+
+
+class Test(Protocol):
+    """What is asked of one field that is there. `sql` must be 0 for a field that is missing."""
+
+    def sql(self, kind: Expression, value: Expression) -> Expression:
+        """As an expression over the JSON type ('missing' if need be) and the value of a field."""
+
+    def holds(self, found: Any) -> bool:
+        """Whether the value of a field meets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """All of these hold; nothing is asked by none."""
+
+    parts: tuple[Condition, ...]
+
+    def sql(self) -> Expression:
+        """Parts joined by AND."""
+        return sa.and_(sa.true(), *(part.sql() for part in self.parts))
+
+    def holds(self, payload: Any) -> bool:
+        """Whether every part holds."""
+        return all(part.holds(payload) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """At least one of these holds."""
+
+    parts: tuple[Condition, ...]
+
+    def sql(self) -> Expression:
+        """Parts joined by OR."""
+        return sa.or_(sa.false(), *(part.sql() for part in self.parts))
+
+    def holds(self, payload: Any) -> bool:
+        """Whether any part holds."""
+        return any(part.holds(payload) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """This does not hold."""
+
+    part: Condition
+
+    def sql(self) -> Expression:
+        """NOT."""
+        return sa.not_(self.part.sql())
+
+    def holds(self, payload: Any) -> bool:
+        """Whether the part does not hold."""
+        return not self.part.holds(payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field is there, and its value passes a test."""
+
+    path: Path
+    test: Test
+
+    def sql(self) -> Expression:
+        """The test of what json_type and json_extract find."""
+        if not all(_is_plain(name) for name in self.path):
+            return _perhaps_escaped()
+        place = "$" + "".join(f'."{name}"' for name in self.path)
+        kind = sa.func.coalesce(sa.func.json_type(PAYLOAD, place), _constant("missing"))
+        return self.test.sql(kind, sa.func.json_extract(PAYLOAD, place))
+
+    def holds(self, payload: Any) -> bool:
+        """Whether the field of a payload passes."""
+        for name in self.path:
+            payload = payload.get(name, _MISSING) if isinstance(payload, dict) else _MISSING
+        return payload is not _MISSING and self.test.holds(payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Any value, null included."""
+
+    def sql(self, kind: Expression, value: Expression) -> Expression:  # noqa: ARG002
+        """Every type but that of a missing field."""
+        return kind != _constant("missing")
+
+    def holds(self, found: Any) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class AnObject:
+    """An object, whatever its fields."""
+
+    def sql(self, kind: Expression, value: Expression) -> Expression:  # noqa: ARG002
+        """The type alone."""
+        return kind == _constant("object")
+
+    def holds(self, found: Any) -> bool:
+        """Whether it has fields."""
+        return isinstance(found, dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """Equal to one of these, types included: 1 is 1.0, and neither is true."""
+
+    texts: frozenset[str]
+    numbers: frozenset[Number]
+    others: frozenset[bool | None]
+
+    def sql(self, kind: Expression, value: Expression) -> Expression:
+        """A float that seems equal is not known to be."""
+        parts = [kind == _constant(json.dumps(other)) for other in self.others]
+        if self.texts:
+            parts.append(sa.and_(kind == _constant("text"), _equal(value, list(self.texts))))
+        if self.numbers:
+            found = _equal(value, [spelling for number in self.numbers for spelling in spellings(number)])
+            exact = sa.case((sa.func.typeof(value) == _constant("real"), sa.null()), else_=sa.true())
+            parts.append(sa.and_(_one_of(kind, "integer", "real"), sa.case((found, exact), else_=sa.false())))
+        return sa.or_(sa.false(), *parts)
+
+    def holds(self, found: Any) -> bool:
+        """Whether a value is one of them."""
+        if found is None or isinstance(found, bool):
+            return found in self.others
+        return found in (self.texts if isinstance(found, str) else self.numbers) if _is_scalar(found) else False
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Above or below this number or text. Texts are ordered by their code points."""
+
+    order: str
+    operand: Number | str
+
+    def sql(self, kind: Expression, value: Expression) -> Expression:
+        """A comparison within the type. A float next to the operand is not known to be on either side."""
+        compared = ORDERS[self.order](value, self.operand)
+        if isinstance(self.operand, str):
+            return sa.and_(kind == _constant("text"), compared)
+        near = abs(float(self.operand)) * _NEAR + _TINY
+        is_near = sa.and_(
+            sa.func.typeof(value) == _constant("real"), value.between(self.operand - near, self.operand + near)
+        )
+        return sa.and_(_one_of(kind, "integer", "real"), sa.case((is_near, sa.null()), else_=compared))
+
+    def holds(self, found: Any) -> bool:
+        """Whether a value lies on the right side."""
+        of_its_type = isinstance(found, str) if isinstance(self.operand, str) else _is_number(found)
+        return bool(of_its_type and ORDERS[self.order](found, self.operand))
+
+
+def one_of(members: Iterable[str | Number | bool | None]) -> Among:
+    """The test for being equal to one of these."""
+    listed = list(members)
+    texts = frozenset(member for member in listed if isinstance(member, str))
+    numbers = frozenset(member for member in listed if _is_number(member))
+    return Among(texts, numbers, frozenset(one for one in listed if one is None or isinstance(one, bool)))
+
+
+def all_of(parts: Iterable[Condition]) -> Condition:
+    """All of these, without a shell around a single one, nor around a part that is itself made of such parts."""
+    flat = [inner for part in parts for inner in (part.parts if isinstance(part, All) else (part,))]
+    return flat[0] if len(flat) == 1 else All(tuple(flat))
+
+
+def in_sql(condition: Condition) -> Expression:
+    """The whole condition as an expression; NULL, so that Python decides, for what SQLite cannot be relied on."""
+    depth, tests = _size(condition)
+    if depth > DEEPEST_IN_SQL or tests > MOST_IN_SQL:
+        return sa.null()
+    cut_off = sa.func.instr(PAYLOAD, "\\u0000") > 0
+    return sa.case((cut_off, sa.null()), else_=condition.sql())
+
+
+def _size(condition: Condition) -> tuple[int, int]:
+    """How deep a condition is, and how many tests of fields it holds."""
+    if isinstance(condition, (All, Some)):
+        sizes = [_size(part) for part in condition.parts]
+        return 1 + max((depth for depth, _ in sizes), default=0), sum(tests for _, tests in sizes)
+    if isinstance(condition, Not):
+        depth, tests = _size(condition.part)
+        return depth + 1, tests
+    return 1, 1
+
+
+def _perhaps_escaped() -> Expression:
+    """A test of a field whose name cannot stand in a path of SQLite: missing, unless there is such a name at all."""
+    escaped, nameless = sa.func.instr(PAYLOAD, "\\") > 0, sa.func.instr(PAYLOAD, '"":') > 0
+    return sa.case((sa.or_(escaped, nameless), sa.null()), else_=sa.false())
+
+
+def _is_plain(name: str) -> bool:
+    """Whether JSON holds a name as it is, with nothing to escape, and so a path of SQLite can.
+
+    Before version 3.45 or so it cannot be empty either.
+    """
+    return bool(name) and json.dumps(name, ensure_ascii=False) == f'"{name}"'
+
+
+def spellings(number: Number) -> Iterator[Number]:
+    """A number in all the ways JSON may write it: SQLite reads equal texts alike, whatever it makes of them."""
+    yield number
+    if isinstance(number, int) and float(number) == number:
+        yield float(number)
+    if isinstance(number, float) and number.is_integer():
+        yield int(number)
+
+
+def _equal(value: Expression, members: list[Any]) -> Expression:
+    """Whether a value is one of these; however many, they are one bound parameter."""
+    if len(members) == 1:
+        alone: Expression = value == members[0]
+        return alone
+    listed = sa.func.json_each(json.dumps(members, ensure_ascii=False)).table_valued("value", name="listed")
+    return value.in_(sa.select(listed.c.value))
+
+
+def _is_number(found: object) -> TypeGuard[Number]:
+    return isinstance(found, (int, float)) and not isinstance(found, bool)
+
+
+def _is_scalar(found: object) -> bool:
+    return isinstance(found, (str, int, float))
+
+
+def _one_of(kind: Expression, *names: str) -> Expression:
+    return kind.in_([_constant(name) for name in names])
+
+
+def _constant(name: str) -> Expression:
+    """A word of SQLite's, which nobody chooses."""
+    return sa.literal_column(f"'{name}'")

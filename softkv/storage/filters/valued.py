@@ -1,0 +1,80 @@
+"""Filters on the values of items, beside those on their payloads: which rows meet a condition.
+
+The value stands in a condition like a field of the payload whose name no payload can have. Conditions without it are
+left to the catalog; those on it are tested here, on arrays.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import FilterError
+from softkv.storage.filters.conditions import (
+    ORDERS,
+    VALUE,
+    All,
+    Among,
+    Condition,
+    Field,
+    Not,
+    Ordered,
+    Some,
+    Test,
+    all_of,
+)
+from softkv.storage.layout import Mask
+
+Testing = Callable[[Test], Mask]
+
+
+def asks_value(condition: Condition) -> bool:
+    """Whether a condition asks for the value anywhere."""
+    if isinstance(condition, Field):
+        return condition.path == (VALUE,)
+    parts = (condition.part,) if isinstance(condition, Not) else getattr(condition, "parts", ())
+    return any(map(asks_value, parts))
+
+
+def meeting(condition: Condition, payloads: Callable[[Condition], Mask], values: Testing) -> Mask:
+    """The rows that meet a condition, by what says so of conditions on payloads, and of tests of values."""
+    if not asks_value(condition):
+        return payloads(condition)
+    if isinstance(condition, Field):
+        return values(condition.test)
+    if isinstance(condition, Not):
+        return ~meeting(condition.part, payloads, values)
+    assert isinstance(condition, (All, Some))
+    others = [part for part in condition.parts if not asks_value(part)]
+    masks = [meeting(part, payloads, values) for part in condition.parts if asks_value(part)]
+    if isinstance(condition, All):
+        masks += [payloads(all_of(others))] if others else []
+        every: Mask = np.all(masks, axis=0)
+        return every
+    masks += [payloads(Some(tuple(others)))] if others else []
+    some: Mask = np.any(masks, axis=0)
+    return some
+
+
+def of_numbers(test: Test, numbers: npt.NDArray[np.float64]) -> Mask:
+    """Which numbers pass a test."""
+    if isinstance(test, Ordered) and not isinstance(test.operand, str) and float(test.operand) == test.operand:
+        found: Mask = ORDERS[test.order](numbers, float(test.operand))
+        return found
+    if isinstance(test, Among):
+        return np.isin(numbers, [float(one) for one in test.numbers if float(one) == one])
+    return of_each(test, numbers.tolist())
+
+
+def of_each(test: Test, values: Sequence[Any]) -> Mask:
+    """Which values pass a test, one by one."""
+    return np.fromiter((test.holds(one) for one in values), np.bool_, len(values))
+
+
+def refused() -> FilterError:
+    """What is said of filters on vectors."""
+    return FilterError(
+        'where["$value"]: expected a store of numbers, labels or texts, got one of vectors, which have no order. '
+        "Filter on payloads."
+    )

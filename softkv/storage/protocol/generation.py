@@ -1,0 +1,231 @@
+"""The files of one generation, open and pinned: keys, values and norms of the same rows.
+
+A generation has one layout and only ever grows at its end. Readers pin it, so that it outlives the switch to a newer
+one for as long as they need it.
+
+Does not know which rows are live, nor when what it wrote is committed.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import NotAStore, StoreDamaged
+from softkv.storage.catalog.catalog import Catalog, Standing
+from softkv.storage.catalog.matches import Matches
+from softkv.storage.catalog.roster import Roster
+from softkv.storage.disk import files, locks
+from softkv.storage.disk.arena import Arena, Identity, VerifiedRows, extend_windows, flat
+from softkv.storage.disk.numbers import believable
+from softkv.storage.layout import GRANULE, PIN, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
+
+Array = npt.NDArray[Any]
+
+
+class Generation:
+    """The arenas of one generation. Shared by the snapshots of a handle; closed when the last lets go."""
+
+    def __init__(self, directory: str, number: int, layout: Layout, catalog: Catalog, arenas: Sequence[Arena]) -> None:
+        self.directory, self.number, self.layout = directory, number, layout
+        self.arenas = tuple(arenas)
+        self.keys, self.values, self._norms = (
+            VerifiedRows(
+                arena, _expectation(catalog, number, arena.shape.role), believable(arena.shape, catalog.label_count)
+            )
+            for arena in arenas
+        )
+        self.matches = Matches(Roster(catalog, number))
+        self._pin: locks.FileLock | None = None
+        self._users = 1
+        self._process, self._lock = os.getpid(), threading.Lock()
+
+    @classmethod
+    def open(
+        cls, store: str, directory: str, standing: Standing, catalog: Catalog, pin: locks.FileLock, *, write: bool
+    ) -> "Generation":
+        """Open a generation that the catalog names and `pin` keeps; from here on the pin belongs to it."""
+        path = os.path.join(directory, generation_name(standing.generation))
+        if not files.is_directory(path):
+            pin.release()
+            raise NotAStore(f"{path} is a link or none of our directories, so nothing in it is opened")
+
+        def opened(shape: RowShape) -> Arena:
+            identity = Identity(store, standing.generation, shape)
+            derived = shape.role == "norms"
+            return _open_arena(os.path.join(path, shape.file), identity, granule, write=write, derived=derived)
+
+        try:
+            granule = catalog.granule(standing.generation)
+            arenas = _all_or_none(opened, standing.layout)
+        except BaseException:
+            pin.release()
+            raise
+        generation = cls(path, standing.generation, standing.layout, catalog, arenas)
+        generation._pin = pin
+        return generation
+
+    @classmethod
+    def create(cls, store: str, directory: str, number: int, layout: Layout, catalog: Catalog) -> "Generation":
+        """Make the files of a new generation. They are not durable, and not named by the catalog yet."""
+        path = os.path.join(directory, generation_name(number))
+        files.remove_tree(path)  # what a crash left under this name was never named by the catalog
+        files.make_directory(path)
+        os.close(files.create_file(os.path.join(path, PIN)))
+
+        def created(shape: RowShape) -> Arena:
+            return Arena.create(os.path.join(path, shape.file), Identity(store, number, shape), GRANULE)
+
+        arenas: list[Arena] = []
+        try:
+            arenas = _all_or_none(created, layout)
+            pin = locks.pin_shared(path)
+        except BaseException:
+            for arena in arenas:
+                arena.close()
+            files.remove_tree(path)
+            raise
+        generation = cls(path, number, layout, catalog, arenas)
+        generation._pin = pin
+        return generation
+
+    def make_durable(self) -> None:
+        """Sync a new generation whole: files first, then the names that lead to them."""
+        for arena in self.arenas:
+            arena.sync()
+        files.sync_directory(self.directory)
+        files.sync_directory(os.path.dirname(self.directory))
+
+    def grow(self, standing: Standing) -> None:
+        """Take note of what is committed."""
+        for rows, tail in zip((self.keys, self.values, self._norms), standing.tails, strict=True):
+            rows.grow(standing.rows, tail)
+
+    def require_length(self, rows: int) -> None:
+        """Refuse row counts that the files do not bear out, before anything is sized by them."""
+        for arena in self.arenas[:2]:
+            arena.require_rows(rows)
+
+    def give_back(self, rows: int) -> None:
+        """Free the space behind the committed rows."""
+        for arena in self.arenas:
+            arena.give_back(rows)
+
+    def norms(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """‖key‖ of rows start .. stop - 1; worked out again where the file is short or damaged."""
+        try:
+            return self._norms.block(start, stop)[:, 0]
+        except StoreDamaged:
+            return norms_of(self.keys.block(start, stop))[:, 0]
+
+    def norms_of(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """‖key‖ of these rows, in this order, as a column; worked out again like `norms`."""
+        try:
+            return self._norms.take(rows)
+        except StoreDamaged:
+            return norms_of(self.keys.take(rows))
+
+    def verify_end(self) -> None:
+        """Compare the last windows of keys and values with their checksums."""
+        for rows in (self.keys, self.values):
+            rows.verify_end()
+
+    def norms_due(self, rows: int, count: int) -> bool:
+        """Whether `count` more rows complete a MiB of norms, which is then synced."""
+        span = WINDOW // self.layout.norms.row_bytes
+        return rows // span < (rows + count) // span
+
+    def mend_norms(self, rows: int) -> tuple[list[tuple[int, int]], int] | None:
+        """Write again the norms that are not as committed at the end of their file; returns their new checksums.
+
+        Looks at the end only, since norms are synced once per MiB: see `norms_due`. Older damage is noticed by those
+        who read it.
+        """
+        try:
+            self._norms.verify_end()
+        except StoreDamaged:
+            shape, arena = self.layout.norms, self.arenas[2]
+            span = WINDOW // shape.row_bytes
+            start = max(0, min(rows // span - 1, arena.stored_rows() // span)) * span
+            norms = norms_of(self.keys.block(start, rows))
+            arena.write(start, norms)
+            return extend_windows(start * shape.row_bytes, 0, flat(norms), arena.granule)
+        return None
+
+    def retain(self) -> "Generation":
+        """One more user."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def release(self) -> None:
+        """One user less; the last closes the files and gives up the pin."""
+        if os.getpid() != self._process:
+            return  # a child gave up the pin when it was born, and its end closes the files
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+        for arena in self.arenas:
+            arena.close()
+        if self._pin is not None:
+            self._pin.release()
+
+
+def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
+    """‖k‖ of each row, as a column; summed in float64 where float32 squares would overflow or vanish.
+
+    A length that float32 cannot hold is infinite.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+        norms: npt.NDArray[np.float32] = np.sqrt(squares)
+        for row in np.flatnonzero(~((squares > 1e-30) & (squares < 1e30))).tolist():
+            norms[row] = np.linalg.norm(vectors[row].astype(np.float64))
+    return norms.reshape(-1, 1)
+
+
+def checksums(
+    generation: Generation, standing: Standing, cells: Sequence[npt.NDArray[Any]]
+) -> tuple[list[list[tuple[int, int]]], tuple[int, int, int]]:
+    """Per arena the windows that these rows complete, and the checksum of the unfinished one."""
+    finished, tails = [], []
+    for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
+        complete, tail = extend_windows(standing.rows * arena.shape.row_bytes, tail, flat(written), arena.granule)
+        finished.append(complete)
+        tails.append(tail)
+    return finished, (tails[0], tails[1], tails[2])
+
+
+def _expectation(catalog: Catalog, number: int, role: str) -> Any:
+    return lambda first, last: catalog.windows(number, role, first, last)
+
+
+def _all_or_none(make: Callable[[RowShape], Arena], layout: Layout) -> list[Arena]:
+    """The arenas of a layout; when one cannot be had, the others are closed."""
+    arenas: list[Arena] = []
+    try:
+        for shape in layout.arenas:
+            arenas.append(make(shape))
+    except BaseException:
+        for arena in arenas:
+            arena.close()
+        raise
+    return arenas
+
+
+def _open_arena(path: str, identity: Identity, granule: int, *, write: bool, derived: bool) -> Arena:
+    """Open an arena; one that is derived is made again by a writer when it is missing or damaged."""
+    try:
+        return Arena.open(path, identity, granule, write=write)
+    except StoreDamaged:
+        if not derived:
+            raise
+        if not write:
+            return Arena.absent(path, identity.shape, granule)
+        if os.path.lexists(path):
+            os.unlink(path)
+        return Arena.create(path, identity, granule)

@@ -1,0 +1,192 @@
+"""Index files: named bytes that were made from the rows of a generation, and can be made again.
+
+Each lies in index/ under a number, and belongs to one generation: in another the rows lie elsewhere. What is in index/
+under a number that the catalog does not name is nobody's, and goes.
+
+They are a cache. One that is missing or altered is an `IndexDamaged`, never other bytes, and costs nothing but making
+it again. What the bytes mean, others know. Writes nothing.
+"""
+
+import hashlib
+import os
+import re
+import stat
+import threading
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from typing import final
+
+from softkv.errors import IndexDamaged, InputError, NotAStore, StorageFailed, StoreDamaged
+from softkv.storage.batch import can_name, shown
+from softkv.storage.catalog.catalog import Catalog, IndexRecord
+from softkv.storage.disk import files
+from softkv.storage.layout import INDEX
+
+LONGEST_NAME = 255  # bytes of UTF-8
+_NAME = re.compile(r"[1-9][0-9]{0,17}\Z")
+_STRIDE = 1 << 20  # bytes read at a time
+_LARGE = 1 << 28  # bytes from which on a file must have something in it
+_PACKED = 1024  # how much smaller a file system may make it by packing
+
+
+@final
+class IndexFile:
+    """One index file: it covers the first `rows` rows as they were at `commit`.
+
+    The file was opened before this was handed out, so its bytes stay, also when it is replaced or dropped.
+    """
+
+    def __init__(self, directory: str, record: IndexRecord) -> None:
+        self._descriptor, self._problem = -1, ""  # before anything can fail, since there is an end to come
+        self._content: bytearray | None = None
+        self._record, self._lock = record, threading.Lock()
+        self.rows, self.commit, self.size = record.rows, record.number, record.size
+        self.path = os.path.join(directory, INDEX, str(record.file))
+        try:
+            if not files.is_directory(os.path.dirname(self.path)):
+                raise NotAStore(f"{INDEX} is not a directory")
+            self._descriptor = files.open_regular(self.path)
+        except (StoreDamaged, NotAStore):
+            self._problem = "is missing or not a regular file"
+
+    def read(self) -> memoryview:
+        """Its bytes, read-only, compared with size and checksum; `IndexDamaged` when they are not what was written."""
+        with self._lock:
+            if self._content is None:
+                content = self._room()
+                for start, piece in self._verified():
+                    content[start : start + len(piece)] = piece
+                self._content = content
+                self._let_go()
+            return memoryview(self._content).toreadonly()
+
+    def verify(self) -> None:
+        """Compare it without keeping it in memory."""
+        with self._lock:
+            if self._content is None:
+                for _ in self._verified():
+                    pass
+
+    def _room(self) -> bytearray:
+        try:
+            return bytearray(self._believable_size())
+        except MemoryError:
+            self._problem = f"has {self.size} bytes, which do not fit into memory"
+            self._believable_size()
+            raise
+
+    def _believable_size(self) -> int:
+        """The size in the catalog once the file bears it out: nothing may be sized by a lie."""
+        if not self._problem:
+            found = os.fstat(self._descriptor)
+            if found.st_size != self.size:
+                self._problem = f"has {found.st_size} bytes instead of {self.size}"
+            elif self.size > _LARGE + _PACKED * 512 * found.st_blocks:
+                self._problem = f"says that it has {found.st_size} bytes, but is a hole for the most part"
+        if self._problem:
+            self._let_go()
+            raise IndexDamaged(
+                f"{self.path} {self._problem}. It comes from the items, of which none is lost: build the index again, "
+                "or fit again if it is a projection."
+            )
+        return self.size
+
+    def _verified(self) -> Iterator[tuple[int, bytes]]:
+        """All bytes, with their places; whether they are right is only known at the end."""
+        size, digest, start = self._believable_size(), hashlib.sha256(), 0
+        while start < size:
+            piece = self._piece(start, min(_STRIDE, size - start))
+            digest.update(piece)
+            yield start, piece
+            start += len(piece)
+        if digest.digest() != self._record.sha256:
+            self._problem = self._problem or "does not match its checksum"
+        self._believable_size()
+
+    def _piece(self, start: int, length: int) -> bytes:
+        try:
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            piece = os.read(self._descriptor, length)
+        except OSError as error:
+            raise StorageFailed(f"cannot read {self.path}: {os.strerror(error.errno or 0)}") from error
+        if not piece:  # cut off since it was measured
+            self._problem = "was cut off while it was read"
+            self._believable_size()
+        return piece
+
+    def close(self) -> None:
+        """Let the file go; what was read stays readable."""
+        with self._lock:
+            self._problem = self._problem or "was closed before it was read"
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __del__(self) -> None:
+        self._let_go()
+
+
+def checked_name(name: object) -> str:
+    """The name of an index file, or why this cannot be one."""
+    if not isinstance(name, str):
+        raise InputError(f"the name of an index file is a text, not a {type(name).__name__}")
+    if not can_name(name, LONGEST_NAME):
+        raise InputError(
+            f"{shown(name)} cannot name an index file: give 1 to {LONGEST_NAME} bytes of UTF-8 without a NUL"
+        )
+    return name
+
+
+def find(catalog: Catalog, directory: str, generation: int, name: str, commit: int) -> IndexFile | None:
+    """The index file of this name as of a commit; None when there is none, or not any more."""
+    while True:
+        record = catalog.index(generation, name)
+        if record is None or record.number > commit:
+            return None
+        found = IndexFile(directory, record)
+        # Subtle: it may have been replaced before it was opened, and then its absence is no damage.
+        if catalog.index(generation, name) == record:
+            return found
+        found.close()
+
+
+def numbered(directory: str) -> list[int]:
+    """The numbers under which something other than a directory lies in index/, which must be a directory itself."""
+    folder = os.path.join(directory, INDEX)
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return []
+        with os.scandir(folder) as entries:
+            names = [one.name for one in entries if not one.is_dir(follow_symlinks=False)]
+    except OSError:  # a cache that cannot be looked at keeps nobody from his store
+        return []
+    return sorted(int(name) for name in names if _NAME.match(name))
+
+
+def unnamed(directory: str, catalog: Catalog) -> list[str]:
+    """The files in index/ that the catalog does not name, and that have names of our own."""
+    found = numbered(directory)
+    named = catalog.index_files() if found else set()
+    return [os.path.join(directory, INDEX, str(number)) for number in found if number not in named]
+
+
+def remove_unnamed(directory: str, catalog: Catalog, among: Container[str] | None = None) -> None:
+    """Remove what nobody names, all or among these paths. What cannot be removed stays for the next writer."""
+    for path in unnamed(directory, catalog):
+        if among is None or path in among:
+            with suppress(OSError):
+                os.unlink(path)
+
+
+def require_folder(directory: str) -> str:
+    """The directory of index files, made anew when somebody has removed it with all that was in it."""
+    folder = os.path.join(directory, INDEX)
+    if not os.path.lexists(folder):
+        files.make_directory(folder)
+        files.sync_directory(directory)
+    elif not stat.S_ISDIR(os.lstat(folder).st_mode):
+        raise NotAStore(f"{folder} is not a directory, so nothing is written there")
+    return folder

@@ -1,0 +1,287 @@
+"""How a store comes into being and is opened: what must be true of a directory before anything in it is believed.
+
+A store is made in a sibling directory, synced, and renamed into place, so that it is there whole or not at all.
+A store that cannot be opened says why, is not changed, and the message names the command to run.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from softkv.errors import InputError, NotAStore, StoreDamaged, StoreError, StoreExists, StoreLocked, StoreNotFound
+from softkv.logs import log_of
+from softkv.storage.batch import shown
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.connection import Connection, application_of, connect_reader
+from softkv.storage.catalog.loading import loaded_settings
+from softkv.storage.catalog.migrations import READABLE, migrate
+from softkv.storage.catalog.tables import APPLICATION
+from softkv.storage.disk import files, locks
+from softkv.storage.disk.place import in_one_place
+from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
+from softkv.storage.protocol.acknowledged import require_at_close
+from softkv.storage.protocol.committed import Committed, load
+from softkv.storage.protocol.generation import Generation
+from softkv.storage.protocol.leftovers import remove_leftovers, remove_retired, remove_unborn
+from softkv.storage.protocol.writer import Writer
+
+LOG = log_of(__name__)
+
+
+def directory_of(path: str | os.PathLike[str]) -> str:
+    """The directory that a path leads to, links on the way followed."""
+    given = os.fsdecode(path)
+    if "\0" in given:
+        raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
+    return os.path.realpath(given)
+
+
+def connect(directory: str) -> Catalog:
+    """The catalog of a store, for reading."""
+    _require_store(directory)
+    connection = connect_reader(os.path.join(directory, CATALOG))
+    try:
+        catalog = Catalog(connection)
+        found = catalog.identify()
+        if found < FORMAT and found not in READABLE:
+            raise StoreError(
+                f"{directory} has format {found}; open it once with mode 'w' to bring it to format {FORMAT}"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    LOG.info("opened %s to read", directory)
+    return catalog
+
+
+def load_again(catalog: Catalog, directory: str, known: Committed) -> Committed:
+    """The newest commit for a reader, or the one it knows if the store was erased since: its files are gone by then."""
+    try:
+        return load(catalog, directory, known, write=False)
+    except StoreDamaged:
+        if _name_at(directory) == known.head.store:
+            raise
+        return known
+
+
+def _name_at(directory: str) -> str | None:
+    """What the store calls itself that is there now; None when there is none."""
+    try:
+        catalog = in_one_place(directory, lambda: connect(directory), lambda found: found.connection.close())
+    except StoreNotFound:
+        return None
+    try:
+        return catalog.head().store
+    finally:
+        catalog.connection.close()
+
+
+Accepting = Callable[[dict[str, Any]], object]  # looks at the settings of a store, and may refuse it
+
+
+def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting | None = None) -> Writer:
+    """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n").
+
+    Whoever cannot make anything of its settings says so in `accept`, before anything in the store has changed.
+    """
+    vacant = is_vacant(directory)
+    if mode == "n" and not vacant:
+        with suppress(StoreNotFound):  # somebody else was faster
+            erase(directory, force=force)
+    if mode == "n" or (mode == "c" and vacant):
+        try:
+            return create_writer(directory, force=force)
+        except StoreExists:
+            if mode == "n":
+                raise  # in mode "c", whoever was faster has made what we were asked to make
+    return open_writer(directory, force=force, accept=accept)
+
+
+def open_writer(directory: str, *, force: bool, accept: Accepting | None = None) -> Writer:
+    """Become the writer of a store that is there."""
+
+    def locked() -> locks.FileLock:
+        _require_store(directory)
+        locks.require_writable_platform(directory, force=force)
+        return locks.lock_writer(directory)
+
+    lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on nobody else can put another there
+    try:
+        return _writer(directory, lock, accept)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def create_writer(directory: str, *, force: bool) -> Writer:
+    """Make a store and become its writer, without letting go of the lock in between."""
+    parent = os.path.dirname(os.path.abspath(directory))
+    if not os.path.isdir(parent):
+        raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
+    locks.require_writable_platform(parent, force=force)
+    remove_unborn(parent, os.path.basename(directory))
+    building = os.path.join(parent, f".{os.path.basename(directory)}.new-{secrets.token_hex(4)}")
+    files.make_directory(building)
+    moved = False
+    try:
+        lock = locks.lock_writer(building)
+        try:
+            _fill(building)
+            _move_into_place(building, directory)
+            moved = True
+            files.sync_directory(parent)
+            lock.path = os.path.join(directory, LOCK)
+            return _writer(directory, lock)
+        except BaseException:
+            lock.release()
+            raise
+    except StoreError as error:
+        # Somebody else who makes it, and looked here between two of our calls, took this for what a crash had left.
+        overtaken = not moved and not os.path.lexists(building)
+        files.remove_tree(building)
+        if overtaken:
+            raise StoreLocked(f"{directory} is being made by another process. Try again in a moment.", None) from error
+        raise
+    except BaseException:
+        files.remove_tree(building)
+        raise
+
+
+def erase(directory: str, *, force: bool) -> None:
+    """Remove a store, if it is one and nobody writes to it; readers that have it open keep what they pinned."""
+    writer = open_writer(directory, force=force)
+    try:
+        parent = os.path.dirname(os.path.abspath(directory))
+        doomed = os.path.join(parent, f".{os.path.basename(directory)}.old-{secrets.token_hex(4)}")
+        try:
+            os.rename(directory, doomed)
+        except OSError as error:
+            raise files.translated(error, f"cannot move {directory} out of the way") from error
+        files.sync_directory(parent)
+    finally:
+        if writer.committed.generation:
+            writer.committed.generation.release()
+        writer.catalog.connection.close()
+        writer.lock.release()
+    files.remove_tree(doomed)
+
+
+def move(directory: str, target: str) -> None:
+    """Rename a store that nobody has open, to where nothing is."""
+    _require_store(directory)
+    lock = locks.lock_writer(directory)
+    try:
+        # Subtle: SQLite is not asked. A catalog that is open while its name changes loses the way to its log.
+        _move_into_place(directory, target)
+        files.sync_directory(os.path.dirname(os.path.abspath(target)))
+    finally:
+        lock.release()
+
+
+def is_vacant(directory: str) -> bool:
+    """Whether a store may be made here: nothing is there, or an empty directory."""
+    try:
+        return not os.path.lexists(directory) or (os.path.isdir(directory) and not os.listdir(directory))
+    except FileNotFoundError:  # it has gone between two looks
+        return True
+    except OSError as error:
+        raise files.translated(error, f"cannot look at {directory}") from error
+
+
+def _fill(building: str) -> None:
+    connection = Connection(os.path.join(building, CATALOG), write=True, create=True)
+    try:
+        connection.settle_writer()
+        Catalog(connection).create(secrets.token_hex(16))
+    finally:
+        connection.close()
+    files.make_directory(os.path.join(building, INDEX))
+    files.sync_directory(os.path.join(building, INDEX))
+    files.sync_directory(building)
+
+
+def _move_into_place(building: str, directory: str) -> None:
+    try:
+        os.rename(building, directory)  # replaces an empty directory, and nothing else
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise StoreExists(f"{directory} came into being meanwhile. Open it again.") from error
+        raise files.translated(error, f"cannot make {directory}") from error
+
+
+def _require_store(directory: str) -> None:
+    """Refuse what is not a store, before SQLite is let near it."""
+    try:
+        status = os.stat(directory)
+        found = os.listdir(directory) if stat.S_ISDIR(status.st_mode) else None
+    except FileNotFoundError as error:
+        raise StoreNotFound(f"there is no store at {directory}. Make one by opening it with mode 'c'.") from error
+    except OSError as error:
+        raise files.translated(error, f"cannot look into {directory}") from error
+    if found is None:
+        raise NotAStore(f"{directory} is a file; a store is a directory")
+    if not found:
+        raise StoreNotFound(f"{directory} is an empty directory. Make a store there by opening it with mode 'c'.")
+    if CATALOG not in found:
+        what = StoreDamaged if any(GENERATION_NAME.match(name) for name in found) else NotAStore
+        raise what(f"{directory} has no {CATALOG}, so it is not a store or no longer one. Its files were left alone.")
+    # Before LOCK is touched, which may be somebody else's as well.
+    application = application_of(os.path.join(directory, CATALOG))
+    if application != APPLICATION:
+        raise NotAStore(
+            f"{directory}: {CATALOG} is an SQLite database of something else (application id {application})"
+        )
+
+
+def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = None) -> Writer:
+    connection = Connection(os.path.join(directory, CATALOG), write=True)
+    catalog = Catalog(connection)
+    committed: Committed | None = None
+    try:
+        found = catalog.identify()
+        if accept is not None:
+            accept(loaded_settings(catalog.settings()))
+        connection.settle_writer()
+        if found < FORMAT:
+            lock.forget_note()  # a migration may change what a commit said, and is none itself
+            migrate(catalog, found)
+        committed = load(catalog, directory, None, write=True)
+        require_at_close(directory, committed.head)
+        unclean = bool(committed.head.writing)
+        if unclean and committed.generation:
+            committed.generation.verify_end()
+        _ = catalog.generations(), catalog.index_files()  # looked at below, when it is too late to refuse
+        with connection.writing():
+            head = catalog.advance(committed.head, epoch=committed.head.epoch + 1, writing=1)
+            if unclean and committed.generation:
+                _mend(catalog, committed.generation, committed.rows)
+                LOG.warning("%s was not closed: what was written last is sound, and what is derived mended", directory)
+            remove_leftovers(directory, catalog)  # in here, since no other writer can be making them meanwhile
+        # SQLite syncs the directory once it has made its log, and does not mind when that fails.
+        files.sync_directory(directory)
+        gone = remove_retired(directory, catalog, head)
+        if committed.generation:
+            committed.generation.release()
+        committed = load(catalog, directory, None, write=True)
+        assert committed.head == head
+        LOG.info("opened %s to write, at commit %d", directory, head.number)
+        return Writer(directory, catalog, lock, committed, retired=not gone)
+    except BaseException:
+        if committed and committed.generation:
+            committed.generation.release()
+        connection.abandon()
+        raise
+
+
+def _mend(catalog: Catalog, generation: Generation, rows: int) -> None:
+    """Put right what is derived and was not synced before the crash."""
+    mended = generation.mend_norms(rows)
+    if mended is not None:
+        finished, tail = mended
+        standing = catalog.standing(generation.number)
+        catalog.put_windows(generation.number, "norms", finished)
+        catalog.put_standing(standing.with_norms_tail(tail))

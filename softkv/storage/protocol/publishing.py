@@ -1,0 +1,134 @@
+"""Write index files: written, synced, their directory synced, and only then named, by one transaction.
+
+A file that is replaced or dropped goes right after that transaction. It need not wait for readers, as a generation
+does: who was handed it has it open, and who comes later is told that there is none.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TypeAlias
+
+from softkv.errors import InputError, KindError, SoftKVError
+from softkv.storage.catalog.catalog import IndexRecord
+from softkv.storage.disk import files
+from softkv.storage.protocol.index_files import checked_name, numbered, remove_unnamed, require_folder
+from softkv.storage.protocol.writer import Writer
+
+Content: TypeAlias = "bytes | memoryview | Iterable[bytes | memoryview]"
+
+
+def put_index(writer: Writer, name: str, content: Content) -> None:
+    """Add an index file of the present generation, or replace the one of this name."""
+    checked_name(name)
+    with writer.work():
+        standing = writer.committed.standing
+        if standing is None:
+            raise InputError(f"{writer.directory} has no rows yet, so there is nothing to index. Add items first.")
+        with written(writer, {name: content}, standing.generation, standing.rows) as records, writer.commit():
+            for record in records:
+                writer.catalog.put_index(record)
+
+
+def drop_index(writer: Writer, name: str | None) -> None:
+    """Forget the index file of this name, or all; does nothing when there is none."""
+    if name is not None:
+        checked_name(name)
+    with writer.work():
+        generation, catalog = writer.committed.head.generation, writer.catalog
+        if catalog.index_count(generation, name):
+            with writer.commit():
+                catalog.drop_index(generation, name)
+            with suppress(SoftKVError):
+                remove_unnamed(writer.directory, catalog)
+
+
+def room_for(contents: Mapping[str, Content]) -> int:
+    """How many bytes they have, as far as that is known before they are written."""
+    return sum(whole.nbytes for whole in map(_whole, contents.values()) if whole is not None)
+
+
+@contextmanager
+def written(writer: Writer, contents: Mapping[str, Content], generation: int, rows: int) -> Iterator[list[IndexRecord]]:
+    """Files that are durable and not named yet, to be named in the commit that follows; without it they go again."""
+    for name in contents:
+        checked_name(name)
+    files.require_room(writer.directory, room_for(contents), f"indexing {writer.directory}")
+    made: list[str] = []
+    ours: list[str] | None = made  # only those after a failure: the others may be another writer's who has taken over
+    try:
+        yield _written(writer, contents, generation, rows, made) if contents else []
+        ours = None
+    finally:
+        # After a commit of which nobody knows, the catalog may name them. Else it is asked: an interrupt may have come
+        # right after the commit, or right before its end. A failure to tidy up waits for the next.
+        if writer.failure is None:
+            with suppress(SoftKVError):
+                writer.catalog.connection.abort()
+                remove_unnamed(writer.directory, writer.catalog, ours)
+
+
+def _written(
+    writer: Writer, contents: Mapping[str, Content], generation: int, rows: int, made: list[str]
+) -> list[IndexRecord]:
+    folder, head = require_folder(writer.directory), writer.committed.head
+    first = max(head.number, *writer.catalog.index_files(), *numbered(writer.directory), 0) + 1
+    records = []
+    for number, (name, content) in enumerate(contents.items(), first):
+        made.append(os.path.join(folder, str(number)))
+        size, digest = _write(writer, made[-1], content)
+        records.append(IndexRecord(generation, name, number, rows, head.number + 1, size, digest))
+    with writer.poisoning():
+        files.sync_directory(folder)
+    return records
+
+
+def _write(writer: Writer, path: str, content: Content) -> tuple[int, bytes]:
+    """Write one file and sync it; returns its size and its checksum."""
+    size, digest = 0, hashlib.sha256()
+    descriptor = files.create_file(path)
+    try:
+        for piece in _pieces(writer, content):
+            files.write_at(descriptor, piece, size, path)
+            digest.update(piece)
+            size += len(piece)
+        with writer.poisoning():
+            files.sync(descriptor, path)
+    finally:
+        os.close(descriptor)
+    return size, digest.digest()
+
+
+def _pieces(writer: Writer, content: Content) -> Iterator[memoryview]:
+    """The bytes of a buffer in one piece, or of an iterable in its pieces."""
+    if _whole(content) is not None:
+        yield _bytes_of(content)
+        return
+    if isinstance(content, str) or not isinstance(content, Iterable):
+        raise KindError(f"an index file holds bytes, not a {type(content).__name__}")
+    waiting, end = iter(content), object()
+    while True:
+        with writer.calling():
+            piece = next(waiting, end)
+        if piece is end:
+            return
+        yield _bytes_of(piece)
+
+
+def _whole(content: object) -> memoryview | None:
+    """The content when it is a buffer: an array, too, which is iterable as well."""
+    try:
+        return memoryview(content)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _bytes_of(piece: object) -> memoryview:
+    try:
+        view = memoryview(piece)  # type: ignore[arg-type]
+        return view.cast("B") if view.nbytes else memoryview(b"")
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise KindError(
+            f"an index file holds bytes or contiguous buffers, and a piece is a {type(piece).__name__}"
+        ) from error

@@ -1,0 +1,358 @@
+"""The store as of one commit: everything that reads.
+
+A snapshot pins its generation and keeps its own record of the dead, so that it answers the same however much is
+added, deleted or compacted meanwhile. It holds no transaction open, and makes nobody wait.
+
+Writes nothing.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
+from softkv.storage.batch import checked_key, shown
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.labels import LabelBook, require_counts
+from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
+from softkv.storage.catalog.roster import Entry, Roster
+from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
+from softkv.storage.protocol.committed import Committed
+from softkv.storage.protocol.generation import Generation
+from softkv.storage.protocol.index_files import IndexFile, checked_name, find
+
+if TYPE_CHECKING:
+    from softkv.storage.filters.conditions import Test
+
+AT_ONCE = 10_000  # items that are read together
+Value = float | str | npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """One item as it was given: `key` is None when it has none, and then `name` is `#<number>`."""
+
+    row: int
+    number: int
+    key: str | None
+    vector: npt.NDArray[np.float32]
+    value: Value
+    payload: Any
+    text: str | None
+
+    @property
+    def name(self) -> str:
+        """The key, or `#<number>` for an item without one."""
+        return f"#{self.number}" if self.key is None else self.key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Consecutive rows as views of the files themselves, and which of them are live."""
+
+    start: int
+    vectors: Matrix
+    values: npt.NDArray[Any]
+    live: Mask
+
+
+class Snapshot:
+    """A store as of one commit. Close it, or use it as a context manager, so that old generations can go."""
+
+    def __init__(self, catalog: Catalog, committed: Committed, labels: LabelBook) -> None:
+        self._catalog, self._labels = catalog, labels
+        self._head, self._standing, self._deaths = committed.head, committed.standing, committed.deaths
+        self._generation = committed.generation.retain() if committed.generation else None
+        self._roster = Roster(catalog, self._generation.number) if self._generation else None
+        self._live: Mask | None = None
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return os.path.dirname(self._catalog.connection.path)
+
+    @property
+    def store(self) -> str:
+        """The name that the store was given when it was made, and keeps wherever it lies."""
+        return self._head.store
+
+    @property
+    def commit(self) -> int:
+        """The number of the commit that is seen."""
+        return self._head.number
+
+    @property
+    def generation(self) -> int:
+        """The number of the files that hold the rows; 0 while nothing was ever added. Rows of one never change."""
+        return self._standing.generation if self._standing else 0
+
+    @property
+    def layout(self) -> Layout | None:
+        """Widths and kind; None while nothing was ever added."""
+        return self._standing.layout if self._standing else None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the users of the store keep with it: the store itself gives it no meaning."""
+        return loaded_settings(self._standing.settings if self._standing else self._head.settings)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, dead ones included."""
+        return self._standing.rows if self._standing else 0
+
+    @property
+    def value_scale(self) -> float:
+        """√(mean ‖v − v̄‖²) over the live items."""
+        return self._standing.tally.scale() if self._standing else 0.0
+
+    @property
+    def live(self) -> Mask:
+        """For each row, whether it is live."""
+        if self._live is None:
+            self._live = self._deaths.live(self.rows)
+        return self._live
+
+    def __len__(self) -> int:
+        return self.rows - self._deaths.count
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return isinstance(key, str) and self._find(key) is not None
+        except KeyTextError:  # what cannot be a key is in no store
+            return False
+
+    def find(self, key: str) -> int:
+        """The row of the item with this key or `#<number>`."""
+        return self._entry(key).row
+
+    def find_many(self, keys: Sequence[str]) -> Rows:
+        """The row of each key, -1 where there is none; any number of keys."""
+        if isinstance(keys, str):
+            raise KeyTextError(f"give a list of keys, or use find for the one key {shown(keys)}")
+        for position, key in enumerate(keys):
+            checked_key(key, f"key {position}")
+        if self._roster is None:
+            return np.full(len(keys), -1, np.int64)
+        self._require_open()
+        return require_rows(self._roster.find_many(keys, self.commit), self.rows, self.path)
+
+    def get(self, key: str) -> Item:
+        """The item with this key or `#<number>`."""
+        entry = self._entry(key)
+        return self._item(entry, *self._cells(np.array([entry.row])), 0)
+
+    def items(self, rows: Sequence[int] | Rows) -> list[Item]:
+        """The items in these rows, in this order, dead or alive."""
+        numbers = self._checked_rows(rows)
+        if not len(numbers) or self._roster is None:
+            return []
+        cells = self._cells(numbers)
+        return [self._item(entry, *cells, position) for position, entry in enumerate(self._roster.entries(numbers))]
+
+    def keys(self) -> Iterator[str]:
+        """The keys, `#<number>` where there is none, in the order in which they were first added."""
+        order = self.in_order()
+        for start in range(0, len(order), 10_000):
+            if self._roster is not None:
+                for entry in self._roster.entries(order[start : start + 10_000]):
+                    yield entry.name
+
+    def in_order(self) -> Rows:
+        """The live rows in the order in which their items were first added."""
+        self._require_open()
+        if self._roster is None:
+            return np.empty(0, np.int64)
+        order = require_rows(self._roster.in_order(self.commit), self.rows, self.path)
+        named = np.zeros(self.rows, np.bool_)
+        named[order] = True
+        if len(order) != len(self) or not np.array_equal(named, self.live):
+            raise StoreDamaged(
+                f"{self.path}: the list of items and the record of the dead disagree. Run `softkv check`."
+            )
+        return order
+
+    def require_sound_order(self) -> None:
+        """Compare all rows of the list of items with their checksums, once for all commits of a generation.
+
+        For those who go by `in_order` and read no item, by whose checksum a wrong place would be noticed.
+        """
+        self._require_open()
+        if self._generation is not None:
+            self._generation.matches.require_sound(self.rows)
+
+    def matching(self, where: Mapping[str, Any]) -> Mask:
+        """For each row, whether it is live and its payload meets a filter; docs/filters.md says what they mean.
+
+        The first filter compares all rows with their checksums. Answers are remembered, also from commit to commit.
+        """
+        from softkv.storage.filters.valued import meeting
+        from softkv.storage.filters.worded import condition_of  # see searching.py
+
+        condition = condition_of(where)
+        self._require_open()
+        if self._generation is None or not where:
+            return self.live.copy()
+        matches = self._generation.matches
+        return meeting(condition, lambda part: matches.of(part, self.rows), self._passing) & self.live
+
+    def _passing(self, test: "Test") -> Mask:
+        """For each row, whether its value passes a test; dead rows may be either."""
+        from softkv.storage.filters.valued import of_each, of_numbers, refused
+
+        kind, everyone = self._opened().layout.kind, np.arange(self.rows)
+        if kind is ValueKind.NUMBER:
+            return of_numbers(test, self.values(everyone))
+        if kind is ValueKind.LABEL:
+            codes: Rows = self.values(everyone)
+            return np.take(of_each(test, self.labels()), codes)
+        if kind is ValueKind.VECTOR:
+            raise refused()
+        found, live = np.zeros(self.rows, np.bool_), np.flatnonzero(self.live)
+        for start in range(0, len(live), AT_ONCE):
+            some = live[start : start + AT_ONCE]
+            found[some] = of_each(test, [item.value for item in self.items(some)])
+        return found
+
+    def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
+        """The key vectors of these rows, in this order."""
+        return self._opened().keys.take(self._checked_rows(rows))
+
+    def values(self, rows: Sequence[int] | Rows) -> npt.NDArray[Any]:
+        """What is blended of these rows: vectors, or one number or label code per row."""
+        return self._blended(self._opened().values.take(self._checked_rows(rows)))
+
+    def norms(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """The lengths of the key vectors of rows start .. stop - 1."""
+        if not 0 <= start <= stop <= self.rows:
+            raise ShapeError(f"norms of rows {start} to {stop - 1} were asked for, but the store has {self.rows}")
+        return self._opened().norms(start, stop)
+
+    def labels(self) -> list[str]:
+        """The label of every code."""
+        self._require_open()
+        with self._catalog.connection.reading():
+            rows, now = self._catalog.labels(), self._catalog.head().number == self.commit
+        if now and self._standing:  # else they are those of a later commit
+            require_counts(rows, self._standing.tally, self.path)
+        return [label for _, label, _ in rows]
+
+    def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
+        """All rows, in blocks of views: nothing is copied, and checksums are compared on first touch."""
+        if rows < 1:
+            raise ShapeError(f"a block needs at least 1 row, not {rows}")
+        for start in range(0, self.rows, rows):
+            stop, generation = min(start + rows, self.rows), self._opened()
+            values = self._blended(generation.values.block(start, stop))
+            yield Block(start, generation.keys.block(start, stop), values, self.live[start:stop])
+
+    def runs(self, starts: Rows, stops: Rows) -> Block:
+        """All rows as one block of views, of which only those in the runs starts[i] .. stops[i] - 1 are compared.
+
+        What lies outside of them must not be looked at: nobody knows whether it is what was written.
+        """
+        if len(starts) and not (starts.min() >= 0 and (starts < stops).all() and stops.max() <= self.rows):
+            raise ShapeError(f"the runs go from row {starts.min()} to {stops.max()}, but the store has {self.rows}")
+        generation = self._opened()
+        values = self._blended(generation.values.runs(starts, stops))
+        return Block(0, generation.keys.runs(starts, stops), values, self.live)
+
+    def index(self, name: str) -> IndexFile | None:
+        """The index file of this name as of this commit; None when there is none, or it was replaced or dropped since.
+
+        It covers the first `rows` rows as they were at its `commit`: later rows and deaths are not in it.
+        """
+        checked_name(name)
+        self._require_open()
+        if self._generation is None:
+            return None
+        return find(self._catalog, self.path, self._generation.number, name, self.commit)
+
+    def close(self) -> None:
+        """Let the generation go."""
+        if not self._closed:
+            self._closed = True
+            if self._generation:
+                self._generation.release()
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise HandleClosed("this snapshot is closed; take a new one")
+        self._catalog.connection.lock.require_own_process()
+
+    def _opened(self) -> Generation:
+        self._require_open()
+        if self._generation is None:
+            raise KeyMissing("the store is empty: it has no rows yet")
+        return self._generation
+
+    def _blended(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        narrow = self.layout is not None and self.layout.kind in (ValueKind.NUMBER, ValueKind.LABEL)
+        return cells[:, 0] if narrow else cells
+
+    def _checked_rows(self, rows: Sequence[int] | Rows) -> Rows:
+        numbers = np.asarray(rows)
+        if numbers.shape == (0,):
+            return np.empty(0, np.int64)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ShapeError(f"rows must be a list of integers, not {numbers.dtype} of shape {numbers.shape}")
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.rows:
+            raise ShapeError(f"rows {numbers.min()} to {numbers.max()} were asked for, but the store has {self.rows}")
+        return numbers.astype(np.int64)
+
+    def _find(self, key: str) -> Entry | None:
+        self._require_open()
+        if isinstance(key, str) and key.startswith("#"):
+            number = int(key[1:]) if key[1:].isdecimal() and len(key) < 20 else -1
+            number = number if key == f"#{number}" else -1  # one name for one item: not #07, nor other digits
+            found = self._roster.find_nameless(number, self.commit) if self._roster else None
+        else:
+            checked_key(key)
+            found = self._roster.find(key, self.commit) if self._roster else None
+        if found is not None and (found.row >= self.rows or found.row in self._deaths):
+            raise StoreDamaged(f"{shown(key)} is live in one place and dead in another. Run `softkv check`.")
+        # A checksum says that a row is what was written, not that the index of the keys leads to the right one.
+        if found is not None and (not 0 <= found.row < self.rows or found.name != key):
+            raise StoreDamaged(f"{shown(key)} leads to another item, or to none. Run `softkv check`.")
+        return found
+
+    def _entry(self, key: str) -> Entry:
+        found = self._find(key)
+        if found is None:
+            raise KeyMissing(f"no item has the key {shown(key)}")
+        return found
+
+    def _cells(self, rows: Rows) -> tuple[Matrix, npt.NDArray[Any]]:
+        generation = self._opened()
+        return generation.keys.take(rows), generation.values.take(rows)
+
+    def _item(self, entry: Entry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
+        text, value_text, payload = entry.content
+        value = self._value(values[position], value_text)
+        carried = None if payload is None else loaded(payload, f"the payload of the item in row {entry.row}")
+        return Item(entry.row, entry.item, entry.key, vectors[position], value, carried, text)
+
+    def _value(self, cells: npt.NDArray[Any], text: str | None) -> Value:
+        kind = self.layout.kind if self.layout else None
+        if kind is ValueKind.NUMBER:
+            return float(cells[0])
+        if kind is ValueKind.LABEL:
+            return self._labels.label(int(cells[0]))
+        if kind is ValueKind.TEXT and text is None:
+            raise StoreDamaged("an item has the vector of a text, but no text. Run `softkv check`.")
+        return cells if text is None else text

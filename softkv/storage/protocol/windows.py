@@ -1,0 +1,80 @@
+"""What is wrong with the bytes of an arena: windows are compared with their checksums, many of these asked for at once.
+
+Never stops at what it finds, and does not say which rows are lost by it (checking.py does).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.disk.arena import Arena, Array, flat, window_checksums
+from softkv.storage.disk.numbers import believable
+from softkv.storage.layout import WINDOW
+
+
+@dataclass(slots=True)
+class Problems:
+    """Those of an arena of so many committed bytes, whose unfinished window has the checksum `tail`."""
+
+    arena: Arena
+    catalog: Catalog
+    generation: int
+    size: int
+    tail: int
+    compared: int = 0
+
+    def among(self, limit: int) -> Iterator[tuple[int, int, str]]:
+        """The bytes of a problem, and what it is, up to `limit`; neighbours that have the same one come together."""
+        first = last = 0
+        before = ""
+        for start, end, what in self._windows(limit):
+            if what != before:
+                if before:
+                    yield first, last, before
+                first, before = start, what
+            last = end
+        if before:
+            yield first, last, before
+
+    def _windows(self, limit: int) -> Iterator[tuple[int, int, str]]:
+        """Each window and what is wrong with it; nothing where all is well."""
+        stride, granule = max(WINDOW, self.arena.granule), self.arena.granule
+        for start in range(0, min(self.size, limit), stride):
+            end = min(start + stride, self.size)
+            expected = self._expected(start, end)
+            self.compared += len(expected)
+            if self._is_sound(start, end, expected):
+                yield start, end, ""
+                continue
+            for begin, checksum in zip(range(start, end, granule), expected, strict=True):
+                if begin < limit:
+                    stop = min(begin + granule, end)
+                    yield begin, stop, self._problem(begin, stop, checksum)
+
+    def _is_sound(self, start: int, end: int, expected: list[int | None]) -> bool:
+        """Whether all is well between two bytes: asked first, since it is quicker than window by window."""
+        if self.arena.stored_bytes() < end:
+            return False
+        numbers = self.arena.numbers(start, end)
+        found = window_checksums(flat(numbers), 0, end - start, self.arena.granule)
+        return found == expected and self._believes(numbers)
+
+    def _expected(self, start: int, end: int) -> list[int | None]:
+        """The checksums of the windows between two bytes, as far as there are any."""
+        first, last = start // self.arena.granule, end // self.arena.granule
+        known = self.catalog.known_windows(self.generation, self.arena.shape.role, first, last)
+        complete: list[int | None] = [known.get(window) for window in range(first, last)]
+        return complete + [self.tail] * (end % self.arena.granule > 0)
+
+    def _problem(self, start: int, end: int, checksum: int | None) -> str:
+        if self.arena.stored_bytes() < end:
+            return "are missing"
+        if checksum is None:
+            return "have no checksum in the catalog."
+        if self.arena.checksum(start, end) != checksum:
+            return "do not match their checksum."
+        return "" if self._believes(self.arena.numbers(start, end)) else "hold numbers that no store takes."
+
+    def _believes(self, numbers: Array) -> bool:
+        # The codes of labels are looked at one by one, by who knows the labels.
+        return self.arena.shape.dtype == "<i4" or believable(self.arena.shape, lambda: 0)(numbers)

@@ -1,0 +1,386 @@
+"""The one protocol by which a store changes.
+
+A write checks everything; begins one SQLite transaction; writes rows behind the committed ones; makes them durable;
+then the transaction says that they exist, and is committed; then it is acknowledged. A crash at any step leaves the
+state before, and bytes that nobody believes and the next write covers. Deleting is a transaction alone.
+
+After a failed sync, or a commit of which nobody can tell whether it happened, the writer is poisoned: the system has
+dropped the pages that it could not write, so trying again would report success over lost data.
+
+Does not check what callers give (batch.py) and answers no questions (snapshot.py).
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import (
+    CommitUncertain,
+    HandlePoisoned,
+    InputError,
+    StorageFull,
+    StoreError,
+    WriterFenced,
+)
+from softkv.storage.batch import Added, Batch, checked_settings
+from softkv.storage.catalog import batches
+from softkv.storage.catalog.batches import Stamp
+from softkv.storage.catalog.catalog import Catalog, Head, Standing
+from softkv.storage.catalog.labels import LabelCounts, require_counts
+from softkv.storage.catalog.labels import Row as LabelRow
+from softkv.storage.catalog.progress import require_finished
+from softkv.storage.catalog.roster import Roster
+from softkv.storage.catalog.tally import Tally
+from softkv.storage.disk import files, locks
+from softkv.storage.disk.arena import Arena
+from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
+from softkv.storage.protocol.acknowledged import Acknowledged
+from softkv.storage.protocol.committed import Committed, load
+from softkv.storage.protocol.conflicts import resolved
+from softkv.storage.protocol.generation import Generation, checksums, norms_of
+from softkv.storage.protocol.leftovers import remove_retired
+from softkv.storage.threads import beside
+
+_WORTH_THREADS = 1 << 20  # bytes of a batch from which starting two threads pays
+
+
+class Writer:
+    """The state of the one handle that may change a store."""
+
+    def __init__(
+        self, directory: str, catalog: Catalog, lock: locks.FileLock, committed: Committed, *, retired: bool
+    ) -> None:
+        self.directory, self.catalog, self.lock, self.committed = directory, catalog, lock, committed
+        self.retired = retired  # whether old generations wait for their last reader
+        self.failure: StoreError | None = None
+        self._stale = False  # whether the last work ended in the middle, so that memory may disagree with the catalog
+        self._labels: LabelCounts | None = None
+        self._calling = False  # whether code of the caller runs in the middle of a work
+        self.acknowledge()
+
+    def newest(self) -> Committed:
+        """The newest commit, from the catalog when memory may disagree with it."""
+        if self.failure is not None:
+            raise HandlePoisoned(
+                f"{self.directory}: an earlier write failed ({self.failure}). Close this handle and open it again."
+            ) from self.failure
+        if self._stale and not self._calling:
+            self._labels = None
+            self.committed = load(self.catalog, self.directory, self.committed, write=True)
+            self._stale, self.retired = False, True  # perhaps it was a compaction, so look for its old generation
+        return self.committed
+
+    @contextmanager
+    def work(self, *, rebuilding: bool = False) -> Iterator[None]:
+        """Around everything that writes: refuse when it is not safe, and believe nothing after a failure."""
+        committed = self.newest()
+        if self._calling:
+            raise InputError("the store is in the middle of a change that called this code: nothing else may change")
+        locks.require_held(self.lock)
+        if self.catalog.head() != committed.head:
+            raise WriterFenced(f"{self.directory}: another writer has changed the store. Open it again.")
+        if not rebuilding:
+            require_finished(self.catalog, committed.head, self.directory)
+        self._stale = True
+        yield
+        self._stale = False
+        self.remove_retired()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Around code of the caller in the middle of a work: it may read what was before, and change nothing."""
+        self._calling = True
+        try:
+            yield
+        finally:
+            self._calling = False
+
+    def remove_retired(self) -> None:
+        """Try to remove old generations. The work itself is done and acknowledged, so a failure waits for the next."""
+        if not self.retired:
+            return
+        try:
+            self.retired = not remove_retired(self.directory, self.catalog, self.committed.head)
+        except CommitUncertain as error:
+            self.failure = files.without_frames(error)
+        except StoreError:
+            self.retired = True
+
+    @contextmanager
+    def poisoning(self) -> Iterator[None]:
+        """Around syncs and commits: a failure ends this handle."""
+        try:
+            yield
+        except (StoreError, OSError) as error:
+            self.failure = files.without_frames(error if isinstance(error, StoreError) else StoreError(str(error)))
+            raise
+
+    @contextmanager
+    def birth(self, number: int, layout: Layout, **changes: Any) -> Iterator[Generation]:
+        """A commit that names a new generation, made in it; when it does not come into being, its files go again.
+
+        Subtle: in the transaction from the first file on. A writer that slept, and whom another has overtaken, is
+        fenced by it before it takes the name of a generation that the other has made meanwhile.
+        """
+        try:
+            with self.commit(**changes) as head:
+                new = Generation.create(head.store, self.directory, number, layout, self.catalog)
+                try:
+                    self.catalog.put_granule(number, new.arenas[0].granule)
+                    yield new
+                finally:
+                    new.release()
+        except BaseException:
+            self._remove_unborn(number)
+            raise
+
+    def _remove_unborn(self, number: int) -> None:
+        """Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory."""
+        if self.failure is None:
+            with suppress(StoreError), self.undisturbed():  # else the next writer removes them
+                if number not in self.catalog.generations():
+                    files.remove_tree(os.path.join(self.directory, generation_name(number)))
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """A transaction without any change in it: no other writer takes over meanwhile, nor has one since."""
+        with self.catalog.connection.writing():
+            if self.catalog.head().epoch != self.committed.head.epoch:
+                raise WriterFenced(f"{self.directory}: another writer has taken over. Open the store again.")
+            yield
+
+    @contextmanager
+    def commit(self, **changes: Any) -> Iterator[Head]:
+        """One transaction that ends in a new commit, which is then the state of this handle."""
+        before = self.committed.head
+        try:
+            with self.catalog.connection.writing():
+                yield self.catalog.advance(before, **{"number": before.number + 1, **changes})
+                batches.forget_old(self.catalog.connection)
+        except (CommitUncertain, WriterFenced) as error:
+            self.failure = files.without_frames(error)
+            raise
+        self.committed = load(self.catalog, self.directory, self.committed, write=True)
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Note the newest commit where the catalog cannot lose it."""
+        with suppress(StoreError):  # it is acknowledged all the same
+            Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock)
+
+    def append(
+        self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None, stamp: Stamp | None = None
+    ) -> Added:
+        """Write a checked batch, new settings if there are any, and its name if it has one; wholly or not at all."""
+        kept = None if settings is None else checked_settings(settings)
+        with self.work():
+            ignored = len(batch)
+            batch, doomed, ordinals = resolved(batch, on_conflict, self.committed, self._roster(), self.directory)
+            ignored = ignored - len(batch) if on_conflict == "ignore" else 0
+            head = self.committed.head
+            added = Added(self.committed.rows, head.next_item, len(batch), len(doomed), ignored)
+            note = partial(self._record, stamp, astuple(added))
+            if len(batch):
+                self._write(batch, doomed, ordinals, kept, note)
+            elif stamp is not None:
+                with self.commit():
+                    note()
+            return added
+
+    def _record(self, stamp: Stamp | None, result: Sequence[int]) -> None:
+        """What became of a batch that has a name, in the transaction that writes it."""
+        if stamp is not None:
+            batches.record(self.catalog.connection, stamp, result, self.committed.head.number + 1)
+
+    def _roster(self) -> Roster:
+        return Roster(self.catalog, self.committed.head.generation)
+
+    def _write(
+        self, batch: Batch, doomed: Rows, ordinals: Sequence[int], settings: str | None, note: Callable[[], None]
+    ) -> None:
+        head, standing, generation = self.committed.head, self.committed.standing, self.committed.generation
+        numbers = {"next_item": head.next_item + len(batch), "next_ordinal": head.next_ordinal + len(batch)}
+        if standing is None or generation is None:
+            standing = Standing(1, 0, batch.layout, (0, 0, 0), Tally.empty(), settings or head.settings, 0)
+            with self.birth(1, batch.layout, generation=1, **numbers) as generation:
+                self.catalog.create_items(1)
+                self.catalog.index_items(1)
+                self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
+                note()
+            return
+        standing = replace(standing, settings=settings or standing.settings)
+        # Subtle: rows are written in the transaction that names them, not before it. A writer that slept, and whom
+        # another has overtaken, is fenced by it before it covers what the other has written there.
+        with self.giving_back(generation, standing.rows), self.commit(**numbers):
+            self._write_into(generation, standing, batch, doomed, ordinals, fresh=False)
+            note()
+
+    @contextmanager
+    def giving_back(self, generation: Generation, rows: int) -> Iterator[None]:
+        """Around a batch: one too large for the disk must not keep it full, or nothing could be deleted or closed."""
+        try:
+            yield
+        except StorageFull:
+            with suppress(StoreError), self.undisturbed():  # so no other writer's rows lie there
+                if self.catalog.head() == self.committed.head:
+                    generation.give_back(rows)
+            raise
+
+    def _write_into(
+        self,
+        generation: Generation,
+        standing: Standing,
+        batch: Batch,
+        doomed: Rows,
+        ordinals: Sequence[int],
+        *,
+        fresh: bool,
+    ) -> None:
+        head, rows = self.committed.head, standing.rows
+        values, labels, tally = self._changed(batch, generation, standing, doomed)
+        with self.writing_rows(generation, rows, batch.vectors, values, sync=not fresh):
+            norms = norms_of(batch.vectors)
+            generation.arenas[2].write(rows, norms)
+            finished, tails = checksums(generation, standing, (batch.vectors, values, norms))
+            enrolment = Roster.enrolment(
+                rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
+            )
+        with self.poisoning():
+            if fresh:
+                generation.make_durable()
+            elif generation.norms_due(rows, len(batch)):
+                # Norms can be worked out again, so they are synced once per MiB only: see Generation.mend_norms.
+                generation.arenas[2].sync()
+        self._let_die(standing.generation, doomed, head.number + 1)
+        Roster(self.catalog, standing.generation).enrol(enrolment)
+        for arena, complete in zip(generation.arenas, finished, strict=True):
+            self.catalog.put_windows(standing.generation, arena.shape.role, complete)
+        self._put_labels(labels)
+        self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=tails, tally=tally))
+
+    @contextmanager
+    def writing_rows(
+        self, generation: Generation, row: int, vectors: Matrix, values: npt.NDArray[Any], *, sync: bool
+    ) -> Iterator[None]:
+        """Write and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
+
+        Nothing is still being written when this ends, however it ends: a late write could cover a later batch.
+        """
+        jobs = [(generation.arenas[0], vectors), (generation.arenas[1], values)]
+        if vectors.nbytes + values.nbytes < _WORTH_THREADS:
+            for arena, cells in jobs:
+                self._write_rows(arena, row, cells, sync=sync)
+            yield
+            return
+        with beside(*(partial(self._write_rows, arena, row, cells, sync=sync) for arena, cells in jobs)) as running:
+            yield
+        for job in running:
+            job.result()
+
+    def _write_rows(self, arena: Arena, row: int, cells: npt.NDArray[Any], *, sync: bool) -> None:
+        arena.write(row, cells)
+        if sync:
+            with self.poisoning():
+                arena.sync()
+
+    def _changed(
+        self, batch: Batch | None, generation: Generation, standing: Standing, doomed: Rows
+    ) -> tuple[npt.NDArray[Any], list[LabelRow], Tally]:
+        """The cells of values.* for a batch, the label rows that change, and the sums once `doomed` have died."""
+        gone = generation.values.take(doomed) if len(doomed) else np.empty((0, standing.layout.value_width))
+        if standing.layout.kind is ValueKind.LABEL:
+            if self._labels is None:
+                rows = self.catalog.labels()
+                require_counts(rows, standing.tally, self.directory)
+                self._labels = LabelCounts(rows)
+            born = batch.labels if batch and batch.labels else []
+            codes, rows, tally = self._labels.changes(born, gone.astype(np.int32).ravel(), standing.tally)
+            return codes.reshape(-1, 1), rows, tally
+        values = batch.values if batch else np.empty((0, standing.layout.value_width))
+        tally = standing.tally.changed(values, gone)
+        return values, [], self._summed_anew(doomed, values) if tally.drowned else tally
+
+    def _summed_anew(self, doomed: Rows, born: npt.NDArray[Any]) -> Tally:
+        """The sums from the values themselves, without those about to die and with those about to be born."""
+        committed = self.committed
+        alive = committed.deaths.live(committed.rows).copy()
+        alive[doomed] = False
+        rows = np.flatnonzero(alive)
+        tally = Tally.empty(np.zeros(born.shape[1]))
+        for start in range(0, len(rows), 1 << 16):
+            assert committed.generation is not None
+            values = committed.generation.values.take(rows[start : start + (1 << 16)])
+            tally = tally.plus(values) if start else tally.changed(values, values[:0])
+        return tally.plus(born) if len(rows) else tally.changed(born, born[:0])
+
+    def _put_labels(self, rows: list[LabelRow]) -> None:
+        self.catalog.put_labels(rows)
+        if self._labels is not None:
+            self._labels.apply(rows)  # when the commit fails, the next work reads them again
+
+    def _let_die(self, generation: int, rows: Rows, number: int) -> None:
+        if len(rows):
+            Roster(self.catalog, generation).bury(rows.tolist(), number)
+            self.catalog.put_deaths(generation, self.committed.deaths.buried(rows).items(), number)
+
+    def delete(self, rows: Rows, stamp: Stamp | None = None) -> None:
+        """Let these live rows die, all of them or none; with a name if the deletion has one, also of no rows."""
+        with self.work():
+            if not len(rows):
+                with self.commit():
+                    self._record(stamp, (0,))
+                return
+            standing, generation = self.committed.standing, self.committed.generation
+            assert standing is not None
+            assert generation is not None
+            _, labels, tally = self._changed(None, generation, standing, rows)
+            with self.commit() as new:
+                self._let_die(standing.generation, rows, new.number)
+                self._put_labels(labels)
+                self.catalog.put_standing(replace(standing, tally=tally))
+                self._record(stamp, (len(rows),))
+
+    def close(self) -> None:
+        """Say that all is well, and let go. A poisoned writer only lets go."""
+        try:
+            if self.failure is None and self.catalog.head() == self.newest().head:
+                self._sign_off()
+                self.catalog.connection.close()
+            else:
+                self.catalog.connection.abandon()
+        except BaseException:
+            self.catalog.connection.abandon()
+            raise
+        finally:
+            if self.committed.generation:
+                self.committed.generation.release()
+            self.lock.release()
+
+    def _sign_off(self) -> None:
+        """Leave nothing for the next writer to remove or to verify."""
+        self.remove_retired()
+        if self.failure is not None:
+            raise files.without_frames(self.failure)
+        if self.committed.generation:
+            self.committed.generation.arenas[2].sync()
+        Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock, durably=True)
+        with suppress(StorageFull), self.catalog.connection.writing():  # without it the next writer verifies a little
+            self.catalog.advance(self.committed.head, writing=0)
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings that the users of the store keep with it."""
+        text = checked_settings(settings)
+        with self.work():
+            standing = self.committed.standing
+            if standing is None:
+                with self.commit(settings=text):
+                    pass
+            else:
+                with self.commit():
+                    self.catalog.put_standing(replace(standing, settings=text))
