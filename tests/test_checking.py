@@ -220,6 +220,29 @@ def test_damaged_pages_of_the_catalog_are_found(store: Path) -> None:
     assert missed == []
 
 
+def test_a_page_that_leads_to_other_rows_is_a_finding(tmp_path: Path) -> None:
+    """A row that calls itself row 3 in the page where row 10,050 should be: for a check, and for a filter."""
+    path = tmp_path / "s.softkv"
+    rows = 10_100
+    with Store.open(path, "c") as store:
+        payloads = [{"n": number} for number in range(rows)]
+        store.append([[1.0]] * rows, [1.0] * rows, keys=[f"key {number}" for number in range(rows)], payloads=payloads)
+    content = bytearray((path / CATALOG).read_bytes())
+    number, other = bytes([0x80 | 10_050 >> 7, 10_050 & 0x7F]), b"\x80\x03"  # as SQLite writes them
+    altered, key = 0, content.find(b"key 10050")
+    while key >= 0:
+        place = content.find(number, key - 40, key)
+        if place >= 0:
+            content[place : place + 2] = other
+            altered += 1
+        key = content.find(b"key 10050", key + 1)
+    assert altered
+    (path / CATALOG).write_bytes(content)
+    assert any("10050" in finding for finding in check(path).findings)
+    with Store.open(path, "r") as store, pytest.raises(StoreDamaged):
+        store.matching({"n": {"$gte": 10_000}})
+
+
 def test_a_check_looks_at_one_commit_while_a_writer_works(tmp_path: Path) -> None:
     """Open for writing, with commits that are only in the log of the catalog yet, a store is checked all the same."""
     with Store.open(tmp_path / "s.softkv", "c") as store:

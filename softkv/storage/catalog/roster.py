@@ -213,6 +213,8 @@ class Roster:
         for first in range(start, stop, _STRIDE):
             arguments = search.arguments(start=first, stop=min(first + _STRIDE, stop))
             for row, payload in self._connection.rows(search.sql, arguments):
+                if not start <= row < stop:
+                    raise self._damage(row)  # a damaged page leads to others than were asked for
                 mask[row - start] = payload is None or condition.holds(loaded(payload, f"the payload in row {row}"))
         return mask
 
@@ -310,6 +312,8 @@ class Roster:
         present, sound, alive = np.zeros((3, stop - start), np.bool_)
         for found in listed:
             place = found[0] - start
+            if not 0 <= place < len(present):
+                continue  # a damaged page leads to others than were asked for
             once = not present[place]  # a damaged page may hold two of the same number
             present[place], alive[place] = True, found[5] is None
             sound[place] = once and _is_sound(found)
