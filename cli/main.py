@@ -55,6 +55,8 @@ for command in (
     upkeep.check,
     upkeep.compact,
     upkeep.reembed,
+    upkeep.backup,
+    upkeep.restore,
     indexing.index,
     learning.tune,
     learning.fit,

@@ -1,7 +1,8 @@
-"""Upkeep: `check`, `compact`, `reembed`, each the call of the same name in the library."""
+"""Upkeep: `check`, `compact`, `reembed`, `backup`, `restore`, each the call of the same name in the library."""
 
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,11 +10,20 @@ from softkv.errors import InputError
 
 from . import options, output
 
+if TYPE_CHECKING:
+    from softkv.storage import Backup
+
 
 @click.command(epilog=options.example("softkv check --db films.softkv"))
 @options.database
 @click.option("--repair-to", "new", metavar="NEW", help="Write the good items to a new store at NEW.")
-def check(path: str, new: str | None) -> None:
+@click.option(
+    "--at-least",
+    type=click.IntRange(min=0),
+    metavar="COMMIT",
+    help="Not ok before this commit: an older copy cannot tell that it is old. `softkv info` names the commit.",
+)
+def check(path: str, new: str | None, at_least: int | None) -> None:
     """Compare everything in a store with its checksums, and say what is damaged.
 
     Changes nothing. The exit code is 0 when all is well and 1 when it is not; with --repair-to it is 0 when all items
@@ -22,8 +32,10 @@ def check(path: str, new: str | None) -> None:
     from softkv.database import repair
     from softkv.storage import check as check_store
 
+    if new is not None and at_least is not None:
+        raise click.UsageError("--repair-to and --at-least exclude each other; check first, then repair")
     if new is None:
-        report = check_store(path)
+        report = check_store(path, at_least=at_least)
         output.tell(str(report))
         sys.exit(0 if report.ok else 1)
     with output.hints():
@@ -51,6 +63,47 @@ def compact(path: str, wait: float) -> None:
         after = db.info()
     freed = max(0, before.bytes_on_disk - after.bytes_on_disk)
     output.say(f"left {before.dead_rows:,} dead rows behind" + (f"; {freed:,} bytes freed" if freed else ""))
+
+
+_FORCE = "Also on a network file system, where locks and syncs may not hold."
+
+
+@click.command(epilog=options.example("softkv backup films.backup --db films.softkv"))
+@click.argument("directory")
+@options.database
+@click.option("--force", is_flag=True, help=_FORCE)
+@options.progress_off
+def backup(directory: str, path: str, force: bool, no_progress: bool) -> None:
+    """Copy a store into DIRECTORY, while others read and write it.
+
+    DIRECTORY is new, or an earlier backup of the store: then only what is new is written. A backup is read like any
+    store; `softkv restore` makes one of it that may be written to.
+    """
+    import softkv
+
+    with softkv.open(path, "r") as db, output.progress("copying", quiet=no_progress) as moved:
+        made = db.backup(directory, force=force, progress=moved)
+    _tell_copied(made)
+
+
+@click.command(epilog=options.example("softkv restore films.backup --db again.softkv"))
+@click.argument("directory")
+@options.database
+@click.option("--force", is_flag=True, help=_FORCE)
+@options.progress_off
+def restore(directory: str, path: str, force: bool, no_progress: bool) -> None:
+    """Make a store of the backup in DIRECTORY, where nothing is yet. The backup stays as it is."""
+    import softkv
+
+    with output.progress("copying", quiet=no_progress) as moved:
+        made = softkv.restore(directory, path, force=force, progress=moved)
+    _tell_copied(made)
+
+
+def _tell_copied(made: "Backup") -> None:
+    output.say(f"{made.items:,} items as of commit {made.commit} are in {made.path}; {made.written:,} bytes written")
+    if made.left_out:
+        output.say(f"left out, being damaged or missing: {', '.join(made.left_out)}; build or fit again")
 
 
 @click.command(epilog=options.example("softkv reembed --model static --db films.softkv"))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from softkv.database import open as open
     from softkv.maths.heads import Heads as Heads
     from softkv.plain import soft_lookup as soft_lookup
+    from softkv.storage import restore as restore
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ _HOMES = {
     "errors": ("softkv.errors", None),
     "SoftKV": ("softkv.database", "SoftKV"),
     "open": ("softkv.database", "open"),
+    "restore": ("softkv.storage", "restore"),
     "soft_lookup": ("softkv.plain", "soft_lookup"),
 }
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "__version__",
     "errors",
     "open",
+    "restore",
     "soft_lookup",
 ]
 

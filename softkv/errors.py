@@ -205,6 +205,10 @@ class StoreLocked(StoreError):
         self.pid = pid
 
 
+class BackupRefused(StoreError):
+    """A directory that is no earlier backup of this store, so nothing of it may be written there."""
+
+
 class WriterFenced(StoreError):
     """Another writer has taken over since this handle was opened."""
 
@@ -235,6 +239,10 @@ class HandleClosed(HandleUnusable):
 
 class HandlePoisoned(HandleUnusable):
     """A write to disk failed before, so nothing this handle believes can be trusted."""
+
+
+class StoreReplaced(HandleUnusable):
+    """Another copy of the store, perhaps an older one, has taken the place of the one that this handle opened."""
 
 
 class HandleForked(HandleUnusable):

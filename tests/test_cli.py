@@ -75,6 +75,7 @@ def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatc
             db.export("films.jsonl") if command == ("import",) else None
             db.add(["The Lost Map", "The Desert Gold"], ["A map.", "A desert."]) if command[:1] == ("index",) else None
             films = [f"film {number}" for number in range(20)] if command == ("fit",) else []
+            db.backup("films.backup") if command == ("restore",) else None
             db.add(films, [f"About {film}." for film in films]) if films else None
     done = ran(*shlex.split(example(command).removeprefix("Example: softkv")))
     assert done.code == 0, done.err

@@ -6,6 +6,7 @@ threads; it does not survive a fork.
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -18,7 +19,7 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Reader
 from softkv.database.summary import Info, summary
 from softkv.errors import InputError, StoreError
-from softkv.storage import Report, Store
+from softkv.storage import Backup, Report, Store
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
 
@@ -129,9 +130,37 @@ class SoftKV(Changes):
         unfinished = None if begun is None else f"{begun.done:,} of {begun.total:,} items embedded anew"
         return summary(self._view(), self.path, unfinished)
 
-    def check(self) -> Report:
-        """Compare everything on the disk with everything else."""
-        return self._store.check()
+    def check(self, *, at_least: int | None = None) -> Report:
+        """Compare everything on the disk with everything else; a store that is before commit `at_least` is not ok."""
+        return self._store.check(at_least=at_least)
+
+    def backup(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Backup:
+        """Copy the store as of its newest commit into a directory, while others read and write it.
+
+        Where the directory is an earlier backup of the store, only what is new is written. A backup is read like any
+        store, and `softkv.restore` makes a store of it that may be written to.
+
+        Args:
+            directory: Where nothing is yet, or an earlier backup.
+            force: Also on a network file system, where locks and syncs may not hold.
+            progress: Called with (done, all) bytes.
+
+        >>> import softkv, tempfile, os
+        >>> folder = tempfile.mkdtemp()
+        >>> with softkv.open(os.path.join(folder, "houses.softkv")) as db:
+        ...     db["a large house"] = 2450
+        ...     db.backup(os.path.join(folder, "backup")).items
+        1
+        >>> softkv.restore(os.path.join(folder, "backup"), os.path.join(folder, "again.softkv")).items
+        1
+        """
+        return self._store.backup(directory, force=force, progress=progress)
 
     def close(self) -> None:
         """Finish. What was acknowledged is on the disk already; a writer also leaves a temperature that suits."""

@@ -12,6 +12,7 @@ from softkv.asking.route import is_cheap
 from softkv.asking.view import View
 from softkv.database.backend import backend_name
 from softkv.errors import IndexDamaged
+from softkv.storage.protocol.opening import is_backup
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Info:
     index: IndexInfo | None = None  # None when there is none: lookups scan
     proposer: str | None = None  # what another index, that only proposes rows, is for
     unfinished: str | None = None  # a change of embedder that has begun
+    backup: str | None = None  # what this is a backup of: only a backup writes to it
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python."""
@@ -97,6 +99,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         index=_index(view),
         proposer="the k best" if view.has_proposer else None,
         unfinished=unfinished,
+        backup="only `softkv backup` writes to it" if is_backup(path) else None,
     )
 
 

@@ -18,6 +18,7 @@ Does not know about queries, scores or weights.
 from softkv.storage.batch import Added, Entry
 from softkv.storage.catalog.progress import Progress
 from softkv.storage.layout import Layout, ValueKind
+from softkv.storage.protocol.backup import Backup, backup, restore
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.index_files import IndexFile
 from softkv.storage.protocol.rebuilding import Rebuild
@@ -27,6 +28,7 @@ from softkv.storage.store import Store
 
 __all__ = [
     "Added",
+    "Backup",
     "Block",
     "Entry",
     "IndexFile",
@@ -39,6 +41,8 @@ __all__ = [
     "Snapshot",
     "Store",
     "ValueKind",
+    "backup",
     "check",
     "repair",
+    "restore",
 ]

@@ -18,12 +18,15 @@ from softkv.storage.catalog.batches import Stamp, recorded
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.catalog.progress import Progress, progress
+from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol import opening
+from softkv.storage.protocol.backup import Backup, backup
 from softkv.storage.protocol.checking import Report, check
-from softkv.storage.protocol.committed import Committed, load
+from softkv.storage.protocol.committed import load
 from softkv.storage.protocol.compaction import Told, compact
+from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.opening import Accepting
 from softkv.storage.protocol.publishing import Content, drop_index, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
@@ -47,7 +50,7 @@ class Store:
         self.path, self._catalog, self._writer = directory, catalog, writer
         self._lock = OwnLock(directory)
         self._labels = LabelBook(catalog)
-        self._version = catalog.connection.data_version()
+        self._following = Following(directory, catalog)
         self._committed = writer.committed if writer else load(catalog, directory, None, write=False)
         self._view = Snapshot(catalog, self._committed, self._labels)
         self._closed = False
@@ -185,26 +188,11 @@ class Store:
         with self._lock:
             if self._closed:
                 raise HandleClosed(f"{self.path} was closed; open it again")
-            newest = self._writer.newest() if self._writer else self._newest_read()
+            newest = self._writer.newest() if self._writer else self._following.newest(self._committed)
             if newest is not self._committed:
                 # Subtle: the old view is not closed. Another thread may be reading it, and it goes when they all have.
                 self._committed, self._view = newest, Snapshot(self._catalog, newest, self._labels)
             return self._view
-
-    def _newest_read(self) -> Committed:
-        while True:
-            connection = self._catalog.connection
-            if connection.thawed():
-                self._catalog.connection, self._version = opening.connect(self.path).connection, -1
-                connection.close()
-                continue
-            version = connection.data_version()
-            if version == self._version:
-                return self._committed
-            newest = opening.load_again(self._catalog, self.path, self._committed)
-            if not connection.thawed():
-                self._version = version
-                return newest
 
     # Writing
 
@@ -365,10 +353,17 @@ class Store:
 
     # The handle
 
-    def check(self) -> Report:
+    def check(self, *, at_least: int | None = None) -> Report:
         """Compare everything on the disk with everything else; see `softkv.storage.check`."""
         self._current()
-        return check(self.path)
+        return check(self.path, at_least=at_least)
+
+    def backup(self, target: Path, *, force: bool = False, progress: Told | None = None) -> Backup:
+        """Copy the store as of its newest commit into a new directory, or into an earlier backup of it."""
+        self._current()
+        if self._writer is not None:
+            require_held(self._writer.lock)  # or another copy may lie there now
+        return backup(self.path, target, force=force, progress=progress)
 
     def close(self) -> None:
         """Finish. What was acknowledged is on the disk already; this only tidies up."""

@@ -12,7 +12,7 @@ from softkv.storage import Report, Snapshot, Store
 from softkv.storage.protocol.opening import is_vacant
 from tests.crash.disk import Tree
 from tests.crash.rows import KEY_WIDTH
-from tests.crash.sessions import STORE, Promise
+from tests.crash.sessions import BACKUP, STORE, Promise
 from tests.crash.workload import Expectation, Operation, differences, perform
 
 ABSENT = -1
@@ -41,6 +41,8 @@ def judged(path: Path, promise: Promise, random: Random) -> int:
             assert promise.may_be_absent, "the store is gone"
             return _begin_anew(path, promise, random)
         step, state = _read(path, promise)
+        if promise.session.name == "backups" and promise.session.resumed < 0:
+            _judge_backup(path.parent / BACKUP, path, promise, state)
         _write(path, promise, state, random)
         return step
     except AssertionError:
@@ -69,6 +71,24 @@ def _read(path: Path, promise: Promise) -> tuple[int, Expectation]:
             _answers(path, snapshot, promise)
         _require_sound(reader.check())
     return fitting[0], promise.possible[fitting[0]]
+
+
+def _judge_backup(backup: Path, path: Path, promise: Promise, state: Expectation) -> None:
+    """What was acknowledged as a backup is one, whole; and the next one is whole whatever became of the last."""
+    assert promise.may_have_no_backup or not is_vacant(os.fspath(backup)), "the backup is gone"
+    if not is_vacant(os.fspath(backup)):
+        _require_backup(backup, promise.backups)
+    with Store.open(path, "r") as reader:
+        reader.backup(backup)
+    _require_backup(backup, [state])
+
+
+def _require_backup(backup: Path, possible: list[Expectation]) -> None:
+    with Store.open(backup, "r") as reader:
+        with reader.snapshot() as snapshot:
+            found = [differences(snapshot, state) for state in possible]
+        assert [] in found, f"the backup differs: {found}"
+        _require_sound(reader.check())
 
 
 def _answers(path: Path, snapshot: Snapshot, promise: Promise) -> None:

@@ -1,4 +1,4 @@
-"""Ten workloads, one call each, small enough to end them at every single call of the operating system.
+"""Twelve workloads, one call each, small enough to end them at every single call of the operating system.
 
 Each starts from a store that was prepared for it, and the parent knows what the store must hold before and after. The
 functions whose first argument is `say` run in recorded children; see recorder.py.
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.storage import Added, Store
+from softkv.storage import Added, Store, backup, check, restore
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.protocol import generation
 from tests.crash.children import Say
@@ -25,7 +25,11 @@ from tests.crash.workload import Expectation, Operation, differences, perform
 from tests.stores import as_format, names_by_row
 from tests.tiny import shrink
 
-NAMES = ("add", "batch", "retry", "replace", "delete", "compact", "build index", "open", "migrate", "close")
+NAMES = (
+    "add", "batch", "retry", "replace", "delete", "compact", "build index", "open", "migrate", "close", "backup",
+    "restore",
+)  # fmt: skip
+COPYING = ("backup", "restore")
 CHANGING = ("add", "batch", "retry", "replace", "delete")  # items; the others leave what is there
 
 
@@ -99,11 +103,13 @@ def windows(canon: Canon) -> Iterator[None]:
 
 
 def prepare(say: Say, path: str, *given: Any) -> None:
-    """Make the store that a workload starts from."""
+    """Make the store that a workload starts from, and for a copy of it the earlier backup."""
     canon = Canon(*given)
     with windows(canon), Store.open(path, "c") as store:
-        for operation in _PREPARATION:
+        for number, operation in enumerate(_PREPARATION):
             perform(store, operation, canon.kind)
+            if canon.name in COPYING and (number == 0 or canon.name == "restore"):
+                store.backup(_backup_of(path))
         store.put_index("names", names_by_row(store, range(store.rows)))
         store.configure(canon.before.settings)
         if canon.name == "open":
@@ -138,7 +144,7 @@ def run(say: Say, path: str, plan: dict[str, Any], *given: Any) -> None:
 
 def opened(path: str, canon: Canon) -> Any:
     """The handle that the workload acts on, open before anything is recorded."""
-    if canon.name in ("open", "migrate"):
+    if canon.name in ("open", "migrate", *COPYING):
         return None
     if canon.name == "build index":
         return softkv.open(path, "w")
@@ -150,7 +156,11 @@ def opened(path: str, canon: Canon) -> Any:
 
 def act(handle: Any, path: str, canon: Canon) -> Any:
     """Do what the workload is about; returns the handle that is open then."""
-    if canon.name in ("open", "migrate"):
+    if canon.name == "restore":
+        restore(_backup_of(path), _restored_from(path))
+    if canon.name == "backup":
+        backup(path, _backup_of(path))
+    if canon.name in ("open", "migrate", *COPYING):
         return Store.open(path, "w")
     if canon.name == "build index":
         handle.build_index(lists=2, temperatures=(0.1, 0.1), backend="cpu")
@@ -174,12 +184,15 @@ def send(store: Store, canon: Canon) -> Added:
 # What must hold afterwards
 
 
-def agrees(store: Store, canon: Canon, *, done: bool | None) -> tuple[bool, list[str]]:
+def agrees(store: Store, canon: Canon, *, done: bool | None, copies: bool = True) -> tuple[bool, list[str]]:
     """Whether the workload happened, and what is wrong; `done` is None when it is in doubt."""
     with store.snapshot() as snapshot:
         before, after = differences(snapshot, canon.before), differences(snapshot, canon.after)
         if canon.name == "build index":
             before = after = after + _wrong_lookup(store.path)
+        if canon.name in COPYING and copies:
+            before = before + _wrong_copies(store.path, canon, done=False)
+            after = after + _wrong_copies(store.path, canon, done=True)
     if done is None:
         done = not after
         return done, before if not done else []
@@ -193,6 +206,51 @@ def _wrong_lookup(path: str) -> list[str]:
         exact, quick = database.lookup(query, tolerance=0), database.lookup(query, tolerance=0.3)
         apart = float(np.linalg.norm(np.atleast_1d(np.asarray(exact.value) - np.asarray(quick.value))))
         return [] if apart <= exact.error + quick.error else [f"a lookup says {quick} instead of {exact}"]
+
+
+def _backup_of(path: str) -> str:
+    return os.path.join(os.path.dirname(path), "backup")
+
+
+def _restored_from(path: str) -> str:
+    return os.path.join(os.path.dirname(path), "restored")
+
+
+def _wrong_copies(path: str, canon: Canon, *, done: bool) -> list[str]:
+    """What is wrong with the copies beside a store: each is there whole or not at all, and there when it was done."""
+    earlier = [Expectation(canon.kind).after(_FIRST)] if canon.name == "backup" and not done else []
+    wrong = _differing(_backup_of(path), [canon.before, *earlier])
+    restored = _restored_from(path)
+    if canon.name == "restore" and (done or os.path.exists(restored)):
+        wrong += _differing(restored, [canon.before])
+    return wrong
+
+
+def _differing(copy: str, expected: list[Expectation]) -> list[str]:
+    """What a copy says otherwise than all of these, and what a check finds in it."""
+    if not os.path.exists(copy):
+        return [f"{copy} is not there"]
+    with Store.open(copy, "r") as store, store.snapshot() as snapshot:
+        found = [differences(snapshot, one) for one in expected]
+        report = store.check()
+    return ([] if [] in found else [f"{copy} says {found}"]) + report.findings
+
+
+def copied_again(store: Store, canon: Canon) -> None:
+    """Whatever became of a copy, the next one is whole, and a writer opens what was restored."""
+    store.backup(_backup_of(store.path))
+    restored = _restored_from(store.path)
+    if not os.path.exists(restored):
+        restore(_backup_of(store.path), restored)
+    wrong = _wrong_copies(store.path, canon, done=True)
+    assert not wrong, wrong
+    reports = [check(copy) for copy in (_backup_of(store.path), restored)]
+    assert not any(report.notes for report in reports), reports
+    beside = [name for name in os.listdir(os.path.dirname(store.path)) if name.startswith(".restored")]
+    assert not beside, beside
+    if canon.name == "restore":
+        with Store.open(restored, "w") as again:
+            write_more(again, canon, done=False)
 
 
 def recover(say: Say, path: str, plan: dict[str, Any], done: bool | None, *given: Any) -> None:
@@ -222,6 +280,8 @@ def goes_on(store: Store, canon: Canon, done: bool) -> None:
         done = True
         _, wrong = agrees(store, canon, done=True)
         assert not wrong, wrong
+    if canon.name in COPYING:
+        copied_again(store, canon)
     more = write_more(store, canon, done=done)
     store.close()
     with Store.open(store.path, "r") as reader, reader.snapshot() as snapshot:

@@ -17,7 +17,7 @@ from typing import Any
 from softkv.asking import asker
 from softkv.errors import CommitUncertain, StorageFailed
 from softkv.index import calibration
-from softkv.storage import Snapshot, Store
+from softkv.storage import Snapshot
 from softkv.storage.catalog import connection
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
@@ -25,7 +25,8 @@ from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, VerifiedRows
 from softkv.storage.layout import LOCK
-from softkv.storage.protocol import compaction, opening
+from softkv.storage.protocol import backup, compaction, opening
+from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile
 from softkv.storage.protocol.writer import Writer
@@ -350,7 +351,33 @@ def _bounds_are_understated() -> None:
 
 
 def _a_reader_stays_at_its_first_commit() -> None:
-    Store._newest_read = lambda store: store._committed  # type: ignore[method-assign]
+    Following.newest = lambda _following, known: known  # type: ignore[method-assign]
+
+
+# Copies
+
+
+def _a_backup_names_rows_before_they_are_synced() -> None:
+    write = backup._Copy._write_generation
+
+    def patched(*given: Any) -> None:
+        durable, Generation.make_durable = Generation.make_durable, lambda _: None  # type: ignore[method-assign]
+        try:
+            write(*given)
+        finally:
+            Generation.make_durable = durable  # type: ignore[method-assign]
+
+    backup._Copy._write_generation = patched  # type: ignore[method-assign]
+
+
+def _a_backup_keeps_the_note_of_the_earlier_one() -> None:
+    forget = locks.FileLock.forget_note
+
+    def patched(lock: locks.FileLock) -> None:
+        if not opening.is_backup(os.path.dirname(lock.path)):
+            forget(lock)
+
+    locks.FileLock.forget_note = patched  # type: ignore[method-assign]
 
 
 BUGS: dict[str, Callable[[], None]] = {
@@ -389,6 +416,8 @@ BUGS: dict[str, Callable[[], None]] = {
     "calibrated errors are understated": _calibrated_errors_are_understated,
     "bounds are understated": _bounds_are_understated,
     "a reader stays at its first commit": _a_reader_stays_at_its_first_commit,
+    "a backup names rows before they are synced": _a_backup_names_rows_before_they_are_synced,
+    "a backup keeps the note of the earlier one": _a_backup_keeps_the_note_of_the_earlier_one,
 }
 
 

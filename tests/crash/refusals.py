@@ -13,7 +13,17 @@ from typing import Any
 
 from softkv.errors import HandleUnusable, SoftKVError, StoreError
 from softkv.storage import Store
-from tests.crash.canonical import Canon, act, agrees, goes_on, opened, windows, write_more
+from tests.crash.canonical import (
+    COPYING,
+    Canon,
+    act,
+    agrees,
+    copied_again,
+    goes_on,
+    opened,
+    windows,
+    write_more,
+)
 from tests.crash.children import Say
 from tests.crash.recorder import mark, recording, relent
 from tests.crash.workload import differences
@@ -81,7 +91,7 @@ def _reads(path: str, store: Store | None, canon: Canon, *, done: bool | None) -
     usable = store is not None
     try:
         if store is not None:
-            _, wrong = agrees(store, canon, done=done)
+            _, wrong = agrees(store, canon, done=done, copies=False)
             assert not wrong, f"the same handle says {wrong}"
     except HandleUnusable:
         usable = False
@@ -90,12 +100,12 @@ def _reads(path: str, store: Store | None, canon: Canon, *, done: bool | None) -
             raise
     try:
         with Store.open(path, "r") as reader:
-            _, wrong = agrees(reader, canon, done=done)
+            _, wrong = agrees(reader, canon, done=done, copies=False)
             assert not wrong, f"a new reader says {wrong}"
     except StoreError as error:
         # Nobody has the catalog open, so that a reader must make files beside it; or files cannot be opened at all.
         left = os.path.exists(os.path.join(path, "catalog.sqlite-shm"))
-        shared = left and canon.name not in ("open", "migrate", "close")
+        shared = left and canon.name not in ("open", "migrate", "close", *COPYING)
         if shared and "open" not in str(error):
             raise
     return usable
@@ -107,6 +117,10 @@ def _goes_on_after(path: str, handle: Any, canon: Canon, *, done: bool | None) -
     if store is not None:
         try:
             if done is not None:
+                if canon.name in COPYING:
+                    _, wrong = agrees(store, canon, done=done)
+                    assert not wrong, f"once nothing is refused, the copies say {wrong}"
+                    copied_again(store, canon)
                 expected = write_more(store, canon, done=done)
         except HandleUnusable:
             pass

@@ -60,6 +60,7 @@ class Durability:
         self._written: dict[str, Call] = {}  # by path: the first write since the last sync
         self._named: dict[str, Call] = {}  # by path: the call that made it, since the last sync of its directory
         self._committed: dict[str, Call] = {}  # by path of SQLite's log: the end of a commit since its last sync
+        self._used: set[str] = set()  # SQLite's logs that were written to: to read, it opens one that is there
         self._ending: Call | None = None  # the header of a frame that ends a commit, until it is synced
 
     def wrong(self, call: Call) -> list[str]:
@@ -90,6 +91,7 @@ class Durability:
     def _take_note(self, call: Call) -> None:
         if call.name in ("write", "truncate"):
             self._written.setdefault(call.path, call)
+            self._used.add(call.path)
             if ends_commit(call):
                 self._ending = call
             elif self._ending and call.path == self._ending.path and call.offset >= self._ending.offset + _HEADER:
@@ -117,7 +119,11 @@ class Durability:
         return written + [path for path in self._named if not _is_passing(path) and not _is_log(path)]
 
     def _acknowledged(self) -> list[str]:
-        return self._rows_and_indexes() + list(self._committed) + [path for path in self._named if _is_log(path)]
+        return (
+            self._rows_and_indexes()
+            + list(self._committed)
+            + [path for path in self._named if _is_log(path) and path in self._used]
+        )
 
     def _pending(self, what: str, call: Call, paths: list[str]) -> list[str]:
         origins = {path: self._named.get(path) or self._committed.get(path) or self._written[path] for path in paths}
@@ -162,6 +168,6 @@ def _is_index(path: str) -> bool:
 
 
 def _is_passing(path: str) -> bool:
-    """What need not last: what is locked, what is SQLite's own care, what is worked out again."""
+    """What need not last: what is locked, what is SQLite's own care, what is worked out or copied again."""
     name = posixpath.basename(path.removesuffix(" (deleted)"))
-    return name == "LOCK" or name.startswith((CATALOG + "-journal", CATALOG + "-shm", "norms."))
+    return name == "LOCK" or name.startswith((CATALOG + "-journal", CATALOG + "-shm", CATALOG + ".new", "norms."))

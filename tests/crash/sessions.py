@@ -5,6 +5,7 @@ left draw the same. Its first step makes the store, or recovers one; its last cl
 """
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.crash.workload import Expectation, Operation, perform, rebuild
 from tests.stores import as_format
 from tests.tiny import shrink
 
-STORE = "s.softkv"  # what the store is called, in the folder that is watched
+STORE, BACKUP = "s.softkv", "backup"  # what the store and its backup are called, in the folder that is watched
 
 COURSES = {  # what happens between the making and the closing
     "single adds": ["add"] * 8,
@@ -38,6 +39,7 @@ COURSES = {  # what happens between the making and the closing
     "rebuilding": ["batch", "rebuild", "add", "leave", "rebuild"],
     "a rebuild abandoned": ["batch", "leave", "abandon", "delete", "leave", "add"],
     "migrating": ["batch", "migrate", "add", "order", "migrate", "delete", "migrate"],
+    "backups": ["batch", "backup", "add", "delete", "backup", "order", "backup", "leave", "backup"],
     "making anew": ["anew", "batch", "anew", "add"],
     "lists": ["profile", "many", "lists", "add", "delete", "lists", "hnsw"],
     "a mixture": [""] * 12,
@@ -120,6 +122,19 @@ class Promise:
         return {number: steps[number][1] for number in numbers}
 
     @property
+    def backups(self) -> list[Expectation]:
+        """What the backup may hold: the store as it was when one was acknowledged last, or begun; none before that."""
+        taken = [number for number, (one, _) in enumerate(self.session.steps) if one.what == "backup"]
+        finished = [number for number in taken if number < self.done][-1:]
+        begun = [self.done] if self.begun and self.done in taken else []
+        return [self.session.steps[number][1] for number in finished + begun]
+
+    @property
+    def may_have_no_backup(self) -> bool:
+        """Whether none was acknowledged."""
+        return not any(one.what == "backup" for one, _ in self.session.steps[: self.done])
+
+    @property
     def may_be_absent(self) -> bool:
         """Whether there may be no store, neither the old one nor a new one."""
         making = self.doubtful is not None and self.doubtful.what == "anew"
@@ -147,6 +162,8 @@ def act(store: Store, operation: Operation, kind: str) -> Store:
         store.close()
     elif operation.what == "leave":
         rebuild(store, batches=1)
+    elif operation.what == "backup":
+        store.backup(os.path.join(os.path.dirname(store.path), BACKUP))
     elif operation.what == "abandon":
         store.abandon()
     elif operation.what == "migrate":

@@ -20,7 +20,7 @@ One = TypeVar("One")
 
 
 def canons(random: Random) -> list[Canon]:
-    """The ten workloads, each on a store of some kind."""
+    """The workloads, each on a store of some kind."""
     kinds = [random.choice(KINDS) for _ in NAMES]
     kinds[NAMES.index("build index")] = random.choice(["number", "vector", "label"])
     return [Canon(name, kind, random.random() < 0.5) for name, kind in zip(NAMES, kinds, strict=True)]

@@ -1,4 +1,4 @@
-"""Ten workloads are ended before, after, and in the middle of every call that they make of the operating system.
+"""All workloads are ended before, after, and in the middle of every call that they make of the operating system.
 
 Whoever comes first, a reader, finds each of them wholly done or not at all, and done when it was acknowledged. Then a
 writer opens the store, and is ended at a call as well; the next one finds the same, and goes on.

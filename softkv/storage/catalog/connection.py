@@ -91,7 +91,7 @@ class Connection:
         _require_no_journal(path + "-journal")
         mode = "rwc" if create else "rw" if write else "ro&immutable=1" if frozen else "ro"
         uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
-        self._signature = _signature(path)
+        self._signature, self.place = _signature(path), place_of(path)
         try:
             self._driver = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
@@ -242,6 +242,32 @@ class Connection:
         """Whether a frozen catalog has been written to since it was opened."""
         return self.frozen and self._signature != _signature(self.path)
 
+    def copy_to(self, path: str) -> None:
+        """Copy all that the open transaction sees to a new file and sync it; its name is not synced."""
+        self.require_usable()
+        driver = None
+        try:
+            driver = sqlite3.connect(path, isolation_level=None)
+            driver.execute("PRAGMA journal_mode=OFF")
+            if sys.platform == "darwin":
+                driver.execute("PRAGMA fullfsync=1")
+            with self._turn:
+                self._driver.backup(driver)
+        except _DRIVER_ERRORS as error:
+            raise translated(error, f"cannot copy {self.path} to {path}") from error
+        finally:
+            if driver is not None:
+                driver.close()
+
+    def copy_into(self, other: "Connection") -> None:
+        """Put all that this connection sees in the place of what another has, in one transaction there."""
+        self.require_usable()
+        try:
+            with self._turn, other._turn:
+                self._driver.backup(other._driver)
+        except _DRIVER_ERRORS as error:
+            raise translated(error, f"cannot copy {self.path} to {other.path}") from error
+
     def close(self) -> None:
         """Close; a writer first moves all of its log into the catalog, as far as readers let it."""
         try:
@@ -317,6 +343,15 @@ def connect_reader(path: str) -> Connection:
             f"{os.path.basename(path)}-shm. Have the store's owner open and close it once."
         )
     return Connection(path, write=False, frozen=True)
+
+
+def place_of(path: str) -> tuple[int, int] | None:
+    """Which file a path leads to; None when there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _signature(path: str) -> tuple[object, ...]:

@@ -151,6 +151,11 @@ class Arena:
         """Refuse a row count that the file does not bear out."""
         self._require_length(HEADER + count * self.shape.row_bytes)
 
+    def rows_as_they_are(self, start: int, stop: int) -> Array:
+        """Rows start .. stop - 1 as far as the file has them, compared with nothing: for what is derived."""
+        stored = min(stop, self.stored_rows())
+        return self.rows(stored)[start:] if stored > start else np.empty((0, self.shape.width), self.shape.dtype)
+
     def stored_bytes(self) -> int:
         """How many bytes of rows the file holds, committed or not."""
         return max(0, os.fstat(self._descriptor).st_size - HEADER) if self._descriptor >= 0 else 0

@@ -81,10 +81,17 @@ class Survey:
             self.catalog.connection.close()
 
 
-def check(path: str | os.PathLike[str]) -> Report:
-    """Check a store; only for a path where there is none it raises. Safe while others write: it looks at one commit."""
+def check(path: str | os.PathLike[str], *, at_least: int | None = None) -> Report:
+    """Check a store; only for a path where there is none it raises. Safe while others write: it looks at one commit.
+
+    `at_least` is a commit that it must have reached: an older copy of a store is sound, and cannot tell that it is old.
+    """
     found = survey(os.path.abspath(os.fspath(path)))
     found.close()
+    if at_least is not None and found.report.commit < at_least:
+        found.report.findings.append(
+            f"it is at commit {found.report.commit}, not at {at_least} or later: it is an older copy, or lost commits"
+        )
     return found.report
 
 

@@ -37,9 +37,9 @@ class Committed:
 def load(catalog: Catalog, directory: str, known: Committed | None, *, write: bool) -> Committed:
     """The newest commit. What `known` holds open is taken over when it is still current, and let go otherwise.
 
-    The first time, when nothing is known, the catalog is compared with what was acknowledged.
+    The catalog is compared with the commit that is known, or the first time with the one that was acknowledged last.
     """
-    acknowledged = None if known else Acknowledged.read(directory)
+    acknowledged = Acknowledged.of(known.head, known.standing) if known else Acknowledged.read(directory)
     for _ in range(1_000):
         found = _attempt(catalog, directory, known, acknowledged, write=write)
         if found is not None:
@@ -62,6 +62,7 @@ def _attempt(
             return Committed(head, None, Deaths.none(), None)
         same = known if known and known.generation and known.generation.number == head.generation else None
         standing = catalog.standing(head.generation)
+        require_acknowledged(acknowledged, directory, head, standing)
         catalog.require_room_for(standing)
         changed = catalog.deaths(standing, same.head.number if same else -1)
         if not same:
@@ -73,7 +74,6 @@ def _attempt(
         generation.require_length(standing.rows)
         deaths = (same.deaths if same else Deaths.none()).replaced(changed)
         _require_sum(directory, standing, deaths)
-        require_acknowledged(acknowledged, directory, head, standing)
     except BaseException:
         if not same:
             generation.release()

@@ -49,12 +49,17 @@ class IndexFile:
         except (StoreDamaged, NotAStore):
             self._problem = "is missing or not a regular file"
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the file was opened, whatever is in it."""
+        return self._descriptor >= 0
+
     def read(self) -> memoryview:
         """Its bytes, read-only, compared with size and checksum; `IndexDamaged` when they are not what was written."""
         with self._lock:
             if self._content is None:
                 content = self._room()
-                for start, piece in self._verified():
+                for start, piece in self.pieces():
                     content[start : start + len(piece)] = piece
                 self._content = content
                 self._let_go()
@@ -64,7 +69,7 @@ class IndexFile:
         """Compare it without keeping it in memory."""
         with self._lock:
             if self._content is None:
-                for _ in self._verified():
+                for _ in self.pieces():
                     pass
 
     def _room(self) -> bytearray:
@@ -91,8 +96,8 @@ class IndexFile:
             )
         return self.size
 
-    def _verified(self) -> Iterator[tuple[int, bytes]]:
-        """All bytes, with their places; whether they are right is only known at the end."""
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """All bytes, with their places; that they are wrong is an `IndexDamaged` at the end."""
         size, digest, start = self._believable_size(), hashlib.sha256(), 0
         while start < size:
             piece = self._piece(start, min(_STRIDE, size - start))

@@ -7,22 +7,33 @@ A store that cannot be opened says why, is not changed, and the message names th
 import errno
 import os
 import secrets
+import shlex
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from softkv.errors import InputError, NotAStore, StoreDamaged, StoreError, StoreExists, StoreLocked, StoreNotFound
+from softkv.errors import (
+    AccessRefused,
+    InputError,
+    NotAStore,
+    StoreDamaged,
+    StoreError,
+    StoreExists,
+    StoreLocked,
+    StoreNotFound,
+    StoreReplaced,
+)
 from softkv.logs import log_of
 from softkv.storage.batch import shown
-from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.catalog import Catalog, Head
 from softkv.storage.catalog.connection import Connection, application_of, connect_reader
 from softkv.storage.catalog.loading import loaded_settings
 from softkv.storage.catalog.migrations import READABLE, migrate
 from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
+from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
 from softkv.storage.protocol.acknowledged import require_at_close
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.generation import Generation
@@ -68,6 +79,15 @@ def load_again(catalog: Catalog, directory: str, known: Committed) -> Committed:
         return known
 
 
+def require_no_copy(directory: str, known: Head) -> None:
+    """Refuse to go on when another copy of the store has taken its place; one that was made anew is another store."""
+    if _name_at(directory) == known.store:
+        raise StoreReplaced(
+            f"another copy of the store has taken the place of {directory}, where this handle knew commit "
+            f"{known.number}. Open it again; `softkv check --at-least {known.number}` tells whether it is older."
+        )
+
+
 def _name_at(directory: str) -> str | None:
     """What the store calls itself that is there now; None when there is none."""
     try:
@@ -106,6 +126,11 @@ def open_writer(directory: str, *, force: bool, accept: Accepting | None = None)
 
     def locked() -> locks.FileLock:
         _require_store(directory)
+        if is_backup(directory):
+            raise AccessRefused(
+                f"{directory} is a backup, which only `softkv backup` writes to. Read it with mode 'r', or make a "
+                f"store of it: softkv restore {shlex.quote(directory)} --db NEW"
+            )
         locks.require_writable_platform(directory, force=force)
         return locks.lock_writer(directory)
 
@@ -119,6 +144,21 @@ def open_writer(directory: str, *, force: bool, accept: Accepting | None = None)
 
 def create_writer(directory: str, *, force: bool) -> Writer:
     """Make a store and become its writer, without letting go of the lock in between."""
+    with made_beside(directory, force=force) as (building, lock):
+        _fill(building)
+    try:
+        return _writer(directory, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextmanager
+def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.FileLock]]:
+    """A new directory, locked and to be filled, which then takes its place whole; when that fails it goes again.
+
+    The caller keeps the lock.
+    """
     parent = os.path.dirname(os.path.abspath(directory))
     if not os.path.isdir(parent):
         raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
@@ -130,12 +170,11 @@ def create_writer(directory: str, *, force: bool) -> Writer:
     try:
         lock = locks.lock_writer(building)
         try:
-            _fill(building)
+            yield building, lock
             _move_into_place(building, directory)
             moved = True
             files.sync_directory(parent)
             lock.path = os.path.join(directory, LOCK)
-            return _writer(directory, lock)
         except BaseException:
             lock.release()
             raise
@@ -180,6 +219,11 @@ def move(directory: str, target: str) -> None:
         files.sync_directory(os.path.dirname(os.path.abspath(target)))
     finally:
         lock.release()
+
+
+def is_backup(directory: str) -> bool:
+    """Whether a store is a backup, to which only a backup writes."""
+    return os.path.lexists(os.path.join(directory, BACKUP))
 
 
 def is_vacant(directory: str) -> bool:

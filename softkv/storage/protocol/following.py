@@ -1,0 +1,42 @@
+"""The newest commit for a reader, looked for on every call: as cheap as SQLite can say that nothing has changed.
+
+A reader keeps open what it has opened. That another file has come into the place of the catalog is noticed here.
+"""
+
+from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.connection import place_of
+from softkv.storage.protocol import opening
+from softkv.storage.protocol.committed import Committed
+
+
+class Following:
+    """What one reading handle knows of its catalog: when it has changed last, and which file it was."""
+
+    def __init__(self, directory: str, catalog: Catalog) -> None:
+        self._directory, self._catalog = directory, catalog
+        self._version, self._place = catalog.connection.data_version(), catalog.connection.place
+
+    def newest(self, known: Committed) -> Committed:
+        """The newest commit; `StoreReplaced` when another copy of the store lies in its place."""
+        while True:
+            connection = self._catalog.connection
+            if connection.thawed():
+                self._catalog.connection, self._version = opening.connect(self._directory).connection, -1
+                self._place = self._catalog.connection.place
+                connection.close()
+                continue
+            self._require_in_place(known)
+            version = connection.data_version()
+            if version == self._version:
+                return known
+            newest = opening.load_again(self._catalog, self._directory, known)
+            if not connection.thawed():
+                self._version = version
+                return newest
+
+    def _require_in_place(self, known: Committed) -> None:
+        """Notice that another copy was put in the place of the store, whose open files would be read on."""
+        place = place_of(self._catalog.connection.path)
+        if place != self._place and place is not None:
+            opening.require_no_copy(self._directory, known.head)
+            self._place = place
