@@ -253,12 +253,16 @@ class VerifiedRows:
         with self._lock:
             # Subtle: not the caller's rows. The prefix may have grown since, and its last window has a new checksum.
             data = flat(self.arena.rows(self._bytes // self.arena.shape.row_bytes))
-            touched = np.zeros(len(self._verified), np.bool_)
-            touched[windows] = True
-            fresh = np.flatnonzero(touched & ~self._verified)
-            for run in np.split(fresh, np.flatnonzero(np.diff(fresh) > 1) + 1):
-                if len(run):
-                    self._verify_run(data, int(run[0]), int(run[-1]) + 1)
+            for first, last in _runs_of(self._fresh(windows)):
+                self._verify_run(data, first, last)
+
+    def _fresh(self, windows: Numbers) -> Numbers:
+        """Those of these windows that were not compared yet, each once, in their order."""
+        if 8 * len(windows) < len(self._verified):
+            return np.unique(windows[~self._verified[windows]])
+        touched = np.zeros(len(self._verified), np.bool_)
+        touched[windows] = True
+        return np.flatnonzero(touched & ~self._verified)
 
     def _verify_run(self, data: memoryview, first: int, last: int) -> None:
         """Compare the windows first .. last - 1, whose checksums are asked for at once."""
@@ -313,6 +317,17 @@ class VerifiedRows:
     def _damage(self, window: int, what: str) -> StoreDamaged:
         start, end = self._span(window)
         return StoreDamaged(f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} {what}")
+
+
+def _runs_of(numbers: Numbers) -> list[tuple[int, int]]:
+    """Ascending numbers as runs without a gap: the first of each, and one more than its last."""
+    if not len(numbers):
+        return []
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return [(int(numbers[0]), int(numbers[-1]) + 1)]
+    gaps = np.flatnonzero(np.diff(numbers) > 1)
+    firsts, lasts = numbers[np.append(0, gaps + 1)], numbers[np.append(gaps, len(numbers) - 1)]
+    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 def _all_between(first: Numbers, last: Numbers) -> Numbers:

@@ -1,0 +1,232 @@
+"""Two versions of softkv beside each other: every line of the storage and database benchmarks, in alternating calls.
+
+    python -m tests.benchmarks.versions OLD/.venv/bin/python NEW/.venv/bin/python --pairs 15
+
+Each interpreter has its version installed. A line is done by two processes in turn, and its figure is the median of the
+ratios of the pairs, with the upper end of the interval that holds the true median in 95 of 100 cases, by the order of
+the ratios. Where that end is above `--until`, more pairs are taken, up to `--most`.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from math import comb
+from pathlib import Path
+from typing import Any
+
+ROWS, WIDTH = 100_000, 384
+COMMAND = "from softkv_cli.main import main; main()"
+Work = Callable[[], object]
+
+
+# In the process of one version: it may import only what both have.
+
+
+def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
+    """For each line what prepares one turn: it gives the work, and what tidies up after it."""
+    import numpy as np
+
+    import softkv
+    from softkv.storage import Store
+
+    rng = np.random.default_rng(0)
+    keys, values = rng.standard_normal((ROWS, WIDTH), dtype=np.float32), rng.standard_normal(ROWS)
+    query = rng.standard_normal(WIDTH).astype(np.float32)
+    names = [f"item {number}" for number in range(ROWS)]
+    payloads = [{"n": number} for number in range(ROWS)]
+    picked = rng.permutation(ROWS)[:2_000]
+
+    with Store.open(folder / "large", "n") as made:
+        for start in range(0, ROWS, 10_000):
+            part = slice(start, start + 10_000)
+            made.append(keys[part], keys[part], keys=names[part])
+        made.delete(names[::10])
+    with softkv.open(folder / "database", "n", temperature=0.05) as db:
+        db.add(vectors=keys, values=values, payloads=payloads)
+    with softkv.open(folder / "texts", "n", temperature=0.05) as db:
+        db.add([f"how much is item {number} of the list?" for number in range(20_000)], np.arange(20_000.0))
+    shutil.copytree(folder / "database", folder / "tenth")
+    with softkv.open(folder / "tenth", "w") as db:
+        db.delete([f"#{number}" for number in range(1, ROWS, 10)])
+    live = [name for number, name in enumerate(names) if number % 10]
+
+    def nothing() -> None:
+        pass
+
+    def fresh(name: str, work: Callable[[Any], object], *, rows: slice | None = None) -> tuple[Work, Work]:
+        """On a store of its own."""
+        store = Store.open(folder / "fresh", "n")
+        if rows is not None:
+            store.append(keys[rows], keys[rows], keys=names[rows])
+        return lambda: work(store), lambda: (store.close(), shutil.rmtree(folder / "fresh"))
+
+    def copied(work: Callable[[Any], object]) -> tuple[Work, Work]:
+        """On a copy of the large store."""
+        shutil.copytree(folder / "large", folder / "copy")
+        store = Store.open(folder / "copy", "w")
+        return lambda: work(store), lambda: (store.close(), shutil.rmtree(folder / "copy"))
+
+    def read(mode: str, work: Callable[[Any], object], *, before: Callable[[Any], object] = lambda _: None) -> Any:
+        """With a handle on the large store that has read nothing yet, or what `before` reads."""
+        store = Store.open(folder / "large", mode)
+        before(store)
+        return lambda: work(store), store.close
+
+    def asked(name: str, work: Callable[[Any], object]) -> tuple[Work, Work]:
+        """With a handle that has answered once."""
+        db = softkv.open(folder / name, "r")
+        work(db)
+        return lambda: work(db), db.close
+
+    def added(store: Any) -> None:
+        for start in range(0, 50_000, 10_000):
+            part = slice(start, start + 10_000)
+            store.append(keys[part], keys[part], keys=names[part])
+
+    def singles(store: Any) -> None:
+        for number in range(200):
+            store.append(keys[number : number + 1], keys[number : number + 1], keys=[names[number]])
+
+    def texts() -> tuple[Work, Work]:
+        db = softkv.open(folder / "new texts", "n", temperature=0.05)
+        given = [f"may I send item {number} back?" for number in range(10_000)]
+        db.add(["the first"], [1.0])
+        return lambda: db.add(given, np.arange(10_000.0)), lambda: (db.close(), shutil.rmtree(folder / "new texts"))
+
+    def command(*given: str) -> tuple[Work, Work]:
+        line = [sys.executable, "-c", COMMAND, *given]
+        return lambda: subprocess.run(line, check=True, capture_output=True), nothing
+
+    def gotten(store: Any) -> None:
+        for number in picked:
+            if number % 10:
+                store.get(names[number])
+
+    def scanned(store: Any) -> None:
+        for block in store.blocks():
+            block.vectors.sum()
+
+    few, most = {"n": {"$lt": ROWS // 100}}, {"n": {"$gte": ROWS // 100}}
+    order = np.random.default_rng(1).permutation(len(live))
+    return {
+        "add 50,000 x (384 + 384), batches of 10,000": lambda: fresh("batches", added),
+        "200 single adds": lambda: fresh("singles", singles, rows=slice(1_000, 2_000)),
+        "delete 10,000 keys": lambda: copied(lambda store: store.delete(live[:10_000])),
+        "open, 100,000 items": lambda: (lambda: [Store.open(folder / "large").close() for _ in range(20)], nothing),
+        "get 1,800 items, first touch": lambda: read("r", gotten),
+        "get 1,800 items, again": lambda: read("r", gotten, before=gotten),
+        "first scan of 100,000 x 384": lambda: read("r", scanned),
+        "compact, a tenth dead": lambda: copied(lambda store: store.compact()),
+        "compact into an order": lambda: copied(lambda store: store.compact(np.flatnonzero(store.live)[order])),
+        "lookup": lambda: asked("database", lambda db: db.lookup(query)),
+        "lookup where 1% match": lambda: asked("database", lambda db: db.lookup(query, where=few)),
+        "lookup where 99% match": lambda: asked("database", lambda db: db.lookup(query, where=most)),
+        "nearest": lambda: asked("database", lambda db: db.nearest(query)),
+        "lookup, a tenth deleted": lambda: asked("tenth", lambda db: db.lookup(query)),
+        "add 10,000 texts": texts,
+        "softkv --help": lambda: command("--help"),
+        "softkv get": lambda: command("get", "how much is item 3 of the list?", "--db", str(folder / "texts")),
+        "softkv query": lambda: command("query", "what does seven cost", "--db", str(folder / "texts")),
+    }
+
+
+def serve(folder: Path) -> None:
+    """Do each line that stdin names, once, and say how many seconds it took."""
+    known = works(folder)
+    print(json.dumps(list(known)), flush=True)
+    for line in sys.stdin:
+        work, end = known[json.loads(line)]()
+        start = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - start
+        end()
+        print(json.dumps(seconds), flush=True)
+
+
+# In the process that compares them.
+
+
+class Version:
+    """The process of one version."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        folder.mkdir()
+        self._process = subprocess.Popen(
+            [os.path.abspath(python), str(Path(__file__).resolve()), "--serve", str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
+        )  # fmt: skip
+        self.lines: list[str] = self._heard()
+
+    def _heard(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def seconds(self, line: str) -> float:
+        """Do a line once."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.flush()
+        return float(self._heard())
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def upper(ratios: list[float]) -> float:
+    """The upper end of a 95% interval for the median of what the ratios are drawn from, by their order alone."""
+    count, below = len(ratios), 0.0
+    for rank in range(count):
+        below += comb(count, rank) / 2**count
+        if below >= 0.975:
+            return sorted(ratios)[rank]
+    return max(ratios)
+
+
+def ratios(line: str, versions: list[Version], pairs: int, until: float, most: int) -> Iterator[float]:
+    """New beside old, each first in every second pair."""
+    old, new = versions
+    found: list[float] = []
+    while len(found) < pairs or (len(found) < most and upper(found) > until):
+        first, second = (old, new) if len(found) % 2 else (new, old)
+        one, other = first.seconds(line), second.seconds(line)
+        found.append(one / other if first is new else other / one)
+        yield found[-1]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pythons", nargs="*", help="the interpreter of the old version, and that of the new one")
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--most", type=int, default=61)
+    parser.add_argument("--until", type=float, default=1.10)
+    parser.add_argument("--only", default="", help="lines whose names contain this")
+    parser.add_argument("--folder", default=None, help="where to write; a temporary folder by default")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.serve)
+        return
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        versions = [Version(python, Path(name) / str(number)) for number, python in enumerate(given.pythons)]
+        print("| line | new / old, median | upper 95% | pairs |\n|---|---|---|---|")
+        for line in versions[1].lines:
+            if given.only in line:
+                found = list(ratios(line, versions, given.pairs, given.until, given.most))
+                print(f"| {line} | {statistics.median(found):.2f} | {upper(found):.2f} | {len(found)} |", flush=True)
+        for version in versions:
+            version.close()
+
+
+if __name__ == "__main__":
+    main()
