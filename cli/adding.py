@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from softkv.errors import BadRecord, InputError, SoftKVError
+from softkv.kinds import ValueKind
 
 from . import options, output
 from .wording import in_options
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--value", "value_columns", metavar="COLUMN,...", help="The column of values, or several for vectors.")
 @click.option("--payload", metavar="COLUMN,...", help="Columns to carry along; for one item, JSON.")
 @click.option("--vector", metavar="COLUMN,...", help="The column or columns of key vectors; for one item, X,Y,...")
-@click.option("--kind", type=click.Choice(["number", "vector", "label", "text"]), help="What values are.")
+@click.option("--kind", type=click.Choice([kind.value for kind in ValueKind]), help="What values are.")
 @click.option("--replace", "on_conflict", flag_value="replace", help="A key that is there already gets the new value.")
 @click.option("--ignore", "on_conflict", flag_value="ignore", help="A key that is there already stays as it is.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Pass over the first so many records of FILE.")
@@ -201,16 +202,17 @@ def _names(given: str | None) -> tuple[str, ...]:
 
 def _value(given: str, kind: str | None) -> Any:
     """A value on the command line: a number if it can be one, unless it is to be something else."""
-    if kind == "vector":
+    known = None if kind is None else ValueKind(kind)
+    if known and known.axes > 1:
         return options.numbers_of(given)
-    if kind in ("text", "label"):
+    if known and known.worded:
         return given
     for number in (int, float):  # an integer stays one, so that one too large to be kept is refused and not rounded
         try:
             return number(given)
         except ValueError:
             continue
-    if kind == "number":
+    if known:
         raise InputError(f"expected a number as the value, as this store holds, got {given!r}.")
     return given
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from softkv.kinds import ValueKind
+
 from . import options, output
 from .wording import in_options
 
@@ -57,9 +59,10 @@ def set_(value: str, keys: tuple[str, ...], path: str, where: Any, wait: float) 
     named = _named(keys, where)
     with softkv.open(path, "w", wait=wait) as db:
         given: Any = value
-        if db.value_kind in ("number", "vector"):
+        kind = None if db.value_kind is None else ValueKind(db.value_kind)
+        if kind and not kind.worded:
             numbers = options.numbers_of(value)
-            given = numbers[0] if db.value_kind == "number" and len(numbers) == 1 else numbers
+            given = numbers[0] if kind.narrow and len(numbers) == 1 else numbers
         found = (
             db.set_values(where=where, values=given) if named is None else db.set_values(named, [given] * len(named))
         )

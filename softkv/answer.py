@@ -16,6 +16,7 @@ import numpy as np
 
 from softkv import portrait
 from softkv.errors import ShapeError
+from softkv.kinds import ValueKind
 from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
@@ -128,7 +129,7 @@ class Answer:
     @property
     def texts(self) -> tuple[RankedText, ...] | None:
         """The texts of the contributors, equal ones joined, the heaviest first; None when the values are not texts."""
-        if self.kind != "text":
+        if self.kind is None or not ValueKind(self.kind).embedded:
             return None
         weights: dict[str, float] = {}
         for one in self.contributors:

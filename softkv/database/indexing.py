@@ -31,7 +31,7 @@ from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import measured, without
-from softkv.storage import Snapshot, Store, ValueKind
+from softkv.storage import Snapshot, Store
 from softkv.storage.layout import Rows
 from softkv.storage.protocol.publishing import Content
 
@@ -229,7 +229,7 @@ def _measured(
     if not offsets[-1]:
         raise EmptyStore(f"all that was in {snapshot.path} was deleted while its index was built.")
     assert snapshot.layout is not None
-    labels = len(snapshot.labels()) if snapshot.layout.kind is ValueKind.LABEL else 0
+    labels = len(snapshot.labels()) if snapshot.layout.kind.coded else 0
 
     def rows(start: int, stop: int) -> tuple[Array, Array]:
         edges = (

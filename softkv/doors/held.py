@@ -24,6 +24,7 @@ from softkv.database import open as open_store
 from softkv.database.making import made
 from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS, drawn
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
+from softkv.kinds import ValueKind
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import may_be_read_off, on_planes
 from softkv.learning.temperature import typical_temperature, unit_near
@@ -149,7 +150,7 @@ class InMemory:
         rows = drawn(np.arange(len(items.keys)), MOST, way.seed)
         some = Examples(items.keys[rows], items.wanted()[rows])
         width = items.keys.shape[1]
-        flat = may_be_read_off(numbers=items.kind == "number", width=width, directions=directions)
+        flat = may_be_read_off(numbers=ValueKind(items.kind).scalar, width=width, directions=directions)
         fitted = best_fit(
             some, directions=directions, planes=None if flat else False, rank=min(width, LARGEST_RANK), seed=way.seed
         )

@@ -21,6 +21,7 @@ from softkv.database import open as open_store
 from softkv.database.columns import Columns
 from softkv.database.reader import Reader
 from softkv.errors import KindError, NotFinite
+from softkv.kinds import ValueKind
 
 TOGETHER = 1 << 16  # items that are taken up, or written back, at a time
 
@@ -42,8 +43,9 @@ def of_columns(
     learned = columns.learned if projected else None
     width = columns.key_width if learned is None else len(learned.metric.factors)
     keys = torch.empty(len(columns), width, dtype=dtype, device=device)
-    shape = (len(columns),) if columns.kind in ("number", "label") else (len(columns), columns.value_width)
-    values = torch.empty(shape, dtype=torch.int32 if columns.kind == "label" else values_dtype, device=device)
+    kind = ValueKind(columns.kind)
+    shape = (len(columns),) if kind.narrow else (len(columns), columns.value_width)
+    values = torch.empty(shape, dtype=torch.int32 if kind.coded else values_dtype, device=device)
     start = 0
     for vectors, blended in columns.blocks(TOGETHER):
         some = slice(start, start + len(vectors))

@@ -15,9 +15,10 @@ Does not know about queries, scores or weights.
 (0.5, {'red': True}, 2)
 """
 
+from softkv.kinds import ValueKind
 from softkv.storage.batch import Added, Entry
 from softkv.storage.catalog.progress import Progress
-from softkv.storage.layout import Layout, ValueKind
+from softkv.storage.layout import Layout
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.index_files import IndexFile
 from softkv.storage.protocol.rebuilding import Rebuild

@@ -19,7 +19,7 @@ from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.catalog.progress import Progress, progress
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import Layout, Mask, Matrix, Rows
+from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.committed import Committed, load
@@ -217,15 +217,16 @@ class Store:
         payloads: Sequence[Any] | None = None,
         texts: Sequence[str | None] | None = None,
         value_vectors: Any = None,
+        kind: ValueKind | None = None,
         on_conflict: str = "error",
         settings: Mapping[str, Any] | None = None,
         stamp: Stamp | None = None,
     ) -> Added:
         """Add one batch, wholly or not at all; when this returns, it is on the disk.
 
-        Texts as values are labels, or texts when `value_vectors` gives their embeddings. A key that is there already
-        is an error that names it, or is replaced, or left as it is ("ignore"). `settings` replaces the settings of the
-        store in the same commit, if there is one. A batch with a `stamp` is written once: see `recorded`.
+        Without a `kind`, first texts are labels, or texts when `value_vectors` gives their embeddings. A key that is
+        there already is an error that names it, or is replaced, or left as it is ("ignore"). `settings` replaces the
+        settings of the store in the same commit, if there is one. A batch with a `stamp` is written once: `recorded`.
         """
         writer = self._require_writer()
         if on_conflict not in CONFLICTS:
@@ -241,6 +242,7 @@ class Store:
                 payloads=payloads,
                 texts=texts,
                 value_vectors=value_vectors,
+                kind=kind,
                 layout=writer.committed.standing.layout if writer.committed.standing else None,
             )
             return writer.append(batch, on_conflict, settings, stamp)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softkv.files import notation
-from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.kinds import ValueKind
+from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
 MOST_ITEMS = 10_000
@@ -82,8 +83,8 @@ def _portion(snapshot: Snapshot, kind: ValueKind, rows: Rows, start: int) -> Por
         [item.text for item in items],
         [item.payload for item in items],
         snapshot.vectors(rows),
-        [item.value for item in items] if kind in (ValueKind.LABEL, ValueKind.TEXT) else cells,
-        cells if kind is ValueKind.TEXT else None,
+        [item.value for item in items] if kind.worded else cells,
+        cells if kind.embedded else None,
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from softkv.errors import Unfinished
 from softkv.storage.catalog.catalog import Catalog, Head
 from softkv.storage.catalog.loading import loaded_settings
-from softkv.storage.layout import ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def progress(catalog: Catalog) -> Progress | None:
             return None
         begun, current = catalog.standing(number), catalog.standing(head.generation)
     settings = loaded_settings(begun.settings, "the settings of the rebuild")
-    value_width = begun.layout.value_width if begun.layout.kind is ValueKind.TEXT else None
+    value_width = begun.layout.value_width if begun.layout.kind.embedded else None
     return Progress(begun.rows, current.tally.count, begun.layout.key_width, value_width, settings)
 
 

@@ -22,7 +22,7 @@ from softkv.storage.catalog.tables import seal
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files
 from softkv.storage.disk.arena import HEADER, Arena, Identity
-from softkv.storage.layout import GENERATION_NAME, GRANULE, PIN, WINDOW, Mask, ValueKind, generation_name
+from softkv.storage.layout import GENERATION_NAME, GRANULE, PIN, WINDOW, Mask, generation_name
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
@@ -163,7 +163,7 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
     for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
         _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), granule, tail)
     _survey_items(found, catalog, standing)
-    if standing.layout.kind is ValueKind.LABEL:
+    if standing.layout.kind.coded:
         _survey_labels(found, catalog)
     report.items = int(found.good.sum())
     if report.ok:  # the sums mean nothing where rows are missing
@@ -324,7 +324,7 @@ def _survey_sums(found: Survey, catalog: Catalog, standing: Standing) -> None:
     """The sums over the live values, and how many items carry each label."""
     report = found.report
     values = found.arenas[1].rows(standing.rows)
-    if standing.layout.kind is ValueKind.LABEL:
+    if standing.layout.kind.coded:
         labels = catalog.labels()
         counts = np.bincount(values[found.good, 0], minlength=len(labels))
         if counts.tolist() != [count for _, _, count in labels]:

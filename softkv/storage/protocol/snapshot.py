@@ -20,7 +20,7 @@ from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
 from softkv.storage.catalog.roster import Entry, Roster
-from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
+from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile, checked_name, find
@@ -206,12 +206,12 @@ class Snapshot:
         from softkv.storage.filters.valued import of_each, of_numbers, refused
 
         kind, everyone = self._opened().layout.kind, np.arange(self.rows)
-        if kind is ValueKind.NUMBER:
-            return of_numbers(test, self.values(everyone))
-        if kind is ValueKind.LABEL:
+        if kind.coded:
             codes: Rows = self.values(everyone)
             return np.take(of_each(test, self.labels()), codes)
-        if kind is ValueKind.VECTOR:
+        if kind.narrow:
+            return of_numbers(test, self.values(everyone))
+        if not kind.embedded:
             raise refused()
         found, live = np.zeros(self.rows, np.bool_), np.flatnonzero(self.live)
         for start in range(0, len(live), AT_ONCE):
@@ -302,8 +302,7 @@ class Snapshot:
         return self._generation
 
     def _blended(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        narrow = self.layout is not None and self.layout.kind in (ValueKind.NUMBER, ValueKind.LABEL)
-        return cells[:, 0] if narrow else cells
+        return cells[:, 0] if self.layout is not None and self.layout.kind.narrow else cells
 
     def _checked_rows(self, rows: Sequence[int] | Rows) -> Rows:
         numbers = np.asarray(rows)
@@ -348,11 +347,9 @@ class Snapshot:
         return Item(entry.row, entry.item, entry.key, vectors[position], value, carried, text)
 
     def _value(self, cells: npt.NDArray[Any], text: str | None) -> Value:
-        kind = self.layout.kind if self.layout else None
-        if kind is ValueKind.NUMBER:
-            return float(cells[0])
-        if kind is ValueKind.LABEL:
-            return self._labels.label(int(cells[0]))
-        if kind is ValueKind.TEXT and text is None:
+        assert self._standing is not None
+        kind = self._standing.layout.kind
+        if text is None and kind.embedded:
             raise StoreDamaged("an item has the vector of a text, but no text. Run `softkv check`.")
-        return cells if text is None else text
+        found: Value = kind.read(cells, text, self._labels.label)
+        return found
