@@ -10,6 +10,7 @@ import click
 
 from softkv.errors import BadRecord, InputError, SoftKVError
 from softkv.kinds import ValueKind
+from softkv.progress import Progress
 
 from . import options, output
 from .wording import in_options
@@ -130,7 +131,7 @@ class Adding:
         except StoreNotFound:
             return None, 0
 
-    def run(self, found: "Iterator[Record]", hinted: list[str], moved: output.Progress | None) -> None:
+    def run(self, found: "Iterator[Record]", hinted: list[str], moved: Progress | None) -> None:
         """Add all records; what was added stays whatever happens."""
         loading = self.loading
         try:

@@ -41,7 +41,7 @@ class Describing(Protocol):
         """Where the items in these rows are in the order of all items."""
 
 
-class Told(NamedTuple):
+class Kept(NamedTuple):
     """What was said of some rows, to be said again without the store."""
 
     found: dict[int, Described]
@@ -323,7 +323,7 @@ class Answers:
         if source is not None:
             rows = sorted({row for row in self.rows.reshape(-1).tolist() if row >= 0})
             placed = [] if self._unnamed.any() else source.places(np.array(rows, np.int64)).tolist()
-            source = Told(dict(zip(rows, source.describe(rows), strict=True)), dict(zip(rows, placed, strict=False)))
+            source = Kept(dict(zip(rows, source.describe(rows), strict=True)), dict(zip(rows, placed, strict=False)))
         kept = [getattr(self, one.name) for one in fields(self) if one.name != "source"]
         return type(self), (*kept, source)
 

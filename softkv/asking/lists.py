@@ -21,7 +21,7 @@ from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import LEVELS
-from softkv.index.search import Arena, Asked, Estimate, assured, best, calibrated, together
+from softkv.index.search import Asked, Estimate, Readable, assured, best, calibrated, together
 from softkv.maths.blending import Numbers, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.inputs import checked
@@ -135,7 +135,7 @@ class _Asking:
             partial(self._score_some, some),
         )
         snapshot = self.view.snapshot
-        arena = Arena(
+        arena = Readable(
             self.values,
             lambda rows: self.view.blended(snapshot.values(rows)),
             self._verify,
@@ -148,7 +148,7 @@ class _Asking:
         finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
         return replace(found, sure=found.sure & finite & np.isfinite(found.error))
 
-    def _found(self, arena: Arena, asked: Asked, some: Rows) -> Estimate:
+    def _found(self, arena: Readable, asked: Asked, some: Rows) -> Estimate:
         tolerance = self.question.tolerance
         if self.question.guarantee:
             return assured(self.index, arena, asked, tolerance, show=self.show)

@@ -9,7 +9,7 @@ Shapes: b queries, n items, c labels, p value width.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.kinds import ValueKind
 from softkv.learning import measures
+from softkv.progress import Stages
 
 TOGETHER = 1000  # queries in a lookup
 EVEN, NEARLY = 64, 20  # octaves above the usual temperature where all weights are equal; where scores are huge, almost
@@ -36,7 +37,6 @@ MEASURES = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood
 
 Floats = npt.NDArray[np.float64]
 Curve = tuple[tuple[float, float], ...]
-Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def evaluate(
     tolerance: float = 0.01,
     temperatures: Sequence[float] = (),
     seed: int = 0,
-    progress: Told | None = None,
+    progress: Stages | None = None,
 ) -> Evaluation:
     """Look queries up whose answers are known, in every way, and measure how good the answers are.
 
@@ -184,7 +184,7 @@ class _Evaluating:
         temperatures: tuple[float, ...],
         even: float,
         seed: int,
-        told: Told | None,
+        told: Stages | None,
     ) -> None:
         self.reader, self.view, self.asked, self.aims, self.strangers = reader, view, asked, aims, strangers
         self.temperatures, self.even, self.seed, self.told = temperatures, even, seed, told

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.embedding import Embedding, Progress
+from softkv.asking.embedding import Embedding
 from softkv.asking.profile import Profile
 from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, ShapeError, ZeroVector
 from softkv.kinds import ValueKind
 from softkv.maths.compatibility import compatibility_of
+from softkv.progress import Progress
 from softkv.storage import Layout
 
 SHORTEST, LONGEST = 1e-37, 1e32  # lengths that float32 can divide by, at any usual temperature

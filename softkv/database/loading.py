@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from softkv.asking.embedding import Progress
 from softkv.asking.profile import Profile
 from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError, StoreError
+from softkv.progress import Progress
 from softkv.storage import Store
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ Only items whose text is known can be embedded again: bare vectors make it refus
 import warnings
 from dataclasses import replace
 
-from softkv.asking.embedding import Given, Progress
+from softkv.asking.embedding import Given
 from softkv.asking.profile import Profile
 from softkv.database.carrying import LearnedNotCarried
 from softkv.embedders import DEFAULT, Identity, find
 from softkv.errors import EmbedderNeeded, InputError
+from softkv.progress import Progress
 from softkv.storage import Store
 
 BATCH = 4096

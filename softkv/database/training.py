@@ -12,7 +12,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from softkv.learning.temperature import size_of
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.metric import Matrix, Metric
+from softkv.progress import Stages
 from softkv.storage import Store
 from softkv.storage.layout import Rows
 
@@ -39,8 +40,6 @@ FEWEST = 20  # items that anything can be learned from
 PAIRS = MOST * MOST  # scores of a pass, at most
 LARGEST = 1e36  # number in a key: differences of larger ones would leave float32
 LARGEST_RANK = 384  # unless another is asked for
-
-Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def learn(
     rank: int | None,
     planes: bool | None,
     seed: int,
-    told: Told | None,
+    told: Stages | None,
 ) -> Fit:
     """Learn a metric from the items, or from queries whose answers are known, and remember it if it is better."""
     started, snapshot = time.monotonic(), view.snapshot
@@ -164,7 +163,7 @@ def _remember(store: Store, name: str | None) -> bool:
     return True
 
 
-def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed: int, told: Told | None) -> Tuned:
+def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed: int, told: Stages | None) -> Tuned:
     """The temperature, and what else was asked for, at which the items predict each other best."""
     snapshot, found, asked = view.snapshot, list[Curve](), 0
     if view.layout.kind.embedded:

@@ -64,7 +64,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Choices:
     """How queries and keys are compared, as an estimator was told."""
 
     compatibility: Compared
@@ -131,7 +131,7 @@ class InMemory:
     inverse_lengths: Array | None = None  # (n,), where only the directions of keys count
 
     @classmethod
-    def of(cls, items: Items, way: Way) -> "InMemory":
+    def of(cls, items: Items, way: Choices) -> "InMemory":
         """Hold a copy of these items, and find out what is to be learned from them."""
         way.require_possible(items)
         compared = compatibility_of(way.compatibility)
@@ -144,7 +144,7 @@ class InMemory:
         plain = cls(items, way.compatibility, temperature, unit)
         return plain._learning(way) if way.projection else plain
 
-    def _learning(self, way: Way) -> "InMemory":
+    def _learning(self, way: Choices) -> "InMemory":
         """The same by a metric, if that is better."""
         items, directions = self.items, way.compatibility == "cosine"
         rows = drawn(np.arange(len(items.keys)), MOST, way.seed)
@@ -206,7 +206,7 @@ class InMemory:
         return compatibility_of(self.compatibility)
 
 
-def _tuned(items: Items, way: Way) -> float:
+def _tuned(items: Items, way: Choices) -> float:
     """The temperature at which the items, left out, are best predicted by the others, or the one by rule."""
     count, compared = len(items.keys), compatibility_of(way.compatibility)
     usual = typical_temperature(items.keys, np.ones(count, np.bool_), compared)
@@ -235,7 +235,7 @@ class OnDisk:
         self._opened: tuple[int, int] | None = None  # by which process, and which directory
 
     @classmethod
-    def of(cls, items: Items, way: Way, path: str | os.PathLike[str], *, overwrite: bool) -> "OnDisk":
+    def of(cls, items: Items, way: Choices, path: str | os.PathLike[str], *, overwrite: bool) -> "OnDisk":
         """Make a store of these items, and let it learn what is to be learned."""
         way.require_possible(items)
         path = os.path.abspath(os.fspath(path))  # wherever this process goes meanwhile

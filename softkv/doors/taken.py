@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from softkv.database import open as open_store
-from softkv.database.columns import Columns
+from softkv.database.columns import StoreColumns
 from softkv.database.reader import Reader
 from softkv.errors import KindError, NotFinite
 from softkv.kinds import ValueKind
@@ -27,7 +27,7 @@ TOGETHER = 1 << 16  # items that are taken up, or written back, at a time
 
 
 @contextmanager
-def reading(store: Reader | str | os.PathLike[str]) -> Iterator[Columns]:
+def reading(store: Reader | str | os.PathLike[str]) -> Iterator[StoreColumns]:
     """The columns of a store that is open, or of one at a path."""
     if isinstance(store, Reader):
         yield store.columns()
@@ -37,7 +37,7 @@ def reading(store: Reader | str | os.PathLike[str]) -> Iterator[Columns]:
 
 
 def of_columns(
-    columns: Columns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
+    columns: StoreColumns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
 ) -> tuple[Tensor, Tensor]:
     """The keys, as they are or as the store has learned to see them, and the values of all items, on a device."""
     learned = columns.learned if projected else None
@@ -58,7 +58,7 @@ def of_columns(
     return keys, values
 
 
-def names_of(columns: Columns) -> list[str]:
+def names_of(columns: StoreColumns) -> list[str]:
     """What all items are called, in their order."""
     starts = range(0, len(columns), TOGETHER)
     return [one.name for start in starts for one in columns.items(start, start + TOGETHER)]

@@ -17,7 +17,7 @@ Does not know about queries, scores or weights.
 
 from softkv.kinds import ValueKind
 from softkv.storage.batch import Added, Entry
-from softkv.storage.catalog.progress import Progress
+from softkv.storage.catalog.begun import Begun
 from softkv.storage.layout import Layout
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.index_files import IndexFile
@@ -28,12 +28,12 @@ from softkv.storage.store import Store
 
 __all__ = [
     "Added",
+    "Begun",
     "Block",
     "Entry",
     "IndexFile",
     "Item",
     "Layout",
-    "Progress",
     "Rebuild",
     "Repaired",
     "Report",

@@ -14,7 +14,7 @@ import numpy as np
 from softkv.errors import StoreDamaged, StoreExists
 from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.patience import Endless
-from softkv.storage.catalog.roster import Entry, Roster
+from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.layout import Rows
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.checking import Report, Survey, survey
@@ -110,7 +110,7 @@ def _save(found: Survey, roster: Roster, store: Store) -> int:
     return len(rows)
 
 
-def _save_batch(found: Survey, rows: Rows, entries: list[Entry], store: Store) -> None:
+def _save_batch(found: Survey, rows: Rows, entries: list[RosterEntry], store: Store) -> None:
     assert found.standing is not None
     kind = found.standing.layout.kind
     vectors, cells = (arena.rows(min(len(found.good), arena.stored_rows()))[rows] for arena in found.arenas[:2])

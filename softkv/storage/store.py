@@ -13,17 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
+from softkv.progress import Progress
 from softkv.storage.batch import Added, checked, columns_of, entry_of, shown
 from softkv.storage.catalog.batches import Stamp, recorded
+from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
-from softkv.storage.catalog.progress import Progress, progress
 from softkv.storage.disk.place import in_one_place
 from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.committed import Committed, load
-from softkv.storage.protocol.compaction import Told, compact
+from softkv.storage.protocol.compaction import compact
+from softkv.storage.protocol.conflicts import require_known
 from softkv.storage.protocol.opening import Accepting
 from softkv.storage.protocol.publishing import Content, drop_index, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
@@ -33,7 +35,6 @@ from softkv.storage.threads import OwnLock
 
 Path: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
-CONFLICTS = ("error", "replace", "ignore")
 
 
 class Store:
@@ -129,11 +130,11 @@ class Store:
         return self._current().value_scale
 
     @property
-    def unfinished(self) -> Progress | None:
+    def unfinished(self) -> Begun | None:
         """How far the rebuild is that was begun and is not finished; None when there is none."""
         with self._lock:
             self._current()
-            return progress(self._catalog)
+            return begun(self._catalog)
 
     def __len__(self) -> int:
         return len(self._current())
@@ -229,8 +230,7 @@ class Store:
         settings of the store in the same commit, if there is one. A batch with a `stamp` is written once: `recorded`.
         """
         writer = self._require_writer()
-        if on_conflict not in CONFLICTS:
-            raise InputError(f"on_conflict is {on_conflict!r}; use one of {', '.join(CONFLICTS)}")
+        require_known(on_conflict)
         with self._lock:
             done = self.recorded(stamp)
             if done is not None:
@@ -312,7 +312,7 @@ class Store:
         order: Sequence[int] | Rows | None = None,
         *,
         index: Mapping[str, Content] | None = None,
-        progress: Told | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Leave the dead rows behind, in a new generation. Readers are not disturbed.
 

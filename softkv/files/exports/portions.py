@@ -9,6 +9,7 @@ from typing import Any
 
 from softkv.files import notation
 from softkv.kinds import ValueKind
+from softkv.progress import Progress as Progress
 from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
@@ -16,7 +17,6 @@ MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24
 MOST_TEXTS, FIRST_TEXTS = 1_000, 100  # items read at once from a store: how long their texts are is known only then
 
-Progress = Callable[[int, int], None]  # items done, items in all
 Place = Callable[[int], str]  # where the item with this number, from 0, stands in its file
 
 

@@ -21,7 +21,7 @@ from softkv.storage.catalog.secret import secret
 from softkv.storage.catalog.tables import seal
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files
-from softkv.storage.disk.arena import HEADER, Arena, Identity
+from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity
 from softkv.storage.layout import GENERATION_NAME, GRANULE, PIN, WINDOW, Mask, generation_name
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
@@ -161,7 +161,7 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
     found.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
     granule = _granule(report, catalog, standing)
     for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-        _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), granule, tail)
+        _survey_arena(found, catalog, directory, ArenaIdentity(head.store, standing.generation, shape), granule, tail)
     _survey_items(found, catalog, standing)
     if standing.layout.kind.coded:
         _survey_labels(found, catalog)
@@ -182,7 +182,7 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     try:
         granule = _granule(report, catalog, standing)
         for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-            _survey_arena(begun, catalog, directory, Identity(head.store, number, shape), granule, tail)
+            _survey_arena(begun, catalog, directory, ArenaIdentity(head.store, number, shape), granule, tail)
     finally:
         begun.close()
 
@@ -253,7 +253,9 @@ def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head
             report.notes.append(f"index file {name!r}: {error}")
 
 
-def _survey_arena(found: Survey, catalog: Catalog, directory: str, identity: Identity, granule: int, tail: int) -> None:
+def _survey_arena(
+    found: Survey, catalog: Catalog, directory: str, identity: ArenaIdentity, granule: int, tail: int
+) -> None:
     shape, report = identity.shape, found.report
     derived = shape.role == "norms"
     findings = report.notes if derived else report.findings

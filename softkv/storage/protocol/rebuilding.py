@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from softkv.errors import HandleClosed, InputError, KindError, ShapeError, StoreDamaged, Unfinished
 from softkv.storage.batch import checked_settings, checked_vectors
+from softkv.storage.catalog.begun import ways_on
 from softkv.storage.catalog.catalog import Standing
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.catalog.loading import loaded
-from softkv.storage.catalog.progress import ways_on
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks

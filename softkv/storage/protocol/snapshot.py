@@ -19,7 +19,7 @@ from softkv.storage.batch import checked_key, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
-from softkv.storage.catalog.roster import Entry, Roster
+from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
@@ -314,7 +314,7 @@ class Snapshot:
             raise ShapeError(f"rows {numbers.min()} to {numbers.max()} were asked for, but the store has {self.rows}")
         return numbers.astype(np.int64)
 
-    def _find(self, key: str) -> Entry | None:
+    def _find(self, key: str) -> RosterEntry | None:
         self._require_open()
         if isinstance(key, str) and key.startswith("#"):
             number = int(key[1:]) if key[1:].isdecimal() and len(key) < 20 else -1
@@ -330,7 +330,7 @@ class Snapshot:
             raise StoreDamaged(f"{shown(key)} leads to another item, or to none. Run `softkv check`.")
         return found
 
-    def _entry(self, key: str) -> Entry:
+    def _entry(self, key: str) -> RosterEntry:
         found = self._find(key)
         if found is None:
             raise KeyMissing(f"no item has the key {shown(key)}")
@@ -340,7 +340,7 @@ class Snapshot:
         generation = self._opened()
         return generation.keys.take(rows), generation.values.take(rows)
 
-    def _item(self, entry: Entry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
+    def _item(self, entry: RosterEntry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
         text, value_text, payload = entry.content
         value = self._value(values[position], value_text)
         carried = None if payload is None else loaded(payload, f"the payload of the item in row {entry.row}")

@@ -31,10 +31,10 @@ from softkv.errors import (
 from softkv.storage.batch import Added, Batch, checked_settings
 from softkv.storage.catalog import batches
 from softkv.storage.catalog.batches import Stamp
+from softkv.storage.catalog.begun import require_finished
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.labels import LabelCounts, require_counts
 from softkv.storage.catalog.labels import Row as LabelRow
-from softkv.storage.catalog.progress import require_finished
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
