@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--ignore", "on_conflict", flag_value="ignore", help="A key that is there already stays as it is.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Pass over the first so many records of FILE.")
 @click.option("--skip-bad", is_flag=True, help="Report records that cannot be read, and go on.")
+@options.batch
 @options.model
 @options.compatibility
 @options.wait
@@ -60,6 +61,7 @@ def add(
     on_conflict: str | None,
     skip: int,
     skip_bad: bool,
+    batch: str | None,
     model: str | None,
     compatibility: str | None,
     wait: float,
@@ -83,6 +85,7 @@ def add(
                 texts=text,
                 payloads=None if payload is None else options.json_of(payload),
                 on_conflict=conflict,
+                batch=batch,
             )
         output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
         return
@@ -95,7 +98,7 @@ def add(
         payload=None if payload is None else _names(payload),
         vector=_names(vector),
     )
-    adding = Adding(path, source, wishes, conflict, skip=skip, skip_bad=skip_bad)
+    adding = Adding(path, source, wishes, conflict, skip=skip, skip_bad=skip_bad, batch=batch)
     found = records(
         source,
         format=format_,
@@ -112,12 +115,22 @@ class Adding:
     """The items of a file on their way into a store, and what is said of it meanwhile."""
 
     def __init__(
-        self, path: str, source: str, wishes: dict[str, Any], on_conflict: str, *, skip: int, skip_bad: bool
+        self,
+        path: str,
+        source: str,
+        wishes: dict[str, Any],
+        on_conflict: str,
+        *,
+        skip: int,
+        skip_bad: bool,
+        batch: str | None,
     ) -> None:
         from softkv.database.loading import Loading
 
-        self.path, self.source, self.wishes, self.skip = path, source, wishes, skip
-        self.loading = Loading(source, on_conflict, skip=skip, skip_bad=_passed_over if skip_bad else False)
+        self.path, self.source, self.wishes, self.skip, self.batch = path, source, wishes, skip, batch
+        self.loading = Loading(
+            source, on_conflict, skip=skip, skip_bad=_passed_over if skip_bad else False, batch=batch
+        )
         self.kind, self.items = self._there()
 
     def _there(self) -> tuple[str | None, int]:
@@ -139,11 +152,13 @@ class Adding:
             with filling(self.path, self.wishes) as db:
                 loading.run(db, moved)
         except KeyboardInterrupt:
-            output.say(f"interrupted. {loading.stored()} Go on with the same command and --skip {loading.seen}.")
+            more = f" and --skip {loading.seen}" if self.batch is None else ""
+            output.say(f"interrupted. {loading.stored()} Go on with the same command{more}.")
             raise
         except SoftKVError:
             if loading.seen > self.skip:
-                output.say(f"{loading.stored()} Mend what the next line says, and go on with --skip {loading.seen}.")
+                on = f"--skip {loading.seen}" if self.batch is None else "the same command"
+                output.say(f"{loading.stored()} Mend what the next line says, and go on with {on}.")
             raise
         done = loading.done()
         skipped = f", skipped {done.skipped:,}" if done.skipped else ""
@@ -154,7 +169,7 @@ class Adding:
         from softkv.database.intake import look_like_labels
 
         source = "stdin" if self.source == "-" else self.source
-        if self.items and not self.skip and any(one.key is None for one in first):
+        if self.items and not self.skip and self.batch is None and any(one.key is None for one in first):
             output.say(
                 f"hint: the store has {self.items:,} items, and records without keys are added to them; if an earlier "
                 f"run of {source} was stopped, --skip passes over what it stored"

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import DuplicateKey, InputError, KeyTextError, KindError, NotFinite, PayloadError, ShapeError
+from softkv.errors import (
+    DuplicateKey,
+    InputError,
+    KeyMissing,
+    KeyTextError,
+    KindError,
+    NotFinite,
+    PayloadError,
+    ShapeError,
+)
 from softkv.kinds import LONGEST_TEXT, ValueKind
 from softkv.storage.layout import Layout, Matrix, Rows
 
@@ -174,6 +183,13 @@ def refuse_duplicates(keys: list[str], found: Rows) -> None:
         raise DuplicateKey(
             f"{_listed(there)} is there already. Nothing was written; use on_conflict='replace' or 'ignore'.", there
         )
+
+
+def refuse_missing(keys: list[str], found: Rows) -> None:
+    """Name the keys that no item has, before anything is deleted."""
+    missing = [keys[i] for i in np.flatnonzero(found < 0)]
+    if missing:
+        raise KeyMissing(f"no item has the key {shown(missing[0])}; {len(missing)} missing. Nothing was deleted.")
 
 
 def _listed(keys: list[str]) -> str:

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
+from softkv.errors import AccessRefused, HandleClosed, InputError, KeyTextError, ShapeError
 from softkv.progress import Progress
-from softkv.storage.batch import Added, checked, columns_of, entry_of, shown
-from softkv.storage.catalog.batches import Stamp, recorded
+from softkv.storage.batch import Added, checked, columns_of, entry_of, refuse_missing
+from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
 from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
@@ -272,6 +272,10 @@ class Store:
         done = self._recorded(stamp, 5)
         return None if done is None else Added(*done)
 
+    def written(self, name: str) -> Recorded | None:
+        """What is recorded of the batch of this name, in the last seven days."""
+        return found(self._require_writer().catalog.connection, name)
+
     def _recorded(self, stamp: Stamp | None, count: int) -> list[int] | None:
         with self._lock:
             connection = self._require_writer().catalog.connection
@@ -291,11 +295,7 @@ class Store:
                 return done[0]
             named = [name for name in names if not name.startswith("#")]
             rows = view.find_many(named)
-            if (rows < 0).any():
-                missing = [named[i] for i in np.flatnonzero(rows < 0)]
-                raise KeyMissing(
-                    f"no item has the key {shown(missing[0])}; {len(missing)} missing. Nothing was deleted."
-                )
+            refuse_missing(named, rows)
             numbered = [view.find(name) for name in names if name.startswith("#")]
             doomed = np.concatenate([rows, np.array(numbered, np.int64)])
             if len(doomed) or stamp is not None:
