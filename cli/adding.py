@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from softkv.errors import BadRecord, InputError, SoftKVError
+from softkv.kinds import ValueKind
+from softkv.progress import Progress
 
 from . import options, output
 from .wording import in_options
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
 @click.option("--value", "value_columns", metavar="COLUMN,...", help="The column of values, or several for vectors.")
 @click.option("--payload", metavar="COLUMN,...", help="Columns to carry along; for one item, JSON.")
 @click.option("--vector", metavar="COLUMN,...", help="The column or columns of key vectors; for one item, X,Y,...")
-@click.option("--kind", type=click.Choice(["number", "vector", "label", "text"]), help="What values are.")
+@click.option("--kind", type=click.Choice([kind.value for kind in ValueKind]), help="What values are.")
 @click.option("--replace", "on_conflict", flag_value="replace", help="A key that is there already gets the new value.")
 @click.option("--ignore", "on_conflict", flag_value="ignore", help="A key that is there already stays as it is.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Pass over the first so many records of FILE.")
 @click.option("--skip-bad", is_flag=True, help="Report records that cannot be read, and go on.")
+@options.batch
 @options.model
 @options.compatibility
 @options.wait
@@ -58,6 +61,7 @@ def add(
     on_conflict: str | None,
     skip: int,
     skip_bad: bool,
+    batch: str | None,
     model: str | None,
     compatibility: str | None,
     wait: float,
@@ -81,6 +85,7 @@ def add(
                 texts=text,
                 payloads=None if payload is None else options.json_of(payload),
                 on_conflict=conflict,
+                batch=batch,
             )
         output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
         return
@@ -93,7 +98,7 @@ def add(
         payload=None if payload is None else _names(payload),
         vector=_names(vector),
     )
-    adding = Adding(path, source, wishes, conflict, skip=skip, skip_bad=skip_bad)
+    adding = Adding(path, source, wishes, conflict, skip=skip, skip_bad=skip_bad, batch=batch)
     found = records(
         source,
         format=format_,
@@ -110,12 +115,22 @@ class Adding:
     """The items of a file on their way into a store, and what is said of it meanwhile."""
 
     def __init__(
-        self, path: str, source: str, wishes: dict[str, Any], on_conflict: str, *, skip: int, skip_bad: bool
+        self,
+        path: str,
+        source: str,
+        wishes: dict[str, Any],
+        on_conflict: str,
+        *,
+        skip: int,
+        skip_bad: bool,
+        batch: str | None,
     ) -> None:
         from softkv.database.loading import Loading
 
-        self.path, self.source, self.wishes, self.skip = path, source, wishes, skip
-        self.loading = Loading(source, on_conflict, skip=skip, skip_bad=_passed_over if skip_bad else False)
+        self.path, self.source, self.wishes, self.skip, self.batch = path, source, wishes, skip, batch
+        self.loading = Loading(
+            source, on_conflict, skip=skip, skip_bad=_passed_over if skip_bad else False, batch=batch
+        )
         self.kind, self.items = self._there()
 
     def _there(self) -> tuple[str | None, int]:
@@ -129,7 +144,7 @@ class Adding:
         except StoreNotFound:
             return None, 0
 
-    def run(self, found: "Iterator[Record]", hinted: list[str], moved: output.Progress | None) -> None:
+    def run(self, found: "Iterator[Record]", hinted: list[str], moved: Progress | None) -> None:
         """Add all records; what was added stays whatever happens."""
         loading = self.loading
         try:
@@ -137,11 +152,13 @@ class Adding:
             with filling(self.path, self.wishes) as db:
                 loading.run(db, moved)
         except KeyboardInterrupt:
-            output.say(f"interrupted. {loading.stored()} Go on with the same command and --skip {loading.seen}.")
+            more = f" and --skip {loading.seen}" if self.batch is None else ""
+            output.say(f"interrupted. {loading.stored()} Go on with the same command{more}.")
             raise
         except SoftKVError:
             if loading.seen > self.skip:
-                output.say(f"{loading.stored()} Mend what the next line says, and go on with --skip {loading.seen}.")
+                on = f"--skip {loading.seen}" if self.batch is None else "the same command"
+                output.say(f"{loading.stored()} Mend what the next line says, and go on with {on}.")
             raise
         done = loading.done()
         skipped = f", skipped {done.skipped:,}" if done.skipped else ""
@@ -152,7 +169,7 @@ class Adding:
         from softkv.database.intake import look_like_labels
 
         source = "stdin" if self.source == "-" else self.source
-        if self.items and not self.skip and any(one.key is None for one in first):
+        if self.items and not self.skip and self.batch is None and any(one.key is None for one in first):
             output.say(
                 f"hint: the store has {self.items:,} items, and records without keys are added to them; if an earlier "
                 f"run of {source} was stopped, --skip passes over what it stored"
@@ -201,16 +218,17 @@ def _names(given: str | None) -> tuple[str, ...]:
 
 def _value(given: str, kind: str | None) -> Any:
     """A value on the command line: a number if it can be one, unless it is to be something else."""
-    if kind == "vector":
+    known = None if kind is None else ValueKind(kind)
+    if known and known.axes > 1:
         return options.numbers_of(given)
-    if kind in ("text", "label"):
+    if known and known.worded:
         return given
     for number in (int, float):  # an integer stays one, so that one too large to be kept is refused and not rounded
         try:
             return number(given)
         except ValueError:
             continue
-    if kind == "number":
+    if known:
         raise InputError(f"expected a number as the value, as this store holds, got {given!r}.")
     return given
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from softkv.kinds import ValueKind
+
 from . import options, output
 from .wording import in_options
 
@@ -30,8 +32,9 @@ def get(keys: tuple[str, ...], path: str, form: str | None) -> None:
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @options.database
 @options.where
+@options.batch
 @options.wait
-def delete(keys: tuple[str, ...], path: str, where: Any, wait: float) -> None:
+def delete(keys: tuple[str, ...], path: str, where: Any, batch: str | None, wait: float) -> None:
     """Delete the items with these keys, or those that --where matches, all of them or none.
 
     `-` reads keys from stdin.
@@ -40,7 +43,7 @@ def delete(keys: tuple[str, ...], path: str, where: Any, wait: float) -> None:
 
     named = _named(keys, where)
     with softkv.open(path, "w", wait=wait) as db:
-        count = db.delete(named, where=where)
+        count = db.delete(named, where=where, batch=batch)
     output.say(f"deleted {count:,}")
 
 
@@ -49,20 +52,21 @@ def delete(keys: tuple[str, ...], path: str, where: Any, wait: float) -> None:
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @options.database
 @options.where
+@options.batch
 @options.wait
-def set_(value: str, keys: tuple[str, ...], path: str, where: Any, wait: float) -> None:
+def set_(value: str, keys: tuple[str, ...], path: str, where: Any, batch: str | None, wait: float) -> None:
     """Give the items with these keys, or those that --where matches, another value, all of them or none."""
     import softkv
 
     named = _named(keys, where)
     with softkv.open(path, "w", wait=wait) as db:
         given: Any = value
-        if db.value_kind in ("number", "vector"):
+        kind = None if db.value_kind is None else ValueKind(db.value_kind)
+        if kind and not kind.worded:
             numbers = options.numbers_of(value)
-            given = numbers[0] if db.value_kind == "number" and len(numbers) == 1 else numbers
-        found = (
-            db.set_values(where=where, values=given) if named is None else db.set_values(named, [given] * len(named))
-        )
+            given = numbers[0] if kind.narrow and len(numbers) == 1 else numbers
+        values = given if named is None else [given] * len(named)
+        found = db.set_values(named, values, where=where, batch=batch)
     output.say(f"changed {found.count:,}")
 
 

@@ -94,6 +94,11 @@ def seconds_of(given: str) -> float:
     return seconds
 
 
+batch = click.option(
+    "--batch",
+    metavar="NAME",
+    help="A name for this call: sent again under it within seven days, it is carried out once.",
+)
 wait = click.option(
     "--wait",
     type=seconds_of,

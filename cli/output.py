@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import click
 
 from softkv.errors import BadRecord
 from softkv.portrait import BAR, as_json, bar, harmless, short
+from softkv.progress import Progress, Stages
 
 from .wording import in_options
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 INDENT = 12  # of what goes on below, where lines are wrapped
-Progress = Callable[[int, int], None]
-Stages = Callable[[str, int, int], None]
 
 
 def resolved(form: str | None) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from softkv.errors import MissingExtra
+from softkv.kinds import ValueKind
 
 if TYPE_CHECKING:
     from softkv.database.evaluating import Evaluation, Way
@@ -58,7 +59,7 @@ def draw(found: "Evaluation", path: str) -> None:
 
 def _reliability(axes: Any, found: "Evaluation") -> None:
     """How often answers are right that are so confident; for numbers, how many are within intervals of each width."""
-    labels = found.kind == "label"
+    labels = ValueKind(found.kind).coded
     axes.plot([0, 1], [0, 1], label="_ideal", **DIAGONAL)
     for way in found.ways:
         _line(axes, way, way.reliability)

@@ -16,6 +16,7 @@ import numpy as np
 
 from softkv import portrait
 from softkv.errors import ShapeError
+from softkv.kinds import ValueKind
 from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
@@ -40,7 +41,7 @@ class Describing(Protocol):
         """Where the items in these rows are in the order of all items."""
 
 
-class Told(NamedTuple):
+class Kept(NamedTuple):
     """What was said of some rows, to be said again without the store."""
 
     found: dict[int, Described]
@@ -128,7 +129,7 @@ class Answer:
     @property
     def texts(self) -> tuple[RankedText, ...] | None:
         """The texts of the contributors, equal ones joined, the heaviest first; None when the values are not texts."""
-        if self.kind != "text":
+        if self.kind is None or not ValueKind(self.kind).embedded:
             return None
         weights: dict[str, float] = {}
         for one in self.contributors:
@@ -322,7 +323,7 @@ class Answers:
         if source is not None:
             rows = sorted({row for row in self.rows.reshape(-1).tolist() if row >= 0})
             placed = [] if self._unnamed.any() else source.places(np.array(rows, np.int64)).tolist()
-            source = Told(dict(zip(rows, source.describe(rows), strict=True)), dict(zip(rows, placed, strict=False)))
+            source = Kept(dict(zip(rows, source.describe(rows), strict=True)), dict(zip(rows, placed, strict=False)))
         kept = [getattr(self, one.name) for one in fields(self) if one.name != "source"]
         return type(self), (*kept, source)
 

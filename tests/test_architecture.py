@@ -13,19 +13,22 @@ PACKAGE = ROOT / "softkv"
 # room -> the rooms it may import, as in the design; a room is a folder or a file of softkv/.
 ALLOWED = {
     "errors": set(),
+    "kinds": set(),
     "logs": set(),
-    "maths": {"errors"},
-    "storage": {"logs", "errors"},
-    "files": {"storage", "errors"},
-    "index": {"maths", "errors"},
-    "embedders": {"maths", "errors"},
-    "learning": {"maths", "errors"},
+    "progress": set(),
+    "maths": {"progress", "errors"},
+    "storage": {"logs", "kinds", "progress", "errors"},
+    "files": {"storage", "kinds", "progress", "errors"},
+    "index": {"maths", "progress", "errors"},
+    "embedders": {"maths", "progress", "errors"},
+    "learning": {"maths", "progress", "errors"},
     "portrait": {"errors"},
-    "answer": {"portrait", "maths", "errors"},
+    "answer": {"portrait", "maths", "kinds", "errors"},
     "plain": {"answer", "maths", "errors"},
-    "asking": {"logs", "answer", "storage", "index", "embedders", "learning", "maths", "errors"},
+    "asking": {"logs", "answer", "storage", "index", "embedders", "learning", "maths", "kinds", "progress", "errors"},
     "database": {
         "logs",
+        "kinds",
         "asking",
         "answer",
         "files",
@@ -34,9 +37,10 @@ ALLOWED = {
         "embedders",
         "learning",
         "maths",
+        "progress",
         "errors",
     },
-    "doors": {"database", "asking", "plain", "answer", "learning", "maths", "errors"},
+    "doors": {"database", "asking", "plain", "answer", "learning", "maths", "kinds", "errors"},
 }
 # the rooms of the storage, each with those before it that it may import; its other files lie under or over all of them.
 STORAGE = {"disk": set(), "filters": set(), "catalog": {"disk", "filters"}, "protocol": {"disk", "filters", "catalog"}}
@@ -169,6 +173,59 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
     assert circle_in(imports_of("house", tmp_path)) == []
     (tmp_path / "room" / "lock.py").write_text("from ..door import opened\n")
     assert circle_in(imports_of("house", tmp_path)) == ["house.door", "house.room.key", "house.room.lock"]
+
+
+KIND_NAMES = {"number", "vector", "label", "text"}
+
+
+def tells_kinds_apart(source: str) -> bool:
+    """Whether a source names a member of the kinds of values, or compares a kind with the name of one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] == "ValueKind":
+            if node.attr.isupper():
+                return True
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            texts = {one.value for side in sides for one in getattr(side, "elts", [side]) if hasattr(one, "value")}
+            if KIND_NAMES & {text for text in texts if isinstance(text, str)} and "kind" in ast.unparse(node):
+                return True
+    return False
+
+
+def test_a_kind_is_asked_for_what_is_so_of_it_not_which_it_is() -> None:
+    """Only storage/batch.py tells kinds apart, which finds out the kind of the first values; kinds.py states them."""
+    sources = [*SOURCES, *(ROOT / "cli").rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in sources if tells_kinds_apart(path.read_text(encoding="utf-8"))}
+    assert found == {"softkv/storage/batch.py"}
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("values if kind is ValueKind.LABEL else codes", True),
+        ("storage.ValueKind.TEXT", True),
+        ('wide = db.value_kind in ("number", "vector")', True),
+        ("if 'label' == found.kind: pass", True),
+        ("kind.coded and ValueKind(name).narrow and ValueKind.of_first(worded=True)", False),
+        ("kind == _constant('text') or kind.axes > 1", False),
+    ],
+)
+def test_telling_kinds_apart_is_seen(source: str, told: bool) -> None:
+    """In whatever form it is written."""
+    assert tells_kinds_apart(source) == told
+
+
+def test_no_name_stands_for_two_classes() -> None:
+    """But for what only the readers of files call so."""
+    found: dict[str, list[str]] = {}
+    for path in [*SOURCES, *(ROOT / "cli").rglob("*.py")]:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    assert {name: len([one for one in places if "softkv/files/" not in one]) for name, places in twice.items()} == (
+        dict.fromkeys(twice, 1)
+    ), twice
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from softkv.errors import NotAStore, StoreDamaged
-from softkv.storage.disk.arena import HEADER, Arena, Identity, VerifiedRows, extend_windows, flat
+from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity, VerifiedRows, extend_windows, flat
 from softkv.storage.layout import WINDOW, RowShape
 from tests.stores import flip, vectors
 
 WIDTH = 1 << 16  # four rows to a window
 SHAPE = RowShape("keys", "keys.f32", "<f4", WIDTH)
-IDENTITY = Identity("store", 1, SHAPE)
+IDENTITY = ArenaIdentity("store", 1, SHAPE)
 
 
 class Shelf:
@@ -22,7 +22,7 @@ class Shelf:
 
     def __init__(self, path: Path, rows: np.ndarray, width: int = WIDTH) -> None:
         shape = RowShape("keys", "keys.f32", "<f4", width)
-        self.arena, self.cells, self.asked = Arena.create(str(path), Identity("store", 1, shape), WINDOW), rows, []
+        self.arena, self.cells, self.asked = Arena.create(str(path), ArenaIdentity("store", 1, shape), WINDOW), rows, []
         self.arena.write(0, rows)
         self.verified = VerifiedRows(self.arena, self.expected)
         self.grow(len(rows))
@@ -130,14 +130,14 @@ def test_a_header_that_was_cut_off_is_refused(tmp_path: Path, length: int) -> No
 @pytest.mark.parametrize(
     "other",
     [
-        Identity("another", 1, SHAPE),
-        Identity("store", 2, SHAPE),
-        Identity("store", 1, RowShape("values", "keys.f32", "<f4", WIDTH)),
-        Identity("store", 1, RowShape("keys", "keys.f32", "<f8", WIDTH)),
-        Identity("store", 1, RowShape("keys", "keys.f32", "<f4", WIDTH + 1)),
+        ArenaIdentity("another", 1, SHAPE),
+        ArenaIdentity("store", 2, SHAPE),
+        ArenaIdentity("store", 1, RowShape("values", "keys.f32", "<f4", WIDTH)),
+        ArenaIdentity("store", 1, RowShape("keys", "keys.f32", "<f8", WIDTH)),
+        ArenaIdentity("store", 1, RowShape("keys", "keys.f32", "<f4", WIDTH + 1)),
     ],
 )
-def test_the_arena_of_somebody_else_is_refused(tmp_path: Path, other: Identity) -> None:
+def test_the_arena_of_somebody_else_is_refused(tmp_path: Path, other: ArenaIdentity) -> None:
     """Another store, generation, role, type or width; the message says what the header says."""
     Arena.create(str(tmp_path / "keys.f32"), other, WINDOW).close()
     with pytest.raises(StoreDamaged, match=r"the header says .* but the catalog expects"):

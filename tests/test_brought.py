@@ -10,8 +10,8 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from softkv.embedders import Embedder, find
 from softkv.embedders.brought import FunctionEmbedder, name_of
-from softkv.embedders.embedder import Progress
 from softkv.errors import EmbedderError, KindError, NotFinite, ShapeError, UnknownText
+from softkv.progress import Progress
 
 
 def letters(texts: Sequence[str]) -> list[list[int]]:

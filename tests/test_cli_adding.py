@@ -341,3 +341,65 @@ def test_mistakes_make_no_store(tmp_path: Path, arguments: list[str], code: int,
     assert said in done.err
     assert len(done.err.splitlines()) <= 5
     assert not (tmp_path / "s").exists()
+
+
+def test_a_file_with_a_name_goes_on_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No --skip is needed, records without keys are not warned of, and what is complete says what it added."""
+    monkeypatch.setattr(loading, "BATCH", 10)
+    lines = [f"{number},1,{number}" for number in range(35)]
+    (tmp_path / "a.csv").write_text("\n".join(["x,y,value", *lines[:25], "25,1,oops", *lines[26:]]))
+    arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "x,y", "--kind", "number", "--batch", "monday"]
+    arguments += ["--db", tmp_path / "s"]
+    broken = ran(*arguments)
+    assert (broken.code, "--skip" in broken.err) == (1, False)
+    assert (
+        "The first 20 records are stored. Mend what the next line says, and go on with the same command." in broken.err
+    )
+    (tmp_path / "a.csv").write_text("\n".join(["x,y,value", *lines]))
+    for _ in range(2):
+        assert ran(*arguments) == (0, "", "added 35\n")
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert next(iter(db.columns().blocks(100)))[1].tolist() == list(range(35))
+
+
+def test_ctrl_c_under_a_name_goes_on_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it comes while the last batch is written."""
+    (tmp_path / "a.csv").write_text("key,value\n" + "".join(f"item {number},{number}\n" for number in range(15)))
+    added = loading._added
+
+    def then_ctrl_c(*given: Any) -> Any:
+        found = added(*given)
+        if given[1][0].key == "item 10":
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(loading, "BATCH", 10)
+    arguments = ["add", "-i", tmp_path / "a.csv", "--batch", "monday", "--db", tmp_path / "s"]
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "_added", then_ctrl_c)
+        done = ran(*arguments)
+    assert done.code == 130
+    assert "interrupted. The first 15 records are stored. Go on with the same command.\n" in done.err
+    assert ran(*arguments) == (0, "", "added 15\n")
+
+
+def test_calls_with_a_name_are_carried_out_once(tmp_path: Path) -> None:
+    """Adding one item, giving values and deleting; with other content they are refused."""
+    path = ["--db", tmp_path / "s"]
+    vector = ["--vector", "1,0"]
+    for _ in range(2):
+        assert ran("add", "a key", "1", *vector, "--batch", "one", *path) == (0, "", "added 1\n")
+    refused = ran("add", "a key", "2", *vector, "--batch", "one", *path)
+    assert (refused.code, "batch 'one' was written before" in refused.err) == (1, True)
+    for _ in range(2):
+        assert ran("set", "5", "a key", "--batch", "two", *path) == (0, "", "changed 1\n")
+    assert ran("set", "7", "a key", *path).code == 0
+    assert ran("set", "5", "a key", "--batch", "two", *path) == (0, "", "changed 1\n")
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert db["a key"] == 7
+    for _ in range(2):
+        assert ran("delete", "a key", "--batch", "three", *path) == (0, "", "deleted 1\n")
+    assert ran("add", "a key", "1", *vector, *path).code == 0
+    assert ran("delete", "a key", "--batch", "three", *path) == (0, "", "deleted 1\n")
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert db["a key"] == 1

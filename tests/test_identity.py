@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from softkv.embedders import Embedder, Identity, find
-from softkv.embedders.embedder import Progress
 from softkv.errors import EmbedderMismatch, StoreDamaged
+from softkv.progress import Progress
 
 from .test_brought import Halves, letters
 

@@ -65,7 +65,7 @@ def through_pipe(content: bytes, pieces: int = 1 << 16) -> Iterator[str]:
 
 def test_the_limits_are_those_of_the_store() -> None:
     """What the store would refuse is refused here, where the line is known."""
-    names = ["LONGEST_KEY", "LONGEST_LABEL", "LONGEST_TEXT", "LONGEST_PAYLOAD", "DEEPEST_PAYLOAD"]
+    names = ["LONGEST_KEY", "LONGEST_TEXT", "LONGEST_PAYLOAD", "DEEPEST_PAYLOAD"]
     for name in [*names, "EXACT_INTEGER", "LARGEST_NUMBER"]:
         assert getattr(limits, name) == getattr(stored, name)
     assert float(np.float32(limits.LARGEST_CELL)) == limits.LARGEST_CELL == float(np.finfo(np.float32).max)

@@ -25,7 +25,7 @@ from softkv.errors import (
     Unfinished,
     WriterFenced,
 )
-from softkv.storage import Item, Progress, Rebuild, Store, check, repair
+from softkv.storage import Begun, Item, Rebuild, Store, check, repair
 from softkv.storage.disk import files
 from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import ValueKind
@@ -216,7 +216,7 @@ def test_a_rebuild_that_was_left_is_resumed_where_it_was(tmp_path: Path, kind: s
             assert (contents(store), store.settings) == (before, settings)
         with Store.open(path) as reader:
             width = VALUE_WIDTH if text else None
-            assert reader.unfinished == Progress(len(asked), len(names), WIDTH, width, SETTINGS)
+            assert reader.unfinished == Begun(len(asked), len(names), WIDTH, width, SETTINGS)
             assert contents(reader) == before
             report = reader.check()
             assert report.ok
@@ -391,7 +391,7 @@ def test_wrong_vectors_of_text_values_are_refused(
         with pytest.raises(error, match=words):
             rebuild.write(fresh(items, WIDTH), values)
         assert bytes_of(tmp_path / "s" / NEW) == before
-        assert store.unfinished == Progress(0, 54, WIDTH, VALUE_WIDTH, SETTINGS)
+        assert store.unfinished == Begun(0, 54, WIDTH, VALUE_WIDTH, SETTINGS)
         complete(store)
         assert store.check().ok
 
@@ -429,7 +429,7 @@ def test_vectors_belong_to_the_items_that_were_given_last(tmp_path: Path) -> Non
             rebuild.write(fresh(items, WIDTH))
         with pytest.raises(InputError, match="item 0 is written already"):
             other.write(np.zeros((2, WIDTH)))
-        assert store.unfinished == Progress(2, 54, WIDTH, None, SETTINGS)
+        assert store.unfinished == Begun(2, 54, WIDTH, None, SETTINGS)
         expected = renewed(store)
         complete(store)
         assert contents(store) == expected
@@ -508,7 +508,7 @@ def test_a_generation_that_a_reader_keeps_is_not_taken_for_the_unfinished_one(tm
     with Store.open(path, "w") as store:
         assert generations(path) == [NEW, "generation-000003"]
         assert contents(store) == second
-        assert store.unfinished == Progress(BATCH, len(second), WIDTH, None, {"third": 3})
+        assert store.unfinished == Begun(BATCH, len(second), WIDTH, None, {"third": 3})
         assert store.check().ok
 
 
@@ -611,7 +611,7 @@ def test_a_failed_sync_in_the_middle_poisons_the_handle(
     assert len(synced) == fine + 1
     monkeypatch.undo()
     with Store.open(tmp_path / "s", "w") as store:
-        assert store.unfinished == Progress(BATCH, 54, WIDTH, None, SETTINGS)
+        assert store.unfinished == Begun(BATCH, 54, WIDTH, None, SETTINGS)
         assert store.check().ok
         complete(store)
         assert contents(store) == expected
@@ -683,7 +683,7 @@ def test_damaged_values_are_not_carried_into_a_rebuild(tmp_path: Path) -> None:
         flip(path / GENERATION / "values.number", HEADER + 20)
         with pytest.raises(StoreDamaged, match=r"values\.number: bytes 4096 to 4120 do not match"):
             rebuild.write(fresh(items, WIDTH))
-        assert store.unfinished == Progress(0, 3, WIDTH, None, SETTINGS)
+        assert store.unfinished == Begun(0, 3, WIDTH, None, SETTINGS)
         flip(path / GENERATION / "values.number", HEADER + 20)
         rebuild.write(fresh(items, WIDTH))
         rebuild.finish()

@@ -12,10 +12,10 @@ from typing import Any
 
 from softkv.embedders import DEFAULT, Embedder, Identity, find
 from softkv.errors import EmbedderNeeded
+from softkv.progress import Progress
 from softkv.storage.layout import Matrix
 
 Given = str | Callable[[Sequence[str]], Any] | Embedder | None
-Progress = Callable[[int, int], None]
 
 
 class Embedding:

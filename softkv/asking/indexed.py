@@ -25,7 +25,7 @@ from softkv.logs import log_of
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
-from softkv.storage import IndexFile, Snapshot, ValueKind
+from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
 NAME = "lists"  # of the index file
@@ -83,7 +83,7 @@ class Indexes:
         live, given, keys = snapshot.live[rows], snapshot.values(rows), form_keys(index.form, snapshot, rows)
         values = as_vectors(given, snapshot, labels)
         # Lists cannot count labels that are newer than they are.
-        suited = live & (given < labels) if snapshot.layout.kind is ValueKind.LABEL else live
+        suited = live & (given < labels) if snapshot.layout.kind.coded else live
         owners = joining(index, keys, values, suited)
         self._strange = bool(np.count_nonzero(owners >= 0) < ALIKE * np.count_nonzero(live))
         if not self._strange:
@@ -122,7 +122,7 @@ class Indexes:
                 file.read(), rows=file.rows, key_width=layout.key_width, metric=partial(_metric, snapshot)
             )
             width = index.lists.values.shape[1]
-            if layout.kind is not ValueKind.LABEL and width != layout.value_width:
+            if not layout.kind.coded and width != layout.value_width:
                 raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
         except (IndexDamaged, FormatTooNew) as error:
             LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
@@ -206,12 +206,10 @@ def formed(form: Form, keys: Matrix) -> Array:
 def as_vectors(values: npt.NDArray[Any], snapshot: Snapshot, labels: int) -> Array:
     """Values as lists sum them up: numbers in a column, labels as rows that are 1 at their code and 0 elsewhere."""
     assert snapshot.layout is not None
-    if snapshot.layout.kind is ValueKind.NUMBER:
-        return values[:, None]
-    if snapshot.layout.kind is ValueKind.LABEL:
+    if snapshot.layout.kind.coded:
         codes: Array = (values[:, None] == np.arange(labels)).astype(np.float32)
         return codes
-    return values
+    return values[:, None] if snapshot.layout.kind.narrow else values
 
 
 def with_labels(index: ListIndex, labels: int) -> ListIndex:

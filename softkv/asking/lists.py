@@ -21,13 +21,12 @@ from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import LEVELS
-from softkv.index.search import Arena, Asked, Estimate, assured, best, calibrated, together
-from softkv.maths.blending import Labels, Numbers, Values, Vectors, blend_of_rows
+from softkv.index.search import Asked, Estimate, Readable, assured, best, calibrated, together
+from softkv.maths.blending import Numbers, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
-from softkv.storage import ValueKind
 from softkv.storage.layout import Matrix
 
 LOGITS = 1 << 25  # held at once
@@ -66,7 +65,7 @@ class _Asking:
     def __init__(self, view: View, index: ListIndex, question: Question) -> None:
         self.view, self.index, self.question = view, index, question
         self.block = view.snapshot.runs(np.empty(0, np.int64), np.empty(0, np.int64))
-        self.values = self._values(self.block.values)
+        self.values = self.view.blended(self.block.values)
         inputs = checked(
             question.queries,
             self.block.vectors,
@@ -136,9 +135,9 @@ class _Asking:
             partial(self._score_some, some),
         )
         snapshot = self.view.snapshot
-        arena = Arena(
+        arena = Readable(
             self.values,
-            lambda rows: self._values(snapshot.values(rows)),
+            lambda rows: self.view.blended(snapshot.values(rows)),
             self._verify,
             None if len(snapshot) == snapshot.rows else snapshot.live,
             snapshot.rows,
@@ -149,7 +148,7 @@ class _Asking:
         finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
         return replace(found, sure=found.sure & finite & np.isfinite(found.error))
 
-    def _found(self, arena: Arena, asked: Asked, some: Rows) -> Estimate:
+    def _found(self, arena: Readable, asked: Asked, some: Rows) -> Estimate:
         tolerance = self.question.tolerance
         if self.question.guarantee:
             return assured(self.index, arena, asked, tolerance, show=self.show)
@@ -210,12 +209,6 @@ class _Asking:
     def _log_mass_error(self, found: Estimate, question: Question) -> npt.NDArray[np.float64]:
         error: npt.NDArray[np.float64] = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
         return error + moved_logits(self.view, found.blend.log_mass, question) if question.guarantee else error
-
-    def _values(self, values: npt.NDArray[Any]) -> Values:
-        kind = self.view.layout.kind
-        if kind is ValueKind.LABEL:
-            return Labels(values, len(self.view.labels or ()))
-        return Numbers(values[:, None]) if kind is ValueKind.NUMBER else Vectors(values)
 
     def _verify(self, runs: Sequence[Run]) -> None:
         """Compare what is about to be read with its checksums, on first touch."""

@@ -17,7 +17,6 @@ from softkv.asking.question import Compared, Question
 from softkv.asking.view import View
 from softkv.learning import slopes
 from softkv.maths.compatibility import compatibility_of
-from softkv.storage import ValueKind
 from softkv.storage.layout import Matrix
 
 FAINT = 2.0**-20  # a spread around a plane is known to this share of that around the mean
@@ -25,7 +24,7 @@ FAINT = 2.0**-20  # a spread around a plane is known to this share of that aroun
 
 def reads_planes(view: View, question: Question) -> bool:
     """Whether this question is answered by planes."""
-    if not question.by_learned or question.k is not None or view.layout.kind is not ValueKind.NUMBER:
+    if not question.by_learned or question.k is not None or not view.layout.kind.scalar:
         return False
     return view.learned is not None and view.learned.ridge is not None
 

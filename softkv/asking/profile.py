@@ -14,8 +14,8 @@ import numpy as np
 
 from softkv.embedders import Identity
 from softkv.errors import InputError, KindError, NotExpressible, StoreDamaged, TemperatureError
+from softkv.kinds import ValueKind
 from softkv.maths.compatibility import COMPATIBILITIES
-from softkv.storage import ValueKind
 
 GROWN = 4  # a temperature by rule is found again when there are this many times as many items, or as few
 REAL = (int, float, np.integer, np.floating)

@@ -26,7 +26,6 @@ from softkv.maths.compatibility import Compatibility, compatibility_of, linear
 from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found
 from softkv.maths.metric import Metric
-from softkv.storage import ValueKind
 
 UNIT = 2.0**-24  # the rounding of one operation in float32
 DOUBLE = 2.0**-53  # that of one in float64
@@ -162,11 +161,11 @@ def _projecting(heads: Heads, means: Any) -> Floats:
 
 def _reach(view: View, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Reach:
     """How far values lie from a middle."""
-    if view.layout.kind is ValueKind.LABEL:
+    if view.layout.kind.coded:
         return Reach(np.zeros(1), 1.0)
     if gathered:
         return Reach.of(values)
-    if view.layout.kind is ValueKind.NUMBER and question.heads is None:
+    if view.layout.kind.scalar and question.heads is None:
         return Reach(np.zeros(1), math.sqrt(view.snapshot.rows) * (view.snapshot.value_scale + ROOT))
     return view.reach
 
@@ -176,7 +175,7 @@ def _spread(view: View, found: Found, reach: Reach, heads: Heads | None) -> Any:
     if heads is not None:
         return reach.radius
     value = np.asarray(found.value, np.float64)
-    if view.layout.kind is ValueKind.LABEL:
+    if view.layout.kind.coded:
         return np.sqrt(np.maximum(1.0 - (value**2).sum(-1), 0.0))
     if found.spread is not None:
         return _spread_of_numbers(found) + DOUBLE * view.snapshot.rows * np.abs(value[..., 0])
@@ -222,7 +221,7 @@ def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
         return DOUBLE * ((16.0 + rows / 16.0) * value + rows / 8.0 * SEEN * spread)
     longest = reach.radius + float(np.linalg.norm(reach.middle))
     # Terms that are nearly equal are rounded the same way, some lanes at a time.
-    terms = 0.0 if view.layout.kind is ValueKind.LABEL else min(rows, RUN) / 8.0
+    terms = 0.0 if view.layout.kind.coded else min(rows, RUN) / 8.0
     tiny = LEAST * rows * math.sqrt(len(reach.middle))
     return UNIT * (4.0 * value + (4.0 + terms) * gain * longest) + gain * tiny
 

@@ -20,7 +20,6 @@ from softkv.asking.view import View
 from softkv.index.calibration import BEST, Calibration
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
-from softkv.storage import ValueKind
 
 GATHER, SCAN, CALIBRATED, BOUND, PROPOSED = "gather", "scan", "calibrated", "bound", "proposed"
 GATHERED = 4  # rows are gathered when there are at most one in so many
@@ -79,7 +78,7 @@ def _against_lists(view: View, question: Question) -> str | None:
     """Why the lists of the index cannot be asked; they answer plain lookups over all items, and heads of such."""
     if question.k is not None and (question.guarantee or question.heads is not None):
         return f"the k best {'with a guarantee' if question.guarantee else 'of heads'} are found among all items"
-    if question.heads is not None and view.layout.kind is ValueKind.LABEL:
+    if question.heads is not None and view.layout.kind.coded:
         return "heads do not project labels"
     form = "dot" if question.heads is not None else form_of(question.compatibility)
     if form is None:

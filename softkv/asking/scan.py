@@ -21,10 +21,10 @@ from softkv.asking.rounding import moved_logits, rounding
 from softkv.asking.route import FEW, GATHER, PROPOSED, SCAN, gathers, is_cheap
 from softkv.asking.view import View
 from softkv.errors import AllMasked, EmptyStore, KindError, ShapeError
-from softkv.maths.blending import Labels, Numbers, Values, Vectors
+from softkv.maths.blending import Numbers
 from softkv.maths.compatibility import compatibility_of
 from softkv.maths.lookup import lookup
-from softkv.storage import Snapshot, ValueKind
+from softkv.storage import Snapshot
 from softkv.storage.layout import Mask, Matrix, Rows
 
 
@@ -119,7 +119,7 @@ def _over_rows(view: View, given: Any) -> Mask:
 
 def _answered(view: View, question: Question, candidates: Candidates) -> Answers:
     kind, names = view.layout.kind, view.labels
-    held = _values(view, question, candidates)
+    held = view.blended(candidates.values, projected=question.heads is not None, whole=candidates.rows is None)
     compared = _with_lengths(view, question, candidates.rows)
     found = lookup(
         question.queries,
@@ -162,12 +162,3 @@ def _with_lengths(view: View, question: Question, rows: Rows | None) -> Compared
     if with_lengths is None:
         return compared
     return with_lengths(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
-
-
-def _values(view: View, question: Question, candidates: Candidates) -> Values:
-    kind, values = view.layout.kind, candidates.values
-    if kind is ValueKind.LABEL:
-        return Labels(values, len(view.labels or ()))
-    if kind is ValueKind.NUMBER:
-        return Numbers(values[:, None]) if question.heads is None else Vectors(values[:, None])
-    return Vectors(values, None if candidates.rows is not None else (view.reach.middle, view.reach.radius))

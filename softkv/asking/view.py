@@ -22,10 +22,12 @@ from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
+from softkv.kinds import ValueKind
 from softkv.learning.temperature import typical_temperature
 from softkv.learning.tuning import lowest_log_mass
+from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import COMPATIBILITIES, Compatibility
-from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Rows
 
 TOGETHER = 4096  # values that are looked at together
@@ -53,7 +55,16 @@ class View:
     @cached_property
     def labels(self) -> tuple[str, ...] | None:
         """The labels in the order of their codes, or None when values are not labels."""
-        return tuple(self.snapshot.labels()) if self.layout.kind is ValueKind.LABEL else None
+        return tuple(self.snapshot.labels()) if self.layout.kind.coded else None
+
+    def blended(self, values: npt.NDArray[Any], *, projected: bool = False, whole: bool = False) -> Values:
+        """Values as a lookup blends them: the whole with their reach, and what heads project as vectors."""
+        kind = self.layout.kind
+        if kind.coded:
+            return Labels(values, len(self.labels or ()))
+        if kind.scalar:
+            return Vectors(values[:, None]) if projected else Numbers(values[:, None])
+        return Vectors(values, (self.reach.middle, self.reach.radius) if whole else None)
 
     @cached_property
     def order(self) -> Rows:

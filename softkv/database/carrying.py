@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softkv.asking.embedding import Progress
 from softkv.asking.learned import Learned, read, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
+from softkv.progress import Progress
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items
 from softkv.storage.protocol.index_files import IndexFile

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from softkv.asking.embedding import Progress
 from softkv.asking.profile import Profile, Temperature, checked_temperature
 from softkv.asking.view import Findings
 from softkv.database import intake
@@ -18,6 +17,7 @@ from softkv.database.reader import Value
 from softkv.database.stamping import stamp
 from softkv.database.upkeep import Upkeep
 from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
+from softkv.progress import Progress
 from softkv.storage import Added, Item
 
 

@@ -24,7 +24,7 @@ BLOCK = 1 << 16  # rows of a block, unless another number is asked for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Columns:
+class StoreColumns:
     """The live items of one commit, and how the store compares them."""
 
     store: str  # which store this is, whatever it is called
@@ -39,7 +39,7 @@ class Columns:
     _rows: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, view: View) -> "Columns":
+    def of(cls, view: View) -> "StoreColumns":
         """The columns of a store that is not empty."""
         compatibility = view.profile.compatibility or "dot"
         return cls(

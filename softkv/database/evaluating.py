@@ -9,7 +9,7 @@ Shapes: b queries, n items, c labels, p value width.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,8 +23,9 @@ from softkv.asking.joined import joined
 from softkv.asking.view import View
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError
+from softkv.kinds import ValueKind
 from softkv.learning import measures
-from softkv.storage import ValueKind
+from softkv.progress import Stages
 
 TOGETHER = 1000  # queries in a lookup
 EVEN, NEARLY = 64, 20  # octaves above the usual temperature where all weights are equal; where scores are huge, almost
@@ -36,7 +37,6 @@ MEASURES = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood
 
 Floats = npt.NDArray[np.float64]
 Curve = tuple[tuple[float, float], ...]
-Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Evaluation:
     @property
     def error(self) -> str:
         """What curves show: the share of labels that are wrong, or the RMSE."""
-        return "error rate" if self.kind == ValueKind.LABEL.value else "RMSE"
+        return "error rate" if ValueKind(self.kind).coded else "RMSE"
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def evaluate(
     tolerance: float = 0.01,
     temperatures: Sequence[float] = (),
     seed: int = 0,
-    progress: Told | None = None,
+    progress: Stages | None = None,
 ) -> Evaluation:
     """Look queries up whose answers are known, in every way, and measure how good the answers are.
 
@@ -130,7 +130,7 @@ def evaluate(
     kept: AbstractContextManager[Any] = reader.snapshot() if hasattr(reader, "snapshot") else nullcontext(reader)
     with kept as frozen:
         view = frozen._asked_view()
-        if view.layout.kind is ValueKind.TEXT:
+        if view.layout.kind.embedded:
             raise KindError(
                 "expected a store of labels, numbers or vectors to evaluate, but this one holds texts, whose mean is "
                 "neither right nor wrong. Texts that repeat are labels: start the store anew with value='label'."
@@ -184,12 +184,12 @@ class _Evaluating:
         temperatures: tuple[float, ...],
         even: float,
         seed: int,
-        told: Told | None,
+        told: Stages | None,
     ) -> None:
         self.reader, self.view, self.asked, self.aims, self.strangers = reader, view, asked, aims, strangers
         self.temperatures, self.even, self.seed, self.told = temperatures, even, seed, told
-        self.labels = view.layout.kind is ValueKind.LABEL
-        self.numbers = view.layout.kind is ValueKind.NUMBER
+        self.labels = view.layout.kind.coded
+        self.numbers = view.layout.kind.scalar
 
     def exact(self, queries: Any) -> Way:
         """The items whose key is the query, where a dict would have them."""

@@ -6,7 +6,6 @@ threads; it does not survive a fork.
 
 import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -19,6 +18,7 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Reader
 from softkv.database.summary import Info, summary
 from softkv.errors import InputError, StoreError
+from softkv.progress import Progress
 from softkv.storage import Backup, Report, Store
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
@@ -139,7 +139,7 @@ class SoftKV(Changes):
         directory: str | os.PathLike[str],
         *,
         force: bool = False,
-        progress: Callable[[int, int], object] | None = None,
+        progress: Progress | None = None,
     ) -> Backup:
         """Copy the store as of its newest commit into a directory, while others read and write it.
 

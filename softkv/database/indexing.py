@@ -31,11 +31,10 @@ from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import measured, without
-from softkv.storage import Snapshot, Store, ValueKind
+from softkv.progress import Stages
+from softkv.storage import Snapshot, Store
 from softkv.storage.layout import Rows
 from softkv.storage.protocol.publishing import Content
-
-Told = Callable[[str, int, int], None]
 
 FEWEST = 4  # items, since a quarter of them is held out
 LOG = log_of(__name__)
@@ -57,7 +56,7 @@ class Wanted:
 
 
 def build(
-    store: Store, lock: threading.RLock, view: Callable[[], View], wanted: Wanted, told: Told | None
+    store: Store, lock: threading.RLock, view: Callable[[], View], wanted: Wanted, told: Stages | None
 ) -> ListIndex:
     """Build an index of everything that is in the store now; it is there when this returns."""
     progress = told or untold
@@ -197,7 +196,7 @@ def clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.floa
     return keys
 
 
-def _laid(store: Store, before: Snapshot, order: Rows, offsets: Rows, progress: Told) -> tuple[Rows, int]:
+def _laid(store: Store, before: Snapshot, order: Rows, offsets: Rows, progress: Stages) -> tuple[Rows, int]:
     """Lay the rows in this order, with what was added meanwhile behind them; the offsets of what is left in lists."""
     with store.snapshot() as now:
         if now.generation != before.generation:
@@ -223,13 +222,13 @@ def _measured(
     offsets: Rows,
     asked: npt.NDArray[np.float32] | None,
     temperatures: Array,
-    progress: Told,
+    progress: Stages,
 ) -> ListIndex:
     """Measure the lists, and how wrong they are."""
     if not offsets[-1]:
         raise EmptyStore(f"all that was in {snapshot.path} was deleted while its index was built.")
     assert snapshot.layout is not None
-    labels = len(snapshot.labels()) if snapshot.layout.kind is ValueKind.LABEL else 0
+    labels = len(snapshot.labels()) if snapshot.layout.kind.coded else 0
 
     def rows(start: int, stop: int) -> tuple[Array, Array]:
         edges = (

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.embedding import Embedding, Progress
+from softkv.asking.embedding import Embedding
 from softkv.asking.profile import Profile
 from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, ShapeError, ZeroVector
+from softkv.kinds import ValueKind
 from softkv.maths.compatibility import compatibility_of
-from softkv.storage import Layout, ValueKind
+from softkv.progress import Progress
+from softkv.storage import Layout
 
 SHORTEST, LONGEST = 1e-37, 1e32  # lengths that float32 can divide by, at any usual temperature
 EPSILON = 1e-6  # of its largest number: a column that varies less is constant, but for rounding
@@ -101,10 +103,10 @@ def prepared(
         profile = replace(profile, embedder=embedding.identity(profile.embedder))
         vectors = embedding.documents(_all_texts(texts), profile.embedder, progress)
     value_vectors = None
-    if kind is ValueKind.TEXT:
+    if kind.embedded:
         profile = replace(profile, embedder=embedding.identity(profile.embedder))
         value_vectors = embedding.documents(_value_texts(what.values), profile.embedder, progress)
-    if layout is None and kind is ValueKind.TEXT and profile.value is None:
+    if layout is None and kind.embedded and profile.value is None:
         _hint_at_labels(what.values)
     if profile.compatibility is None:
         profile = replace(profile, compatibility="dot" if texts is None and _has_zero(vectors) else "cosine")
@@ -119,7 +121,7 @@ def prepared(
 
 def embedded_values(what: Given, profile: Profile, layout: Layout | None, embedding: Embedding) -> Any:
     """The vectors of texts as values; None for values of other kinds."""
-    if layout is None or layout.kind is not ValueKind.TEXT:
+    if layout is None or not layout.kind.embedded:
         return None
     return embedding.documents(_value_texts(what.values), profile.embedder, None)
 
@@ -130,15 +132,13 @@ def _kind(values: Any, profile: Profile, layout: Layout | None) -> ValueKind:
     is_text = isinstance(first, str)
     decided = layout.kind if layout else profile.value
     if decided is None:
-        if is_text:
-            return ValueKind.TEXT
-        return ValueKind.VECTOR if _axes(values) > 1 else ValueKind.NUMBER
-    if first is not None and is_text != (decided in (ValueKind.TEXT, ValueKind.LABEL)):
+        return ValueKind.of_first(worded=is_text, axes=_axes(values))
+    if first is not None and is_text != decided.worded:
         raise KindError(
             f"expected values of kind {decided.value!r}, as this store holds, got {type(first).__name__} as the first. "
             "Convert them, or make another store for them."
         )
-    if layout is None and not is_text and (_axes(values) > 1) != (decided is ValueKind.VECTOR):
+    if layout is None and not is_text and (_axes(values) > 1) != (decided.axes > 1):
         raise KindError(f"expected values of kind {decided.value!r}, got an array of {_axes(values)} axes.")
     return decided
 

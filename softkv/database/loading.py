@@ -10,14 +10,16 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from softkv.asking.embedding import Progress
 from softkv.asking.profile import Profile
+from softkv.database.trail import Outcome, Trail
 from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError, StoreError
+from softkv.progress import Progress
 from softkv.storage import Store
+from softkv.storage.catalog.batches import Stamp
 
 if TYPE_CHECKING:
     from softkv.files import Record
@@ -59,6 +61,7 @@ def load(
     on_conflict: str = "error",
     skip: int = 0,
     skip_bad: bool | Report = False,
+    batch: str | None = None,
     progress: Progress | None = None,
 ) -> Loaded:
     r"""Add the items of a CSV, TSV, JSON lines, JSON, Parquet, npy or npz file, in batches, each wholly or not at all.
@@ -91,6 +94,9 @@ def load(
         skip: Pass over the first so many records.
         skip_bad: Go on after records that cannot be items, and count them; a function is called with the error of each,
             in the place of one warning about all.
+        batch: A name for what this file brings. Sent again under it, in the next seven days, the records that are in
+            are not added again, and the others follow: no `skip` is needed after a crash. Another file under the name
+            is a `BatchMismatch`. The records are compared, not the bytes of the file.
         progress: Called with (records so far, 0): how many there are is known at the end.
     """
     from softkv.files import Columns, records
@@ -99,7 +105,7 @@ def load(
     columns = Columns(
         _name(key), _name(text), _names(value), None if payload is None else _names(payload), _names(vector)
     )
-    loading = Loading(_file(path), on_conflict, skip=skip, skip_bad=skip_bad)
+    loading = Loading(_file(path), on_conflict, skip=skip, skip_bad=skip_bad, batch=batch)
     found = records(
         loading.source,
         format=format,
@@ -116,7 +122,8 @@ def load(
                 loading.run(self, progress)
         except SoftKVError as error:
             if loading.seen > skip:
-                error.args = (f"{error} ({loading.stored()} Mend this, and go on with skip={loading.seen}.)",)
+                on = f"skip={loading.seen}" if batch is None else "the same batch"
+                error.args = (f"{error} ({loading.stored()} Mend this, and go on with {on}.)",)
             raise
     loading.warn()
     return loading.done()
@@ -125,12 +132,21 @@ def load(
 class Loading:
     """The records of a file, and how many of them are in the store so far."""
 
-    def __init__(self, source: str, on_conflict: str, *, skip: int = 0, skip_bad: bool | Report = False) -> None:
+    def __init__(
+        self,
+        source: str,
+        on_conflict: str,
+        *,
+        skip: int = 0,
+        skip_bad: bool | Report = False,
+        batch: str | None = None,
+    ) -> None:
         if type(skip) is not int or skip < 0:
             raise InputError(f"expected skip as a number of records, 0 or more, got {skip!r}.")
         self.source, self.seen = source, skip
         self._on_conflict, self._skip, self._skip_bad = on_conflict, skip, skip_bad
-        self._fresh = self._replaced = self._ignored = self._skipped = 0
+        self._trail = None if batch is None else Trail(batch, on_conflict, skip)
+        self._outcome, self._bad = Outcome(), 0
         self._odd = ""  # the first that was passed over
         self._first: list[Record] = []
         self._rest: Iterator[list[Record]] = iter(())
@@ -146,22 +162,31 @@ class Loading:
 
     def run(self, db: SoftKV, progress: Progress | None) -> None:
         """Add all records; what was added stays whatever happens."""
-        for batch in chain([self._first] if self._first else [], self._rest):
+        batches: Iterator[list[Record]] = chain([self._first] if self._first else [], self._rest)
+        if self._trail is not None:
+            self._outcome, batches = self._trail.beyond(db._store, batches)
+            self.seen += self._outcome.records
+        for batch in batches:
             self._add(db, batch, progress)
             if progress is not None:
                 progress(self.seen, 0)
+        if self._trail is not None:
+            self._trail.end(db._store, self._outcome)
 
     def pass_over(self, error: BadRecord) -> None:
         """Count a record that cannot be an item, and report it where that was asked for."""
-        self._skipped += 1
+        self._bad += 1
+        self._report(error)
+
+    def _report(self, error: BadRecord) -> None:
         self._odd = self._odd or str(error)
         if callable(self._skip_bad):
             self._skip_bad(error)
 
     def warn(self) -> None:
         """Name the first of the records that were passed over, unless each was reported."""
-        if self._skipped and not callable(self._skip_bad):
-            message = f"{self._skipped:,} records were passed over; the first: {self._odd}"
+        if self._odd and not callable(self._skip_bad):
+            message = f"{self.done().skipped:,} records were passed over; the first: {self._odd}"
             warnings.warn(message, RecordsSkipped, stacklevel=3)
 
     def stored(self) -> str:
@@ -170,7 +195,8 @@ class Loading:
 
     def done(self) -> Loaded:
         """What became of the file."""
-        return Loaded(self._fresh + self._replaced, self._replaced, self._ignored, self._skipped)
+        found = self._outcome
+        return Loaded(found.fresh + found.replaced, found.replaced, found.ignored, self._bad + found.repeated)
 
     def _add(self, db: SoftKV, batch: "Sequence[Record]", progress: Progress | None) -> None:
         before, seen = _commit(db.path), self.seen + len(batch)
@@ -183,21 +209,28 @@ class Loading:
             raise
 
     def _write(self, db: SoftKV, batch: "Sequence[Record]", progress: Progress | None) -> None:
-        good = list(batch)
+        if self._trail is not None:
+            self._trail.take(batch)
+        good, before = list(batch), replace(self._outcome, records=self._outcome.records + len(batch))
         while good:
             try:
-                added = _added(db, good, self._on_conflict, self._within(progress))
+                passed = replace(before, repeated=before.repeated + len(batch) - len(good))
+                self._outcome = self._written(db, good, passed, progress)
+                return
             except DuplicateKey as error:
                 good = self._without_repeated(db.path, good, error)
-                continue
             except InputError as error:
                 lines = f"line {good[0].line}" if len(good) == 1 else f"lines {good[0].line} to {good[-1].line}"
                 error.args = (f"{error} (In {self._named()}, {lines}.)",)
                 raise
-            self._fresh += added.count - added.replaced
-            self._replaced += added.replaced
-            self._ignored += added.ignored
-            break
+        self._outcome = replace(before, repeated=before.repeated + len(batch))
+
+    def _written(self, db: SoftKV, good: "Sequence[Record]", before: Outcome, progress: Progress | None) -> Outcome:
+        stamp = None if self._trail is None else self._trail.stamp(before)
+        added = _added(db, good, self._on_conflict, self._within(progress), stamp)
+        if self._trail is not None and stamp is not None:
+            self._trail.follow(stamp)
+        return before.plus(added.count, added.replaced, added.ignored)
 
     def _within(self, progress: Progress | None) -> Progress | None:
         """Progress within a batch, which a slow model makes worth seeing."""
@@ -222,7 +255,7 @@ class Loading:
                 f"{named[0]}{again} it another, or use on_conflict='replace', on_conflict='ignore' or skip_bad=True."
             ) from error
         for bad in named:
-            self.pass_over(bad)
+            self._report(bad)
         places = {id(one) for one in repeated}
         return [one for one in batch if id(one) not in places]
 
@@ -262,7 +295,9 @@ def _commit(path: str) -> int:
         return store.commit
 
 
-def _added(db: SoftKV, batch: "Sequence[Record]", on_conflict: str, progress: Progress | None) -> Any:
+def _added(
+    db: SoftKV, batch: "Sequence[Record]", on_conflict: str, progress: Progress | None, stamp: Stamp | None
+) -> Any:
     return db.add(
         _column(batch, "key"),
         [one.value for one in batch],
@@ -270,6 +305,7 @@ def _added(db: SoftKV, batch: "Sequence[Record]", on_conflict: str, progress: Pr
         texts=_column(batch, "text"),
         payloads=_column(batch, "payload"),
         on_conflict=on_conflict,
+        batch=stamp,
         progress=progress,
     )
 

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from softkv.asking.indexed import PROPOSER
 from softkv.asking.view import View
-from softkv.database.indexing import Told, clustered, form_for, put, untold
+from softkv.database.indexing import clustered, form_for, put, untold
 from softkv.index.candidates import Proposer
+from softkv.progress import Stages
 from softkv.storage import Store
 
 SAMPLE = 1 << 17  # rows to train on
@@ -22,7 +23,7 @@ BLOCK = 1 << 14
 
 
 def build_proposer(
-    store: Store, lock: threading.RLock, view: Callable[[], View], kind: str, backend: str, told: Told | None
+    store: Store, lock: threading.RLock, view: Callable[[], View], kind: str, backend: str, told: Stages | None
 ) -> None:
     """Build a proposer of all rows as they are now; rows stay where they are."""
     before, progress = view(), told or untold

@@ -12,7 +12,7 @@ import numpy as np
 from softkv.asking.asker import Asker
 from softkv.asking.given import place_of
 from softkv.database.carrying import export_to
-from softkv.database.columns import Columns
+from softkv.database.columns import StoreColumns
 from softkv.database.evaluating import evaluate
 from softkv.database.summary import Info, summary
 from softkv.errors import KeyMissing, KeyTextError
@@ -80,9 +80,9 @@ class Reader(Asker, Mapping[str, Value]):
         for first in range(0, len(rows), AT_ONCE):
             yield from snapshot.items(rows[first : first + AT_ONCE])
 
-    def columns(self) -> Columns:
+    def columns(self) -> StoreColumns:
         """All items as arrays, block by block, for models that take them up whole."""
-        return Columns.of(self._asked_view())
+        return StoreColumns.of(self._asked_view())
 
     evaluate = evaluate
 

@@ -8,12 +8,13 @@ Only items whose text is known can be embedded again: bare vectors make it refus
 import warnings
 from dataclasses import replace
 
-from softkv.asking.embedding import Given, Progress
+from softkv.asking.embedding import Given
 from softkv.asking.profile import Profile
 from softkv.database.carrying import LearnedNotCarried
 from softkv.embedders import DEFAULT, Identity, find
 from softkv.errors import EmbedderNeeded, InputError
-from softkv.storage import Store, ValueKind
+from softkv.progress import Progress
+from softkv.storage import Store
 
 BATCH = 4096
 
@@ -36,7 +37,7 @@ def reembed(store: Store, embedder: Given, progress: Progress | None) -> int:
         _refuse_bare(store)
         if kept.projection is not None:
             _say_what_is_forgotten(store)
-    is_text = store.layout is not None and store.layout.kind is ValueKind.TEXT
+    is_text = store.layout is not None and store.layout.kind.embedded
     rebuild = store.rebuild(
         key_width=found.width, value_width=found.width if is_text else None, settings=wanted.settings()
     )

@@ -7,7 +7,7 @@ has a digest as well: it is refused later, by who can say why. Embeddings are no
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +15,29 @@ import numpy.typing as npt
 from softkv.storage.batch import checked_json
 from softkv.storage.catalog.batches import Stamp, checked_id
 
+if TYPE_CHECKING:
+    from softkv.files import Record
+
 _STRIDE = 1 << 16  # numbers at a time, so that no copy of all of them is made
 
 
 def stamp(batch: object, what: str, *columns: Any, payloads: list[Any] | None = None) -> Stamp | None:
     """The name of a batch and the digest of what it does with what; None when it has no name."""
-    if batch is None:
-        return None
+    if batch is None or isinstance(batch, Stamp):  # a file has digests of its own (trail.py)
+        return batch
     name, found = checked_id(batch), hashlib.sha256()
     kept = [None if one is None else checked_json(one, f"payload {i}") for i, one in enumerate(payloads or [])]
     for column in (what, *columns, kept):
         for piece in _pieces(column):
             found.update(piece)
     return Stamp(name, found.digest())
+
+
+def pieces_of(record: "Record") -> Iterator[bytes]:
+    """A record of a file as bytes that no other record has."""
+    for part in (record.key, record.text, record.value, record.vector):
+        yield from _pieces(part)
+    yield from _pieces(None if record.payload is None else checked_json(record.payload, "a payload"))
 
 
 def _pieces(column: Any) -> Iterator[bytes]:

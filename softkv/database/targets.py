@@ -15,7 +15,6 @@ import numpy.typing as npt
 from softkv.asking.given import array_of
 from softkv.asking.view import View
 from softkv.errors import InputError, KindError, NotFinite, ShapeError
-from softkv.storage import ValueKind
 from softkv.storage.batch import LARGEST_NUMBER
 
 
@@ -44,7 +43,7 @@ def _codes(labels: tuple[str, ...], given: Any) -> npt.NDArray[np.int64]:
 
 def _numbers(view: View, given: Any) -> npt.NDArray[np.float64]:
     values, kind = array_of(given, "targets"), view.layout.kind
-    wanted = () if kind is ValueKind.NUMBER else (view.layout.value_width,)
+    wanted = () if kind.narrow else (view.layout.value_width,)
     if values.dtype.kind not in "fiub":
         kind_of_one, one = "vectors" if wanted else "numbers", reprlib.repr(next(iter(given)))
         raise KindError(f"expected targets that are {kind_of_one}, one for each query, got {one}.")

@@ -12,7 +12,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,8 @@ from softkv.learning.temperature import size_of
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.metric import Matrix, Metric
-from softkv.storage import Store, ValueKind
+from softkv.progress import Stages
+from softkv.storage import Store
 from softkv.storage.layout import Rows
 
 MOST = 50_000  # items that are looked at; of more, so many are drawn
@@ -39,9 +40,6 @@ FEWEST = 20  # items that anything can be learned from
 PAIRS = MOST * MOST  # scores of a pass, at most
 LARGEST = 1e36  # number in a key: differences of larger ones would leave float32
 LARGEST_RANK = 384  # unless another is asked for
-MEASURES = {ValueKind.LABEL: "log-loss", ValueKind.TEXT: "effective number"}
-
-Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def learn(
     rank: int | None,
     planes: bool | None,
     seed: int,
-    told: Told | None,
+    told: Stages | None,
 ) -> Fit:
     """Learn a metric from the items, or from queries whose answers are known, and remember it if it is better."""
     started, snapshot = time.monotonic(), view.snapshot
@@ -109,7 +107,7 @@ def learn(
     found = Fit(
         items=len(rows),
         rank=len(fitted.metric.factors),
-        measure=MEASURES.get(view.layout.kind, "squared error") if items.labels else "squared error",
+        measure=view.layout.kind.measure,
         loss=fitted.loss,
         before=loss_of(compatibility_of(usual), view.temperature(usual).value, items, asking, fitted),
         planes=fitted.ridge is not None,
@@ -165,10 +163,10 @@ def _remember(store: Store, name: str | None) -> bool:
     return True
 
 
-def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed: int, told: Told | None) -> Tuned:
+def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed: int, told: Stages | None) -> Tuned:
     """The temperature, and what else was asked for, at which the items predict each other best."""
     snapshot, found, asked = view.snapshot, list[Curve](), 0
-    if view.layout.kind is ValueKind.TEXT:
+    if view.layout.kind.embedded:
         return _by_rule(view, compatibilities)
     rows = np.flatnonzero(snapshot.live)
     _require_learnable(view, len(rows), least=SHORTEST)
@@ -195,8 +193,7 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
         found += fresh
     if not asked:
         raise InputError("no label is carried by two items, so no other can know it. Give items that share labels.")
-    measure = MEASURES.get(view.layout.kind, "squared error")
-    return chosen(found, measure=measure, asked=asked, items=len(rows))
+    return chosen(found, measure=view.layout.kind.measure, asked=asked, items=len(rows))
 
 
 def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:
@@ -270,16 +267,16 @@ def _require_learnable(view: View, items: int, *, least: float) -> None:
 def _values(view: View, rows: Rows) -> npt.NDArray[Any]:
     """What is to be predicted: codes of labels, or vectors, counted from their middle so that no digits are lost."""
     columns = _columns(view, rows)
-    if view.layout.kind is ValueKind.LABEL:
+    if view.layout.kind.coded:
         return columns
     centred: npt.NDArray[Any] = (columns - columns.mean(0)).astype(np.float32)
-    return columns if view.layout.kind is ValueKind.NUMBER else centred
+    return columns if view.layout.kind.scalar else centred
 
 
 def _columns(view: View, rows: Rows) -> npt.NDArray[Any]:
     """The codes of labels (n,), or float64 values (n, p)."""
     values = view.snapshot.values(rows)
-    return values if view.layout.kind is ValueKind.LABEL else values.reshape(len(values), -1).astype(np.float64)
+    return values if view.layout.kind.coded else values.reshape(len(values), -1).astype(np.float64)
 
 
 def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
@@ -312,8 +309,7 @@ def _checked_rank(view: View, rank: int | None) -> int:
 
 
 def _may_have_planes(view: View, directions: bool) -> bool:
-    numbers = view.layout.kind is ValueKind.NUMBER
-    return may_be_read_off(numbers=numbers, width=view.layout.key_width, directions=directions)
+    return may_be_read_off(numbers=view.layout.kind.scalar, width=view.layout.key_width, directions=directions)
 
 
 def _check_planes(view: View, planes: bool | None, directions: bool) -> None:

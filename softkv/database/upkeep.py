@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.asking.embedding import Given, Progress
+from softkv.asking.embedding import Given
 from softkv.asking.indexed import NAME, PROPOSER
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
@@ -25,6 +25,7 @@ from softkv.database.training import Fit
 from softkv.errors import InputError
 from softkv.learning.tuning import Tuned
 from softkv.logs import log_of
+from softkv.progress import Progress
 from softkv.storage import Store
 
 LOG = log_of(__name__)

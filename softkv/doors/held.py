@@ -24,6 +24,7 @@ from softkv.database import open as open_store
 from softkv.database.making import made
 from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS, drawn
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
+from softkv.kinds import ValueKind
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import may_be_read_off, on_planes
 from softkv.learning.temperature import typical_temperature, unit_near
@@ -63,7 +64,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Choices:
     """How queries and keys are compared, as an estimator was told."""
 
     compatibility: Compared
@@ -130,7 +131,7 @@ class InMemory:
     inverse_lengths: Array | None = None  # (n,), where only the directions of keys count
 
     @classmethod
-    def of(cls, items: Items, way: Way) -> "InMemory":
+    def of(cls, items: Items, way: Choices) -> "InMemory":
         """Hold a copy of these items, and find out what is to be learned from them."""
         way.require_possible(items)
         compared = compatibility_of(way.compatibility)
@@ -143,13 +144,13 @@ class InMemory:
         plain = cls(items, way.compatibility, temperature, unit)
         return plain._learning(way) if way.projection else plain
 
-    def _learning(self, way: Way) -> "InMemory":
+    def _learning(self, way: Choices) -> "InMemory":
         """The same by a metric, if that is better."""
         items, directions = self.items, way.compatibility == "cosine"
         rows = drawn(np.arange(len(items.keys)), MOST, way.seed)
         some = Examples(items.keys[rows], items.wanted()[rows])
         width = items.keys.shape[1]
-        flat = may_be_read_off(numbers=items.kind == "number", width=width, directions=directions)
+        flat = may_be_read_off(numbers=ValueKind(items.kind).scalar, width=width, directions=directions)
         fitted = best_fit(
             some, directions=directions, planes=None if flat else False, rank=min(width, LARGEST_RANK), seed=way.seed
         )
@@ -205,7 +206,7 @@ class InMemory:
         return compatibility_of(self.compatibility)
 
 
-def _tuned(items: Items, way: Way) -> float:
+def _tuned(items: Items, way: Choices) -> float:
     """The temperature at which the items, left out, are best predicted by the others, or the one by rule."""
     count, compared = len(items.keys), compatibility_of(way.compatibility)
     usual = typical_temperature(items.keys, np.ones(count, np.bool_), compared)
@@ -234,7 +235,7 @@ class OnDisk:
         self._opened: tuple[int, int] | None = None  # by which process, and which directory
 
     @classmethod
-    def of(cls, items: Items, way: Way, path: str | os.PathLike[str], *, overwrite: bool) -> "OnDisk":
+    def of(cls, items: Items, way: Choices, path: str | os.PathLike[str], *, overwrite: bool) -> "OnDisk":
         """Make a store of these items, and let it learn what is to be learned."""
         way.require_possible(items)
         path = os.path.abspath(os.fspath(path))  # wherever this process goes meanwhile

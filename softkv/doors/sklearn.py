@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.database import SoftKV
-from softkv.doors.held import Compared, Held, InMemory, Items, OnDisk, Way, require_kind
+from softkv.doors.held import Choices, Compared, Held, InMemory, Items, OnDisk, require_kind
 from softkv.errors import InputError, KindError, MissingExtra
 
 try:
@@ -126,8 +126,8 @@ class _SoftKV(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_items_")
 
-    def _way(self) -> Way:
-        return Way(
+    def _way(self) -> Choices:
+        return Choices(
             self.compatibility,
             _temperature(self.temperature),
             _count(self.k),

@@ -18,15 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from softkv.database import open as open_store
-from softkv.database.columns import Columns
+from softkv.database.columns import StoreColumns
 from softkv.database.reader import Reader
 from softkv.errors import KindError, NotFinite
+from softkv.kinds import ValueKind
 
 TOGETHER = 1 << 16  # items that are taken up, or written back, at a time
 
 
 @contextmanager
-def reading(store: Reader | str | os.PathLike[str]) -> Iterator[Columns]:
+def reading(store: Reader | str | os.PathLike[str]) -> Iterator[StoreColumns]:
     """The columns of a store that is open, or of one at a path."""
     if isinstance(store, Reader):
         yield store.columns()
@@ -36,14 +37,15 @@ def reading(store: Reader | str | os.PathLike[str]) -> Iterator[Columns]:
 
 
 def of_columns(
-    columns: Columns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
+    columns: StoreColumns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
 ) -> tuple[Tensor, Tensor]:
     """The keys, as they are or as the store has learned to see them, and the values of all items, on a device."""
     learned = columns.learned if projected else None
     width = columns.key_width if learned is None else len(learned.metric.factors)
     keys = torch.empty(len(columns), width, dtype=dtype, device=device)
-    shape = (len(columns),) if columns.kind in ("number", "label") else (len(columns), columns.value_width)
-    values = torch.empty(shape, dtype=torch.int32 if columns.kind == "label" else values_dtype, device=device)
+    kind = ValueKind(columns.kind)
+    shape = (len(columns),) if kind.narrow else (len(columns), columns.value_width)
+    values = torch.empty(shape, dtype=torch.int32 if kind.coded else values_dtype, device=device)
     start = 0
     for vectors, blended in columns.blocks(TOGETHER):
         some = slice(start, start + len(vectors))
@@ -56,7 +58,7 @@ def of_columns(
     return keys, values
 
 
-def names_of(columns: Columns) -> list[str]:
+def names_of(columns: StoreColumns) -> list[str]:
     """What all items are called, in their order."""
     starts = range(0, len(columns), TOGETHER)
     return [one.name for start in starts for one in columns.items(start, start + TOGETHER)]

@@ -37,6 +37,7 @@ from softkv.errors import (
     ShapeError,
     ZeroVector,
 )
+from softkv.kinds import ValueKind
 from softkv.maths.compatibility import compatibility_of
 from softkv.maths.heads import Heads
 from softkv.plain import soft_lookup
@@ -165,7 +166,7 @@ class SoftKVLayer(nn.Module):
                     "this store reads numbers off planes, which a layer does not. Say projection=False, or fit it with "
                     "planes=False."
                 )
-            if learn_values and columns.kind not in ("number", "vector"):
+            if learn_values and ValueKind(columns.kind).worded:
                 raise KindError(f"expected numbers or vectors, which can learn, got values of kind {columns.kind!r}.")
             wide = torch.promote_types(dtype, torch.float32) if learn_values else dtype
             keys, values = of_columns(

@@ -16,8 +16,8 @@ used.
 True
 """
 
-from softkv.embedders.embedder import Embedder, Progress
+from softkv.embedders.embedder import Embedder
 from softkv.embedders.identity import Identity
 from softkv.embedders.registry import DEFAULT, Listed, find, names, register
 
-__all__ = ["DEFAULT", "Embedder", "Identity", "Listed", "Progress", "find", "names", "register"]
+__all__ = ["DEFAULT", "Embedder", "Identity", "Listed", "find", "names", "register"]

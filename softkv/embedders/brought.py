@@ -11,9 +11,10 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from softkv.embedders.embedder import Embedder, Progress, Vectors
+from softkv.embedders.embedder import Embedder, Vectors
 from softkv.embedders.vectors import PROBES, checked_texts, checked_vectors, nonzero, of_length_one, refuse_unknown
 from softkv.errors import EmbedderError, KindError, SoftKVError
+from softkv.progress import Progress
 
 Function: TypeAlias = Callable[[Sequence[str]], Any]  # texts -> a matrix with one row for each
 

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.embedders.embedder import Progress, Vectors
+from softkv.embedders.embedder import Vectors
 from softkv.embedders.fetching import fetch, library_for
 from softkv.embedders.static import CARD, FORMAT, SCALES, TOKENIZER, VECTORS, Static
 from softkv.errors import EmbedderError, KindError
+from softkv.progress import Progress
 
 _ZIPF = 1e-4  # a token of this frequency keeps half of its length
 _TOKENS = 1024  # through the model at once

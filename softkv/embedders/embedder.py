@@ -5,13 +5,14 @@ Does not say how: a table, a network, a service, all the same.
 Shapes: n texts, w width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-Progress: TypeAlias = Callable[[int, int], None]  # called with how many texts are done, and of how many
+from softkv.progress import Progress
+
 Vectors: TypeAlias = npt.NDArray[np.float32]  # (n, w)
 
 

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import numpy.typing as npt
 
-from softkv.embedders.embedder import Progress, Vectors
+from softkv.embedders.embedder import Vectors
 from softkv.embedders.vectors import checked_texts, refuse_unknown
 from softkv.errors import EmbedderError
+from softkv.progress import Progress
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

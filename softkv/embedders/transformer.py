@@ -14,8 +14,9 @@ from typing import Any, final
 
 import numpy as np
 
-from softkv.embedders.embedder import Progress, Vectors
+from softkv.embedders.embedder import Vectors
 from softkv.embedders.vectors import PROBES, checked_texts, checked_vectors, nonzero, of_length_one, refuse_unknown
+from softkv.progress import Progress
 
 _TEXTS = 512  # in one round; the library sorts them by length and makes its own batches
 

@@ -14,12 +14,13 @@ from typing import Any
 from softkv.files import cells
 from softkv.files.cells import Cells
 from softkv.files.fields import Values, Vectors, payload
-from softkv.files.limits import FIRST_BATCH, LONGEST_LABEL, LONGEST_TEXT
+from softkv.files.limits import FIRST_BATCH, LONGEST_TEXT
 from softkv.files.notation import parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals, shown
 from softkv.files.roles import Roles, choose
 from softkv.files.rows import Batch, Row, Rows
 from softkv.files.source import Source
+from softkv.kinds import ValueKind
 
 Conversion = Callable[[Sequence[Row]], Iterable[Any]]  # one result per row, or a Misfit
 
@@ -140,22 +141,21 @@ def _value(header: Row, roles: Roles, kind: str | None, first: Sequence[Row]) ->
     if len(roles.value) > 1:
         return _matrix(header, roles.value, "value")
     column = _column(header, roles.value[0])
-    if kind is None:
-        kind = "number" if cells.are_numbers(column(first)) else "text"
-        odd = None if kind == "number" else cells.odd_among_numbers(column(first))
+    known = ValueKind.of_first(worded=not cells.are_numbers(column(first))) if kind is None else ValueKind(kind)
+    if kind is None and known.worded:
+        odd = cells.odd_among_numbers(column(first))
         if odd is not None:
             warnings.warn(
                 f"values are taken as texts, since {shown(odd)} is no number; with kind='number' it is refused by "
                 "its line, and with skip_bad=True passed over",
                 stacklevel=2,
             )
-    if kind == "number":
-        return lambda rows: cells.numbers(column(rows), "value")
-    if kind == "vector":
-        vectors = Values("vector")
+    if known.axes > 1:
+        vectors = Values(known)
         return lambda rows: [vectors(parsed(cell)) for cell in column(rows)]
-    longest = LONGEST_LABEL if kind == "label" else LONGEST_TEXT
-    return lambda rows: cells.filled(column(rows), "value", longest)
+    if known.worded:
+        return lambda rows: cells.filled(column(rows), "value", known.longest)
+    return lambda rows: cells.numbers(column(rows), "value")
 
 
 def _vector(header: Row, roles: Roles) -> Conversion:

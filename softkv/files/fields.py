@@ -17,13 +17,16 @@ from softkv.files.limits import (
     LARGEST_CELL,
     LARGEST_NUMBER,
     LONGEST_KEY,
-    LONGEST_LABEL,
     LONGEST_PAYLOAD,
     LONGEST_TEXT,
 )
 from softkv.files.notation import kind_of, parsed, written
 from softkv.files.record import Misfit, Record, shown
 from softkv.files.roles import Roles
+from softkv.kinds import ValueKind
+
+_NUMBERS, _TEXTS = ValueKind.of_first(worded=False), ValueKind.of_first(worded=True)
+_VECTORS = ValueKind.of_first(worded=False, axes=2)
 
 
 class Vectors:
@@ -62,29 +65,23 @@ class Values:
     """Values of one kind: the one that was asked for, or the first one's."""
 
     def __init__(self, kind: str | None) -> None:
-        self._kind = kind
-        self._reason = f"(kind={kind!r})"
+        self._kind = None if kind is None else ValueKind(kind)
+        self._reason = "" if self._kind is None else f"(kind={self._kind.value!r})"
         self._vectors = Vectors("value")
 
     def __call__(self, given: Any) -> Any:
         """The value as it was given, if it is of this kind."""
         found = _found(given)
-        if self._kind == "vector" and found == "vector":
-            return self._vectors(given)
-        if self._kind == "label" and type(given) is int:
-            return text(str(given), "value", LONGEST_LABEL)
-        if found != (self._kind or found) and not (self._kind == "label" and found == "text"):
-            raise Misfit(f"the value {shown(given)} is {kind_of(given)}, but values are {self._kind}s {self._reason}")
         if self._kind is None:
             self._kind, self._reason = found, "(as the first one is)"
-        return self._checked(given)
-
-    def _checked(self, given: Any) -> Any:
-        if self._kind == "number":
-            return number(given)
-        if self._kind == "vector":
+        kind = self._kind
+        if kind.coded and type(given) is int:
+            return text(str(given), "value", kind.longest)
+        if found is not kind and (found.worded, found.axes) != (kind.worded, kind.axes):
+            raise Misfit(f"the value {shown(given)} is {kind_of(given)}, but values are {kind.value}s {self._reason}")
+        if kind.axes > 1:
             return self._vectors(given)
-        return text(given, "value", LONGEST_LABEL if self._kind == "label" else LONGEST_TEXT)
+        return text(given, "value", kind.longest) if kind.longest else number(given)
 
 
 class Builder:
@@ -174,13 +171,13 @@ def payload(given: Any) -> Any:
     return given
 
 
-def _found(given: Any) -> str:
+def _found(given: Any) -> ValueKind:
     if type(given) in (int, float):
-        return "number"
+        return _NUMBERS
     if isinstance(given, str):
-        return "text"
+        return _TEXTS
     if isinstance(given, (list, np.ndarray)):
-        return "vector"
+        return _VECTORS
     raise Misfit(f"the value is {kind_of(given)}; give a number, a text or a list of numbers")
 
 

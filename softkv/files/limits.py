@@ -3,13 +3,12 @@
 Those of the store are among them, so that what is refused there is named here by its line.
 """
 
+from softkv.kinds import LONGEST_TEXT as LONGEST_TEXT
 from softkv.storage.batch import DEEPEST_PAYLOAD as DEEPEST_PAYLOAD
 from softkv.storage.batch import EXACT_INTEGER as EXACT_INTEGER
 from softkv.storage.batch import LARGEST_NUMBER as LARGEST_NUMBER
 from softkv.storage.batch import LONGEST_KEY as LONGEST_KEY
-from softkv.storage.batch import LONGEST_LABEL as LONGEST_LABEL
 from softkv.storage.batch import LONGEST_PAYLOAD as LONGEST_PAYLOAD
-from softkv.storage.batch import LONGEST_TEXT as LONGEST_TEXT
 
 LARGEST_CELL = 3.4028234663852886e38  # of a vector: the largest float32
 

@@ -12,8 +12,9 @@ from softkv.files import arrays, delimited, document, exported, objects, parquet
 from softkv.files.decoding import checked_encoding
 from softkv.files.record import Columns, Record, Refusals
 from softkv.files.source import FORMATS, Source, opened
+from softkv.kinds import ValueKind
 
-KINDS = ("number", "vector", "label", "text")
+KINDS = tuple(kind.value for kind in ValueKind)
 
 ANY = Columns()
 
@@ -51,7 +52,7 @@ def records(
     """
     _require(format, FORMATS, "format", InputError)
     _require(kind, KINDS, "kind", KindError)
-    if len(columns.value) > 1 and kind not in (None, "vector"):
+    if len(columns.value) > 1 and kind is not None and ValueKind(kind).axes == 1:
         raise KindError(f"{len(columns.value)} value columns make a vector, but the kind is {kind!r}; name one column")
     refusals = Refusals("stdin" if source == "-" else source, on_bad)
     return _records(source, format, checked_encoding(encoding), columns, kind, refusals)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from softkv.index.engine import assigned, clusters
 from softkv.maths.farfield import Array
+from softkv.progress import Stages
 
 Counts = npt.NDArray[np.int64]
-Told = Callable[[str, int, int], None]
 
 FEWEST = 24  # rows of an average list, at least
 SAMPLED = 48  # rows of the sample for each list
@@ -30,7 +30,7 @@ def list_count(rows: int) -> int:
 
 
 def arranged(
-    keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str, progress: Told, seed: int = 0
+    keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str, progress: Stages, seed: int = 0
 ) -> tuple[Counts, Counts]:
     """The rows in list order, and the offsets of the lists, (l + 1,). `keys` gives the keys of some rows as float32."""
     width = keys(rows[:1]).shape[1]

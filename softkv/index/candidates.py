@@ -24,7 +24,6 @@ from softkv.errors import FormatTooNew, IndexDamaged, InputError, KindError, Sha
 from softkv.index.engine import (
     METRICS,
     Matrix,
-    Progress,
     Rows,
     by_blas,
     checked,
@@ -35,6 +34,7 @@ from softkv.index.engine import (
     flat_on_gpu,
 )
 from softkv.index.skeleton import bounded, difference
+from softkv.progress import Progress
 
 FORMAT = 1
 FEWEST = 1000  # rows below which the short names mean a plain scan

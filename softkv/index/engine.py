@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import InputError, KindError, MissingExtra, NotFinite, ShapeError, SoftKVError
+from softkv.progress import Progress
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
 Rows: TypeAlias = npt.NDArray[np.int64]
-Progress: TypeAlias = Callable[[int, int], None]  # called with how much is done, and of how much
 
 BACKENDS = ("cpu", "gpu", "auto")
 METRICS = ("dot", "l2")

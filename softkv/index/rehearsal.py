@@ -16,8 +16,9 @@ from softkv.index.calibration import BEST, Calibration
 from softkv.index.opening import LEVELS, Opening, closed, opening, ranked
 from softkv.maths.blending import Blend, merge
 from softkv.maths.farfield import Array, Floats, Lists, Tilt, Units, estimated, tilted
-from softkv.maths.moments import Rows, Told
+from softkv.maths.moments import Rows
 from softkv.maths.ranking import no_ranking
+from softkv.progress import Progress
 
 Counts = npt.NDArray[np.int64]
 HELD = 1 << 24  # sums held at once
@@ -35,7 +36,7 @@ def rehearsed(
     temperatures: Array,
     *,
     scale: float,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> Calibration:
     """Measure how wrong estimates by these lists are, on (c, d) queries as dot products take them.
 

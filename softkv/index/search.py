@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arena:
+class Readable:
     """What can be read: all rows, those in lists and those behind them."""
 
     values: Values
@@ -60,7 +60,7 @@ class Estimate:
 
 
 def calibrated(
-    index: ListIndex, arena: Arena, asked: Asked, plans: Sequence[Plan], tolerance: float, *, show: int
+    index: ListIndex, arena: Readable, asked: Asked, plans: Sequence[Plan], tolerance: float, *, show: int
 ) -> Estimate:
     """Estimates as their plans say, each with an error below the tolerance, a share of the value scale.
 
@@ -92,7 +92,7 @@ def calibrated(
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
 
 
-def best(index: ListIndex, arena: Arena, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
+def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
     """The best rows, as a calibration says how to find them, and all of the mass.
 
     What counts of it are the rows that `near` names: no values are read, and both blends have none.
@@ -113,13 +113,13 @@ def _no_values(rows: int) -> Values:
     return Vectors(np.empty((rows, 0), np.float32))
 
 
-def assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, *, show: int) -> Estimate:
+def assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, *, show: int) -> Estimate:
     """Answers whose error is bounded by the tolerance, a share of the value scale; not sure where that is too dear."""
     found = [_assured(index, arena, _one(asked, number), tolerance, show) for number in range(len(asked.vectors))]
     return together(found)
 
 
-def _assured(index: ListIndex, arena: Arena, asked: Asked, tolerance: float, show: int) -> Estimate:
+def _assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, show: int) -> Estimate:
     lists, wanted = index.lists, tolerance * arena.scale
     tilt, squares = tilted(lists, asked.vectors.astype(np.float64)), isinstance(arena.values, Numbers)
     unread, tail = (lists.counts > 0)[None, :].copy(), _tail(index, arena, asked, show)
@@ -185,7 +185,7 @@ def together(found: Sequence[Estimate]) -> Estimate:
     return Estimate(near, blend, *joined(found, Estimate.__slots__[2:]))
 
 
-def _opened(index: ListIndex, arena: Arena, asked: Asked, lists: Sequence[Rows], show: int) -> Near:
+def _opened(index: ListIndex, arena: Readable, asked: Asked, lists: Sequence[Rows], show: int) -> Near:
     """Read the lists of each query, with the rows that joined them."""
     runs = _runs(index.offsets, lists)
     arena.verify(runs)
@@ -194,7 +194,7 @@ def _opened(index: ListIndex, arena: Arena, asked: Asked, lists: Sequence[Rows],
     return _and(near, _gathered(arena, asked, members, _runs(starts, lists), show), show)
 
 
-def _gathered(arena: Arena, asked: Asked, rows: Rows, runs: Sequence[Run], show: int) -> Near | None:
+def _gathered(arena: Readable, asked: Asked, rows: Rows, runs: Sequence[Run], show: int) -> Near | None:
     """Read runs of some rows that do not lie side by side, or nothing when there are none."""
     if not runs:
         return None
@@ -238,7 +238,7 @@ def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
     return [Run(start, stop, alone) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
-def _with_tail(index: ListIndex, arena: Arena, asked: Asked, found: Estimate, show: int) -> Estimate:
+def _with_tail(index: ListIndex, arena: Readable, asked: Asked, found: Estimate, show: int) -> Estimate:
     """Estimates with the rows of no list."""
     tail = _tail(index, arena, asked, show)
     if tail is None or not tail.scored.any():
@@ -253,7 +253,7 @@ def _with_tail(index: ListIndex, arena: Arena, asked: Asked, found: Estimate, sh
     return Estimate(_and(found.near, tail, show), blend, error, np.log1p(grown), found.sure & np.isfinite(grown))
 
 
-def _tail(index: ListIndex, arena: Arena, asked: Asked, show: int) -> Near | None:
+def _tail(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | None:
     """The rows of no list, which are read by every query; None where there are none."""
     everybody = np.arange(len(asked.vectors))
     strangers = [Run(0, len(index.strangers), everybody)] if len(index.strangers) else []

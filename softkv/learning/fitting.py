@@ -12,7 +12,6 @@ Does not read stores, and does not know names of labels.
 Shapes: n items, d key width, r rank, p value width, b items asked at a time.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from softkv.learning.gradients import by_labels, by_slopes, by_values, gradient,
 from softkv.learning.temperature import typical_temperature
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
+from softkv.progress import Progress, Stages
 
 ASKED = 256  # items in a step
 ANSWERING = 4096  # items that answer in a step, or more where they are narrow
@@ -41,8 +41,6 @@ WARMER = np.geomspace(0.5, 2.0, 15)  # temperatures that are tried in the end
 
 Array = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.int64]
-Told = Callable[[int, int], object]
-NamedTold = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +79,7 @@ def best_fit(
     planes: bool | None = False,
     rank: int | None = None,
     seed: int = 0,
-    told: NamedTold | None = None,
+    told: Stages | None = None,
 ) -> Fitted:
     """The best of the metrics that average, that read numbers off planes, or (`planes` is None) of all of these."""
 
@@ -127,7 +125,7 @@ def fit(
     rank: int | None = None,
     seed: int = 0,
     steps: int | None = None,
-    told: Told | None = None,
+    told: Progress | None = None,
 ) -> Fitted:
     """The metric by which these items predict each other best, or what is asked of them, if that is given.
 
@@ -186,7 +184,7 @@ class _Fitting:
         found: Array = (axes[:rank] * scale).astype(np.float32)
         return found
 
-    def run(self, factors: Array, steps: int, told: Told) -> Fitted:
+    def run(self, factors: Array, steps: int, told: Progress) -> Fitted:
         """Go down until the judges have had enough."""
         started = best = self.judged(factors)
         kept, since, curve, done = factors, 0, [(0, self._loss(started))], 0

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from softkv.progress import Progress
+
 BLOCK = 1 << 13  # rows scored at a time
 TOGETHER = 256  # items asked at a time
 LEAST = float(np.finfo(np.float32).eps)  # that a right label weighs, as in `evaluate`: else one item would decide all
@@ -26,7 +28,6 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 # The scores of some items with rows start .. stop - 1; -inf for rows that do not count.
 Scores = Callable[[Rows, int, int], Array]
-Told = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,7 @@ def left_out(
     rows: int,
     ks: Sequence[int] = (),
     shares: Floats | None = None,
-    told: Told | None = None,
+    told: Progress | None = None,
 ) -> Losses:
     """The losses of these items; `values` are codes of labels (rows,) or vectors (rows, p).
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.learning.leaving import Losses, Rows, Scores, Told, left_out
+from softkv.learning.leaving import Losses, Rows, Scores, left_out
 from softkv.learning.temperature import unit_of_scores
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.progress import Progress
 
 STEP = 2.0**0.25  # from one temperature to the next
 STEPS = 10  # to each side of the first
@@ -101,7 +102,7 @@ def curves_of_items(
     live: npt.NDArray[np.bool_] | None = None,
     shares: Floats | None = None,
     ks: Sequence[int] = (),
-    told: Told | None = None,
+    told: Progress | None = None,
 ) -> tuple[list[Curve], int]:
     """The curves of one way to compare (n, d) keys, whose `values` are codes of labels (n,) or vectors (n, p).
 

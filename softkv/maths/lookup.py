@@ -89,11 +89,11 @@ def lookup(
     step = _queries_at_once(inputs)
     slices = [slice(start, min(start + step, inputs.count)) for start in range(0, max(inputs.count, 1), step)]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is found and named
-        found = [_Asking(inputs, compared, some, causal=causal).find() for some in slices]
+        found = [_Part(inputs, compared, some, causal=causal).find() for some in slices]
     return found[0] if len(found) == 1 else _joined(inputs, found)
 
 
-class _Asking:
+class _Part:
     """Some of the queries, on their way through all blocks of rows."""
 
     def __init__(self, inputs: Inputs, compatibility: Compatibility, queries: slice, *, causal: bool) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.farfield import ROUNDED, Array, Floats, Lists, packed
+from softkv.progress import Progress
 
 # Rows start .. stop - 1: their keys (n, d) and their values as vectors (n, p).
 Rows = Callable[[int, int], tuple[Array, Array]]
-Told = Callable[[int, int], object]
 Counts = npt.NDArray[np.int64]
 
 BLOCK = 1 << 13  # rows looked at together
@@ -26,7 +26,7 @@ SQUARED = 2.0**50  # sizes up to which, and from whose inverse on, squares are f
 LEADING = 32  # axes with a covariance of their own; with more, answers become no better
 
 
-def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: Told | None = None) -> Lists:
+def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: Progress | None = None) -> Lists:
     """The statistics of lists of consecutive rows: list i is rows offsets[i] .. offsets[i + 1] - 1."""
     counts = np.diff(offsets)
     keys, values = rows(0, 0)
@@ -43,7 +43,7 @@ def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: T
     profile = rest / rest.sum() if rest.sum() > 0 else np.full(len(rest), 1.0 / max(1, len(rest)))
     squared = bool(((largest == 0.0) | ((largest > 1.0 / SQUARED) & (largest < SQUARED))).all())
     kind = keys.dtype if keys.dtype == values.dtype and squared else np.float64
-    frame = _Frame(axes.astype(kind), leading, profile, slope.astype(kind))
+    frame = _Shared(axes.astype(kind), leading, profile, slope.astype(kind))
     found = _Sums(len(counts), leading)
     told = 0
     for number, start, stop in _parts(offsets):
@@ -84,7 +84,7 @@ def with_more(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists
 
 def _changed(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float) -> Lists:
     changed = Lists(*(getattr(lists, field.name).copy() for field in fields(lists)))
-    frame = _Frame(lists.axes, lists.leading, lists.profile, lists.slope)
+    frame = _Shared(lists.axes, lists.leading, lists.profile, lists.slope)
     order = np.argsort(owners, kind="stable")
     for first in range(0, len(order), BLOCK):
         rows = order[first : first + BLOCK]
@@ -112,7 +112,7 @@ class _Groups:
         found: Floats = np.maximum.reduceat(x, self.starts).astype(np.float64)
         return found
 
-    def move(self, lists: Lists, frame: "_Frame", y: Array, u: Array) -> None:
+    def move(self, lists: Lists, frame: "_Shared", y: Array, u: Array) -> None:
         """Bring the statistics up to date; keys along the axes and values, both counted from the means there were."""
         sizes = self.sums(np.ones(len(y)))
         before = lists.counts[self.numbers]
@@ -160,7 +160,7 @@ def _squares(x: Array) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Frame:
+class _Shared:
     """What all lists share."""
 
     axes: Array
@@ -201,7 +201,7 @@ class _Sums:
         self.radii, self.slope_gaps = np.zeros((lists, 2)), np.zeros((lists, 2))
         self._pulled: Floats | None = None
 
-    def add(self, number: int, frame: _Frame, y: Array, u: Array) -> None:
+    def add(self, number: int, frame: _Shared, y: Array, u: Array) -> None:
         """Some rows of a list: their keys along the axes and their values, both counted from the means."""
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         squares, sizes = np.einsum("ij,ij->i", outer, outer), np.einsum("ij,ij->i", u, u)
@@ -218,7 +218,7 @@ class _Sums:
         # The widest direction of all parts of a list is at most the sum of theirs.
         self.widest[number] += _widest(outer)
 
-    def close(self, number: int, frame: _Frame, count: int) -> None:
+    def close(self, number: int, frame: _Shared, count: int) -> None:
         """The last rows of a list were added."""
         assert self._pulled is not None
         for sums in (self.spreads, self.outside, self.scatter, self.noise, self.widest):

@@ -15,9 +15,10 @@ Does not know about queries, scores or weights.
 (0.5, {'red': True}, 2)
 """
 
+from softkv.kinds import ValueKind
 from softkv.storage.batch import Added, Entry
-from softkv.storage.catalog.progress import Progress
-from softkv.storage.layout import Layout, ValueKind
+from softkv.storage.catalog.begun import Begun
+from softkv.storage.layout import Layout
 from softkv.storage.protocol.backup import Backup, backup, restore
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.index_files import IndexFile
@@ -29,12 +30,12 @@ from softkv.storage.store import Store
 __all__ = [
     "Added",
     "Backup",
+    "Begun",
     "Block",
     "Entry",
     "IndexFile",
     "Item",
     "Layout",
-    "Progress",
     "Rebuild",
     "Repaired",
     "Report",

@@ -13,12 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import DuplicateKey, InputError, KeyTextError, KindError, NotFinite, PayloadError, ShapeError
-from softkv.storage.layout import Layout, Matrix, Rows, ValueKind
+from softkv.errors import (
+    DuplicateKey,
+    InputError,
+    KeyMissing,
+    KeyTextError,
+    KindError,
+    NotFinite,
+    PayloadError,
+    ShapeError,
+)
+from softkv.kinds import LONGEST_TEXT, ValueKind
+from softkv.storage.layout import Layout, Matrix, Rows
 
 LONGEST_KEY = 1 << 16  # bytes of UTF-8
-LONGEST_LABEL = 1 << 16
-LONGEST_TEXT = 1 << 24
 LONGEST_PAYLOAD = 1 << 20
 DEEPEST_PAYLOAD = 64
 EXACT_INTEGER = 1 << 53  # the largest count that float64 holds without rounding
@@ -111,26 +119,27 @@ def checked(
     texts: Sequence[str | None] | None,
     value_vectors: Any,
     layout: Layout | None,
+    kind: ValueKind | None = None,
 ) -> Batch:
     """Check a batch against the layout of the store, or find out the layout where there is none yet."""
     matrix = _matrix(vectors, "key vector", layout.key_width if layout else None)
     count = len(matrix)
     if count == 0:
         raise ShapeError("the batch is empty: give at least one item")
-    kind = layout.kind if layout else _kind(values, value_vectors)
-    if value_vectors is not None and kind is not ValueKind.TEXT:
+    kind = layout.kind if layout else kind or _kind(values, value_vectors)
+    if value_vectors is not None and not kind.embedded:
         raise KindError(f"value_vectors go with text values, but this store holds values of kind {kind.value!r}")
     labels: list[str] | None = None
     value_texts: list[str] | None = None
     blended: npt.NDArray[Any] = np.empty((0, 1))
-    if kind is ValueKind.LABEL:
-        labels = _texts(values, "label", LONGEST_LABEL, count)
-    elif kind is ValueKind.TEXT:
-        value_texts = _texts(values, "value", LONGEST_TEXT, count)
+    if kind.coded:
+        labels = _texts(values, "label", kind.longest, count)
+    elif kind.embedded:
+        value_texts = _texts(values, "value", kind.longest, count)
         if value_vectors is None:
             raise KindError("text values need value_vectors, their embeddings: they are what is blended")
         blended = _matrix(value_vectors, "value vector", layout.value_width if layout else None)
-    elif kind is ValueKind.NUMBER:
+    elif kind.narrow:
         blended = _numbers(values)
     else:
         blended = _matrix(values, "value", layout.value_width if layout else None)
@@ -176,6 +185,13 @@ def refuse_duplicates(keys: list[str], found: Rows) -> None:
         )
 
 
+def refuse_missing(keys: list[str], found: Rows) -> None:
+    """Name the keys that no item has, before anything is deleted."""
+    missing = [keys[i] for i in np.flatnonzero(found < 0)]
+    if missing:
+        raise KeyMissing(f"no item has the key {shown(missing[0])}; {len(missing)} missing. Nothing was deleted.")
+
+
 def _listed(keys: list[str]) -> str:
     more = f" (and {len(keys) - 3} more)" if len(keys) > 3 else ""
     return ("key " if len(keys) == 1 else "each of the keys ") + ", ".join(shown(key) for key in keys[:3]) + more
@@ -188,8 +204,8 @@ def _kind(values: Any, value_vectors: Any) -> ValueKind:
     if isinstance(first, str) or (isinstance(values, np.ndarray) and values.dtype.kind in "UO"):
         return ValueKind.LABEL
     if first is values:
-        return ValueKind.NUMBER if np.ndim(values) == 1 else ValueKind.VECTOR
-    return ValueKind.VECTOR if isinstance(first, (list, tuple)) or np.ndim(first) else ValueKind.NUMBER
+        return ValueKind.of_first(worded=False, axes=np.ndim(values) or 2)
+    return ValueKind.of_first(worded=False, axes=2 if isinstance(first, (list, tuple)) or np.ndim(first) else 1)
 
 
 def _real(given: Any, what: str) -> npt.NDArray[Any]:

@@ -1,16 +1,16 @@
-"""What lies where in a store: the names of its files, the widths of its rows, the kinds of its values.
+"""What lies where in a store: the names of its files, the widths of its rows.
 
 Does not touch the disk.
 """
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import ShapeError
+from softkv.kinds import ValueKind as ValueKind
 
 FORMAT = 3  # the number of the format that this code writes
 CATALOG, LOCK, PIN, INDEX = "catalog.sqlite", "LOCK", "PIN", "index"
@@ -23,18 +23,6 @@ WIDEST = 1 << 20  # numbers in one row; a width beyond it is a mistake or an att
 Matrix = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-
-class ValueKind(str, Enum):
-    """What is blended: numbers, vectors, labels (by their code) or texts (by their embedding)."""
-
-    NUMBER = "number"
-    VECTOR = "vector"
-    LABEL = "label"
-    TEXT = "text"
-
-
-VALUE_DTYPES = {ValueKind.NUMBER: "<f8", ValueKind.VECTOR: "<f4", ValueKind.LABEL: "<i4", ValueKind.TEXT: "<f4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +53,7 @@ class Layout:
         for what, width in (("key", self.key_width), ("value", self.value_width)):
             if not 1 <= width <= WIDEST:
                 raise ShapeError(f"the {what} width is {width}; a store takes widths from 1 to {WIDEST}")
-        if self.kind in (ValueKind.NUMBER, ValueKind.LABEL) and self.value_width != 1:
+        if self.kind.narrow and self.value_width != 1:
             raise ShapeError(f"values of kind {self.kind.value!r} have width 1, not {self.value_width}")
 
     @property
@@ -76,7 +64,7 @@ class Layout:
     @property
     def values(self) -> RowShape:
         """The rows of values.<kind>."""
-        return RowShape("values", f"values.{self.kind.value}", VALUE_DTYPES[self.kind], self.value_width)
+        return RowShape("values", f"values.{self.kind.value}", self.kind.dtype, self.value_width)
 
     @property
     def norms(self) -> RowShape:

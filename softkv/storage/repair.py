@@ -14,8 +14,8 @@ import numpy as np
 from softkv.errors import StoreDamaged, StoreExists
 from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.patience import Endless
-from softkv.storage.catalog.roster import Entry, Roster
-from softkv.storage.layout import Rows, ValueKind
+from softkv.storage.catalog.roster import Roster, RosterEntry
+from softkv.storage.layout import Rows
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.checking import Report, Survey, survey
 from softkv.storage.protocol.index_files import IndexFile
@@ -110,20 +110,16 @@ def _save(found: Survey, roster: Roster, store: Store) -> int:
     return len(rows)
 
 
-def _save_batch(found: Survey, rows: Rows, entries: list[Entry], store: Store) -> None:
+def _save_batch(found: Survey, rows: Rows, entries: list[RosterEntry], store: Store) -> None:
     assert found.standing is not None
     kind = found.standing.layout.kind
     vectors, cells = (arena.rows(min(len(found.good), arena.stored_rows()))[rows] for arena in found.arenas[:2])
-    values: Any = cells[:, 0] if kind is ValueKind.NUMBER else cells
-    if kind is ValueKind.LABEL:
-        values = [found.labels[code] for code in cells[:, 0].tolist()]
-    elif kind is ValueKind.TEXT:
-        values = [entry.content[1] for entry in entries]
     store.append(
         vectors,
-        values,
+        [kind.read(row, entry.content[1], found.labels.__getitem__) for row, entry in zip(cells, entries, strict=True)],
         keys=[entry.key for entry in entries],
         texts=[entry.content[0] for entry in entries],
         payloads=[None if entry.content[2] is None else loaded(entry.content[2], "a payload") for entry in entries],
-        value_vectors=cells if kind is ValueKind.TEXT else None,
+        kind=kind,
+        value_vectors=cells if kind.embedded else None,
     )

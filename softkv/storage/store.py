@@ -12,20 +12,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import AccessRefused, HandleClosed, InputError, KeyMissing, KeyTextError, ShapeError
-from softkv.storage.batch import Added, checked, columns_of, entry_of, shown
-from softkv.storage.catalog.batches import Stamp, recorded
+from softkv.errors import AccessRefused, HandleClosed, InputError, KeyTextError, ShapeError
+from softkv.progress import Progress
+from softkv.storage.batch import Added, checked, columns_of, entry_of, refuse_missing
+from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
+from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
-from softkv.storage.catalog.progress import Progress, progress
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import Layout, Mask, Matrix, Rows
+from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import Backup, backup
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.committed import load
-from softkv.storage.protocol.compaction import Told, compact
+from softkv.storage.protocol.compaction import compact
+from softkv.storage.protocol.conflicts import require_known
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.opening import Accepting
 from softkv.storage.protocol.publishing import Content, drop_index, put_index
@@ -36,7 +38,6 @@ from softkv.storage.threads import OwnLock
 
 Path: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
-CONFLICTS = ("error", "replace", "ignore")
 
 
 class Store:
@@ -132,11 +133,11 @@ class Store:
         return self._current().value_scale
 
     @property
-    def unfinished(self) -> Progress | None:
+    def unfinished(self) -> Begun | None:
         """How far the rebuild is that was begun and is not finished; None when there is none."""
         with self._lock:
             self._current()
-            return progress(self._catalog)
+            return begun(self._catalog)
 
     def __len__(self) -> int:
         return len(self._current())
@@ -205,19 +206,19 @@ class Store:
         payloads: Sequence[Any] | None = None,
         texts: Sequence[str | None] | None = None,
         value_vectors: Any = None,
+        kind: ValueKind | None = None,
         on_conflict: str = "error",
         settings: Mapping[str, Any] | None = None,
         stamp: Stamp | None = None,
     ) -> Added:
         """Add one batch, wholly or not at all; when this returns, it is on the disk.
 
-        Texts as values are labels, or texts when `value_vectors` gives their embeddings. A key that is there already
-        is an error that names it, or is replaced, or left as it is ("ignore"). `settings` replaces the settings of the
-        store in the same commit, if there is one. A batch with a `stamp` is written once: see `recorded`.
+        Without a `kind`, first texts are labels, or texts when `value_vectors` gives their embeddings. A key that is
+        there already is an error that names it, or is replaced, or left as it is ("ignore"). `settings` replaces the
+        settings of the store in the same commit, if there is one. A batch with a `stamp` is written once: `recorded`.
         """
         writer = self._require_writer()
-        if on_conflict not in CONFLICTS:
-            raise InputError(f"on_conflict is {on_conflict!r}; use one of {', '.join(CONFLICTS)}")
+        require_known(on_conflict)
         with self._lock:
             done = self.recorded(stamp)
             if done is not None:
@@ -229,6 +230,7 @@ class Store:
                 payloads=payloads,
                 texts=texts,
                 value_vectors=value_vectors,
+                kind=kind,
                 layout=writer.committed.standing.layout if writer.committed.standing else None,
             )
             return writer.append(batch, on_conflict, settings, stamp)
@@ -258,6 +260,10 @@ class Store:
         done = self._recorded(stamp, 5)
         return None if done is None else Added(*done)
 
+    def written(self, name: str) -> Recorded | None:
+        """What is recorded of the batch of this name, in the last seven days."""
+        return found(self._require_writer().catalog.connection, name)
+
     def _recorded(self, stamp: Stamp | None, count: int) -> list[int] | None:
         with self._lock:
             connection = self._require_writer().catalog.connection
@@ -277,11 +283,7 @@ class Store:
                 return done[0]
             named = [name for name in names if not name.startswith("#")]
             rows = view.find_many(named)
-            if (rows < 0).any():
-                missing = [named[i] for i in np.flatnonzero(rows < 0)]
-                raise KeyMissing(
-                    f"no item has the key {shown(missing[0])}; {len(missing)} missing. Nothing was deleted."
-                )
+            refuse_missing(named, rows)
             numbered = [view.find(name) for name in names if name.startswith("#")]
             doomed = np.concatenate([rows, np.array(numbered, np.int64)])
             if len(doomed) or stamp is not None:
@@ -298,7 +300,7 @@ class Store:
         order: Sequence[int] | Rows | None = None,
         *,
         index: Mapping[str, Content] | None = None,
-        progress: Told | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Leave the dead rows behind, in a new generation. Readers are not disturbed.
 
@@ -358,7 +360,7 @@ class Store:
         self._current()
         return check(self.path, at_least=at_least)
 
-    def backup(self, target: Path, *, force: bool = False, progress: Told | None = None) -> Backup:
+    def backup(self, target: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
         """Copy the store as of its newest commit into a new directory, or into an earlier backup of it."""
         self._current()
         if self._writer is not None:

@@ -19,6 +19,7 @@ from softkv.files import notation
 from softkv.files.exports.decimals import rows_as_json
 from softkv.files.exports.header import Header
 from softkv.files.exports.portions import Portion, Progress, of_snapshot
+from softkv.kinds import ValueKind
 from softkv.storage import Snapshot
 
 
@@ -105,4 +106,4 @@ def _values(values: Any) -> list[Any]:
 def options(columns: list[str], kind: str | None) -> dict[str, str]:
     """What `db.load` has to be told to read the same items from a table with these columns."""
     named = {"text": "text"} if "text" in columns else {}
-    return named if kind in (None, "number") else {**named, "kind": str(kind)}
+    return named if kind in (None, ValueKind.of_first(worded=False)) else {**named, "kind": str(kind)}

@@ -14,7 +14,8 @@ from typing import Any, TypeGuard
 from softkv.errors import BadRecord, FormatTooNew, InputError
 from softkv.files import notation
 from softkv.files.record import Misfit
-from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.kinds import ValueKind
+from softkv.storage import Layout, Snapshot
 from softkv.storage.batch import checked_settings
 from softkv.storage.protocol.index_files import checked_name
 

@@ -54,7 +54,7 @@ def load(
 def _append(into: Store, portion: Portion, header: Header, path: str, place: Place) -> None:
     settings = None if portion.start else header.settings
     try:
-        _offer(into.append, portion, settings=settings)
+        _offer(into.append, portion, settings=settings, kind=header.layout and header.layout.kind)
     except InputError as error:
         position, reason = _culprit(portion, header.layout, error)
         raise BadRecord(f"{path}, {place(portion.start + position)}: {reason}") from error

@@ -9,7 +9,8 @@ from softkv.files.exports import lines
 from softkv.files.exports.decimals import rows_as_json
 from softkv.files.exports.header import LONGEST_HEADER, Header
 from softkv.files.exports.portions import Portion, Progress, of_snapshot, rows_at_once
-from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.kinds import ValueKind
+from softkv.storage import Layout, Snapshot
 
 _FIELDS = frozenset(("key", "text", "value", "vector", "payload"))
 
@@ -71,7 +72,7 @@ def _portion(records: Iterator[tuple[lines.Record, int]], path: str, layout: Lay
     most = min(rows_at_once(layout), items - start)
     vectors = np.empty((most, layout.key_width), np.float32)
     blended = np.empty((most, layout.value_width), np.float32)
-    expected = _FIELDS | {"value_vector"} if layout.kind is ValueKind.TEXT else _FIELDS
+    expected = _FIELDS | {"value_vector"} if layout.kind.embedded else _FIELDS
     values = []
 
     def take(position: int, record: lines.Record, where: str) -> None:
@@ -80,18 +81,16 @@ def _portion(records: Iterator[tuple[lines.Record, int]], path: str, layout: Lay
 
     keys, texts, payloads = lines.items(records, expected, most, lambda one: f"{path}, {place(start + one)}", take)
     count = len(keys)
-    given: Any = blended[:count] if layout.kind is ValueKind.VECTOR else values
-    texted = blended[:count] if layout.kind is ValueKind.TEXT else None
+    given: Any = blended[:count] if layout.kind.axes > 1 else values
+    texted = blended[:count] if layout.kind.embedded else None
     return Portion(start, keys, texts, payloads, vectors[:count], given, texted)
 
 
 def _value(record: lines.Record, kind: ValueKind, row: Any, place: str) -> int | float | str | None:
     """The number, label or text of a record; what is blended of vectors and texts goes to `row`."""
-    if kind is ValueKind.NUMBER:
-        return lines.required_number(record, "value", place)
-    if kind is ValueKind.VECTOR:
+    if kind.axes > 1:
         lines.fill(row, record, "value", place)
         return None
-    if kind is ValueKind.TEXT:
+    if kind.embedded:
         lines.fill(row, record, "value_vector", place)
-    return lines.required_text(record, "value", place)
+    return lines.required_text(record, "value", place) if kind.worded else lines.required_number(record, "value", place)

@@ -26,7 +26,8 @@ from softkv.files.exports.portions import Portion, Progress, of_snapshot, row_po
 from softkv.files.lines import numbered
 from softkv.files.record import Misfit
 from softkv.files.source import Source
-from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.kinds import ValueKind
+from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import RowShape
 
 HEADER, VECTORS, VALUES, ITEMS, LABELS = "header.json", "vectors.npy", "values.npy", "items.jsonl", "labels.jsonl"
@@ -57,13 +58,13 @@ def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress
         with _array(archive, VALUES, _shape(layout.values, layout, header.items), layout.values.dtype) as member:
             for rows in row_portions(snapshot):
                 values = snapshot.values(rows)
-                member.write(_bytes_of(labels.codes(values) if layout.kind is ValueKind.LABEL else values))
+                member.write(_bytes_of(labels.codes(values) if layout.kind.coded else values))
                 told.add(len(rows))
         with _member(archive, ITEMS) as member:
             for portion in of_snapshot(snapshot):
                 member.write(_lines(portion))
                 told.add(len(portion))
-        if layout.kind is ValueKind.LABEL:
+        if layout.kind.coded:
             names = snapshot.labels()
             with _member(archive, LABELS) as member:
                 for code in labels.seen:
@@ -140,7 +141,7 @@ def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
 def _expected(layout: Layout | None) -> set[str]:
     if layout is None:
         return {HEADER}
-    return {HEADER, VECTORS, VALUES, ITEMS} | ({LABELS} if layout.kind is ValueKind.LABEL else set())
+    return {HEADER, VECTORS, VALUES, ITEMS} | ({LABELS} if layout.kind.coded else set())
 
 
 @contextmanager
@@ -200,7 +201,7 @@ def _portions(archive: zipfile.ZipFile, path: str, header: Header, layout: Layou
     vectors = _opened_array(archive, VECTORS, path, (header.items, layout.key_width), "<f4")
     shape = _shape(layout.values, layout, header.items)
     values = _opened_array(archive, VALUES, path, shape, layout.values.dtype)
-    labels = _labels(archive, path, header.items) if layout.kind is ValueKind.LABEL else []
+    labels = _labels(archive, path, header.items) if layout.kind.coded else []
     start, records = 0, lines.read(_opened_lines(archive, ITEMS, path), place, header.items)
     while start < header.items:
         columns = _columns(records, path, layout, start, header.items)
@@ -215,7 +216,7 @@ def _portions(archive: zipfile.ZipFile, path: str, header: Header, layout: Layou
 
 def _shape(cells: RowShape, layout: Layout, items: int) -> tuple[int, ...]:
     """Of values.npy: numbers and codes are a list, not a matrix of one column."""
-    return (items,) if layout.kind in (ValueKind.NUMBER, ValueKind.LABEL) else (items, cells.width)
+    return (items,) if layout.kind.narrow else (items, cells.width)
 
 
 def _opened_array(archive: zipfile.ZipFile, name: str, path: str, shape: tuple[int, ...], dtype: str) -> Array:
@@ -263,7 +264,7 @@ def _columns(
     records: Iterator[tuple[lines.Record, int]], path: str, layout: Layout, start: int, items: int
 ) -> _Columns:
     """Keys, texts, payloads and values in words of the next items."""
-    worded = layout.kind is ValueKind.TEXT
+    worded = layout.kind.embedded
     expected = _FIELDS | {"value"} if worded else _FIELDS
     words: list[str] = []
 
@@ -286,11 +287,11 @@ def _portion(
     path: str,
 ) -> Portion:
     keys, texts, payloads, words = columns
-    if kind is ValueKind.LABEL:
+    if kind.coded:
         codes = cells.tolist()
         for position, code in enumerate(codes):
             _require(0 <= code < len(labels), path, f"{place(start + position)} has label code {code} of {len(labels)}")
         return Portion(start, keys, texts, payloads, vectors, [labels[code] for code in codes], None)
-    if kind is ValueKind.TEXT:
+    if kind.embedded:
         return Portion(start, keys, texts, payloads, vectors, words, cells)
     return Portion(start, keys, texts, payloads, vectors, cells, None)

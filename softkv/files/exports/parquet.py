@@ -19,7 +19,7 @@ from softkv.files import parquet as foreign
 from softkv.files.exports.header import Header
 from softkv.files.exports.portions import MOST_BYTES, MOST_ITEMS, Portion, Progress, of_snapshot, rows_at_once
 from softkv.files.record import Misfit, Refusals
-from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.storage import Layout, Snapshot
 
 _METADATA = b"softkv"
 _WORDS = ("key", "text", "payload")
@@ -37,7 +37,7 @@ def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress
     """Write a store, in row groups of a bounded size."""
     arrow = foreign.arrow()
     schema = _schema(arrow, snapshot.layout).with_metadata({_METADATA: header.text().encode()})
-    plain = ["value"] if snapshot.layout and snapshot.layout.kind is ValueKind.LABEL else False
+    plain = ["value"] if snapshot.layout and snapshot.layout.kind.coded else False
     options = {"use_dictionary": plain, "write_statistics": False, "write_page_checksum": True}
     with _failing(arrow), arrow.parquet.ParquetWriter(file, schema, **options) as writer:
         waiting: list[Any] = []
@@ -71,15 +71,15 @@ def _schema(arrow: Any, layout: Layout | None) -> Any:
     if layout is not None:
         fields.insert(2, ("value", _value_type(arrow, layout)))
         fields.insert(3, ("vector", arrow.list_(arrow.float32(), layout.key_width)))
-        if layout.kind is ValueKind.TEXT:
+        if layout.kind.embedded:
             fields.insert(4, ("value_vector", arrow.list_(arrow.float32(), layout.value_width)))
     return arrow.schema(fields)
 
 
 def _value_type(arrow: Any, layout: Layout) -> Any:
-    if layout.kind is ValueKind.NUMBER:
-        return arrow.float64()
-    return arrow.list_(arrow.float32(), layout.value_width) if layout.kind is ValueKind.VECTOR else arrow.large_string()
+    if layout.kind.axes > 1:
+        return arrow.list_(arrow.float32(), layout.value_width)
+    return arrow.large_string() if layout.kind.worded else arrow.float64()
 
 
 def _batch(arrow: Any, schema: Any, portion: Portion) -> Any:
@@ -163,8 +163,8 @@ def _portion(arrow: Any, batch: Any, start: int, layout: Layout, path: str) -> P
     def given(name: str) -> list[Any]:
         return _required(foreign.texts(column(name)), lambda row: f"{path}, {place(start + row)}: {name}")
 
-    kind, worded = layout.kind, layout.kind in (ValueKind.LABEL, ValueKind.TEXT)
-    values: Any = given("value") if worded or kind is ValueKind.NUMBER else matrix("value", layout.value_width)
+    kind = layout.kind
+    values: Any = matrix("value", layout.value_width) if kind.axes > 1 else given("value")
     payloads = _payloads(foreign.texts(column("payload")), lambda row: f"{path}, {place(start + row)}")
     return Portion(
         start,
@@ -173,7 +173,7 @@ def _portion(arrow: Any, batch: Any, start: int, layout: Layout, path: str) -> P
         payloads,
         matrix("vector", layout.key_width),
         values,
-        matrix("value_vector", layout.value_width) if kind is ValueKind.TEXT else None,
+        matrix("value_vector", layout.value_width) if kind.embedded else None,
     )
 
 

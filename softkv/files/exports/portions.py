@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from softkv.files import notation
-from softkv.storage import Layout, Snapshot, ValueKind
+from softkv.kinds import ValueKind
+from softkv.progress import Progress as Progress
+from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
 MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24
 MOST_TEXTS, FIRST_TEXTS = 1_000, 100  # items read at once from a store: how long their texts are is known only then
 
-Progress = Callable[[int, int], None]  # items done, items in all
 Place = Callable[[int], str]  # where the item with this number, from 0, stands in its file
 
 
@@ -82,8 +83,8 @@ def _portion(snapshot: Snapshot, kind: ValueKind, rows: Rows, start: int) -> Por
         [item.text for item in items],
         [item.payload for item in items],
         snapshot.vectors(rows),
-        [item.value for item in items] if kind in (ValueKind.LABEL, ValueKind.TEXT) else cells,
-        cells if kind is ValueKind.TEXT else None,
+        [item.value for item in items] if kind.worded else cells,
+        cells if kind.embedded else None,
     )
 
 

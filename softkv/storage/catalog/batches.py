@@ -8,8 +8,9 @@ Does not know what a batch is made of: whoever names one makes the digest as wel
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from softkv.errors import BatchMismatch, InputError, StoreDamaged
 from softkv.storage.batch import can_name, shown
@@ -24,10 +25,24 @@ _TOGETHER = 1_000  # old ones that one write removes, so that none takes long af
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a caller calls a batch, and a digest of what is in it."""
+    """What a caller calls a batch, and a digest of what is in it.
+
+    One that is written in parts says for each what is recorded of it, by what became of the part, and the digest of the
+    parts before, which must be what is recorded so far.
+    """
 
     id: str
     digest: bytes
+    tells: Callable[[Sequence[int]], Sequence[int]] | None = None
+    follows: bytes | None = None
+
+
+class Recorded(NamedTuple):
+    """What is recorded of a batch: the digest of its content, what became of it, and the commit."""
+
+    digest: bytes
+    result: list[int]
+    commit: int
 
 
 def checked_id(given: object) -> str:
@@ -41,31 +56,49 @@ def checked_id(given: object) -> str:
     return given
 
 
-def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | None:
-    """What became of a batch, in so many numbers; None when it was not written, or more than seven days ago."""
-    rows = connection.rows("SELECT * FROM batches WHERE id = ?", (stamp.id,))
+def found(connection: Connection, name: str) -> Recorded | None:
+    """What is recorded under a name; None when nothing was written under it in the last seven days."""
+    rows = connection.rows("SELECT * FROM batches WHERE id = ?", (name,))
     if not rows:
         return None
-    *content, found = rows[0]
+    *content, sealed = rows[0]
     _, digest, result, commit, when = content
-    if seal(*content) != found or not isinstance(when, int):
-        raise StoreDamaged(f"{connection.path}: the record of batch {shown(stamp.id)} is damaged. Run `softkv check`.")
+    if seal(*content) != sealed or not isinstance(when, int):
+        raise StoreDamaged(f"{connection.path}: the record of batch {shown(name)} is damaged. Run `softkv check`.")
     if when < _now() - KEPT:
         return None
-    if digest != stamp.digest:
-        raise BatchMismatch(
-            f"batch {shown(stamp.id)} was written before, at commit {commit}, with other content. Nothing was written "
-            "now. Give each batch an id of its own, and send it again as it was."
-        )
-    numbers = loaded(result, f"the result of batch {shown(stamp.id)}")
-    if not isinstance(numbers, list) or len(numbers) != count or not all(isinstance(one, int) for one in numbers):
+    numbers = loaded(result, f"the result of batch {shown(name)}")
+    if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
+        raise StoreDamaged(f"{connection.path}: the result of batch {shown(name)} is none. Run `softkv check`.")
+    return Recorded(digest, numbers, commit)
+
+
+def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | None:
+    """What became of a batch, in so many numbers; None when it is to be written."""
+    before = found(connection, stamp.id)
+    if before is None:
+        return None
+    if before.digest != (stamp.digest if stamp.tells is None else stamp.follows):
+        raise mismatch(stamp.id, before.commit)
+    if stamp.tells is not None:
+        return None
+    if len(before.result) != count:
         raise StoreDamaged(f"{connection.path}: the result of batch {shown(stamp.id)} is none. Run `softkv check`.")
-    return numbers
+    return before.result
+
+
+def mismatch(name: str, commit: int) -> BatchMismatch:
+    """What was sent under a name is not what was written under it."""
+    return BatchMismatch(
+        f"batch {shown(name)} was written before, at commit {commit}, with other content. Nothing was written now. "
+        "Give each batch an id of its own, and send it again as it was."
+    )
 
 
 def record(connection: Connection, stamp: Stamp, result: Sequence[int], commit: int) -> None:
     """Say what became of a batch, in the transaction that writes it."""
-    content = (stamp.id, stamp.digest, json.dumps(list(result)), commit, _now())
+    told = result if stamp.tells is None else stamp.tells(result)
+    content = (stamp.id, stamp.digest, json.dumps(list(told)), commit, _now())
     connection.run(insertion("batches", replacing=True), (*content, seal(*content)))
 
 

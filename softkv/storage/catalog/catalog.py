@@ -26,7 +26,7 @@ from softkv.storage.catalog.tables import (
     tables_of,
 )
 from softkv.storage.catalog.tally import Tally
-from softkv.storage.layout import FORMAT, WINDOW, Layout, ValueKind
+from softkv.storage.layout import FORMAT, WINDOW, Layout
 
 
 def _counts(fields: Iterable[object]) -> bool:
@@ -172,8 +172,8 @@ class Catalog:
             if seal(*content) != found:
                 raise ValueError("checksum")
             number, count, key_width, kind, value_width, *tails, sums, settings, retired = content
-            layout, tally = Layout(key_width, ValueKind(kind), value_width), Tally.unpack(sums)
-            summed = 0 if layout.kind is ValueKind.LABEL else value_width
+            layout, tally = Layout(key_width, kind, value_width), Tally.unpack(sums)
+            summed = 0 if layout.kind.coded else value_width
             if not _counts((number, count, *tails, retired)) or len(tally.origin) != summed:
                 raise ValueError("counts")
             return Standing(number, count, layout, (tails[0], tails[1], tails[2]), tally, settings, retired)

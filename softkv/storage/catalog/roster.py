@@ -38,7 +38,7 @@ _PLACE_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RosterEntry:
     """One row of the roster: who lies there, and what is carried along."""
 
     row: int
@@ -133,7 +133,7 @@ class Roster:
     def _connection(self) -> Connection:
         return self._catalog.connection
 
-    def find(self, key: str, commit: int) -> Entry | None:
+    def find(self, key: str, commit: int) -> RosterEntry | None:
         """The item with this key as of a commit."""
         with self._connection.reading():
             found = self._connection.rows(self._sql.live, (key,))
@@ -146,7 +146,7 @@ class Roster:
             found = self._connection.rows(self._sql.dead, (key, commit, commit))
         return self._entry(found[0]) if found else None
 
-    def find_nameless(self, item: int, commit: int) -> Entry | None:
+    def find_nameless(self, item: int, commit: int) -> RosterEntry | None:
         """The item without a key that has this number, as of a commit."""
         found = self._connection.rows(self._sql.nameless, (item,))
         entry = self._entry(found[0]) if found else None
@@ -186,7 +186,7 @@ class Roster:
                 f"{rows} rows at commit {commit}. Run `softkv check`."
             )
 
-    def entries(self, rows: Rows) -> list[Entry]:
+    def entries(self, rows: Rows) -> list[RosterEntry]:
         """Who lies in these rows, in this order, dead or alive."""
         if len(rows) > _MOST_ROWS:
             return self.entries(rows[:_MOST_ROWS]) + self.entries(rows[_MOST_ROWS:])
@@ -319,11 +319,11 @@ class Roster:
             sound[place] = once and _is_sound(found)
         return present, sound, alive
 
-    def _entry(self, found: tuple[Any, ...]) -> Entry:
+    def _entry(self, found: tuple[Any, ...]) -> RosterEntry:
         if not _is_sound(found):
             raise self._damage(found[0])
         row, item, ordinal, key, _, _, _, *content = found
-        return Entry(row, item, ordinal, key, (content[0], content[1], content[2]))
+        return RosterEntry(row, item, ordinal, key, (content[0], content[1], content[2]))
 
     def _damage(self, row: Any) -> StoreDamaged:
         return StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")

@@ -35,7 +35,7 @@ Expected = Callable[[int, int], Sequence[int]]  # checksums of the complete wind
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ArenaIdentity:
     """Whose rows these are: the store, its generation, and their shape."""
 
     store: str
@@ -84,7 +84,7 @@ class Arena:
         self._closed, self._lock = False, threading.Lock()
 
     @classmethod
-    def create(cls, path: str, identity: Identity, granule: int) -> "Arena":
+    def create(cls, path: str, identity: ArenaIdentity, granule: int) -> "Arena":
         """Make the file with its header; nothing is durable yet."""
         arena = cls(path, identity.shape, files.create_file(path), granule)
         try:
@@ -96,7 +96,7 @@ class Arena:
 
     @classmethod
     def open(
-        cls, path: str, identity: Identity, granule: int, *, write: bool = False, believe_header: bool = True
+        cls, path: str, identity: ArenaIdentity, granule: int, *, write: bool = False, believe_header: bool = True
     ) -> "Arena":
         """Open the file after comparing its header with what it must say; without that only to save what is left."""
         descriptor = files.open_regular(path, write=write)
@@ -338,7 +338,7 @@ def _all_between(first: Numbers, last: Numbers) -> Numbers:
     return found
 
 
-def _difference(found: bytes, identity: Identity) -> str:
+def _difference(found: bytes, identity: ArenaIdentity) -> str:
     """Why a header is not the one that was expected."""
     if len(found) < HEADER:
         return f"the header has {len(found)} of {HEADER} bytes"

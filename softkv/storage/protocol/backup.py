@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreError, StoreExists
 from softkv.logs import log_of
+from softkv.progress import Progress
 from softkv.storage.catalog.catalog import Catalog, IndexRecord, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.disk import files, locks
@@ -32,8 +32,6 @@ LOG = log_of(__name__)
 STAGED = CATALOG + ".new"  # the catalog of a backup while what it names is being written
 _STRIDE = 1 << 20  # bytes of rows copied at a time
 _CHECKSUMS = 1 << 16  # checksums compared at a time
-
-Progress: TypeAlias = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True)

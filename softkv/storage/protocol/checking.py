@@ -21,8 +21,8 @@ from softkv.storage.catalog.secret import secret
 from softkv.storage.catalog.tables import seal
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files
-from softkv.storage.disk.arena import HEADER, Arena, Identity
-from softkv.storage.layout import GENERATION_NAME, GRANULE, PIN, WINDOW, Mask, ValueKind, generation_name
+from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity
+from softkv.storage.layout import GENERATION_NAME, GRANULE, PIN, WINDOW, Mask, generation_name
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
@@ -168,9 +168,9 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
     found.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
     granule = _granule(report, catalog, standing)
     for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-        _survey_arena(found, catalog, directory, Identity(head.store, standing.generation, shape), granule, tail)
+        _survey_arena(found, catalog, directory, ArenaIdentity(head.store, standing.generation, shape), granule, tail)
     _survey_items(found, catalog, standing)
-    if standing.layout.kind is ValueKind.LABEL:
+    if standing.layout.kind.coded:
         _survey_labels(found, catalog)
     report.items = int(found.good.sum())
     if report.ok:  # the sums mean nothing where rows are missing
@@ -189,7 +189,7 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     try:
         granule = _granule(report, catalog, standing)
         for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-            _survey_arena(begun, catalog, directory, Identity(head.store, number, shape), granule, tail)
+            _survey_arena(begun, catalog, directory, ArenaIdentity(head.store, number, shape), granule, tail)
     finally:
         begun.close()
 
@@ -260,7 +260,9 @@ def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head
             report.notes.append(f"index file {name!r}: {error}")
 
 
-def _survey_arena(found: Survey, catalog: Catalog, directory: str, identity: Identity, granule: int, tail: int) -> None:
+def _survey_arena(
+    found: Survey, catalog: Catalog, directory: str, identity: ArenaIdentity, granule: int, tail: int
+) -> None:
     shape, report = identity.shape, found.report
     derived = shape.role == "norms"
     findings = report.notes if derived else report.findings
@@ -331,7 +333,7 @@ def _survey_sums(found: Survey, catalog: Catalog, standing: Standing) -> None:
     """The sums over the live values, and how many items carry each label."""
     report = found.report
     values = found.arenas[1].rows(standing.rows)
-    if standing.layout.kind is ValueKind.LABEL:
+    if standing.layout.kind.coded:
         labels = catalog.labels()
         counts = np.bincount(values[found.good, 0], minlength=len(labels))
         if counts.tolist() != [count for _, _, count in labels]:

@@ -7,16 +7,17 @@ those of the old one stay with it.
 Does not decide when to compact, nor in which order.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from softkv.errors import InputError
 from softkv.logs import log_of
+from softkv.progress import Progress
 from softkv.storage.catalog.catalog import Standing
 from softkv.storage.catalog.roster import COPIED, Roster
 from softkv.storage.disk import files
@@ -34,8 +35,6 @@ LOG = log_of(__name__)
 _STRIDE = 4 << 20  # bytes copied at a time
 _PATIENCE = 0.1  # seconds between two looks at how far the threads are
 
-Told: TypeAlias = Callable[[int, int], object]
-
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
@@ -51,7 +50,7 @@ class _Course:
 
     writer: Writer
     total: int
-    progress: Told | None
+    progress: Progress | None
     done: list[int] = field(default_factory=lambda: [0, 0, 0, 0])  # keys, values, norms, items
     told: int = -1
     stopped: bool = False
@@ -81,7 +80,7 @@ def compact(
     order: Any = None,
     *,
     index: Mapping[str, Content] | None = None,
-    progress: Told | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Leave the dead behind. Does nothing to a store without any, unless there is an order or an index."""
     with writer.work():
@@ -97,7 +96,7 @@ def compact(
 
 
 def _rewrite(
-    writer: Writer, standing: Standing, order: Rows | None, index: Mapping[str, Content], progress: Told | None
+    writer: Writer, standing: Standing, order: Rows | None, index: Mapping[str, Content], progress: Progress | None
 ) -> None:
     old = writer.committed.generation
     assert old is not None

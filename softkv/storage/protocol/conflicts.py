@@ -5,12 +5,20 @@ Writes nothing.
 
 import numpy as np
 
-from softkv.errors import StoreDamaged
+from softkv.errors import InputError, StoreDamaged
 from softkv.storage.batch import Batch, refuse_duplicates
 from softkv.storage.catalog.loading import require_rows
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.layout import Rows
 from softkv.storage.protocol.committed import Committed
+
+CONFLICTS = ("error", "replace", "ignore")
+
+
+def require_known(on_conflict: str) -> None:
+    """Refuse another word for what becomes of them."""
+    if on_conflict not in CONFLICTS:
+        raise InputError(f"on_conflict is {on_conflict!r}; use one of {', '.join(CONFLICTS)}")
 
 
 def resolved(

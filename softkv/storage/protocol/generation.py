@@ -19,7 +19,7 @@ from softkv.storage.catalog.catalog import Catalog, Standing
 from softkv.storage.catalog.matches import Matches
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.arena import Arena, Identity, VerifiedRows, extend_windows, flat
+from softkv.storage.disk.arena import Arena, ArenaIdentity, VerifiedRows, extend_windows, flat
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import GRANULE, PIN, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
 
@@ -54,7 +54,7 @@ class Generation:
             raise NotAStore(f"{path} is a link or none of our directories, so nothing in it is opened")
 
         def opened(shape: RowShape) -> Arena:
-            identity = Identity(store, standing.generation, shape)
+            identity = ArenaIdentity(store, standing.generation, shape)
             derived = shape.role == "norms"
             return _open_arena(os.path.join(path, shape.file), identity, granule, write=write, derived=derived)
 
@@ -77,7 +77,7 @@ class Generation:
         os.close(files.create_file(os.path.join(path, PIN)))
 
         def created(shape: RowShape) -> Arena:
-            return Arena.create(os.path.join(path, shape.file), Identity(store, number, shape), GRANULE)
+            return Arena.create(os.path.join(path, shape.file), ArenaIdentity(store, number, shape), GRANULE)
 
         arenas: list[Arena] = []
         try:
@@ -217,7 +217,7 @@ def _all_or_none(make: Callable[[RowShape], Arena], layout: Layout) -> list[Aren
     return arenas
 
 
-def _open_arena(path: str, identity: Identity, granule: int, *, write: bool, derived: bool) -> Arena:
+def _open_arena(path: str, identity: ArenaIdentity, granule: int, *, write: bool, derived: bool) -> Arena:
     """Open an arena; one that is derived is made again by a writer when it is missing or damaged."""
     try:
         return Arena.open(path, identity, granule, write=write)

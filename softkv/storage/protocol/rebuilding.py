@@ -22,16 +22,16 @@ import numpy.typing as npt
 
 from softkv.errors import HandleClosed, InputError, KindError, ShapeError, StoreDamaged, Unfinished
 from softkv.storage.batch import checked_settings, checked_vectors
+from softkv.storage.catalog.begun import ways_on
 from softkv.storage.catalog.catalog import Standing
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.catalog.loading import loaded
-from softkv.storage.catalog.progress import ways_on
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import VerifiedRows
 from softkv.storage.disk.numbers import believable
-from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
+from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation, checksums, norms_of
 from softkv.storage.protocol.snapshot import Item, Snapshot
@@ -133,7 +133,7 @@ class Rebuild:
 
     def _checked_values(self, layout: Layout, value_vectors: Any) -> Matrix | None:
         """The new cells of values; None where the old ones stay."""
-        if layout.kind is ValueKind.TEXT:
+        if layout.kind.embedded:
             if value_vectors is None:
                 raise KindError("texts as values are embedded anew as well: give value_vectors")
             return checked_vectors(value_vectors, "value vector", layout.value_width, len(self._asked))
@@ -193,9 +193,9 @@ def _directory(writer: Writer, number: int) -> str:
 
 
 def _layout(old: Layout, key_width: int, value_width: int | None) -> Layout:
-    if old.kind is ValueKind.TEXT and value_width is None:
+    if old.kind.embedded and value_width is None:
         raise ShapeError("texts as values are embedded anew as well: give value_width, the width of their new vectors")
-    if old.kind is not ValueKind.TEXT and value_width is not None:
+    if not old.kind.embedded and value_width is not None:
         raise KindError(f"values of kind {old.kind.value!r} stay as they are; value_width goes with texts")
     return Layout(index(key_width), old.kind, old.value_width if value_width is None else index(value_width))
 
@@ -212,7 +212,7 @@ def _require_same(writer: Writer, found: Standing, layout: Layout, settings: str
 
 
 def _shown(layout: Layout, settings: str) -> str:
-    values = f", value width {layout.value_width}" if layout.kind is ValueKind.TEXT else ""
+    values = f", value width {layout.value_width}" if layout.kind.embedded else ""
     return (
         f"key width {layout.key_width}{values}, settings {settings if len(settings) < 300 else settings[:297] + '...'}"
     )
@@ -221,7 +221,7 @@ def _shown(layout: Layout, settings: str) -> str:
 def _created(writer: Writer, current: Standing, layout: Layout, settings: str) -> Standing:
     """A new generation without rows, durable before the catalog names it."""
     number = max(writer.catalog.generations()) + 1
-    tally = Tally.empty(np.zeros(layout.value_width)) if layout.kind is ValueKind.TEXT else current.tally
+    tally = Tally.empty(np.zeros(layout.value_width)) if layout.kind.embedded else current.tally
     begun = Standing(number, 0, layout, (0, 0, 0), tally, settings, 0)
     with writer.birth(number, layout) as new:
         with writer.poisoning():
@@ -266,7 +266,7 @@ def _extend(writer: Writer, standing: Standing, keys: Matrix, values: npt.NDArra
                 finished, tails = checksums(generation, standing, (keys, values, norms))
             with writer.poisoning():
                 generation.arenas[2].sync()  # every time, so that there is nothing to mend when it is resumed
-            text = standing.layout.kind is ValueKind.TEXT
+            text = standing.layout.kind.embedded
             tally = standing.tally.changed(values, values[:0]) if text else standing.tally
             for arena, complete in zip(generation.arenas, finished, strict=True):
                 writer.catalog.put_windows(standing.generation, arena.shape.role, complete)

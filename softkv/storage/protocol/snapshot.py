@@ -19,8 +19,8 @@ from softkv.storage.batch import checked_key, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
-from softkv.storage.catalog.roster import Entry, Roster
-from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
+from softkv.storage.catalog.roster import Roster, RosterEntry
+from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile, checked_name, find
@@ -206,12 +206,12 @@ class Snapshot:
         from softkv.storage.filters.valued import of_each, of_numbers, refused
 
         kind, everyone = self._opened().layout.kind, np.arange(self.rows)
-        if kind is ValueKind.NUMBER:
-            return of_numbers(test, self.values(everyone))
-        if kind is ValueKind.LABEL:
+        if kind.coded:
             codes: Rows = self.values(everyone)
             return np.take(of_each(test, self.labels()), codes)
-        if kind is ValueKind.VECTOR:
+        if kind.narrow:
+            return of_numbers(test, self.values(everyone))
+        if not kind.embedded:
             raise refused()
         found, live = np.zeros(self.rows, np.bool_), np.flatnonzero(self.live)
         for start in range(0, len(live), AT_ONCE):
@@ -302,8 +302,7 @@ class Snapshot:
         return self._generation
 
     def _blended(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        narrow = self.layout is not None and self.layout.kind in (ValueKind.NUMBER, ValueKind.LABEL)
-        return cells[:, 0] if narrow else cells
+        return cells[:, 0] if self.layout is not None and self.layout.kind.narrow else cells
 
     def _checked_rows(self, rows: Sequence[int] | Rows) -> Rows:
         numbers = np.asarray(rows)
@@ -315,7 +314,7 @@ class Snapshot:
             raise ShapeError(f"rows {numbers.min()} to {numbers.max()} were asked for, but the store has {self.rows}")
         return numbers.astype(np.int64)
 
-    def _find(self, key: str) -> Entry | None:
+    def _find(self, key: str) -> RosterEntry | None:
         self._require_open()
         if isinstance(key, str) and key.startswith("#"):
             number = int(key[1:]) if key[1:].isdecimal() and len(key) < 20 else -1
@@ -331,7 +330,7 @@ class Snapshot:
             raise StoreDamaged(f"{shown(key)} leads to another item, or to none. Run `softkv check`.")
         return found
 
-    def _entry(self, key: str) -> Entry:
+    def _entry(self, key: str) -> RosterEntry:
         found = self._find(key)
         if found is None:
             raise KeyMissing(f"no item has the key {shown(key)}")
@@ -341,18 +340,16 @@ class Snapshot:
         generation = self._opened()
         return generation.keys.take(rows), generation.values.take(rows)
 
-    def _item(self, entry: Entry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
+    def _item(self, entry: RosterEntry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
         text, value_text, payload = entry.content
         value = self._value(values[position], value_text)
         carried = None if payload is None else loaded(payload, f"the payload of the item in row {entry.row}")
         return Item(entry.row, entry.item, entry.key, vectors[position], value, carried, text)
 
     def _value(self, cells: npt.NDArray[Any], text: str | None) -> Value:
-        kind = self.layout.kind if self.layout else None
-        if kind is ValueKind.NUMBER:
-            return float(cells[0])
-        if kind is ValueKind.LABEL:
-            return self._labels.label(int(cells[0]))
-        if kind is ValueKind.TEXT and text is None:
+        assert self._standing is not None
+        kind = self._standing.layout.kind
+        if text is None and kind.embedded:
             raise StoreDamaged("an item has the vector of a text, but no text. Run `softkv check`.")
-        return cells if text is None else text
+        found: Value = kind.read(cells, text, self._labels.label)
+        return found

@@ -31,15 +31,15 @@ from softkv.errors import (
 from softkv.storage.batch import Added, Batch, checked_settings
 from softkv.storage.catalog import batches
 from softkv.storage.catalog.batches import Stamp
+from softkv.storage.catalog.begun import require_finished
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.labels import LabelCounts, require_counts
 from softkv.storage.catalog.labels import Row as LabelRow
-from softkv.storage.catalog.progress import require_finished
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena
-from softkv.storage.layout import Layout, Matrix, Rows, ValueKind, generation_name
+from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.conflicts import resolved
@@ -294,7 +294,7 @@ class Writer:
     ) -> tuple[npt.NDArray[Any], list[LabelRow], Tally]:
         """The cells of values.* for a batch, the label rows that change, and the sums once `doomed` have died."""
         gone = generation.values.take(doomed) if len(doomed) else np.empty((0, standing.layout.value_width))
-        if standing.layout.kind is ValueKind.LABEL:
+        if standing.layout.kind.coded:
             if self._labels is None:
                 rows = self.catalog.labels()
                 require_counts(rows, standing.tally, self.directory)

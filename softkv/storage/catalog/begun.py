@@ -10,11 +10,10 @@ from typing import Any
 from softkv.errors import Unfinished
 from softkv.storage.catalog.catalog import Catalog, Head
 from softkv.storage.catalog.loading import loaded_settings
-from softkv.storage.layout import ValueKind
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Begun:
     """An unfinished rebuild: the items written so far and in all, and what it was begun with.
 
     `value_width` is None where values stay as they are, so that the same three arguments resume it.
@@ -27,25 +26,25 @@ class Progress:
     settings: dict[str, Any]
 
 
-def progress(catalog: Catalog) -> Progress | None:
+def begun(catalog: Catalog) -> Begun | None:
     """How far the unfinished rebuild is, None when there is none."""
     with catalog.connection.reading():
         head = catalog.head()
         number = catalog.unfinished(head)
         if number is None:
             return None
-        begun, current = catalog.standing(number), catalog.standing(head.generation)
-    settings = loaded_settings(begun.settings, "the settings of the rebuild")
-    value_width = begun.layout.value_width if begun.layout.kind is ValueKind.TEXT else None
-    return Progress(begun.rows, current.tally.count, begun.layout.key_width, value_width, settings)
+        new, current = catalog.standing(number), catalog.standing(head.generation)
+    settings = loaded_settings(new.settings, "the settings of the rebuild")
+    value_width = new.layout.value_width if new.layout.kind.embedded else None
+    return Begun(new.rows, current.tally.count, new.layout.key_width, value_width, settings)
 
 
 def require_finished(catalog: Catalog, head: Head, directory: str) -> None:
     """Refuse to change what a rebuild is reading."""
-    begun = progress(catalog) if catalog.unfinished(head) is not None else None
-    if begun is not None:
+    found = begun(catalog) if catalog.unfinished(head) is not None else None
+    if found is not None:
         raise Unfinished(
-            f"{directory}: a rebuild has begun and is not finished ({begun.done} of {begun.total} items are written), "
+            f"{directory}: a rebuild has begun and is not finished ({found.done} of {found.total} items are written), "
             f"so nothing else may change. Use {ways_on(directory)}."
         )
 
