@@ -21,6 +21,7 @@ NAMES = {
     np.ndarray: "a list",
     dict: "an object",
     type(None): "null",
+    type(...): "missing",
 }
 
 
