@@ -68,7 +68,7 @@ def cells(column: Any) -> Any:
     if is_list(column.type) and column.null_count == 0 and len(column):
         inner = column.flatten()
         width, rest = divmod(len(inner), len(column))
-        if not rest and inner.null_count == 0 and set(column.value_lengths().to_pylist()) == {width}:
+        if not rest and inner.null_count == 0 and (column.value_lengths().to_numpy() == width).all():
             return inner.to_numpy(zero_copy_only=False).reshape(len(column), width)
     if not arrow().types.is_dictionary(column.type):
         return column.to_pylist()

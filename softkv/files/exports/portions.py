@@ -109,27 +109,29 @@ def checked(start: int, columns: Mapping[str, Any], layout: Layout, where: Place
     """
     found = dict(columns)
     for name in ("key", "text"):
-        _require_types(found[name], _MAYBE_TEXT, f"{name} is", "a text or null", start, where)
+        _require_types(found[name], _MAYBE_TEXT, name, "a text or null", start, where)
     for name, width in widths(layout).items():
         if not isinstance(found[name], np.ndarray):
-            rows = [row_of(cells, name, width, where(start + row)) for row, cells in enumerate(found[name])]
-            found[name] = np.array(rows, np.float32).reshape(-1, width)
+            rows = enumerate(found[name], start)
+            found[name] = np.concatenate(
+                [one if isinstance(one, np.ndarray) else row_of(one, name, width, where(row)) for row, one in rows]
+            ).reshape(-1, width)
     if not isinstance(found["value"], np.ndarray):
         numeric = layout.kind is ValueKind.NUMBER
         types, expected = (_NUMBER, "a number") if numeric else (_TEXT, "a text")
-        _require_types(found["value"], types, "value is", expected, start, where)
+        _require_types(found["value"], types, "value", expected, start, where)
     return Portion(start, found)
 
 
 def row_of(given: Any, name: str, width: int, place: str) -> npt.NDArray[np.float32]:
     """A list of so many numbers as a vector."""
-    if isinstance(given, np.ndarray):
-        return given
     if type(given) is not list:
         raise BadRecord(f"{place}: {name} is {notation.kind_of(given)}; expected a list of {width} numbers")
     if len(given) != width:
         raise BadRecord(f"{place}: {name} has {len(given)} numbers; expected {width}")
-    _require_types(given, _NUMBER, f"{name} holds", f"{width} numbers", 0, lambda _: place)
+    if not _NUMBER.issuperset(map(type, given)):
+        odd = next(one for one in given if type(one) not in _NUMBER)
+        raise BadRecord(f"{place}: {name} holds {notation.kind_of(odd)}; expected {width} numbers")
     try:
         with np.errstate(over="ignore"):  # what becomes infinite is refused with all that is not finite
             return np.array(given, np.float32)
@@ -149,8 +151,8 @@ def parsed(text: str, kind: type[T], expected: str, place: str) -> T:
 
 
 def _require_types(
-    column: Sequence[Any], types: frozenset[type], what: str, expected: str, start: int, where: Place
+    column: Sequence[Any], types: frozenset[type], name: str, expected: str, start: int, where: Place
 ) -> None:
     if not types.issuperset(map(type, column)):
         row, odd = next((row, one) for row, one in enumerate(column) if type(one) not in types)
-        raise BadRecord(f"{where(start + row)}: {what} {notation.kind_of(odd)}; expected {expected}")
+        raise BadRecord(f"{where(start + row)}: {name} is {notation.kind_of(odd)}; expected {expected}")
