@@ -228,8 +228,8 @@ def test_a_bad_number_of_a_vector_names_its_line(table: Any) -> None:
     assert said == [
         "films.csv:3: the vector is empty",
         "films.csv:4: the vector 'nan' is not a finite number",
-        "films.csv:5: the vector holds a number beyond the range of float32 (3.4e38)",
-        "films.csv:6: the vector holds a number beyond the range of float32 (3.4e38)",
+        "films.csv:5: the vector holds NaN, infinity or a number beyond the range of float32 (3.4e38)",
+        "films.csv:6: the vector holds NaN, infinity or a number beyond the range of float32 (3.4e38)",
     ]
 
 

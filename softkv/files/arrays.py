@@ -200,21 +200,18 @@ def _records(arrays: list[Array], roles: Roles, kind: str | None, refusals: Refu
         raise refusals.fatal(
             "its arrays differ in length: " + ", ".join(f"{n} {size:,}" for n, size in lengths.items())
         )
-    build, names, length = Builder(roles, kind, packed=True).record, list(lengths), next(iter(lengths.values()))
+    build, length = Builder(roles, kind, packed=True), next(iter(lengths.values()))
     step = max(1, min(BATCH, *(4 * BLOCK // array.row_bytes for array in arrays)))
     for begin in range(0, length, step):
-        columns = [_cells(array, begin, min(step, length - begin), refusals) for array in arrays]
-        for row, cells in enumerate(zip(*columns, strict=True), begin + 1):
-            try:
-                yield build(row, dict(zip(names, cells, strict=True)))
-            except Misfit as why:
-                refusals.refuse(row, why)
+        lines = range(begin + 1, min(begin + step, length) + 1)
+        columns = {array.name: _cells(array, begin, len(lines), refusals) for array in arrays}
+        yield from build.records(lines, columns, refusals)
     for array in arrays:
         with sound(refusals, array.name):
             array.require_end()
 
 
-def _cells(array: Array, begin: int, count: int, refusals: Refusals) -> list[Any]:
+def _cells(array: Array, begin: int, count: int, refusals: Refusals) -> Any:
     with sound(refusals, array.name):
         rows = array.rows(begin, count)
-        return list(rows) if rows.ndim == 2 else list(rows.tolist())
+        return rows if rows.ndim == 2 else rows.tolist()

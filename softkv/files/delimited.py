@@ -1,27 +1,28 @@
 """CSV and TSV: a header and rows, column by column, as keys, texts, numbers and vectors.
 
-A column of values is one of numbers if the whole first batch is; what does not fit later is refused by its line. A
-batch is converted at once, and only if something in it does not fit row by row. Does not split text (rows.py) or know
-what a number looks like (cells.py).
+A column of values is one of numbers if the whole first batch is; what does not fit later is refused by its line. Does
+not split text (rows.py), know what a number looks like (cells.py) or what may enter a store (fields.py).
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from softkv.files import cells
 from softkv.files.cells import Cells
-from softkv.files.fields import Values, Vectors, payload
-from softkv.files.limits import FIRST_BATCH, LONGEST_LABEL, LONGEST_TEXT
+from softkv.files.fields import Builder
+from softkv.files.limits import FIRST_BATCH
 from softkv.files.notation import parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals, shown
 from softkv.files.roles import Roles, choose
 from softkv.files.rows import Batch, Row, Rows
 from softkv.files.source import Source
 
-Conversion = Callable[[Sequence[Row]], Iterable[Any]]  # one result per row, or a Misfit
+Conversions = dict[tuple[str, str], Callable[[Cells], Any]]
 
 
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
@@ -30,11 +31,17 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
     batches = iter(rows)
     first = _first(rows, batches)
     header, line = _header(first, refusals)
-    roles = _roles(header, columns, refusals, line)
-    sample = [row for batch in first for row in batch.rows if len(row) == len(header)]
-    conversions = [_sound(len(header), rows), *_conversions(header, roles, kind, sample)]
+    try:
+        roles = choose(header, columns, table=True)
+    except Misfit as why:
+        raise refusals.fatal(why, line) from None
+    sample = _columns(header, [row for batch in first for row in batch.rows if len(row) == len(header)])
+    if len(roles.value) == 1:
+        kind = kind or _kind(sample[roles.value[0]])
+    build = Builder(roles, kind, packed=True, convert=_conversions(roles, kind, sample))
     for batch in chain(first, batches):
-        yield from _records(conversions, batch, refusals)
+        for starts, found in _sound(batch, len(header), rows, refusals):
+            yield from build.records(starts, _columns(header, found), refusals)
         if isinstance(batch.error, Misfit):
             refusals.refuse(batch.line, batch.error)
         elif batch.error is not None:
@@ -61,141 +68,64 @@ def _header(first: list[Batch], refusals: Refusals) -> tuple[Row, int]:
     raise refusals.fatal("is empty; a first line that names the columns is expected, such as key,value")
 
 
-def _roles(header: Row, columns: Columns, refusals: Refusals, line: int) -> Roles:
-    try:
-        return choose(header, columns, table=True)
-    except Misfit as why:
-        raise refusals.fatal(why, line) from None
+def _columns(header: Row, rows: Sequence[Row]) -> dict[str, Cells]:
+    return dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
 
 
-def _records(conversions: Sequence[Conversion], batch: Batch, refusals: Refusals) -> Iterator[Record]:
-    try:
-        made = [convert(batch.rows) for convert in conversions]
-    except Misfit:
-        yield from _singly(conversions, batch, refusals)
-    else:
-        yield from map(Record, batch.starts, *made[1:])
-
-
-def _singly(conversions: Sequence[Conversion], batch: Batch, refusals: Refusals) -> Iterator[Record]:
-    """The same records, row by row, without those that are to blame."""
+def _sound(batch: Batch, width: int, source: Rows, refusals: Refusals) -> Iterator[tuple[list[int], list[Row]]]:
+    """The rows of a batch together, or those of them that are as wide as the header and hold no NUL, each alone."""
+    if batch.rows and set(map(len, batch.rows)) == {width} and not source.has_nul:
+        yield batch.starts, batch.rows
+        return
     for start, row in zip(batch.starts, batch.rows, strict=True):
-        try:
-            made = [convert([row]) for convert in conversions]
-        except Misfit as why:
-            refusals.refuse(start, why)
+        if len(row) != width:
+            refusals.refuse(start, f"it has {len(row)} cells, but the first line names {width} columns")
+        elif any("\0" in cell for cell in row):
+            refusals.refuse(start, "it holds a NUL character, which no text does; is this a binary file?")
         else:
-            yield from map(Record, [start], *made[1:])
+            yield [start], [row]
 
 
-def _sound(width: int, source: Rows) -> Conversion:
-    """Nothing for rows as wide as the header that hold no NUL; it comes first, and what it gives is left out."""
-
-    def sound(rows: Sequence[Row]) -> Iterable[Any]:
-        odd = set(map(len, rows)) - {width}
-        if odd:
-            raise Misfit(f"it has {odd.pop()} cells, but the first line names {width} columns")
-        if source.has_nul and any("\0" in cell for row in rows for cell in row):
-            raise Misfit("it holds a NUL character, which no text does; is this a binary file?")
-        return ()
-
-    return sound
-
-
-def _conversions(header: Row, roles: Roles, kind: str | None, first: Sequence[Row]) -> list[Conversion]:
-    """What turns rows into the parts of records; the first batch says which columns are numbers."""
-    return [
-        _key(header, roles),
-        _text(header, roles),
-        _value(header, roles, kind, first),
-        _payload(header, roles, first),
-        _vector(header, roles),
-    ]
+def _kind(first: Cells) -> str:
+    """What values are, by those of the first batch."""
+    if cells.are_numbers(first):
+        return "number"
+    odd = cells.odd_among_numbers(first)
+    if odd is not None:
+        warnings.warn(
+            f"values are taken as texts, since {shown(odd)} is no number; with kind='number' it is refused by "
+            "its line, and with skip_bad=True passed over",
+            stacklevel=2,
+        )
+    return "text"
 
 
-def _nothing(rows: Sequence[Row]) -> Iterable[Any]:
-    return repeat(None, len(rows))
+def _conversions(roles: Roles, kind: str | None, first: Mapping[str, Cells]) -> Conversions:
+    """What turns the cells of a column into fields of their type; the first batch says which parts are numbers."""
+    found: Conversions = {}
+    if roles.text is not None:
+        found["text", roles.text] = partial(cells.filled, what="text")
+    for role, names in (("value", roles.value), ("vector", roles.vector)):
+        for name in names:
+            found[role, name] = partial(_numbers, what=role) if len(names) > 1 else _vectors
+    if len(roles.value) == 1 and kind != "vector":
+        found["value", roles.value[0]] = partial(cells.numbers if kind == "number" else cells.filled, what="value")
+    for name in roles.payload:
+        numeric = any(first[name]) and cells.json_numbers(first[name]) is not None
+        found["payload", name] = partial(_part, name=name, numeric=numeric)
+    return found
 
 
-def _column(header: Row, name: str) -> Callable[[Sequence[Row]], Cells]:
-    cell = itemgetter(header.index(name))
-    return lambda rows: list(map(cell, rows))
+def _numbers(column: Cells, what: str) -> Any:
+    return np.array(cells.floats(column, what))
 
 
-def _key(header: Row, roles: Roles) -> Conversion:
-    if roles.key is None:
-        return _nothing
-    column = _column(header, roles.key)
-    return lambda rows: cells.keys(column(rows))
-
-
-def _text(header: Row, roles: Roles) -> Conversion:
-    if roles.text is None:
-        return _nothing
-    column = _column(header, roles.text)
-    return lambda rows: cells.filled(column(rows), "text", LONGEST_TEXT)
-
-
-def _value(header: Row, roles: Roles, kind: str | None, first: Sequence[Row]) -> Conversion:
-    if len(roles.value) > 1:
-        return _matrix(header, roles.value, "value")
-    column = _column(header, roles.value[0])
-    if kind is None:
-        kind = "number" if cells.are_numbers(column(first)) else "text"
-        odd = None if kind == "number" else cells.odd_among_numbers(column(first))
-        if odd is not None:
-            warnings.warn(
-                f"values are taken as texts, since {shown(odd)} is no number; with kind='number' it is refused by "
-                "its line, and with skip_bad=True passed over",
-                stacklevel=2,
-            )
-    if kind == "number":
-        return lambda rows: cells.numbers(column(rows), "value")
-    if kind == "vector":
-        vectors = Values("vector")
-        return lambda rows: [vectors(parsed(cell)) for cell in column(rows)]
-    longest = LONGEST_LABEL if kind == "label" else LONGEST_TEXT
-    return lambda rows: cells.filled(column(rows), "value", longest)
-
-
-def _vector(header: Row, roles: Roles) -> Conversion:
-    if not roles.vector:
-        return _nothing
-    if len(roles.vector) > 1:
-        return _matrix(header, roles.vector, "vector")
-    column, vectors = _column(header, roles.vector[0]), Vectors("vector")
-    return lambda rows: [vectors(parsed(cell)) for cell in column(rows)]
-
-
-def _matrix(header: Row, names: Sequence[str], what: str) -> Conversion:
-    columns = [_column(header, name) for name in names]
-    return lambda rows: cells.matrix([column(rows) for column in columns], what)
-
-
-def _payload(header: Row, roles: Roles, first: Sequence[Row]) -> Conversion:
-    if roles.payload:
-        return _collected(header, roles.payload, first)
-    if roles.document is None:
-        return _nothing
-    column = _column(header, roles.document)
-    return lambda rows: [payload(parsed(cell)) if cell else None for cell in column(rows)]
-
-
-def _collected(header: Row, names: Sequence[str], first: Sequence[Row]) -> Conversion:
-    """Objects of several columns; a column is one of numbers if the whole first batch is, and an empty cell is null."""
-    columns = [_column(header, name) for name in names]
-    numeric = [any(column(first)) and cells.json_numbers(column(first)) is not None for column in columns]
-
-    def collected(rows: Sequence[Row]) -> Iterable[Any]:
-        parts = [
-            _part(column(rows), name, number) for column, name, number in zip(columns, names, numeric, strict=True)
-        ]
-        return [payload(dict(zip(names, row, strict=True))) for row in zip(*parts, strict=True)]
-
-    return collected
+def _vectors(column: Cells) -> list[Any]:
+    return [parsed(cell) for cell in column]
 
 
 def _part(column: Cells, name: str, numeric: bool) -> Sequence[Any]:
+    """Part of a payload; an empty cell is null."""
     if not numeric:
         return [cell or None for cell in column]
     found = cells.json_numbers(column)

@@ -5,11 +5,10 @@ read again from a larger one. A document that is not JSON ends the reading: noth
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from softkv.files.decoding import Undecodable, pieces
-from softkv.files.fields import Values, key
 from softkv.files.limits import LONGEST_RECORD
 from softkv.files.lines import ends, too_long
 from softkv.files.notation import DECODER, unreadable
@@ -21,17 +20,20 @@ BLANKS = " \t\r\n"
 LENIENT = json.JSONDecoder()  # finds the end of an element that DECODER refuses
 
 
+MAPPED = Columns(key="key", value=("value",))
+
+
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a document."""
     window = _Window(source)
     opening = window.next()
+    if opening == "{" and columns.named():
+        why = f"it maps keys to values and has no columns, so no {shown(columns.named()[0])} among them"
+        raise source.refusals.fatal(why, window.line)
     if opening == "[":
-        yield from records(_objects(window), columns, kind, source.refusals)
+        yield from records(_elements(window, "]", window.element), columns, kind, source.refusals)
     elif opening == "{":
-        if columns.named():
-            why = f"it maps keys to values and has no columns, so no {shown(columns.named()[0])} among them"
-            raise source.refusals.fatal(why, window.line)
-        yield from _mapped(window, source, Values(kind))
+        yield from records(_elements(window, "}", window.member), MAPPED, kind, source.refusals)
     else:
         why = "a list of objects is expected, or one object that maps keys to values"
         raise source.refusals.fatal(f"{why}, not {shown(opening)}" if opening else f"is empty; {why}", window.line)
@@ -41,22 +43,12 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
         )
 
 
-def _objects(window: "_Window") -> Iterator[Placed]:
-    for line in window.elements("]"):
+def _elements(window: "_Window", closing: str, read: Callable[[], tuple[Any, int]]) -> Iterator[Placed]:
+    for line in window.elements(closing):
         try:
-            yield (line, *window.element())
+            yield (line, *read())
         except Misfit as why:
             yield line, why, 0
-
-
-def _mapped(window: "_Window", source: Source, value: Values) -> Iterator[Record]:
-    for line in window.elements("}"):
-        try:
-            name, element = window.member()
-            found = key(name)
-            yield Record(line, found, None, value(element), None, None)
-        except Misfit as why:
-            source.refusals.refuse(line, why)
 
 
 class _Window:
@@ -88,14 +80,15 @@ class _Window:
             if follows != ",":
                 raise self._fatal(f"a comma or {closing!r} is expected, not {shown(follows) if follows else 'the end'}")
 
-    def member(self) -> tuple[str, Any]:
-        """A name and what it maps to."""
+    def member(self) -> tuple[Any, int]:
+        """A name and what it maps to, as a key and its value."""
         if self._peek() != '"':
             raise self._fatal("a name in double quotes is expected")
-        name = self.element()[0]
+        name, length = self.element()
         if self.next() != ":":
             raise self._fatal(f"a colon is expected after {shown(name)}")
-        return name, self.element()[0]
+        value, more = self.element()
+        return {"key": name, "value": value}, length + more
 
     def element(self) -> tuple[Any, int]:
         """The next element, and its length; one that is JSON but not ours is a Misfit, and stepped over."""

@@ -5,7 +5,6 @@ Needs pyarrow, which is imported here and only when a Parquet file is read.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
 from softkv.errors import MissingExtra, SoftKVError
@@ -95,19 +94,12 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
         table = table_in(source.path)
     with table:
         roles = _roles(table.schema_arrow, columns, source.refusals)
-        build, row, names = Builder(roles, kind, packed=True).record, count(1), roles.used()
-        for found in _rows(table, names, source.refusals):
-            line = next(row)
-            try:
-                yield build(line, dict(zip(names, found, strict=True)))
-            except Misfit as why:
-                source.refusals.refuse(line, why)
-
-
-def _rows(table: Any, names: Sequence[str], refusals: Refusals) -> Iterator[tuple[Any, ...]]:
-    with sound(refusals):
-        for batch in batches(table, BATCH, names):
-            yield from zip(*(cells(batch.column(name)) for name in names), strict=True)
+        build, names, begun = Builder(roles, kind, packed=True), roles.used(), 1
+        with sound(source.refusals):
+            for batch in batches(table, BATCH, names):
+                found = {name: cells(batch.column(name)) for name in names}
+                yield from build.records(range(begun, begun + batch.num_rows), found, source.refusals)
+                begun += batch.num_rows
 
 
 def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Roles:

@@ -14,7 +14,7 @@ from softkv.files.decoding import FIXED
 from softkv.files.exports import portions
 from softkv.files.exports.decimals import rows_as_json
 from softkv.files.exports.header import LONGEST_HEADER, Header
-from softkv.files.exports.portions import MISSING, Place, Portion, Progress
+from softkv.files.exports.portions import Place, Portion, Progress
 from softkv.files.lines import numbered
 from softkv.files.record import Refusals
 from softkv.files.source import Source
@@ -93,7 +93,7 @@ def columns(
     No others than these fields may be there, and nothing may follow. Those that have a width become vectors.
     """
     held: list[tuple[Any, ...]] = []
-    absent = {name: None if name in portions.names(None) else MISSING for name in names}
+    absent = {name: None if name in portions.names(None) else notation.MISSING for name in names}
     name, found, weight = source.refusals.name, numbered(source, first=first, longest=LONGEST_LINE), 0
     for number in range(count):
         _, line = next(found, (0, ""))

@@ -19,7 +19,6 @@ from softkv.storage.layout import Rows
 MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24
 MOST_TEXTS, FIRST_TEXTS = 1_000, 100  # items read at once from a store: how long their texts are is known only then
-MISSING = ...  # in the place of a field that is not there; null is one that is
 
 Progress = Callable[[int, int], None]  # items done, items in all
 Place = Callable[[int], str]  # where the item with this number, from 0, stands in its file
