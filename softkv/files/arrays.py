@@ -21,7 +21,7 @@ from softkv.errors import SoftKVError
 from softkv.files.fields import Builder
 from softkv.files.limits import BLOCK, LONGEST_RECORD
 from softkv.files.record import Columns, Misfit, Record, Refusals
-from softkv.files.roles import PLURAL, Roles, choose
+from softkv.files.roles import PLURAL, choose
 from softkv.files.source import Source
 
 LONGEST_HEADER = 10_000  # bytes, as numpy.load has it
@@ -90,7 +90,7 @@ def read_matrix(source: Source, columns: Columns, kind: str | None) -> Iterator[
             raise refusals.fatal(f"holds an array of shape {array.shape}; a matrix of one vector per row is expected")
         if source.path is not None:
             array.require_size(os.stat(source.path).st_size)
-    yield from _records([array], Roles(None, None, (), (), None, ("vectors",)), kind, refusals)
+    yield from _records([array], Columns(vector=("vectors",)), kind, refusals)
 
 
 def read_archive(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
@@ -104,7 +104,7 @@ def read_archive(source: Source, columns: Columns, kind: str | None) -> Iterator
             roles = choose(names, columns, PLURAL)
         except Misfit as why:
             raise refusals.fatal(f"{why} (of an archive, the columns are its arrays)") from None
-        yield from _records([array_in(archive, name, refusals) for name in roles.used()], roles, kind, refusals)
+        yield from _records([array_in(archive, name, refusals) for name in roles.named()], roles, kind, refusals)
 
 
 class Array:
@@ -194,7 +194,7 @@ def _header(read: Read) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     return shape, columns_first, dtype, len(start) + len(packed) + length
 
 
-def _records(arrays: list[Array], roles: Roles, kind: str | None, refusals: Refusals) -> Iterator[Record]:
+def _records(arrays: list[Array], roles: Columns, kind: str | None, refusals: Refusals) -> Iterator[Record]:
     lengths = {array.name: array.shape[0] for array in arrays}
     if len(set(lengths.values())) > 1:
         raise refusals.fatal(

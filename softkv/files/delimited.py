@@ -18,7 +18,7 @@ from softkv.files.fields import Builder
 from softkv.files.limits import FIRST_BATCH
 from softkv.files.notation import parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals, shown
-from softkv.files.roles import Roles, choose
+from softkv.files.roles import choose
 from softkv.files.rows import Batch, Row, Rows
 from softkv.files.source import Source
 
@@ -100,7 +100,7 @@ def _kind(first: Cells) -> str:
     return "text"
 
 
-def _conversions(roles: Roles, kind: str | None, first: Mapping[str, Cells]) -> Conversions:
+def _conversions(roles: Columns, kind: str | None, first: Mapping[str, Cells]) -> Conversions:
     """What turns the cells of a column into fields of their type; the first batch says which parts are numbers."""
     found: Conversions = {}
     if roles.text is not None:
@@ -110,7 +110,7 @@ def _conversions(roles: Roles, kind: str | None, first: Mapping[str, Cells]) -> 
             found[role, name] = partial(_numbers, what=role) if len(names) > 1 else _vectors
     if len(roles.value) == 1 and kind != "vector":
         found["value", roles.value[0]] = partial(cells.numbers if kind == "number" else cells.filled, what="value")
-    for name in roles.payload:
+    for name in roles.payload or ():
         numeric = any(first[name]) and cells.json_numbers(first[name]) is not None
         found["payload", name] = partial(_part, name=name, numeric=numeric)
     return found

@@ -25,8 +25,7 @@ from softkv.files.limits import (
     LONGEST_TEXT,
 )
 from softkv.files.notation import MISSING, kind_of, parsed, written
-from softkv.files.record import Misfit, Record, Refusals, shown
-from softkv.files.roles import Roles
+from softkv.files.record import Columns, Misfit, Record, Refusals, shown
 
 Column = Any  # a sequence with an entry per record, or a matrix with a row per record
 Convert = Mapping[tuple[str, str], Callable[[Any], Column]]  # by role and name: cells of a table into fields
@@ -38,7 +37,9 @@ NUMBERS: frozenset[type] = frozenset((int, float))
 class Builder:
     """Makes records of columns; what `packed` payload documents hold is a text of JSON."""
 
-    def __init__(self, roles: Roles, kind: str | None, *, packed: bool = False, convert: Convert | None = None) -> None:
+    def __init__(
+        self, roles: Columns, kind: str | None, *, packed: bool = False, convert: Convert | None = None
+    ) -> None:
         self._roles, self._packed, self._convert = roles, packed, convert or {}
         self._values, self._vectors = Values(kind), Vectors("vector")
 

@@ -13,7 +13,7 @@ from softkv.files.limits import BLOCK
 from softkv.files.lines import numbered
 from softkv.files.notation import MISSING, kind_of, parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals
-from softkv.files.roles import Roles, choose
+from softkv.files.roles import choose
 from softkv.files.source import Source
 
 BATCH = 100  # objects
@@ -28,7 +28,7 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
 
 def records(objects: Iterator[Placed], columns: Columns, kind: str | None, refusals: Refusals) -> Iterator[Record]:
     """The records of elements; one that is no object is refused when its turn comes."""
-    roles: Roles | None = None
+    roles: Columns | None = None
     failure = None
     while failure is None:
         batch, failure = _batch(objects)
@@ -40,7 +40,7 @@ def records(objects: Iterator[Placed], columns: Columns, kind: str | None, refus
             lines, found, _ = zip(*run, strict=True)
             if roles is None:
                 roles = _roles(batch, columns, refusals)
-                build, names = Builder(roles, kind), roles.used()
+                build, names = Builder(roles, kind), roles.named()
             yield from build.records(
                 lines, {name: [one.get(name, MISSING) for one in found] for name in names}, refusals
             )
@@ -76,7 +76,7 @@ def _batch(objects: Iterator[Placed]) -> tuple[list[Placed], Exception | None]:
     return found, None
 
 
-def _roles(batch: list[Placed], columns: Columns, refusals: Refusals) -> Roles:
+def _roles(batch: list[Placed], columns: Columns, refusals: Refusals) -> Columns:
     names = list(dict.fromkeys(name for _, given, _ in batch if isinstance(given, dict) for name in given))
     try:
         return choose(names, columns)

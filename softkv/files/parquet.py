@@ -10,7 +10,7 @@ from typing import Any
 from softkv.errors import MissingExtra, SoftKVError
 from softkv.files.fields import Builder
 from softkv.files.record import Columns, Misfit, Record, Refusals
-from softkv.files.roles import Roles, choose
+from softkv.files.roles import choose
 from softkv.files.source import Source
 
 BATCH = 4096  # rows
@@ -94,7 +94,7 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
         table = table_in(source.path)
     with table:
         roles = _roles(table.schema_arrow, columns, source.refusals)
-        build, names, begun = Builder(roles, kind, packed=True), roles.used(), 1
+        build, names, begun = Builder(roles, kind, packed=True), roles.named(), 1
         with sound(source.refusals):
             for batch in batches(table, BATCH, names):
                 found = {name: cells(batch.column(name)) for name in names}
@@ -102,10 +102,10 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
                 begun += batch.num_rows
 
 
-def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Roles:
+def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Columns:
     try:
         roles = choose(schema.names, columns)
-        for name in roles.used():
+        for name in roles.named():
             # Several columns make one vector of numbers; only a single one may hold vectors itself.
             single = [group for group in (roles.value, roles.vector) if group == (name,)]
             _require_type(schema.field(name).type, name, lists=bool(single))
