@@ -27,26 +27,23 @@ def looks_like_number(cell: str) -> bool:
     return NUMBER.fullmatch(cell) is not None
 
 
-def are_numbers(cells: Cells) -> bool:
-    """Whether a column is one of numbers: every cell that is not empty is one, or a NaN among numbers."""
-    if "".join(cells).strip(NUMERAL) == "" and _floats(cells) is not None:
-        return len(cells) > 0
-    filled = [cell for cell in cells if cell.strip()]
-    finite = [cell for cell in filled if looks_like_number(cell)]
-    return bool(finite) and all(looks_like_number(cell) or NOT_FINITE.fullmatch(cell) for cell in filled)
+def kind_of_first(cells: Cells) -> tuple[str, str | None]:
+    """What the cells of a column are taken for, and the first that keeps it from numbers where most cells are.
 
-
-def odd_among_numbers(cells: Cells) -> str | None:
-    """The first cell that keeps a column from being one of numbers, where most cells are."""
+    They are numbers if every cell that is not empty is one, or a NaN among numbers; else texts.
+    """
     filled = [cell for cell in cells if cell.strip()]
-    odd = [cell for cell in filled if not (looks_like_number(cell) or NOT_FINITE.fullmatch(cell))]
-    return odd[0] if 0 < len(odd) * 2 < len(filled) else None
+    odd = [cell for cell in filled if not looks_like_number(cell)]
+    if len(odd) < len(filled) and all(map(NOT_FINITE.fullmatch, odd)):
+        return "number", None
+    texts = [cell for cell in odd if not NOT_FINITE.fullmatch(cell)]
+    return "text", texts[0] if 0 < len(texts) * 2 < len(filled) else None
 
 
 def numbers(cells: Cells, what: str) -> list[float]:
     """The cells as numbers, none of which is an integer that another one is read as."""
     found = floats(cells, what)
-    if max(map(abs, found), default=0.0) >= EXACT_INTEGER:
+    if max(max(found), -min(found)) >= EXACT_INTEGER:
         rounded = [cell for cell in cells if _is_rounded(cell)]
         if rounded:
             raise Misfit(f"the {what} {shown(rounded[0])} is an integer beyond ±2^53 and would not come back unchanged")

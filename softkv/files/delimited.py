@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,56 +29,53 @@ Conversions = dict[tuple[str, str], Callable[[Cells], Any]]
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a table with a header."""
     refusals, rows = source.refusals, Rows(source)
-    batches = iter(rows)
-    first = _first(rows, batches)
-    header, line = _header(first, refusals)
+    names, line = rows.header()
+    header = [name.strip() for name in names]
     try:
         roles = choose(header, columns, table=True)
     except Misfit as why:
         raise refusals.fatal(why, line) from None
-    sample = _columns(header, [row for batch in first for row in batch.rows if len(row) == len(header)])
+    batches = iter(rows)
+    first, failure = _first(rows, batches)
+    places = {name: header.index(name) for name in roles.named()}
+    sample = _columns(places, [row for _, found in first for row in found if len(row) == len(header)])
     if len(roles.value) == 1:
         kind = kind or _kind(sample[roles.value[0]])
     build = Builder(roles, kind, packed=True, convert=_conversions(roles, kind, sample))
     for batch in chain(first, batches):
-        for starts, found in _sound(batch, len(header), rows, refusals):
-            yield from build.records(starts, _columns(header, found), refusals)
-        if isinstance(batch.error, Misfit):
-            refusals.refuse(batch.line, batch.error)
-        elif batch.error is not None:
-            raise batch.error
+        for starts, found in _sound(*batch, len(header), rows, refusals):
+            yield from build.records(starts, _columns(places, found), refusals)
+    if failure is not None:
+        raise failure
 
 
-def _first(rows: Rows, batches: Iterator[Batch]) -> list[Batch]:
-    """What decides which columns are numbers: so many rows, or as many as begin in the first block of text."""
+def _first(rows: Rows, batches: Iterator[Batch]) -> tuple[list[Batch], Exception | None]:
+    """What decides which columns are numbers: so many rows, or as many as begin in the first block of text.
+
+    Beside it, what ended the reading, which is raised after the rows before it were used.
+    """
     found: list[Batch] = []
-    for batch in batches:
-        found.append(batch)
-        if rows.opened > 1 or sum(len(one.rows) for one in found) > FIRST_BATCH:
-            break
-    return found
+    try:
+        for batch in batches:
+            found.append(batch)
+            if rows.opened > 1 or sum(len(one) for _, one in found) >= FIRST_BATCH:
+                break
+    except Exception as failure:
+        return found, failure
+    return found, None
 
 
-def _header(first: list[Batch], refusals: Refusals) -> tuple[Row, int]:
-    """The names of the columns, taken from the first row, and the line that it begins on."""
-    for batch in first:
-        if batch.rows:
-            return [name.strip() for name in batch.rows.pop(0)], batch.starts.pop(0)
-        if batch.error is not None:
-            raise refusals.fatal(batch.error, batch.line) if isinstance(batch.error, Misfit) else batch.error
-    raise refusals.fatal("is empty; a first line that names the columns is expected, such as key,value")
+def _columns(places: Mapping[str, int], rows: Sequence[Row]) -> dict[str, Cells]:
+    return {name: list(map(itemgetter(place), rows)) for name, place in places.items()}
 
 
-def _columns(header: Row, rows: Sequence[Row]) -> dict[str, Cells]:
-    return dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
-
-
-def _sound(batch: Batch, width: int, source: Rows, refusals: Refusals) -> Iterator[tuple[list[int], list[Row]]]:
+def _sound(starts: list[int], rows: list[Row], width: int, source: Rows, refusals: Refusals) -> Iterator[Batch]:
     """The rows of a batch together, or those of them that are as wide as the header and hold no NUL, each alone."""
-    if batch.rows and set(map(len, batch.rows)) == {width} and not source.has_nul:
-        yield batch.starts, batch.rows
+    has_nul = source.has_nul and any("\0" in cell for row in rows for cell in row)
+    if set(map(len, rows)) == {width} and not has_nul:
+        yield starts, rows
         return
-    for start, row in zip(batch.starts, batch.rows, strict=True):
+    for start, row in zip(starts, rows, strict=True):
         if len(row) != width:
             refusals.refuse(start, f"it has {len(row)} cells, but the first line names {width} columns")
         elif any("\0" in cell for cell in row):
@@ -88,16 +86,14 @@ def _sound(batch: Batch, width: int, source: Rows, refusals: Refusals) -> Iterat
 
 def _kind(first: Cells) -> str:
     """What values are, by those of the first batch."""
-    if cells.are_numbers(first):
-        return "number"
-    odd = cells.odd_among_numbers(first)
+    kind, odd = cells.kind_of_first(first)
     if odd is not None:
         warnings.warn(
             f"values are taken as texts, since {shown(odd)} is no number; with kind='number' it is refused by "
             "its line, and with skip_bad=True passed over",
             stacklevel=2,
         )
-    return "text"
+    return kind
 
 
 def _conversions(roles: Columns, kind: str | None, first: Mapping[str, Cells]) -> Conversions:

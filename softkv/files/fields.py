@@ -8,7 +8,6 @@ find out which entry is to blame, Builder takes columns of one entry.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from operator import contains
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ NUMBERS: frozenset[type] = frozenset((int, float))
 
 
 class Builder:
-    """Makes records of columns; what `packed` payload documents hold is a text of JSON."""
+    """Makes records of columns; in `packed` ones payload documents are texts of JSON, and no field is missing."""
 
     def __init__(
         self, roles: Columns, kind: str | None, *, packed: bool = False, convert: Convert | None = None
@@ -79,7 +78,7 @@ class Builder:
         if name is None:
             return None
         cells = self._cells(columns, role, name)
-        if not isinstance(cells, np.ndarray) and MISSING in cells:
+        if not self._packed and MISSING in cells:
             raise Misfit(f"it has no {shown(name)}")
         return cells
 
@@ -97,6 +96,8 @@ class Builder:
         if names:
             rows = zip(*(self._cells(columns, "payload", name) for name in names), strict=True)
             parts = (zip(names, row, strict=True) for row in rows)
+            if self._packed:
+                return list(map(payload, map(dict, parts)))
             return [payload({name: one for name, one in part if one is not MISSING}) for part in parts]
         if document is None:
             return None
@@ -178,17 +179,17 @@ class Values:
 
 def keys(cells: Column) -> Sequence[str | None]:
     """Keys as the store takes them; null where an item has none."""
-    found = cells
+    given = found = cells
     if {str} != set(map(type, cells)):
         found = [str(one) if type(one) is int else one for one in cells]
-    given = texts([one for one in found if one is not None], "key", LONGEST_KEY)
-    first = {key[:1] for key in given}
+        given = [one for one in found if one is not None]
+    first = {key[:1] for key in texts(given, "key", LONGEST_KEY)}
     if "" in first:
         raise Misfit("the key is empty")
     if "#" in first:
         odd = next(key for key in given if key.startswith("#"))
         raise Misfit(f"the key {shown(odd)} starts with '#', which names items that have no key")
-    return list(found)
+    return found  # type: ignore[no-any-return]
 
 
 def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
@@ -196,8 +197,9 @@ def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
     if set(map(type, cells)) - {str}:
         odd = next(one for one in cells if type(one) is not str)
         raise Misfit(f"the {what} {shown(odd)} is {kind_of(odd)}, not a text")
+    joined = "".join(cells)
     # Subtle: a character takes at most four bytes, so most columns need no encoding to be sure.
-    if max(map(len, cells), default=0) * 4 > longest or not all(map(str.isascii, cells)):
+    if max(map(len, cells), default=0) * 4 > longest or not joined.isascii():
         try:
             size = max(len(cell.encode()) for cell in cells)
         except UnicodeEncodeError as error:
@@ -206,22 +208,21 @@ def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
             ) from error
         if size > longest:
             raise Misfit(f"the {what} has {size:,} bytes; {longest:,} is the most")
-    if any(map(contains, cells, repeat("\0"))):
-        odd = next(cell for cell in cells if "\0" in cell)
-        raise Misfit(f"the {what} holds a NUL character at character {odd.index(chr(0)) + 1}")
-    return list(cells)
+    if "\0" in joined:
+        raise Misfit(f"the {what} holds a NUL character at character {joined.index(chr(0)) + 1}")
+    return cells  # type: ignore[no-any-return]
 
 
 def numbers(cells: Column) -> list[int | float]:
     """Finite numbers that come back unchanged."""
-    largest = max(map(abs, cells))
+    largest = max(max(cells), -min(cells))  # or NaN
     if not largest < EXACT_INTEGER and any(type(one) is int and abs(one) > EXACT_INTEGER for one in cells):
         raise Misfit("the value is an integer beyond ±2^53 and would not come back unchanged")
     if largest > LARGEST_NUMBER:
         raise Misfit(f"the value is beyond ±{LARGEST_NUMBER:g}")
-    if not all(map(math.isfinite, cells)):
+    if math.isnan(sum(cells)):
         raise Misfit("the value is not a finite number")
-    return list(cells)
+    return cells  # type: ignore[no-any-return]
 
 
 def payload(given: Any) -> Any:

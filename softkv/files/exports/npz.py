@@ -83,7 +83,8 @@ def _array(
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": dtype, "fortran_order": False, "shape": shape})
     yield head.getvalue(), 0
-    for rows in portions.row_portions(snapshot, layout):
+    order, step = snapshot.in_order(), portions.rows_at_once(layout)
+    for rows in (order[start : start + step] for start in range(0, len(order), step)):
         yield np.ascontiguousarray(cells(rows)).data.cast("B"), len(rows)
 
 

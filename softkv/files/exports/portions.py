@@ -61,12 +61,6 @@ def rows_at_once(layout: Layout, most: int = MOST_ITEMS) -> int:
     return max(1, min(most, MOST_BYTES // (layout.keys.row_bytes + layout.values.row_bytes)))
 
 
-def row_portions(snapshot: Snapshot, layout: Layout) -> Iterator[Rows]:
-    """The rows of the live items in insertion order, a bounded number at a time."""
-    rows, step = snapshot.in_order(), rows_at_once(layout)
-    return (rows[start : start + step] for start in range(0, len(rows), step))
-
-
 def of_snapshot(snapshot: Snapshot) -> Iterator[Portion]:
     """Everything of the live items, in insertion order."""
     if snapshot.layout is None:
