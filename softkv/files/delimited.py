@@ -38,13 +38,16 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
     batches = iter(rows)
     first, failure = _first(rows, batches)
     places = {name: header.index(name) for name in roles.named()}
-    sample = _columns(places, [row for _, found in first for row in found if len(row) == len(header)])
+    sample = _columns(places, [row for _, found, _ in first for row in found if len(row) == len(header)])
     if len(roles.value) == 1:
         kind = kind or _kind(sample[roles.value[0]])
     build = Builder(roles, kind, packed=True, convert=_conversions(roles, kind, sample))
     for batch in chain(first, batches):
-        for starts, found in _sound(*batch, len(header), rows, refusals):
-            yield from build.records(starts, _columns(places, found), refusals)
+        starts, found, odd = batch
+        for lines, sound in _sound(starts, found, len(header), rows, refusals):
+            yield from build.records(lines, _columns(places, sound), refusals)
+        if odd is not None:
+            refusals.refuse(*odd)
     if failure is not None:
         raise failure
 
@@ -58,7 +61,7 @@ def _first(rows: Rows, batches: Iterator[Batch]) -> tuple[list[Batch], Exception
     try:
         for batch in batches:
             found.append(batch)
-            if rows.opened > 1 or sum(len(one) for _, one in found) >= FIRST_BATCH:
+            if rows.opened > 1 or sum(len(one) for _, one, _ in found) >= FIRST_BATCH:
                 break
     except Exception as failure:
         return found, failure
@@ -69,11 +72,14 @@ def _columns(places: Mapping[str, int], rows: Sequence[Row]) -> dict[str, Cells]
     return {name: list(map(itemgetter(place), rows)) for name, place in places.items()}
 
 
-def _sound(starts: list[int], rows: list[Row], width: int, source: Rows, refusals: Refusals) -> Iterator[Batch]:
+def _sound(
+    starts: list[int], rows: list[Row], width: int, source: Rows, refusals: Refusals
+) -> Iterator[tuple[list[int], list[Row]]]:
     """The rows of a batch together, or those of them that are as wide as the header and hold no NUL, each alone."""
     has_nul = source.has_nul and any("\0" in cell for row in rows for cell in row)
-    if set(map(len, rows)) == {width} and not has_nul:
-        yield starts, rows
+    if not has_nul and {width}.issuperset(map(len, rows)):
+        if rows:
+            yield starts, rows
         return
     for start, row in zip(starts, rows, strict=True):
         if len(row) != width:

@@ -1,7 +1,7 @@
-"""Rows of CSV and TSV in batches, each row with the line it begins on; a row that is none is refused.
+"""Rows of CSV and TSV in batches, each row with the line it begins on, each batch with what is no row after it.
 
 Quotes are as Excel writes them, in TSV too; a quote that does not close, or text after a closing one, is an error and
-no guess. Does not know what the rows mean. What came before an error is given first.
+no guess. Does not know what the rows mean.
 """
 
 import csv
@@ -14,7 +14,8 @@ from softkv.files.lines import Blocks, lines, too_long
 from softkv.files.source import Source
 
 Row = list[str]
-Batch = tuple[list[int], list[Row]]  # the lines that rows begin on, and the rows
+Odd = tuple[int, str]  # the line that begins what is no row, and why it is none
+Batch = tuple[list[int], list[Row], Odd | None]  # the lines that rows begin on, the rows, and what comes after them
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 BATCH = 1000  # rows: few enough to stay in the cache until they are records
 
@@ -58,16 +59,17 @@ class Rows:
                         starts.append(self._reader.line_num + 1)
                         if self.opened != opened:
                             break
-            except Exception as raised:  # refused, or raised, after the rows before it were given
+            except Exception as raised:  # what came before it is given first
                 error = raised
             self._waiting = 0
-            if rows:
-                yield list(compress(starts, rows)), [row for row in rows if row]
             if isinstance(error, csv.Error):
-                self._refusals.refuse(starts[-1], _advice(error))
-            elif error is not None:
+                yield list(compress(starts, rows)), [row for row in rows if row], (starts[-1], _advice(error))
+                continue
+            if rows:
+                yield list(compress(starts, rows)), [row for row in rows if row], None
+            if error is not None:
                 raise error
-            elif not rows:
+            if not rows:
                 return
 
     def _open(self) -> Iterator[Iterable[str]]:

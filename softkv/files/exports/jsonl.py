@@ -94,7 +94,23 @@ def columns(
     """
     held: list[tuple[Any, ...]] = []
     absent = {name: None if name in portions.names(None) else notation.MISSING for name in names}
-    name, found, weight = source.refusals.name, numbered(source, first=first, longest=LONGEST_LINE), 0
+    weight = 0
+    for number, (line, where) in enumerate(_lines(source, count, place, first), 1):
+        record = absent | _record(line, absent.keys(), where)
+        for field, width in widths.items():
+            record[field] = portions.row_of(record[field], field, width, where)
+        held.append(tuple(record.values()))
+        weight += len(line)
+        if number < count and (len(held) >= most or weight >= portions.MOST_BYTES):
+            yield number - len(held), _turned(absent, held)
+            held, weight = [], 0
+    if held:
+        yield count - len(held), _turned(absent, held)
+
+
+def _lines(source: Source, count: int, place: Place, first: int) -> Iterator[tuple[str, str]]:
+    """So many lines and their places, after which nothing may follow."""
+    name, found = source.refusals.name, numbered(source, first=first, longest=LONGEST_LINE)
     for number in range(count):
         _, line = next(found, (0, ""))
         if not line:
@@ -102,19 +118,9 @@ def columns(
                 f"{name}: the file ends before {place(number)}, but its header says {count} items. "
                 "It was cut off; take a whole copy."
             )
-        where = f"{name}, {place(number)}"
-        record = absent | _record(line, absent.keys(), where)
-        for field, width in widths.items():
-            record[field] = portions.row_of(record[field], field, width, where)
-        held.append(tuple(record.values()))
-        weight += len(line)
-        if number + 1 < count and (len(held) >= most or weight >= portions.MOST_BYTES):
-            yield number + 1 - len(held), _turned(absent, held)
-            held, weight = [], 0
+        yield line, f"{name}, {place(number)}"
     if not all(line.isspace() for _, line in found):
         raise BadRecord(f"{name}: something follows {place(count - 1)}, but the header says {count} items")
-    if held:
-        yield count - len(held), _turned(absent, held)
 
 
 def _turned(names: Iterable[str], rows: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
