@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from softkv.errors import BadRecord
@@ -223,6 +225,15 @@ def test_an_archive_is_unpacked_as_it_is_read(tmp_path: Path) -> None:
         reading = records(str(path))
         assert next(reading).line == 1
         del reading
+
+
+def test_equal_texts_of_a_table_are_held_once(tmp_path: Path) -> None:
+    """As the file holds them; one of 1 MiB in every row does not unfold in memory."""
+    path = str(tmp_path / "a.parquet")
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 300, pyarrow.int32()), ["x" * MIB])
+    pyarrow.parquet.write_table(pyarrow.table({"key": [str(i) for i in range(300)], "value": texts}), path)
+    with at_most(24 * MIB):
+        assert sum(1 for _ in records(path)) == 300
 
 
 def test_a_column_major_matrix_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

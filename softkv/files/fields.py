@@ -8,6 +8,7 @@ find out which entry is to blame, Builder takes columns of one entry.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
+from operator import contains
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ class Vectors:
         width = matrix.shape[1]
         if not width:
             raise Misfit(f"the {self._what} has no numbers in it")
-        if not np.abs(matrix).max() <= LARGEST_CELL:
+        if not max(matrix.max(), -matrix.min()) <= LARGEST_CELL:
             raise Misfit(f"the {self._what} holds NaN, infinity or a number beyond the range of float32 (3.4e38)")
         if width != (self._width or width):
             raise Misfit(f"the {self._what} has {width} numbers, but those before it have {self._width}")
@@ -197,9 +198,9 @@ def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
     if set(map(type, cells)) - {str}:
         odd = next(one for one in cells if type(one) is not str)
         raise Misfit(f"the {what} {shown(odd)} is {kind_of(odd)}, not a text")
-    joined = "".join(cells)
-    # Subtle: a character takes at most four bytes, so most columns need no encoding to be sure.
-    if max(map(len, cells), default=0) * 4 > longest or not joined.isascii():
+    # Subtle: a character takes at most four bytes, so most columns need no encoding to be sure. Nothing is joined:
+    # equal texts of a Parquet file are held once, and a small file would unfold in memory.
+    if max(map(len, cells), default=0) * 4 > longest or not all(map(str.isascii, cells)):
         try:
             size = max(len(cell.encode()) for cell in cells)
         except UnicodeEncodeError as error:
@@ -208,8 +209,9 @@ def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
             ) from error
         if size > longest:
             raise Misfit(f"the {what} has {size:,} bytes; {longest:,} is the most")
-    if "\0" in joined:
-        raise Misfit(f"the {what} holds a NUL character at character {joined.index(chr(0)) + 1}")
+    if any(map(contains, cells, repeat("\0"))):
+        odd = next(cell for cell in cells if "\0" in cell)
+        raise Misfit(f"the {what} holds a NUL character at character {odd.index(chr(0)) + 1}")
     return cells  # type: ignore[no-any-return]
 
 

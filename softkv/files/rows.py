@@ -33,7 +33,7 @@ class Rows:
     def header(self) -> tuple[Row, int]:
         """The first row that is not blank, and the line that it begins on."""
         while True:
-            start = self._reader.line_num + 1
+            start, self._waiting = self._reader.line_num + 1, 0
             try:
                 with _field_limit():
                     row = next(self._reader, None)
@@ -62,15 +62,13 @@ class Rows:
             except Exception as raised:  # what came before it is given first
                 error = raised
             self._waiting = 0
-            if isinstance(error, csv.Error):
-                yield list(compress(starts, rows)), [row for row in rows if row], (starts[-1], _advice(error))
-                continue
-            if rows:
-                yield list(compress(starts, rows)), [row for row in rows if row], None
-            if error is not None:
-                raise error
-            if not rows:
+            odd = (starts[-1], _advice(error)) if isinstance(error, csv.Error) else None
+            if rows or odd:
+                yield list(compress(starts, rows)), [row for row in rows if row], odd
+            elif error is None:
                 return
+            if error is not None and odd is None:
+                raise error
 
     def _open(self) -> Iterator[Iterable[str]]:
         """The lines of each block, noting that it was opened."""
