@@ -14,16 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.files.limits import (
-    DEEPEST_PAYLOAD,
-    EXACT_INTEGER,
-    LARGEST_CELL,
-    LARGEST_NUMBER,
-    LONGEST_KEY,
-    LONGEST_LABEL,
-    LONGEST_PAYLOAD,
-    LONGEST_TEXT,
-)
+from softkv.files import limits
 from softkv.files.notation import MISSING, kind_of, parsed, written
 from softkv.files.record import Columns, Misfit, Record, Refusals, shown
 
@@ -51,19 +42,18 @@ class Builder:
             if len(lines) == 1:
                 refusals.refuse(lines[0], why)
                 return
+            for row, line in enumerate(lines):
+                alone = {name: column[row : row + 1] for name, column in columns.items()}
+                yield from self.records([line], alone, refusals)
         else:
             yield from map(Record, lines, *made)
-            return
-        for row, line in enumerate(lines):
-            alone = {name: column[row : row + 1] for name, column in columns.items()}
-            yield from self.records([line], alone, refusals)
 
     def _made(self, columns: Mapping[str, Column], count: int) -> list[Any]:
         roles = self._roles
         key = self._single(columns, "key", roles.key)
         key = None if key is None else keys(key)
         text = self._single(columns, "text", roles.text)
-        text = None if text is None else texts(text, "text", LONGEST_TEXT)
+        text = None if text is None else texts(text, "text", limits.LONGEST_TEXT)
         if text is None and not roles.vector and (key is None or None in key):
             raise Misfit("it has no key, no text and no vector: there is nothing to compare it by")
         payload = self._payloads(columns)
@@ -120,7 +110,7 @@ class Vectors:
         width = matrix.shape[1]
         if not width:
             raise Misfit(f"the {self._what} has no numbers in it")
-        if not max(matrix.max(), -matrix.min()) <= LARGEST_CELL:
+        if not max(matrix.max(), -matrix.min()) <= limits.LARGEST_CELL:
             raise Misfit(f"the {self._what} holds NaN, infinity or a number beyond the range of float32 (3.4e38)")
         if width != (self._width or width):
             raise Misfit(f"the {self._what} has {width} numbers, but those before it have {self._width}")
@@ -164,7 +154,7 @@ class Values:
             return numbers(cells)
         if self._kind == "vector":
             return self._vectors(cells)
-        return texts(cells, "value", LONGEST_LABEL if self._kind == "label" else LONGEST_TEXT)
+        return texts(cells, "value", limits.LONGEST_LABEL if self._kind == "label" else limits.LONGEST_TEXT)
 
     def _require_alike(self, cells: Column) -> None:
         expected = "text" if self._kind == "label" else self._kind or KINDS.get(type(cells[0]))
@@ -184,7 +174,7 @@ def keys(cells: Column) -> Sequence[str | None]:
     if {str} != set(map(type, cells)):
         found = [str(one) if type(one) is int else one for one in cells]
         given = [one for one in found if one is not None]
-    first = {key[:1] for key in texts(given, "key", LONGEST_KEY)}
+    first = {key[:1] for key in texts(given, "key", limits.LONGEST_KEY)}
     if "" in first:
         raise Misfit("the key is empty")
     if "#" in first:
@@ -218,10 +208,12 @@ def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
 def numbers(cells: Column) -> list[int | float]:
     """Finite numbers that come back unchanged."""
     largest = max(max(cells), -min(cells))  # or NaN
-    if not largest < EXACT_INTEGER and any(type(one) is int and abs(one) > EXACT_INTEGER for one in cells):
+    if not largest < limits.EXACT_INTEGER and any(
+        type(one) is int and abs(one) > limits.EXACT_INTEGER for one in cells
+    ):
         raise Misfit("the value is an integer beyond ±2^53 and would not come back unchanged")
-    if largest > LARGEST_NUMBER:
-        raise Misfit(f"the value is beyond ±{LARGEST_NUMBER:g}")
+    if largest > limits.LARGEST_NUMBER:
+        raise Misfit(f"the value is beyond ±{limits.LARGEST_NUMBER:g}")
     if math.isnan(sum(cells)):
         raise Misfit("the value is not a finite number")
     return cells  # type: ignore[no-any-return]
@@ -234,11 +226,11 @@ def payload(given: Any) -> Any:
         size = len(document.encode())
     except (ValueError, TypeError, RecursionError) as error:
         raise Misfit(f"the payload cannot be JSON: {error}") from error
-    if size > LONGEST_PAYLOAD:
-        raise Misfit(f"the payload has {size:,} bytes as JSON; {LONGEST_PAYLOAD:,} is the most")
+    if size > limits.LONGEST_PAYLOAD:
+        raise Misfit(f"the payload has {size:,} bytes as JSON; {limits.LONGEST_PAYLOAD:,} is the most")
     # Subtle: as long as there are fewer brackets than levels, nobody has to walk down to know the depth.
-    if document.count("[") + document.count("{") >= DEEPEST_PAYLOAD and _depth(given) > DEEPEST_PAYLOAD:
-        raise Misfit(f"the payload is nested deeper than {DEEPEST_PAYLOAD} levels")
+    if document.count("[") + document.count("{") >= limits.DEEPEST_PAYLOAD and _depth(given) > limits.DEEPEST_PAYLOAD:
+        raise Misfit(f"the payload is nested deeper than {limits.DEEPEST_PAYLOAD} levels")
     return given
 
 
