@@ -59,9 +59,7 @@ def _members(snapshot: Snapshot, header: Header) -> Iterator[tuple[str, Iterator
     layout = snapshot.layout
     if layout is None:
         return
-    seen: dict[
-        int, int
-    ] = {}  # codes of labels, anew in the order in which they occur: those of dead items are left out
+    seen: dict[int, int] = {}  # codes of labels in the order in which they occur: those of dead items leave no trace
 
     def values(rows: Rows) -> npt.NDArray[Any]:
         found = snapshot.values(rows)
@@ -105,7 +103,7 @@ def _arrays(layout: Layout, items: int) -> dict[str, tuple[tuple[int, ...], str]
 
 def _fields(layout: Layout) -> list[str]:
     """Of the lines of items."""
-    return ["key", "text", *(["value"] if layout.kind is ValueKind.TEXT else []), "payload"]
+    return ["key", "text", *(["value"] if "value_vector" in portions.widths(layout) else []), "payload"]
 
 
 def _expected(layout: Layout | None) -> set[str]:
@@ -166,7 +164,7 @@ def _portions(archive: zipfile.ZipFile, refusals: Refusals, header: Header) -> I
             cells: Any = values.rows(start, count)
             if layout.kind is ValueKind.LABEL:
                 cells = [_label(labels, code, start + row, refusals) for row, code in enumerate(cells.tolist())]
-            blended = "value_vector" if layout.kind is ValueKind.TEXT else "value"
+            blended = "value" if "value" not in columns else "value_vector"
             found = {**columns, blended: cells, "vector": vectors.rows(start, count)}
             yield portions.checked(start, found, layout, lambda one: f"{source.refusals.name}, {place(one)}")
 
