@@ -25,6 +25,8 @@ from softkv.storage.layout import WIDEST
 LONGEST_LINE = 1 << 28  # characters; the longest item a store can hold fits, were every character of it escaped
 _SUSPECT = 1 << 22  # characters from which on a line is looked at before it is read
 _MOST_PARTS = 2 * WIDEST + LONGEST_PAYLOAD + 100  # numbers, names and texts in one line
+_OBJECT = "one object per line"
+_CUT = f"{_OBJECT}. The file may have been cut off here."
 _NO_WIDTHS: Mapping[str, int] = {}
 
 
@@ -130,8 +132,7 @@ def _turned(names: Iterable[str], rows: list[tuple[Any, ...]]) -> dict[str, list
 def _record(line: str, names: Set[str], place: str) -> dict[str, Any]:
     if len(line) > _SUSPECT and notation.holds_more(line, _MOST_PARTS):
         raise BadRecord(f"{place}: the line holds more than {_MOST_PARTS:,} values, which no item does")
-    cut = "" if line.endswith("\n") else ". The file may have been cut off here."
-    record: dict[str, Any] = portions.parsed(line, dict, f"one object per line{cut}", place)
+    record: dict[str, Any] = portions.parsed(line, dict, _OBJECT if line.endswith("\n") else _CUT, place)
     if not record.keys() <= names:
         raise BadRecord(f"{place}: unknown field {min(record.keys() - names)!r}; expected {sorted(names)}")
     return record

@@ -12,12 +12,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from softkv.errors import StorageFailed
+from softkv.errors import BadRecord, StorageFailed
 from softkv.files import parquet as foreign
 from softkv.files.exports import jsonl, portions
 from softkv.files.exports.header import Header
-from softkv.files.exports.portions import Portion, Progress
-from softkv.files.record import Refusals
+from softkv.files.exports.portions import Place, Portion, Progress
+from softkv.files.notation import parsed
+from softkv.files.record import Misfit, Refusals
 from softkv.storage import Layout, Snapshot, ValueKind
 
 _METADATA = b"softkv"
@@ -133,11 +134,18 @@ def _portions(table: Any, refusals: Refusals, header: Header) -> Iterator[Portio
     with foreign.sound(refusals), table:
         for batch in foreign.batches(table, portions.rows_at_once(layout)) if layout else ():
             columns = {name: foreign.cells(batch.column(name)) for name in portions.names(layout)}
-            columns["payload"] = [
-                None if text is None else portions.parsed(text, object, "JSON", f"{where(start + row)}: payload")
-                for row, text in enumerate(columns["payload"])
-            ]
+            columns["payload"] = _payloads(columns["payload"], start, where)
             assert layout is not None
             yield portions.checked(start, columns, layout, where)
             start += batch.num_rows
         _require_rows(start, header, refusals)
+
+
+def _payloads(column: list[str | None], start: int, where: Place) -> list[Any]:
+    found: list[Any] = []
+    for row, text in enumerate(column, start):
+        try:
+            found.append(None if text is None else parsed(text))
+        except Misfit as why:
+            raise BadRecord(f"{where(row)}: payload: {why}") from why
+    return found
