@@ -228,8 +228,8 @@ def test_a_bad_number_of_a_vector_names_its_line(table: Any) -> None:
     assert said == [
         "films.csv:3: the vector is empty",
         "films.csv:4: the vector 'nan' is not a finite number",
-        "films.csv:5: the vector holds a number beyond the range of float32 (3.4e38)",
-        "films.csv:6: the vector holds a number beyond the range of float32 (3.4e38)",
+        "films.csv:5: the vector holds NaN, infinity or a number beyond the range of float32 (3.4e38)",
+        "films.csv:6: the vector holds NaN, infinity or a number beyond the range of float32 (3.4e38)",
     ]
 
 
@@ -549,3 +549,16 @@ def test_reading_a_table_loads_nothing_heavy(table: Any) -> None:
     path = table("key,value\na,1\n")
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_what_is_refused_is_named_in_the_order_of_its_lines(table: Any) -> None:
+    """Cells that do not fit, rows of another width and quotes that go wrong, in one batch; the others are read."""
+    good, said = refused(table('key,value\na,1\nb,x\nc,3,4\n"d"e,5\nf,y\ng,6\n'), kind="number")
+    assert [(record.line, record.key) for record in good] == [(2, "a"), (7, "g")]
+    assert [message.split(": ")[0] for message in said] == [f"films.csv:{line}" for line in (3, 4, 5, 6)]
+
+
+def test_a_first_line_that_is_no_row_ends_the_reading(table: Any) -> None:
+    """No other line is taken for the names of the columns, also where bad records are passed over."""
+    with pytest.raises(BadRecord, match=r"films\.csv:2: after a closing quote there must be a delimiter"):
+        list(records(table('\n"key"s,value\na,1\n'), on_bad=[].append))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from softkv.errors import BadRecord
@@ -173,7 +175,7 @@ def npy(shape: tuple[int, ...], body: bytes = b"", descr: object = "<f8", versio
         (npy((4, 2), bytes(64), "nonsense"), "its header cannot be read"),
         (npy((4, 2), bytes(64), version=3), "it is no array of format 1 or 2"),
         (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "its header has 4,294,967,295 bytes"),
-        (b"\x93NUMPY\x01\x00\x05", "its header has -1 bytes"),
+        (b"\x93NUMPY\x01\x00\x05", "its header cannot be read"),
         (b"\x93NUMPY\x01\x00" + struct.pack("<H", 5000) + b"(" * 5000, "its header cannot be read"),
         (b"\x93NUMPY\x01\x00" + struct.pack("<H", 100) + b"{}", "its header cannot be read"),
         (b"", "it is no array of format 1 or 2"),
@@ -223,6 +225,15 @@ def test_an_archive_is_unpacked_as_it_is_read(tmp_path: Path) -> None:
         reading = records(str(path))
         assert next(reading).line == 1
         del reading
+
+
+def test_equal_texts_of_a_table_are_held_once(tmp_path: Path) -> None:
+    """As the file holds them; one of 1 MiB in every row does not unfold in memory."""
+    path = str(tmp_path / "a.parquet")
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 300, pyarrow.int32()), ["x" * MIB])
+    pyarrow.parquet.write_table(pyarrow.table({"key": [str(i) for i in range(300)], "value": texts}), path)
+    with at_most(24 * MIB):
+        assert sum(1 for _ in records(path)) == 300
 
 
 def test_a_column_major_matrix_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from softkv.errors import (
     StoreExists,
     StoreNotFound,
 )
-from softkv.files.exports import FORMATS, export, lines, load, portions
+from softkv.files.exports import FORMATS, export, load, portions
 from softkv.files.exports.decimals import rows_as_json
 from softkv.files.exports.header import LONGEST_HEADER, MOST_CARRIED, Header
 from softkv.storage import Snapshot, Store, ValueKind
@@ -658,7 +658,7 @@ def test_a_bad_line_leaves_the_batches_before_it(tmp_path: Path, new: Store, mon
 
 def test_a_line_has_a_limit(tmp_path: Path, new: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more of a line is read than the longest that an item can be."""
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1000)
+    monkeypatch.setattr("softkv.files.exports.jsonl.LONGEST_LINE", 1000)
     monkeypatch.setattr("softkv.files.decoding.BLOCK", 100)
     with pytest.raises(BadRecord, match="line 3: the line is longer than 1,000 characters"):
         load(jsonl(tmp_path / "bad.jsonl", GOOD, " " * 1200), new)
@@ -865,21 +865,21 @@ CODES = np.array([0, 1], np.int32)
         ({"vectors_npy": None}, "it holds .* expected .*'vectors.npy'"),
         ({"more_npy": np.zeros(1)}, "it holds .*'more.npy'"),
         ({"compressed": True}, "compressed"),
-        ({"vectors_npy": b""}, "no NumPy array|zip"),
-        ({"vectors_npy": b"something else"}, "no NumPy array"),
-        ({"vectors_npy": b"\x93NUMPY\x01\x00\x04\x00{}{}"}, "no NumPy array"),
+        ({"vectors_npy": b""}, "the array 'vectors' cannot be read: it is no array"),
+        ({"vectors_npy": b"something else"}, "the array 'vectors' cannot be read: it"),
+        ({"vectors_npy": b"\x93NUMPY\x01\x00\x04\x00{}{}"}, "the array 'vectors' cannot be read: it"),
         ({"vectors_npy": b"\x93NUMPY\x09\x00" + bytes(99)}, "format 1 or 2"),
-        ({"vectors_npy": b"\x93NUMPY\x02\x00\xff\xff\xff\xff{}"}, "no NumPy array"),
+        ({"vectors_npy": b"\x93NUMPY\x02\x00\xff\xff\xff\xff{}"}, "the array 'vectors' cannot be read: it"),
         ({"vectors_npy": np.array([[Exploding(), 1], [2, 3]], object)}, "Python objects"),
         ({"vectors_npy": np.ones((2, 2))}, r"shape \(2, 2\), type <f8; expected \(2, 2\), <f4"),
         ({"vectors_npy": np.ones((2, 2), ">f4")}, "type >f4"),
         ({"vectors_npy": np.asfortranarray(np.ones((2, 2), np.float32))}, "Fortran order"),
         ({"vectors_npy": np.ones((3, 2), np.float32)}, r"shape \(3, 2\)"),
-        ({"vectors_npy": header_of_array((2, 2))[:-1]}, "has 143 bytes, but 144"),
-        ({"vectors_npy": header_of_array((2, 2)) + b"0"}, "has 145 bytes, but 144"),
+        ({"vectors_npy": header_of_array((2, 2))[:-1]}, "has 143 bytes, but its header promises 144"),
+        ({"vectors_npy": header_of_array((2, 2)) + b"0"}, "has 145 bytes, but its header promises 144"),
         (
             {"vectors_npy": header_of_array((2**53, 2)), "header_json": MANY},
-            "has 144 bytes, but 72,057,594,037,928,064",
+            "has 144 bytes, but its header promises 72,057,594,037,928,064",
         ),
         ({"vectors_npy": np.full((2, 2), np.nan, np.float32)}, "item 0 .*the key vector holds NaN"),
         ({"values_npy": np.ones((2, 1))}, r"values.npy has shape \(2, 1\)"),

@@ -2,10 +2,10 @@ r"""Turn a file, or what stands on stdin, into records, lazily.
 
 Reading order: record.py (what is asked and what comes out), limits.py (how much of a file may be believed), source.py
 (which file, in which format), decoding.py (bytes → text), lines.py (text → lines), notation.py (strict JSON), roles.py
-(which column means what), cells.py (texts of a table → keys, numbers, vectors, JSON), fields.py (the same for what
-already has a type), then one file per format: rows.py and delimited.py (CSV, TSV), objects.py (JSON lines), document.py
-(JSON), parquet.py, archive.py and arrays.py (npz, npy) and exported.py (what `softkv export` wrote); reader.py joins
-them. exports/ writes whole stores, and reads them back with these readers.
+(which column means what), fields.py (columns that have a type → records), then one file per format, each of which gives
+columns: rows.py, cells.py (texts → what has a type) and delimited.py (CSV, TSV), objects.py (JSON lines), document.py
+(JSON), parquet.py, arrays.py (npz, npy) and exported.py (what `softkv export` wrote); reader.py joins them. exports/
+writes whole stores, and reads them back with these readers.
 
 Does not embed texts, open a store, or look for keys that stand twice.
 

@@ -2,7 +2,7 @@
 
 keys, texts, values, vectors and payloads (JSON texts), or the arrays that are named as columns would be: all as long as
 another. Rows are read as they are needed, so a header that promises more than there is costs nothing, and neither does
-an archive that unpacks to more than fits in memory. Nothing is ever unpickled.
+an archive that unpacks to more than fits in memory, or whose list of members lies. Nothing is ever unpickled.
 """
 
 import io
@@ -12,61 +12,99 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any, TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from softkv.errors import BadRecord
-from softkv.files.archive import archive_in
+from softkv.errors import SoftKVError
 from softkv.files.fields import Builder
 from softkv.files.limits import BLOCK, LONGEST_RECORD
 from softkv.files.record import Columns, Misfit, Record, Refusals
-from softkv.files.roles import PLURAL, Roles, choose
+from softkv.files.roles import PLURAL, choose
 from softkv.files.source import Source
 
 LONGEST_HEADER = 10_000  # bytes, as numpy.load has it
 LARGEST_WHOLE = 1 << 30  # bytes of a column-major matrix, whose rows lie scattered over all of it
+LARGEST_READ = 1 << 25  # bytes at once of a list of members, which is many times larger in memory
 LAST_CHARACTER = 0x10FFFF
 BATCH = 4096  # rows
 
 Read = Callable[[int], bytes]
-T = TypeVar("T")
+
+
+@contextmanager
+def sound(refusals: Refusals, name: str | None = None) -> Iterator[None]:
+    """Around everything that zipfile and NumPy read: what goes wrong names the file and the array."""
+    try:
+        yield
+    except SoftKVError:
+        raise
+    # What zipfile raises: KeyError for a member, NotImplementedError for a packing, RuntimeError for a password.
+    except (
+        *(Misfit, OSError, EOFError, ValueError, LookupError, RuntimeError, OverflowError),
+        *(zlib.error, zipfile.BadZipFile, struct.error),
+    ) as error:
+        what = "" if name is None else f"the array {name!r} "
+        hint = "" if isinstance(error, Misfit) else " (it may have been cut off or changed)"
+        raise refusals.fatal(f"{what}cannot be read: {error}{hint}") from error
+
+
+class _Sparing:
+    """A file that gives little at once: zipfile reads the list of members whole, however long it is said to be."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+        here = file.tell()
+        self._size = file.seek(0, io.SEEK_END)
+        file.seek(here)
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._file.tell())
+        wanted = left if size < 0 else min(size, left)
+        if wanted > LARGEST_READ:
+            raise Misfit(f"a part of it says it is {wanted:,} bytes long")
+        return self._file.read(wanted)
+
+
+def archive_in(file: BinaryIO) -> zipfile.ZipFile:
+    """The archive that an open file holds."""
+    return zipfile.ZipFile(cast(BinaryIO, _Sparing(file)))
+
+
+def array_in(archive: zipfile.ZipFile, name: str, refusals: Refusals) -> "Array":
+    """The array of this name in an archive, behind its header."""
+    with sound(refusals, name):
+        return Array(name, archive.open(f"{name}.npy").read)
 
 
 def read_matrix(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a .npy file: vectors without keys and values."""
+    refusals = source.refusals
     if columns.named():
-        raise source.refusals.fatal(f"a .npy file is one matrix of vectors and has no column {columns.named()[0]!r}")
-    array = _named(source.refusals, None, lambda: Array("vectors", source.read))
-    if len(array.shape) != 2:
-        raise source.refusals.fatal(
-            f"holds an array of shape {array.shape}; a matrix of one vector per row is expected"
-        )
-    if source.path is not None:
-        _require_size(array, source)
-    roles = Roles(None, None, (), (), None, ("vectors",))
-    yield from _records([array], roles, kind, source.refusals)
+        raise refusals.fatal(f"a .npy file is one matrix of vectors and has no column {columns.named()[0]!r}")
+    with sound(refusals):
+        array = Array("vectors", source.read)
+        if len(array.shape) != 2:
+            raise refusals.fatal(f"holds an array of shape {array.shape}; a matrix of one vector per row is expected")
+        if source.path is not None:
+            array.require_size(os.stat(source.path).st_size)
+    yield from _records([array], Columns(vector=("vectors",)), kind, refusals)
 
 
 def read_archive(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a .npz file."""
     refusals = source.refusals
     with ExitStack() as stack:
-        file = stack.enter_context(open(source.path or "", "rb"))
-        archive = _named(refusals, None, lambda: stack.enter_context(archive_in(file)))
+        with sound(refusals):
+            archive = stack.enter_context(archive_in(stack.enter_context(open(source.path or "", "rb"))))
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         try:
             roles = choose(names, columns, PLURAL)
         except Misfit as why:
             raise refusals.fatal(f"{why} (of an archive, the columns are its arrays)") from None
-        arrays = [_member(archive, name, stack, refusals) for name in roles.used()]
-        yield from _records(arrays, roles, kind, refusals)
-
-
-def _member(archive: zipfile.ZipFile, name: str, stack: ExitStack, refusals: Refusals) -> "Array":
-    member = _named(refusals, name, lambda: stack.enter_context(archive.open(f"{name}.npy")))
-    return _named(refusals, name, lambda: Array(name, member.read))
+        yield from _records([array_in(archive, name, refusals) for name in roles.named()], roles, kind, refusals)
 
 
 class Array:
@@ -77,11 +115,6 @@ class Array:
         self.shape, self.columns_first, self.dtype, self.offset = _header(read)
         self._require_type()
         self._whole: Any = None  # of a column-major matrix
-
-    @property
-    def size(self) -> int:
-        """Bytes of the array and its header."""
-        return self.offset + self.shape[0] * self.row_bytes
 
     @property
     def row_bytes(self) -> int:
@@ -97,6 +130,12 @@ class Array:
         if self.dtype.kind == "U":
             _require_characters(np.frombuffer(given, self.dtype.str[0] + "u4"))
         return np.frombuffer(given, self.dtype).reshape(count, *self.shape[1:])
+
+    def require_size(self, size: int) -> None:
+        """A file of this many bytes is what the header says, before any row is read."""
+        promised = self.offset + self.shape[0] * self.row_bytes
+        if size != promised:
+            raise Misfit(f"it has {size:,} bytes, but its header promises {promised:,}")
 
     def require_end(self) -> None:
         """There is nothing after the last row."""
@@ -141,9 +180,8 @@ def _header(read: Read) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     start = read(8)
     if start[:6] != b"\x93NUMPY" or len(start) < 8 or start[6] not in (1, 2):
         raise Misfit("it is no array of format 1 or 2 as numpy.save writes it")
-    packed = read(2 if start[6] == 1 else 4)
-    form = "<H" if start[6] == 1 else "<I"
-    length = struct.unpack(form, packed)[0] if len(packed) == struct.calcsize(form) else -1
+    packed = read(2 * start[6])
+    length = int.from_bytes(packed, "little")
     if not 0 < length <= LONGEST_HEADER:
         raise Misfit(f"its header has {length:,} bytes; 1 to {LONGEST_HEADER:,} are expected")
     parse = np.lib.format.read_array_header_1_0 if start[6] == 1 else np.lib.format.read_array_header_2_0
@@ -156,45 +194,24 @@ def _header(read: Read) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     return shape, columns_first, dtype, len(start) + len(packed) + length
 
 
-def _require_size(array: Array, source: Source) -> None:
-    size = os.stat(source.path or "").st_size
-    if size != array.size:
-        raise source.refusals.fatal(f"has {size:,} bytes, but its header promises {array.size:,}")
-
-
-def _records(arrays: list[Array], roles: Roles, kind: str | None, refusals: Refusals) -> Iterator[Record]:
+def _records(arrays: list[Array], roles: Columns, kind: str | None, refusals: Refusals) -> Iterator[Record]:
     lengths = {array.name: array.shape[0] for array in arrays}
     if len(set(lengths.values())) > 1:
         raise refusals.fatal(
             "its arrays differ in length: " + ", ".join(f"{n} {size:,}" for n, size in lengths.items())
         )
-    build, names, length = Builder(roles, kind, packed=True).record, list(lengths), next(iter(lengths.values()))
+    build, length = Builder(roles, kind, packed=True), next(iter(lengths.values()))
     step = max(1, min(BATCH, *(4 * BLOCK // array.row_bytes for array in arrays)))
     for begin in range(0, length, step):
-        columns = [_cells(array, begin, min(step, length - begin), refusals) for array in arrays]
-        for row, cells in enumerate(zip(*columns, strict=True), begin + 1):
-            try:
-                yield build(row, dict(zip(names, cells, strict=True)))
-            except Misfit as why:
-                refusals.refuse(row, why)
+        lines = range(begin + 1, min(begin + step, length) + 1)
+        columns = {array.name: _cells(array, begin, len(lines), refusals) for array in arrays}
+        yield from build.records(lines, columns, refusals)
     for array in arrays:
-        _named(refusals, array.name, array.require_end)
+        with sound(refusals, array.name):
+            array.require_end()
 
 
-def _cells(array: Array, begin: int, count: int, refusals: Refusals) -> list[Any]:
-    rows = _named(refusals, array.name, lambda: array.rows(begin, count))
-    if rows.ndim == 2:
-        return list(rows)
-    return list(_named(refusals, array.name, rows.tolist))
-
-
-def _named(refusals: Refusals, name: str | None, work: Callable[[], T]) -> T:
-    """The result of some reading; what goes wrong names the file and the array."""
-    try:
-        return work()
-    except BadRecord:
-        raise
-    # What zipfile raises: KeyError for a member, NotImplementedError for a packing, RuntimeError for a password.
-    except (Misfit, OSError, EOFError, ValueError, LookupError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
-        what = "" if name is None else f"the array {name!r} "
-        raise refusals.fatal(f"{what}cannot be read: {error}") from error
+def _cells(array: Array, begin: int, count: int, refusals: Refusals) -> Any:
+    with sound(refusals, array.name):
+        rows = array.rows(begin, count)
+        return rows if rows.ndim == 2 else rows.tolist()

@@ -1,4 +1,4 @@
-"""Cells of a table, which are all texts, into keys, numbers and JSON: a whole column at once, by loops that run in C.
+"""Cells of a table, which are all texts, into fields that have a type: a whole column at once, by loops that run in C.
 
 A column is converted as a whole or not at all; to find out which cell is to blame, convert columns of one cell.
 Does not know rows, files or lines.
@@ -7,10 +7,7 @@ Does not know rows, files or lines.
 import re
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from softkv.files.limits import EXACT_INTEGER, LARGEST_CELL, LARGEST_NUMBER, LONGEST_KEY
+from softkv.files.limits import EXACT_INTEGER
 from softkv.files.record import Misfit, shown
 
 Cells = Sequence[str]
@@ -30,68 +27,33 @@ def looks_like_number(cell: str) -> bool:
     return NUMBER.fullmatch(cell) is not None
 
 
-def are_numbers(cells: Cells) -> bool:
-    """Whether a column is one of numbers: every cell that is not empty is one, or a NaN among numbers."""
-    if "".join(cells).strip(NUMERAL) == "" and _floats(cells) is not None:
-        return len(cells) > 0
-    filled = [cell for cell in cells if cell.strip()]
-    finite = [cell for cell in filled if looks_like_number(cell)]
-    return bool(finite) and all(looks_like_number(cell) or NOT_FINITE.fullmatch(cell) for cell in filled)
+def worded_by_first(cells: Cells) -> tuple[bool, str | None]:
+    """Whether a column is taken for texts, and the first cell that keeps it from numbers where most cells are.
 
-
-def odd_among_numbers(cells: Cells) -> str | None:
-    """The first cell that keeps a column from being one of numbers, where most cells are."""
+    They are numbers if every cell that is not empty is one, or a NaN among numbers; else texts.
+    """
     filled = [cell for cell in cells if cell.strip()]
-    odd = [cell for cell in filled if not (looks_like_number(cell) or NOT_FINITE.fullmatch(cell))]
-    return odd[0] if 0 < len(odd) * 2 < len(filled) else None
+    odd = [cell for cell in filled if not looks_like_number(cell)]
+    if len(odd) < len(filled) and all(map(NOT_FINITE.fullmatch, odd)):
+        return False, None
+    texts = [cell for cell in odd if not NOT_FINITE.fullmatch(cell)]
+    return True, texts[0] if 0 < len(texts) * 2 < len(filled) else None
 
 
 def numbers(cells: Cells, what: str) -> list[float]:
-    """The cells as finite numbers that come back unchanged."""
-    found = _unchecked(cells, what)
-    largest = max(map(abs, found), default=0.0)
-    if largest > LARGEST_NUMBER:
-        raise Misfit(f"the {what} is beyond ±{LARGEST_NUMBER:g}")
-    if largest >= EXACT_INTEGER:  # which the next integer is rounded to
+    """The cells as numbers, none of which is an integer that another one is read as."""
+    found = floats(cells, what)
+    if max(max(found), -min(found)) >= EXACT_INTEGER:
         rounded = [cell for cell in cells if _is_rounded(cell)]
         if rounded:
             raise Misfit(f"the {what} {shown(rounded[0])} is an integer beyond ±2^53 and would not come back unchanged")
     return found
 
 
-def matrix(columns: Sequence[Cells], what: str) -> list[npt.NDArray[np.float64]]:
-    """Several columns of numbers as one vector per row."""
-    rows = np.ascontiguousarray(np.array([_unchecked(cells, what) for cells in columns], np.float64).T)
-    if rows.size and not np.abs(rows).max() <= LARGEST_CELL:
-        raise Misfit(f"the {what} holds a number beyond the range of float32 (3.4e38)")
-    return list(rows)
-
-
-def keys(cells: Cells) -> Cells:
-    """The cells as they are, if they can be keys."""
-    first = {cell[:1] for cell in cells}
-    if "" in first:
-        raise Misfit("the key is empty")
-    if "#" in first:
-        odd = next(cell for cell in cells if cell.startswith("#"))
-        raise Misfit(f"the key {shown(odd)} starts with '#', which names items that have no key")
-    return fitting(cells, "key", LONGEST_KEY)
-
-
-def filled(cells: Cells, what: str, longest: int) -> Cells:
-    """The cells as they are, if none is empty and none too long."""
+def filled(cells: Cells, what: str) -> Cells:
+    """The cells as they are, if none is empty."""
     if "" in cells:
         raise Misfit(f"the {what} is empty")
-    return fitting(cells, what, longest)
-
-
-def fitting(cells: Cells, what: str, longest: int) -> Cells:
-    """The cells as they are, if they are texts that a store can keep."""
-    # Subtle: a character takes at most four bytes, so most columns need no encoding to be sure.
-    if max(map(len, cells), default=0) * 4 > longest:
-        size = max(len(cell.encode()) for cell in cells)
-        if size > longest:
-            raise Misfit(f"the {what} has {size:,} bytes; {longest:,} is the most")
     return cells
 
 
@@ -110,7 +72,7 @@ def json_numbers(cells: Cells) -> list[int | float | None] | None:
     return found
 
 
-def _unchecked(cells: Cells, what: str) -> list[float]:
+def floats(cells: Cells, what: str) -> list[float]:
     """The cells as numbers, infinite where one is too large for a float."""
     found = _floats(cells) if "".join(cells).strip(NUMERAL) == "" else None
     if found is None:

@@ -5,11 +5,10 @@ read again from a larger one. A document that is not JSON ends the reading: noth
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from softkv.files.decoding import Undecodable, pieces
-from softkv.files.fields import Values, key
 from softkv.files.limits import LONGEST_RECORD
 from softkv.files.lines import ends, too_long
 from softkv.files.notation import DECODER, unreadable
@@ -21,17 +20,20 @@ BLANKS = " \t\r\n"
 LENIENT = json.JSONDecoder()  # finds the end of an element that DECODER refuses
 
 
+MAPPED = Columns(key="key", value=("value",))
+
+
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a document."""
     window = _Window(source)
     opening = window.next()
+    if opening == "{" and columns.named():
+        why = f"it maps keys to values and has no columns, so no {shown(columns.named()[0])} among them"
+        raise source.refusals.fatal(why, window.line)
     if opening == "[":
-        yield from records(_objects(window), columns, kind, source.refusals)
+        yield from records(_elements(window, "]", window.element), columns, kind, source.refusals)
     elif opening == "{":
-        if columns.named():
-            why = f"it maps keys to values and has no columns, so no {shown(columns.named()[0])} among them"
-            raise source.refusals.fatal(why, window.line)
-        yield from _mapped(window, source, Values(kind))
+        yield from records(_elements(window, "}", window.member), MAPPED, kind, source.refusals)
     else:
         why = "a list of objects is expected, or one object that maps keys to values"
         raise source.refusals.fatal(f"{why}, not {shown(opening)}" if opening else f"is empty; {why}", window.line)
@@ -41,22 +43,23 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
         )
 
 
-def _objects(window: "_Window") -> Iterator[Placed]:
-    for line in window.elements("]"):
+def _elements(window: "_Window", closing: str, read: Callable[[], tuple[Any, int]]) -> Iterator[Placed]:
+    if window.peek() == closing:
+        window.next()
+        return
+    follows = ","
+    while follows == ",":
+        window.peek()
+        line = window.line
         try:
-            yield (line, *window.element())
+            placed = (line, *read())
         except Misfit as why:
-            yield line, why, 0
-
-
-def _mapped(window: "_Window", source: Source, value: Values) -> Iterator[Record]:
-    for line in window.elements("}"):
-        try:
-            name, element = window.member()
-            found = key(name)
-            yield Record(line, found, None, value(element), None, None)
-        except Misfit as why:
-            source.refusals.refuse(line, why)
+            placed = line, why, 0
+        yield placed
+        follows = window.next()
+    if follows != closing:
+        found = shown(follows) if follows else "the end"
+        raise window.fatal(f"a comma or {closing!r} is expected, not {found}")
 
 
 class _Window:
@@ -70,36 +73,38 @@ class _Window:
 
     def next(self) -> str:
         """Step over the next character that is not blank, and return it; "" at the end."""
-        found = self._peek()
+        found = self.peek()
         self._step(self._at + len(found))
         return found
 
-    def elements(self, closing: str) -> Iterator[int]:
-        """The line of each element up to the closing bracket; whoever asks reads the element itself."""
-        if self._peek() == closing:
-            self.next()
-            return
+    def peek(self) -> str:
+        """The next character that is not blank, which is stepped up to; "" at the end."""
         while True:
-            self._peek()
-            yield self.line
-            follows = self.next()
-            if follows == closing:
-                return
-            if follows != ",":
-                raise self._fatal(f"a comma or {closing!r} is expected, not {shown(follows) if follows else 'the end'}")
+            rest = len(self._text)
+            at = self._at
+            while at < rest and self._text[at] in BLANKS:
+                at += 1
+            self._step(at)
+            if at < rest or not self._more():
+                return self._text[at : at + 1]
 
-    def member(self) -> tuple[str, Any]:
-        """A name and what it maps to."""
-        if self._peek() != '"':
-            raise self._fatal("a name in double quotes is expected")
-        name = self.element()[0]
+    def fatal(self, why: str) -> Exception:
+        """The error that ends the reading here."""
+        return self._refusals.fatal(why, self.line)
+
+    def member(self) -> tuple[Any, int]:
+        """A name and what it maps to, as a key and its value."""
+        if self.peek() != '"':
+            raise self.fatal("a name in double quotes is expected")
+        name, length = self.element()
         if self.next() != ":":
-            raise self._fatal(f"a colon is expected after {shown(name)}")
-        return name, self.element()[0]
+            raise self.fatal(f"a colon is expected after {shown(name)}")
+        value, more = self.element()
+        return {"key": name, "value": value}, length + more
 
     def element(self) -> tuple[Any, int]:
         """The next element, and its length; one that is JSON but not ours is a Misfit, and stepped over."""
-        self._peek()
+        self.peek()
         try:
             element, end = self._decoded(DECODER)
         except Misfit:
@@ -111,16 +116,15 @@ class _Window:
 
     def _decoded(self, decoder: json.JSONDecoder) -> tuple[Any, int]:
         while True:
-            error: Exception | None = None
             try:
                 element, end = decoder.raw_decode(self._text, self._at)
-            except (ValueError, RecursionError) as raised:
-                error = raised
+            except (ValueError, RecursionError) as error:
+                if isinstance(error, RecursionError) or not self._more():
+                    raise self.fatal(self._unreadable(error)) from error
+                continue
             # Subtle: a number that ends where the window does may go on behind it.
-            if error is None and (end < len(self._text) or not self._more()):
+            if end < len(self._text) or not self._more():
                 return element, end
-            if isinstance(error, RecursionError) or (error is not None and not self._more()):
-                raise self._fatal(self._unreadable(error)) from error
 
     def _unreadable(self, error: Exception) -> str:
         if len(self._text) - self._at > LONGEST_RECORD:
@@ -128,16 +132,6 @@ class _Window:
         if isinstance(error, json.JSONDecodeError):
             return f"not JSON: {error.msg.lower()} at line {self.line + ends(self._text[self._at : error.pos])}"
         return unreadable(error)
-
-    def _peek(self) -> str:
-        while True:
-            rest = len(self._text)
-            at = self._at
-            while at < rest and self._text[at] in BLANKS:
-                at += 1
-            self._step(at)
-            if at < rest or not self._more():
-                return self._text[at : at + 1]
 
     def _step(self, at: int) -> None:
         self.line += self._text.count("\n", self._at, at)
@@ -163,6 +157,3 @@ class _Window:
             raise self._refusals.fatal(why, line) from why.__cause__
         self._ended = piece is None
         return piece or ""
-
-    def _fatal(self, why: str) -> Exception:
-        return self._refusals.fatal(why, self.line)

@@ -7,7 +7,7 @@ header says of the store, beyond the kind of its values, is for `softkv import`.
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from softkv.files.archive import archive_in
+from softkv.files.arrays import archive_in
 from softkv.files.record import Columns, Record
 from softkv.files.source import Source
 
@@ -47,6 +47,6 @@ def read(source: Source, columns: Columns, _kind: str | None) -> Iterator[Record
         kind = None if header.layout is None else header.layout.kind.value
         for portion in portions:
             line = portion.start + (2 if in_lines else 1)
-            items = zip(portion.keys, portion.texts, portion.values, portion.payloads, portion.vectors, strict=True)
+            items = zip(*(portion.columns[name] for name in ("key", "text", "value", "payload", "vector")), strict=True)
             for place, (key, text, value, payload, vector) in enumerate(items):
                 yield Record(line + place, key, text, value, payload, vector if text is None else None, kind)

@@ -12,6 +12,8 @@ import numpy as np
 
 from softkv.files.record import Misfit, shown
 
+MISSING = ...  # in the place of a field that is not there; null is one that is
+
 NAMES = {
     bool: "true or false",
     int: "a number",
@@ -21,6 +23,7 @@ NAMES = {
     np.ndarray: "a list",
     dict: "an object",
     type(None): "null",
+    type(MISSING): "missing",
 }
 
 

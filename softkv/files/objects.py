@@ -4,19 +4,19 @@ What the names mean is settled by the first hundred objects together, because a 
 lines are skipped; an object that spreads over several lines is one for document.py.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from softkv.files.fields import Builder
 from softkv.files.limits import BLOCK
 from softkv.files.lines import numbered
-from softkv.files.notation import kind_of, parsed
+from softkv.files.notation import MISSING, kind_of, parsed
 from softkv.files.record import Columns, Misfit, Record, Refusals
-from softkv.files.roles import Roles, choose
+from softkv.files.roles import choose
 from softkv.files.source import Source
 
-FIRST_OBJECTS = 100
+BATCH = 100  # objects
 
 Placed = tuple[int, Any, int]  # the line it begins on, the element or the Misfit why it is none, its length
 
@@ -28,60 +28,57 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
 
 def records(objects: Iterator[Placed], columns: Columns, kind: str | None, refusals: Refusals) -> Iterator[Record]:
     """The records of elements; one that is no object is refused when its turn comes."""
-    first, failure = _first(objects)
-    build: Builder | None = None
-    for line, given, _ in chain(first, objects):
-        try:
-            fields = required(given)
-            build = build or Builder(_roles([*first, (line, fields, 0)], columns, refusals), kind)
-            yield build.record(line, fields)
-        except Misfit as why:
-            refusals.refuse(line, why)
-    if failure is not None:
+    roles: Columns | None = None
+    failure = None
+    while failure is None:
+        batch, failure = _batch(objects)
+        for fit, run in groupby(batch, lambda placed: isinstance(placed[1], dict)):
+            if not fit:
+                for line, given, _ in run:
+                    refusals.refuse(line, _odd(given))
+                continue
+            lines, found, _ = zip(*run, strict=True)
+            if roles is None:
+                roles = _roles(batch, columns, refusals)
+                build, names = Builder(roles, kind), roles.named()
+            yield from build.records(
+                lines, {name: [one.get(name, MISSING) for one in found] for name in names}, refusals
+            )
+    if not isinstance(failure, StopIteration):
         raise failure
 
 
-def required(given: Any) -> dict[str, Any]:
-    """An object, or why this is none."""
+def _odd(given: Any) -> object:
     if isinstance(given, Misfit):
-        raise given
-    if not isinstance(given, dict):
-        raise Misfit(f'it is {kind_of(given)}, not an object such as {{"key": ..., "value": ...}}')
-    return given
+        return given
+    return f'it is {kind_of(given)}, not an object such as {{"key": ..., "value": ...}}'
 
 
 def _objects(source: Source) -> Iterator[Placed]:
     for line, text in numbered(source):
         if not text.isspace():
-            yield line, _parsed(text), len(text)
+            try:
+                yield line, parsed(text), len(text)
+            except Misfit as why:
+                yield line, why, len(text)
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return parsed(text)
-    except Misfit as why:
-        return why
-
-
-def _first(objects: Iterator[Placed]) -> tuple[list[Placed], Exception | None]:
-    """The first elements, or as many of them as one block would hold, and the error that ended them."""
+def _batch(objects: Iterator[Placed]) -> tuple[list[Placed], Exception | None]:
+    """The next elements, or as many of them as one block would hold, and what ended them, if that was met."""
     found: list[Placed] = []
     length = 0
-    try:
-        for placed in objects:
-            found.append(placed)
-            length += placed[2]
-            if len(found) == FIRST_OBJECTS or length > BLOCK:
-                break
-    except Exception as failure:  # raised after the records before it were given
-        return found, failure
+    while len(found) < BATCH and length <= BLOCK:
+        try:
+            found.append(next(objects))
+        except Exception as failure:  # raised after the records before it were given
+            return found, failure
+        length += found[-1][2]
     return found, None
 
 
-def _roles(first: Sequence[Placed], columns: Columns, refusals: Refusals) -> Roles:
-    objects = [given for _, given, _ in first if isinstance(given, dict)]
-    names = list(dict.fromkeys(name for fields in objects for name in fields))
+def _roles(batch: list[Placed], columns: Columns, refusals: Refusals) -> Columns:
+    names = list(dict.fromkeys(name for _, given, _ in batch if isinstance(given, dict) for name in given))
     try:
         return choose(names, columns)
     except Misfit as why:
-        raise refusals.fatal(why, first[0][0]) from None
+        raise refusals.fatal(why, batch[0][0]) from None

@@ -5,15 +5,12 @@ Needs pyarrow, which is imported here and only when a Parquet file is read.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
-
-import numpy as np
 
 from softkv.errors import MissingExtra, SoftKVError
 from softkv.files.fields import Builder
 from softkv.files.record import Columns, Misfit, Record, Refusals
-from softkv.files.roles import Roles, choose
+from softkv.files.roles import choose
 from softkv.files.source import Source
 
 BATCH = 4096  # rows
@@ -65,10 +62,15 @@ def batches(table: Any, most: int, columns: Sequence[str] | None = None) -> Iter
         yield from table.iter_batches(max(1, min(most, MOST_BYTES // average)), row_groups=[group], columns=columns)
 
 
-def texts(column: Any) -> list[Any]:
-    """A column as a list; equal texts that the file holds once are held once."""
+def cells(column: Any) -> Any:
+    """A column as a list, or as a matrix where it has lists of one width; texts that stand once are held once."""
+    if is_list(column.type) and column.null_count == 0 and len(column):
+        inner = column.flatten()
+        width, rest = divmod(len(inner), len(column))
+        if not rest and inner.null_count == 0 and (column.value_lengths().to_numpy() == width).all():
+            return inner.to_numpy(zero_copy_only=False).reshape(len(column), width)
     if not arrow().types.is_dictionary(column.type):
-        return list(column.to_pylist())
+        return column.to_pylist()
     known = column.dictionary.to_pylist()
     return [None if index is None else known[index] for index in column.indices.to_pylist()]
 
@@ -80,46 +82,30 @@ def is_text(found: Any) -> bool:
     return bool(types.is_string(plain) or types.is_large_string(plain))
 
 
+def is_list(found: Any) -> bool:
+    """Whether a column holds lists, of one width or not."""
+    types = arrow().types
+    return bool(types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found))
+
+
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a Parquet file."""
     with sound(source.refusals):
         table = table_in(source.path)
     with table:
         roles = _roles(table.schema_arrow, columns, source.refusals)
-        build, row, names = Builder(roles, kind, packed=True).record, count(1), roles.used()
-        for cells in _rows(table, names, source.refusals):
-            line = next(row)
-            try:
-                yield build(line, dict(zip(names, cells, strict=True)))
-            except Misfit as why:
-                source.refusals.refuse(line, why)
+        build, names, begun = Builder(roles, kind, packed=True), roles.named(), 1
+        with sound(source.refusals):
+            for batch in batches(table, BATCH, names):
+                found = {name: cells(batch.column(name)) for name in names}
+                yield from build.records(range(begun, begun + batch.num_rows), found, source.refusals)
+                begun += batch.num_rows
 
 
-def _rows(table: Any, names: Sequence[str], refusals: Refusals) -> Iterator[tuple[Any, ...]]:
-    found = batches(table, BATCH, names)
-    while True:
-        with sound(refusals):
-            batch = next(found, None)
-            columns = [] if batch is None else [_cells(batch.column(name)) for name in names]
-        if batch is None:
-            return
-        yield from zip(*columns, strict=True)
-
-
-def _cells(column: Any) -> Sequence[Any]:
-    """The cells as Python knows them; lists of one width as the rows of a matrix, without a list per row."""
-    if _is_list(column.type) and column.null_count == 0 and len(column):
-        inner = column.flatten()
-        width, rest = divmod(len(inner), len(column))
-        if not rest and inner.null_count == 0 and set(column.value_lengths().to_pylist()) == {width}:
-            return list(np.asarray(inner.to_numpy(zero_copy_only=False)).reshape(len(column), width))
-    return texts(column)
-
-
-def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Roles:
+def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Columns:
     try:
         roles = choose(schema.names, columns)
-        for name in roles.used():
+        for name in roles.named():
             # Several columns make one vector of numbers; only a single one may hold vectors itself.
             single = [group for group in (roles.value, roles.vector) if group == (name,)]
             _require_type(schema.field(name).type, name, lists=bool(single))
@@ -129,7 +115,7 @@ def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Roles:
 
 
 def _require_type(found: Any, name: str, *, lists: bool) -> None:
-    if not (_is_single(found) or (lists and _is_list(found) and _is_number(found.value_type))):
+    if not (_is_single(found) or (lists and is_list(found) and _is_number(found.value_type))):
         raise Misfit(
             f"the column {name!r} is of type {found}; give it as texts or numbers"
             + (", or as lists of numbers" if lists else "")
@@ -144,8 +130,3 @@ def _is_single(found: Any) -> bool:
 def _is_number(found: Any) -> bool:
     types = arrow().types
     return bool(types.is_integer(found) or types.is_floating(found))
-
-
-def _is_list(found: Any) -> bool:
-    types = arrow().types
-    return bool(types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found))

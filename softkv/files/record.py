@@ -19,18 +19,22 @@ Vector = list[float] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns that were asked for by name; None and () leave it to the reader to guess."""
+    """Columns by what they mean; None and () leave it to the reader to guess.
+
+    `payload` names the parts of one, and `document` holds whole payloads as JSON.
+    """
 
     key: str | None = None
     text: str | None = None
     value: tuple[str, ...] = ()
     payload: tuple[str, ...] | None = None
     vector: tuple[str, ...] = ()
+    document: str | None = None
 
-    def named(self) -> tuple[str, ...]:
-        """All names that were given."""
-        single = tuple(name for name in (self.key, self.text) if name is not None)
-        return (*single, *self.value, *(self.payload or ()), *self.vector)
+    def named(self) -> list[str]:
+        """All names that are given, each once."""
+        single = [name for name in (self.key, self.text, self.document) if name is not None]
+        return list(dict.fromkeys([*single, *self.value, *(self.payload or ()), *self.vector]))
 
 
 @dataclass(frozen=True, slots=True)

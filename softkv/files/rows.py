@@ -1,37 +1,23 @@
-"""Rows of CSV and TSV in batches, each row with the line it begins on, each batch with what went wrong after it.
+"""Rows of CSV and TSV in batches, each row with the line it begins on, each batch with what is no row after it.
 
 Quotes are as Excel writes them, in TSV too; a quote that does not close, or text after a closing one, is an error and
-no guess. Does not know what the rows mean, and raises nothing: what came before an error is to be used first.
+no guess. Does not know what the rows mean.
 """
 
 import csv
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, compress, islice
 
 from softkv.files.limits import LONGEST_RECORD, LONGEST_TEXT
 from softkv.files.lines import Blocks, lines, too_long
-from softkv.files.record import Misfit
 from softkv.files.source import Source
 
 Row = list[str]
+Odd = tuple[int, str]  # the line that begins what is no row, and why it is none
+Batch = tuple[list[int], list[Row], Odd | None]  # the lines that rows begin on, the rows, and what comes after them
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 BATCH = 1000  # rows: few enough to stay in the cache until they are records
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows that are not blank, and the lines they begin on.
-
-    `error` is what went wrong with the row after them, which begins on `line`: a Misfit if the rows behind it can
-    still be read.
-    """
-
-    starts: list[int]
-    rows: list[Row]
-    error: Exception | None
-    line: int
 
 
 class Rows:
@@ -42,40 +28,47 @@ class Rows:
         self.has_nul = False
         self._refusals, self._blocks = source.refusals, Blocks(source)
         self._waiting = 0  # characters without the end of a row
-        self._ended = False
         self._reader = csv.reader(chain.from_iterable(self._open()), delimiter=DELIMITERS[source.format], strict=True)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def header(self) -> tuple[Row, int]:
+        """The first row that is not blank, and the line that it begins on."""
         while True:
-            batch = self._batch()
-            if batch.error is None and not batch.rows and self._ended:
-                return
-            yield batch
+            start, self._waiting = self._reader.line_num + 1, 0
+            try:
+                with _field_limit():
+                    row = next(self._reader, None)
+            except csv.Error as error:
+                raise self._refusals.fatal(_advice(error), start) from error
+            if row is None:
+                raise self._refusals.fatal(
+                    "is empty; a first line that names the columns is expected, such as key,value"
+                )
+            if row:
+                return row, start
 
-    def _batch(self) -> Batch:
-        """Some rows: not beyond the first that needs another block, so that long rows do not add up."""
-        rows: list[Row] = []
-        lasts, opened = [self._reader.line_num], self.opened
-        error: Exception | None = None
-        try:
-            with _field_limit():
-                for row in islice(self._reader, BATCH):
-                    rows.append(row)
-                    lasts.append(self._reader.line_num)
-                    if self.opened != opened:
-                        break
-        except csv.Error as raised:
-            error = Misfit(_advice(raised))
-        except Exception as raised:
-            error = raised
-        self._waiting = 0
-        self._ended = error is None and not rows
-        starts = [last + 1 for last in lasts]
-        line = starts.pop()
-        if [] in rows:
-            starts = [start for start, row in zip(starts, rows, strict=True) if row]
-            rows = [row for row in rows if row]
-        return Batch(starts, rows, error, line)
+    def __iter__(self) -> Iterator[Batch]:
+        """Some rows at a time: not beyond the first that needs another block, so that long rows do not add up."""
+        while True:
+            rows: list[Row] = []
+            starts, opened = [self._reader.line_num + 1], self.opened
+            error: Exception | None = None
+            try:
+                with _field_limit():
+                    for row in islice(self._reader, BATCH):
+                        rows.append(row)
+                        starts.append(self._reader.line_num + 1)
+                        if self.opened != opened:
+                            break
+            except Exception as raised:  # what came before it is given first
+                error = raised
+            self._waiting = 0
+            odd = (starts[-1], _advice(error)) if isinstance(error, csv.Error) else None
+            if rows or odd:
+                yield list(compress(starts, rows)), [row for row in rows if row], odd
+            elif error is None:
+                return
+            if error is not None and odd is None:
+                raise error
 
     def _open(self) -> Iterator[Iterable[str]]:
         """The lines of each block, noting that it was opened."""

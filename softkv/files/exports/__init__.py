@@ -1,7 +1,7 @@
 """A whole store as one file, and back: what comes back is what was there, bit for bit.
 
 Reading order: header.py (what a file says of itself), portions.py (items as columns), decimals.py (float32 as short
-decimals), lines.py (one item a line), jsonl.py, npz.py and parquet.py (the formats), delimited.py (CSV, items alone),
+decimals), jsonl.py, npz.py and parquet.py (the formats), delimited.py (CSV, items alone),
 formats.py (which is which), disk.py (whole files or none), exporting.py and importing.py.
 
 Does not embed, score or choose items. The formats themselves are described in docs/transfer.md.

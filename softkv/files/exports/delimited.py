@@ -11,13 +11,12 @@ reading a store from one. What a cell cannot say is refused before anything is w
 import csv
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 from softkv.errors import InputError
-from softkv.files import notation
-from softkv.files.exports.decimals import rows_as_json
 from softkv.files.exports.header import Header
+from softkv.files.exports.jsonl import as_json
 from softkv.files.exports.portions import Portion, Progress, of_snapshot
 from softkv.kinds import ValueKind
 from softkv.storage import Snapshot
@@ -32,7 +31,7 @@ def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress
     columns = _columns(snapshot)
     file.write(_lines([columns]))
     for portion in of_snapshot(snapshot):
-        file.write(_lines(_rows(portion, columns)))
+        file.write(_lines(zip(*(_cells(portion, name) for name in columns), strict=True)))
         progress(portion.start + len(portion), header.items)
 
 
@@ -48,10 +47,11 @@ def _columns(snapshot: Snapshot) -> list[str]:
     alike = True
     for portion in of_snapshot(snapshot):
         _require_cells(portion)
-        keyed += sum(key is not None for key in portion.keys)
-        embedded += sum(text is not None for text in portion.texts)
-        carrying += sum(payload is not None for payload in portion.payloads)
-        alike = alike and portion.keys == portion.texts
+        keys, texts, payloads = (portion.columns[name] for name in ("key", "text", "payload"))
+        keyed += sum(key is not None for key in keys)
+        embedded += sum(text is not None for text in texts)
+        carrying += sum(payload is not None for payload in payloads)
+        alike = alike and keys == texts
     items = len(snapshot)
     if 0 < keyed < items:
         raise InputError(
@@ -77,30 +77,18 @@ def _columns(snapshot: Snapshot) -> list[str]:
 
 def _require_cells(portion: Portion) -> None:
     """Refuse a text that is empty: a table has no other way to say that there is none."""
-    worded = portion.values if isinstance(portion.values, list) else []
-    for what, column in (("key", portion.keys), ("text", portion.texts), ("value", worded)):
-        if "" in column:
+    for name in ("key", "text", "value"):
+        column = portion.columns[name]
+        if isinstance(column, list) and "" in column:
             raise InputError(
-                f"the {what} of item {portion.start + column.index('')} (from 0) is an empty text, which a table "
+                f"the {name} of item {portion.start + column.index('')} (from 0) is an empty text, which a table "
                 "cannot tell from none. Export to .jsonl, .npz or .parquet."
             )
 
 
-def _rows(portion: Portion, columns: list[str]) -> Iterator[tuple[Any, ...]]:
-    cells: dict[str, Any] = {
-        "key": portion.keys,
-        "text": portion.texts,
-        "value": _values(portion.values),
-        "vector": rows_as_json(portion.vectors) if "vector" in columns else [],
-        "payload": ["" if one is None else notation.written(one) for one in portion.payloads],
-    }
-    return zip(*(cells[name] for name in columns), strict=True)
-
-
-def _values(values: Any) -> list[Any]:
-    if isinstance(values, list):
-        return values
-    return rows_as_json(values) if values.ndim == 2 else [notation.written(one) for one in values.tolist()]
+def _cells(portion: Portion, name: str) -> Iterable[Any]:
+    column = portion.columns[name]
+    return column if isinstance(column, list) and name != "payload" else as_json(column)
 
 
 def options(columns: list[str], kind: str | None) -> dict[str, str]:

@@ -61,13 +61,14 @@ def _append(into: Store, portion: Portion, header: Header, path: str, place: Pla
 
 
 def _offer(taker: Callable[..., Any], portion: Portion, **options: Any) -> None:
+    columns = portion.columns
     taker(
-        portion.vectors,
-        portion.values,
-        keys=portion.keys,
-        payloads=_unless_absent(portion.payloads),
-        texts=_unless_absent(portion.texts),
-        value_vectors=portion.value_vectors,
+        columns["vector"],
+        columns["value"],
+        keys=columns["key"],
+        payloads=_unless_absent(columns["payload"]),
+        texts=_unless_absent(columns["text"]),
+        value_vectors=columns.get("value_vector"),
         **options,
     )
 
@@ -84,8 +85,9 @@ def _culprit(portion: Portion, layout: Layout | None, error: InputError) -> tupl
         except InputError as reason:
             return position, re.sub(r"^([a-z ]+?)s? 0\b", r"the \1", str(reason))
     if isinstance(error, DuplicateKey):
-        position = _second(portion.keys, error.keys)
-        return position, f"the key {shown(str(portion.keys[position]))} stands more than once in the file"
+        keys = portion.columns["key"]
+        position = _second(keys, error.keys)
+        return position, f"the key {shown(str(keys[position]))} stands more than once in the file"
     return 0, str(error)
 
 

@@ -1,17 +1,21 @@
 """Items on their way from a store to a file or back: columns of a bounded number of consecutive items.
 
-Does not know the formats.
+What a file gives is compared here with what its header says, whatever its format. Does not know the formats.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import BadRecord
 from softkv.files import notation
-from softkv.kinds import ValueKind
+from softkv.files.record import Misfit
 from softkv.progress import Progress as Progress
 from softkv.storage import Layout, Snapshot
-from softkv.storage.layout import Matrix, Rows
+from softkv.storage.layout import Rows
 
 MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24
@@ -19,47 +23,42 @@ MOST_TEXTS, FIRST_TEXTS = 1_000, 100  # items read at once from a store: how lon
 
 Place = Callable[[int], str]  # where the item with this number, from 0, stands in its file
 
+_TEXT: frozenset[type] = frozenset((str,))
+_MAYBE_TEXT: frozenset[type] = frozenset((str, type(None)))
+_NUMBER: frozenset[type] = frozenset((int, float))
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The items from number `start` on: one entry per item in every column."""
+    """The items from number `start` on: one entry per item in every column that `names` has for their layout."""
 
     start: int
-    keys: list[str | None]
-    texts: list[str | None]
-    payloads: list[Any]
-    vectors: Matrix
-    values: Any  # numbers, vectors, labels or texts
-    value_vectors: Matrix | None  # of texts
+    columns: Mapping[str, Any]
 
     def __len__(self) -> int:
-        return len(self.vectors)
+        return len(self.columns["vector"])
 
     def one(self, position: int) -> "Portion":
         """The item at this position alone."""
         there = slice(position, position + 1)
-        return Portion(
-            self.start + position,
-            self.keys[there],
-            self.texts[there],
-            self.payloads[there],
-            self.vectors[there],
-            self.values[there],
-            None if self.value_vectors is None else self.value_vectors[there],
-        )
+        return Portion(self.start + position, {name: column[there] for name, column in self.columns.items()})
+
+
+def widths(layout: Layout) -> dict[str, int]:
+    """The columns of vectors, and how many numbers each has."""
+    blended = ["value_vector"] if layout.kind.embedded else ["value"] if layout.kind.axes > 1 else []
+    return {"vector": layout.key_width} | dict.fromkeys(blended, layout.value_width)
+
+
+def names(layout: Layout | None) -> list[str]:
+    """The columns of items, in the order in which they are written."""
+    return ["key", "text", *(dict.fromkeys(["value", *widths(layout)]) if layout else ()), "payload"]
 
 
 def rows_at_once(layout: Layout, most: int = MOST_ITEMS) -> int:
     """How many items of this layout are held in memory at once."""
     return max(1, min(most, MOST_BYTES // (layout.keys.row_bytes + layout.values.row_bytes)))
-
-
-def row_portions(snapshot: Snapshot) -> Iterator[Rows]:
-    """The rows of the live items in insertion order, a bounded number at a time."""
-    if snapshot.layout is not None:
-        rows, step = snapshot.in_order(), rows_at_once(snapshot.layout)
-        for start in range(0, len(rows), step):
-            yield rows[start : start + step]
 
 
 def of_snapshot(snapshot: Snapshot) -> Iterator[Portion]:
@@ -69,27 +68,84 @@ def of_snapshot(snapshot: Snapshot) -> Iterator[Portion]:
     rows, most, start = snapshot.in_order(), rows_at_once(snapshot.layout, MOST_TEXTS), 0
     step = min(most, FIRST_TEXTS)
     while start < len(rows):
-        portion = _portion(snapshot, snapshot.layout.kind, rows[start : start + step], start)
+        portion = _portion(snapshot, snapshot.layout, rows[start : start + step], start)
         yield portion
         start += step
         step = max(1, min(most, 2 * step, step * MOST_BYTES // max(1, _carried(portion))))
 
 
-def _portion(snapshot: Snapshot, kind: ValueKind, rows: Rows, start: int) -> Portion:
+def _portion(snapshot: Snapshot, layout: Layout, rows: Rows, start: int) -> Portion:
     items, cells = snapshot.items(rows), snapshot.values(rows)
-    return Portion(
-        start,
-        [item.key for item in items],
-        [item.text for item in items],
-        [item.payload for item in items],
-        snapshot.vectors(rows),
-        [item.value for item in items] if kind.worded else cells,
-        cells if kind.embedded else None,
-    )
+    found = {
+        "key": [item.key for item in items],
+        "text": [item.text for item in items],
+        "value": [item.value for item in items] if layout.kind.worded else cells,
+        "vector": snapshot.vectors(rows),
+        "value_vector": cells,
+        "payload": [item.payload for item in items],
+    }
+    return Portion(start, {name: found[name] for name in names(layout)})
 
 
 def _carried(portion: Portion) -> int:
     """How long the texts and payloads of a portion are."""
-    values = portion.values if portion.value_vectors is not None else []
-    words = sum(len(text) for text in [*portion.texts, *values] if text is not None)
-    return words + sum(len(notation.written(payload)) for payload in portion.payloads if payload is not None)
+    columns = portion.columns
+    values = columns["value"] if "value_vector" in columns else []
+    words = sum(len(text) for text in [*columns["text"], *values] if text is not None)
+    return words + sum(len(notation.written(payload)) for payload in columns["payload"] if payload is not None)
+
+
+def checked(start: int, columns: Mapping[str, Any], layout: Layout, where: Place) -> Portion:
+    """The items that a file gives as columns; the first entry that is not of its type is named by its place.
+
+    Columns of vectors, and of values that are no texts, may be arrays: their shapes and types are known already.
+    """
+    found = dict(columns)
+    for name in ("key", "text"):
+        _require_types(found[name], _MAYBE_TEXT, name, "a text or null", start, where)
+    for name, width in widths(layout).items():
+        if not isinstance(found[name], np.ndarray):
+            rows = enumerate(found[name], start)
+            found[name] = np.concatenate(
+                [one if isinstance(one, np.ndarray) else row_of(one, name, width, where(row)) for row, one in rows]
+            ).reshape(-1, width)
+    if not isinstance(found["value"], np.ndarray):
+        numeric = not layout.kind.worded
+        types, expected = (_NUMBER, "a number") if numeric else (_TEXT, "a text")
+        _require_types(found["value"], types, "value", expected, start, where)
+    return Portion(start, found)
+
+
+def row_of(given: Any, name: str, width: int, place: str) -> npt.NDArray[np.float32]:
+    """A list of so many numbers as a vector."""
+    if type(given) is not list:
+        raise BadRecord(f"{place}: {name} is {notation.kind_of(given)}; expected a list of {width} numbers")
+    if len(given) != width:
+        raise BadRecord(f"{place}: {name} has {len(given)} numbers; expected {width}")
+    if not _NUMBER.issuperset(map(type, given)):
+        odd = next(one for one in given if type(one) not in _NUMBER)
+        raise BadRecord(f"{place}: {name} holds {notation.kind_of(odd)}; expected {width} numbers")
+    try:
+        with np.errstate(over="ignore"):  # what becomes infinite is refused with all that is not finite
+            return np.array(given, np.float32)
+    except OverflowError as error:
+        raise BadRecord(f"{place}: {name} holds a whole number beyond float32's range") from error
+
+
+def parsed(text: str, kind: type[T], expected: str, place: str) -> T:
+    """What a JSON text stands for, if that is of this type."""
+    try:
+        found = notation.parsed(text)
+    except Misfit as why:
+        raise BadRecord(f"{place}: {why}; expected {expected}") from why
+    if not isinstance(found, kind):
+        raise BadRecord(f"{place}: this is {notation.kind_of(found)}; expected {expected}")
+    return found
+
+
+def _require_types(
+    column: Sequence[Any], types: frozenset[type], name: str, expected: str, start: int, where: Place
+) -> None:
+    if not types.issuperset(map(type, column)):
+        row, odd = next((row, one) for row, one in enumerate(column) if type(one) not in types)
+        raise BadRecord(f"{where(start + row)}: {name} is {notation.kind_of(odd)}; expected {expected}")
