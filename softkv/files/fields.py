@@ -22,11 +22,9 @@ from softkv.kinds import ValueKind
 Column = Any  # a sequence with an entry per record, or a matrix with a row per record
 Convert = Mapping[tuple[str, str], Callable[[Any], Column]]  # by role and name: cells of a table into fields
 
-_VECTORS = ValueKind.of_first(worded=False, axes=2)
-KINDS = {
-    int: ValueKind.of_first(worded=False), float: ValueKind.of_first(worded=False), str: ValueKind.of_first(worded=True),
-    list: _VECTORS, np.ndarray: _VECTORS,
-}  # fmt: skip
+_A_NUMBER, _A_TEXT = ValueKind.of_first(worded=False), ValueKind.of_first(worded=True)
+_A_VECTOR = ValueKind.of_first(worded=False, axes=2)
+KINDS = {int: _A_NUMBER, float: _A_NUMBER, str: _A_TEXT, list: _A_VECTOR, np.ndarray: _A_VECTOR}
 NUMBERS: frozenset[type] = frozenset((int, float))
 
 
