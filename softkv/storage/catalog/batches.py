@@ -20,6 +20,7 @@ from softkv.storage.catalog.tables import insertion, seal
 
 KEPT = 7 * 24 * 3600  # seconds
 LONGEST_ID = 255  # bytes of UTF-8
+_MINUTE = 60
 _TOGETHER = 1_000  # old ones that one write removes, so that none takes long after a pause
 
 
@@ -102,10 +103,17 @@ def record(connection: Connection, stamp: Stamp, result: Sequence[int], commit: 
     connection.run(insertion("batches", replacing=True), (*content, seal(*content)))
 
 
-def forget_old(connection: Connection) -> None:
-    """Remove batches of more than seven days ago, in the transaction of any write."""
+def forget_old(connection: Connection, looked: int) -> int:
+    """Remove batches of more than seven days ago, in the transaction of any write, if there was no look this minute.
+
+    Returns when the last look was, which is 0 before the first.
+    """
+    now = _now()
+    if abs(now - looked) < _MINUTE:
+        return looked
     old = "SELECT rowid FROM batches WHERE time < ? ORDER BY time LIMIT ?"
-    connection.run(f"DELETE FROM batches WHERE rowid IN ({old})", (_now() - KEPT, _TOGETHER))
+    connection.run(f"DELETE FROM batches WHERE rowid IN ({old})", (now - KEPT, _TOGETHER))
+    return now
 
 
 def _now() -> int:

@@ -4,6 +4,7 @@ Rows are immutable apart from `died`. Every row carries a checksum of its conten
 Does not know the arenas, and decides nothing. The tables themselves are in tables.py.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from operator import attrgetter
@@ -239,10 +240,10 @@ class Catalog:
             self.connection.run(f"DELETE FROM {table} WHERE generation = ?", (generation,))
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
-        """Write the checksums of windows that became complete, or were rebuilt."""
-        rows = [(generation, role, window, checksum) for window, checksum in finished]
-        if rows:
-            self.connection.run_many(insertion("windows", replacing=True), rows)
+        """Write the checksums of windows that became complete, or were rebuilt: of neighbours, in their order."""
+        if finished:
+            checksums = json.dumps([checksum for _, checksum in finished])
+            self.connection.run(_PUT_WINDOWS, (generation, role, finished[0][0], checksums))
 
     def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
         """The checksums of the complete windows first .. last - 1."""
@@ -368,6 +369,7 @@ _fields_of = attrgetter(*(field.name for field in fields(Head)))
 _HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM state"
 _STANDING = "SELECT * FROM generations WHERE generation = ?"
 _BETWEEN = "FROM windows WHERE generation = ? AND role = ? AND window >= ? AND window < ? ORDER BY window"
+_PUT_WINDOWS = "INSERT OR REPLACE INTO windows SELECT ?, ?, ? + key, value FROM json_each(?)"
 _CHECKSUMS, _WINDOWS = f"SELECT checksum {_BETWEEN}", f"SELECT window, checksum {_BETWEEN}"
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = "FROM indexes WHERE generation = ? AND (? IS NULL OR name = ?)"

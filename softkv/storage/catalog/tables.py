@@ -213,6 +213,7 @@ def definitions(table: str) -> dict[str, str]:
     return {name: essence(definition) for name, definition in found.items()}
 
 
+@lru_cache(maxsize=256)
 def essence(definition: str) -> str:
     """A definition without its blanks and quotes: catalogs of old were written in more than one spelling of these."""
     return "".join(definition.replace('"', "").split())

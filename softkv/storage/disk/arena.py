@@ -13,7 +13,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -24,10 +25,12 @@ from softkv.errors import HandleClosed, StorageFailed, StoreDamaged
 from softkv.storage.disk import files
 from softkv.storage.disk.numbers import Believable
 from softkv.storage.layout import WINDOW, RowShape
+from softkv.storage.threads import beside
 
 HEADER = 4096
 _MAGIC = b"softkv arena 1\n"
 _SEAL = len(b"crc32 00000000\n")
+_WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare them
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -44,7 +47,9 @@ class ArenaIdentity:
 
     def header(self) -> bytes:
         """The first 4096 bytes of the file: text that a person can read with `head -c 4096`."""
-        fields = {"store": self.store, "generation": self.generation, **asdict(self.shape)}
+        shape = self.shape
+        told = {"role": shape.role, "file": shape.file, "dtype": shape.dtype, "width": shape.width}
+        fields = {"store": self.store, "generation": self.generation, **told}
         text = _MAGIC + json.dumps(fields).encode() + b"\n"
         text += b" " * (HEADER - _SEAL - len(text) - 1) + b"\n"
         return text + b"crc32 %08x\n" % crc32(text)
@@ -269,14 +274,24 @@ class VerifiedRows:
         complete = self._bytes // self.arena.granule
         expected = list(self._expected(first, min(last, complete))) if first < complete else []
         expected += [self._tail] * (last > complete)
-        step = max(1, WINDOW // self.arena.granule)
-        for start in range(first, last, step):  # so that numbers are looked at while they are in the processor's cache
-            stop = min(start + step, last)
-            self._require_equal(self._checksums(data, start, stop), expected[start - first : stop - first], start)
-            self._require_believable(data, start, stop)
+        middle = (first + last) // 2 if (last - first) * self.arena.granule >= _WORTH_A_THREAD else last
+        with beside(
+            *([partial(self._compare, data, middle, last, expected[middle - first :])] * (middle < last))
+        ) as rest:
+            self._compare(data, first, middle, expected)
+        for half in rest:
+            half.result()
         self._verified[first:last] = True
         if last > complete:
             self._progress = (complete, self._bytes % self.arena.granule, self._tail)
+
+    def _compare(self, data: memoryview, first: int, last: int, expected: list[int]) -> None:
+        """Compare windows with what is expected of them, and look at their numbers while the processor has them."""
+        step = max(1, WINDOW // self.arena.granule)
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            self._require_equal(self._checksums(data, start, stop), expected[start - first : stop - first], start)
+            self._require_believable(data, start, stop)
 
     def _require_equal(self, found: list[int], expected: list[int], first: int) -> None:
         if found != expected:

@@ -3,10 +3,14 @@
 A reader keeps open what it has opened. That another file has come into the place of the catalog is noticed here.
 """
 
+import time
+
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import place_of
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.committed import Committed
+
+PAUSE = 0.01  # seconds from one look at which file lies there to the next
 
 
 class Following:
@@ -15,6 +19,7 @@ class Following:
     def __init__(self, directory: str, catalog: Catalog) -> None:
         self._directory, self._catalog = directory, catalog
         self._version, self._place = catalog.connection.data_version(), catalog.connection.place
+        self._looked = 0.0
 
     def newest(self, known: Committed) -> Committed:
         """The newest commit; `StoreReplaced` when another copy of the store lies in its place."""
@@ -36,7 +41,12 @@ class Following:
 
     def _require_in_place(self, known: Committed) -> None:
         """Notice that another copy was put in the place of the store, whose open files would be read on."""
+        now = time.monotonic()
+        if now < self._looked + PAUSE:
+            return
+        self._looked = now
         place = place_of(self._catalog.connection.path)
         if place != self._place and place is not None:
+            self._looked = 0.0  # so that every call says so
             opening.require_no_copy(self._directory, known.head)
             self._place = place

@@ -61,6 +61,7 @@ class Writer:
         self.failure: StoreError | None = None
         self._stale = False  # whether the last work ended in the middle, so that memory may disagree with the catalog
         self._labels: LabelCounts | None = None
+        self._looked = 0  # when old batches were looked for
         self._calling = False  # whether code of the caller runs in the middle of a work
         self.acknowledge()
 
@@ -162,7 +163,7 @@ class Writer:
         try:
             with self.catalog.connection.writing():
                 yield self.catalog.advance(before, **{"number": before.number + 1, **changes})
-                batches.forget_old(self.catalog.connection)
+                self._looked = batches.forget_old(self.catalog.connection, self._looked)
         except (CommitUncertain, WriterFenced) as error:
             self.failure = files.without_frames(error)
             raise
