@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from softkv.errors import NotAStore, StoreDamaged
+from softkv.storage.disk import arena
 from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity, VerifiedRows, extend_windows, flat
 from softkv.storage.layout import WINDOW, RowShape
 from tests.stores import flip, vectors
@@ -178,6 +179,13 @@ def test_a_window_that_is_just_full_leaves_no_unfinished_one() -> None:
     assert extend_windows(WINDOW, 0, memoryview(b""), WINDOW) == ([], 0)
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checksums of neighbours are asked for, so that those that are asked for are those that are compared."""
+    monkeypatch.setattr(arena, "_NEIGHBOURS", 1)
+
+
+@pytest.mark.usefixtures("alone")
 def test_only_the_windows_that_are_touched_are_verified(tmp_path: Path) -> None:
     """Reading row 5 of 16 compares the checksum of window 1 of 4, and of no other; a second time, of none."""
     shelf = Shelf(tmp_path / "keys.f32", vectors(18, WIDTH))
@@ -247,6 +255,7 @@ def test_what_is_noted_twice_or_too_late_changes_nothing(tmp_path: Path) -> None
     shelf.arena.close()
 
 
+@pytest.mark.usefixtures("alone")
 def test_rows_wider_than_a_window_are_verified_whole(tmp_path: Path) -> None:
     """A row of two and a half windows fails by its middle as well as by its ends."""
     width = 5 * WINDOW // 8

@@ -24,6 +24,7 @@ from softkv.errors import (
 )
 from softkv.storage import Store, backup, check, restore
 from softkv.storage.disk import locks
+from softkv.storage.protocol import following
 from tests.crash.workload import rebuild
 from tests.stores import as_format, bytes_of, closed_fruit, contents, flip, fruit, names_by_row, vectors, wrong_index
 
@@ -344,8 +345,11 @@ def older(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_reader_notices_another_copy_in_the_place_of_its_store(older: Path, tmp_path: Path) -> None:
+def test_a_reader_notices_another_copy_in_the_place_of_its_store(
+    older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Restored under the same path: the handle says so on every call, and a new one reads what is there."""
+    monkeypatch.setattr(following, "PAUSE", 0.0)
     with softkv.open(older, "r") as reader:
         assert len(reader) == 2
         older.rename(tmp_path / "aside")

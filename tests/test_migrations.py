@@ -163,7 +163,7 @@ def test_granules_that_cannot_be_are_refused(tmp_path: Path, size: object) -> No
 
 
 def test_neighbouring_checksums_are_asked_for_at_once(tmp_path: Path) -> None:
-    """One question for a run of windows, however many they are."""
+    """One question for a run of windows, however many they are, and for those around a few."""
     with wide(tmp_path / "s", 8) as store:
         store.refresh()
     with Store.open(tmp_path / "s") as store:
@@ -174,5 +174,16 @@ def test_neighbouring_checksums_are_asked_for_at_once(tmp_path: Path) -> None:
         store.vectors([1, 2, 3, 6])
         assert len(asked) == 2
         assert np.array_equal(store.vectors(range(8)), vectors(8, 1 << 17))
-        assert len(asked) == 2 + 3  # rows 0, 4 to 5, and 7
+        assert len(asked) == 2 + 2  # rows 0, and 4 to 5: those of row 7 came with those of row 6
         store._catalog.connection._driver.set_trace_callback(None)
+
+
+def test_a_missing_checksum_is_missed_by_its_own_window_alone(tmp_path: Path) -> None:
+    """Its neighbours, whose checksums are asked for together with it, are compared and read."""
+    wide(tmp_path / "s", 8).close()
+    sql(tmp_path / "s", "DELETE FROM windows WHERE role = 'keys' AND window = 3")
+    with Store.open(tmp_path / "s") as store:  # a row has 32 windows
+        assert np.array_equal(store.vectors([1]), vectors(8, 1 << 17)[1:2])
+        with pytest.raises(StoreDamaged, match="are missing"):
+            store.vectors([0])
+        assert np.array_equal(store.vectors(range(1, 8)), vectors(8, 1 << 17)[1:])

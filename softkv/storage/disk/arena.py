@@ -30,6 +30,7 @@ from softkv.storage.threads import beside
 HEADER = 4096
 _MAGIC = b"softkv arena 1\n"
 _SEAL = len(b"crc32 00000000\n")
+_NEIGHBOURS, _KEPT = 64, 1_024  # checksums asked for at once, and how many such groups are kept
 _WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare them
 
 Array = npt.NDArray[Any]
@@ -205,6 +206,7 @@ class VerifiedRows:
         self._bytes = self._tail = 0  # how long the prefix is, and the checksum of its unfinished window
         self._verified = np.zeros(0, np.bool_)  # per window, the unfinished one included
         self._progress = (-1, 0, 0)  # the last unfinished window that was verified: number, length, checksum
+        self._kept: dict[int, list[int]] = {}  # checksums of windows, in groups of neighbours
         self._lock = threading.Lock()
 
     def grow(self, rows: int, tail: int) -> None:
@@ -225,7 +227,7 @@ class VerifiedRows:
         rows = self.arena.rows(self._bytes // row_bytes)
         if stop > start:
             first, last = start * row_bytes // granule, (stop * row_bytes - 1) // granule
-            if not self._verified[first : last + 1].all():
+            if not (self._verified[first] if first == last else self._verified[first : last + 1].all()):
                 self._verify(np.arange(first, last + 1))
         return rows[start:stop]
 
@@ -233,6 +235,9 @@ class VerifiedRows:
         """A copy of the rows with these numbers, in this order."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
         rows = self.arena.rows(self._bytes // row_bytes)
+        if len(numbers) == 1 and 0 <= numbers[0] < len(rows):  # as quick as one row can be
+            start = int(numbers[0])
+            return self.block(start, start + 1).copy()
         if len(numbers):
             first, last = numbers * row_bytes // granule, ((numbers + 1) * row_bytes - 1) // granule
             self._verify(np.concatenate([first, last]) if row_bytes <= granule else _all_between(first, last))
@@ -263,6 +268,8 @@ class VerifiedRows:
 
     def _fresh(self, windows: Numbers) -> Numbers:
         """Those of these windows that were not compared yet, each once, in their order."""
+        if len(windows) == 1:
+            return windows[~self._verified[windows]]
         if 8 * len(windows) < len(self._verified):
             return np.unique(windows[~self._verified[windows]])
         touched = np.zeros(len(self._verified), np.bool_)
@@ -272,15 +279,15 @@ class VerifiedRows:
     def _verify_run(self, data: memoryview, first: int, last: int) -> None:
         """Compare the windows first .. last - 1, whose checksums are asked for at once."""
         complete = self._bytes // self.arena.granule
-        expected = list(self._expected(first, min(last, complete))) if first < complete else []
+        expected = self._asked(first, min(last, complete), complete) if first < complete else []
         expected += [self._tail] * (last > complete)
-        middle = (first + last) // 2 if (last - first) * self.arena.granule >= _WORTH_A_THREAD else last
-        with beside(
-            *([partial(self._compare, data, middle, last, expected[middle - first :])] * (middle < last))
-        ) as rest:
-            self._compare(data, first, middle, expected)
-        for half in rest:
-            half.result()
+        if (last - first) * self.arena.granule < _WORTH_A_THREAD:
+            self._compare(data, first, last, expected)
+        else:
+            middle = (first + last) // 2
+            with beside(partial(self._compare, data, middle, last, expected[middle - first :])) as other:
+                self._compare(data, first, middle, expected)
+            other[0].result()
         self._verified[first:last] = True
         if last > complete:
             self._progress = (complete, self._bytes % self.arena.granule, self._tail)
@@ -292,6 +299,22 @@ class VerifiedRows:
             stop = min(start + step, last)
             self._require_equal(self._checksums(data, start, stop), expected[start - first : stop - first], start)
             self._require_believable(data, start, stop)
+
+    def _asked(self, first: int, last: int, complete: int) -> list[int]:
+        """The checksums of complete windows; of a few, their neighbours' are asked for as well and kept a while."""
+        start = first - first % _NEIGHBOURS
+        if last > start + _NEIGHBOURS:
+            return list(self._expected(first, last))
+        known = self._kept.get(start, [])
+        if start + len(known) < last:
+            try:
+                known = list(self._expected(start, min(start + _NEIGHBOURS, complete)))
+            except StoreDamaged:  # perhaps of a neighbour only
+                return list(self._expected(first, last))
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[start] = known
+        return known[first - start : last - start]
 
     def _require_equal(self, found: list[int], expected: list[int], first: int) -> None:
         if found != expected:
