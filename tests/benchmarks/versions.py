@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROWS, WIDTH = 100_000, 384
+PAUSE = 0.1  # seconds before each turn, in which the threads of BLAS of the other process stop waiting for work
 COMMAND = "from softkv_cli.main import main; main()"
 Work = Callable[[], object]
 
@@ -80,10 +81,10 @@ def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
         return lambda: work(store), store.close
 
     def asked(name: str, work: Callable[[Any], object]) -> tuple[Work, Work]:
-        """With a handle that has answered once."""
+        """Ten times with a handle that has answered once."""
         db = softkv.open(folder / name, "r")
         work(db)
-        return lambda: work(db), db.close
+        return lambda: [work(db) for _ in range(10)], db.close
 
     def added(store: Any) -> None:
         for start in range(0, 50_000, 10_000):
@@ -171,6 +172,7 @@ class Version:
     def seconds(self, line: str) -> float:
         """Do a line once."""
         assert self._process.stdin is not None
+        time.sleep(PAUSE)
         self._process.stdin.write(json.dumps(line) + "\n")
         self._process.stdin.flush()
         return float(self._heard())
