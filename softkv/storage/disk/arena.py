@@ -205,6 +205,7 @@ class VerifiedRows:
         self._expected, self._believable = expected, believable
         self._bytes = self._tail = 0  # how long the prefix is, and the checksum of its unfinished window
         self._verified = np.zeros(0, np.bool_)  # per window, the unfinished one included
+        self._left = 0  # how many of them are not verified yet
         self._progress = (-1, 0, 0)  # the last unfinished window that was verified: number, length, checksum
         self._kept: dict[int, list[int]] = {}  # checksums of windows, in groups of neighbours
         self._lock = threading.Lock()
@@ -219,6 +220,7 @@ class VerifiedRows:
             unfinished = self._bytes // granule
             verified = np.zeros(-(-size // granule), np.bool_)
             verified[:unfinished] = self._verified[:unfinished]
+            self._left = len(verified) - int(np.count_nonzero(verified))
             self._bytes, self._tail, self._verified = size, tail, verified
 
     def block(self, start: int, stop: int) -> Array:
@@ -238,7 +240,7 @@ class VerifiedRows:
         if len(numbers) == 1 and 0 <= numbers[0] < len(rows):  # as quick as one row can be
             start = int(numbers[0])
             return self.block(start, start + 1).copy()
-        if len(numbers):
+        if len(numbers) and self._left:
             first, last = numbers * row_bytes // granule, ((numbers + 1) * row_bytes - 1) // granule
             self._verify(np.concatenate([first, last]) if row_bytes <= granule else _all_between(first, last))
         return np.take(rows, numbers, axis=0)
@@ -247,7 +249,7 @@ class VerifiedRows:
         """All rows as a view of the file, of which those in these runs are compared; each run has rows."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
         rows = self.arena.rows(self._bytes // row_bytes)
-        if len(starts):
+        if len(starts) and self._left:
             self._verify(_all_between(starts * row_bytes // granule, (stops * row_bytes - 1) // granule))
         return rows
 
@@ -289,6 +291,7 @@ class VerifiedRows:
                 self._compare(data, first, middle, expected)
             other[0].result()
         self._verified[first:last] = True
+        self._left -= last - first
         if last > complete:
             self._progress = (complete, self._bytes % self.arena.granule, self._tail)
 
