@@ -34,6 +34,7 @@ SoftKVError
     ├── AccessRefused (PermissionError)  not ours to open, or not ours to write
     │   └── WritingUnsupported        a platform or file system on which writing is not safe
     ├── StoreLocked                   another process is the writer
+    ├── BackupRefused                 a directory that is no earlier backup of this store
     ├── WriterFenced                  another writer has taken over since
     ├── Unfinished                    a rebuild has begun; finish or abandon it first
     ├── StorageFull (OSError)         no space left; nothing of the batch was kept
@@ -42,6 +43,7 @@ SoftKVError
     └── HandleUnusable                this handle is done; open the store again
         ├── HandleClosed              it was closed
         ├── HandlePoisoned            a write to disk failed before
+        ├── StoreReplaced             another copy of the store lies in its place
         └── HandleForked              it belongs to the parent process
 """
 

@@ -26,7 +26,18 @@ from softkv.storage import Store, backup, check, restore
 from softkv.storage.disk import locks
 from softkv.storage.protocol import following
 from tests.crash.workload import rebuild
-from tests.stores import as_format, bytes_of, closed_fruit, contents, flip, fruit, names_by_row, vectors, wrong_index
+from tests.stores import (
+    as_format,
+    bytes_of,
+    closed_fruit,
+    contents,
+    flip,
+    fruit,
+    names_by_row,
+    sql,
+    vectors,
+    wrong_index,
+)
 
 WIDTH = 16
 
@@ -210,20 +221,44 @@ def test_what_is_no_earlier_backup_is_left_alone(tmp_path: Path, what: str) -> N
     assert kept(tmp_path) == before
 
 
-def test_a_restored_store_goes_on_with_its_backup(tmp_path: Path) -> None:
-    """Backed up into the directory that it came from, it adds to it; the lost store may not any more."""
+def test_a_restored_store_is_a_store_of_its_own(tmp_path: Path) -> None:
+    """It and the lost one may go on apart: neither is backed up over the backup of the other."""
     lost, target, again = tmp_path / "s.softkv", tmp_path / "backup", tmp_path / "again.softkv"
     with Store.open(lost, "c") as store:
         grow(store, 100)
         store.backup(target)
-        grow(store, 10, first=100)
     restore(target, again)
     with Store.open(again, "w") as store:
-        grow(store, 20, first=500)
-        store.backup(target)
-        same(target, store)
-    with pytest.raises(BackupRefused, match=r"changed apart|older copy"):
-        backup(lost, target)
+        store.delete("key 1")
+        with pytest.raises(BackupRefused, match="another store"):
+            store.backup(target)
+        store.backup(tmp_path / "second")
+        same(tmp_path / "second", store)
+    backup(lost, target)
+    restore(tmp_path / "second", tmp_path / "third.softkv")
+    told = (tmp_path / "third.softkv" / "RESTORED").read_text()
+    assert [line.split()[-1] for line in told.splitlines()] == ["1", "2"]
+
+
+@pytest.mark.parametrize("apart", ["delete", "configure", "key"])
+def test_copies_that_went_apart_at_one_commit_are_told_apart(tmp_path: Path, apart: str) -> None:
+    """Copied by hand, and changed alike in number but not in kind."""
+    path, other, target = closed_fruit(tmp_path / "s.softkv"), tmp_path / "copy.softkv", tmp_path / "backup"
+    shutil.copytree(path, other)
+    for number, one in enumerate((other, path)):
+        with Store.open(one, "w") as store:
+            if apart == "delete":
+                store.delete(["apple", "pear"][number])
+            elif apart == "configure":
+                store.configure({"number": number})
+            else:
+                store.append(vectors(1, seed=number), [float(number)], keys=[f"key {number}"])
+        if one == other:
+            backup(other, target)
+    before = kept(target)
+    with pytest.raises(BackupRefused, match="changed apart"):
+        backup(path, target)
+    assert kept(target) == before
 
 
 def test_nothing_is_restored_over_anything(tmp_path: Path) -> None:
@@ -319,6 +354,106 @@ def test_an_unfinished_rebuild_is_finished_after_a_restore(tmp_path: Path) -> No
         }
 
 
+def test_a_refused_backup_leaves_the_unfinished_rebuild_of_the_earlier_one(tmp_path: Path) -> None:
+    """Though the store has dropped it and given its number anew: nothing goes before all that replaces it is sound."""
+    path, target = tmp_path / "s.softkv", tmp_path / "backup"
+    with Store.open(path, "c") as store:
+        grow(store, 200)
+        rebuild(store, batches=2)
+        store.backup(target)
+        store.abandon()
+        rebuild(store, batches=1)
+        flip(path / "generation-000002" / "keys.f32", 4096 + 100)
+        with pytest.raises(StoreDamaged, match="checksum"):
+            store.backup(target)
+    with Store.open(target, "r") as reader:
+        assert reader.unfinished is not None
+        assert reader.unfinished.done == 80
+        assert check(target).ok
+
+
+def test_a_missing_index_file_keeps_no_store_that_is_written_to_from_being_copied(tmp_path: Path) -> None:
+    """It is left out at once: that the store has moved on meanwhile is not why it is missing."""
+    path, stop, waits = tmp_path / "s.softkv", threading.Event(), threading.Event()
+    with fruit(path) as store:
+        store.put_index("gone", b"x")
+    (path / "index" / next(one.name for one in (path / "index").iterdir())).unlink()
+
+    def work() -> None:
+        with Store.open(path, "w") as writer:
+            number = 0
+            while not stop.is_set():
+                writer.append(vectors(1, seed=number), [1.0])
+                waits.set()
+                number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert waits.wait(30)
+        assert backup(path, tmp_path / "backup").left_out == ("gone",)
+    finally:
+        stop.set()
+        thread.join()
+    assert check(tmp_path / "backup").ok
+
+
+def test_a_damaged_record_of_an_index_is_left_out(tmp_path: Path) -> None:
+    """Of the store, and of the earlier backup."""
+    path, target = tmp_path / "s.softkv", tmp_path / "backup"
+    with fruit(path) as store:
+        store.put_index("one", b"x")
+    backup(path, target)
+    sql(target, "UPDATE indexes SET seal = seal + 1")
+    assert backup(path, target).left_out == ()
+    with Store.open(target, "r") as reader, reader.snapshot() as snapshot:
+        assert snapshot.index("one") is not None
+    sql(path, "UPDATE indexes SET seal = seal + 1")
+    assert backup(path, target).left_out == ("one",)
+
+
+def test_what_an_interrupted_backup_left_goes_before_the_next(tmp_path: Path) -> None:
+    """It takes room, and no writer may open a backup to remove it."""
+    path, target = tmp_path / "s.softkv", tmp_path / "backup"
+    with Store.open(path, "c") as store:
+        grow(store, 100)
+        store.backup(target)
+
+        def stop(_done: int, _all: int) -> None:
+            raise KeyboardInterrupt
+
+        for _ in range(3):
+            store.compact(np.flatnonzero(store.live))
+            with pytest.raises(KeyboardInterrupt):
+                store.backup(target, progress=stop)
+        assert sum("generation" in one.name for one in target.iterdir()) == 2
+        store.backup(target)
+        same(target, store)
+
+
+def test_a_retired_generation_of_an_older_format_is_not_copied(tmp_path: Path) -> None:
+    """Neither are its records, in which no table of this format is looked for."""
+    path = tmp_path / "s.softkv"
+    with Store.open(path, "c") as store:
+        grow(store, 50)
+        with Store.open(path, "r") as reader, reader.snapshot():
+            store.delete("key 1")
+            store.compact()
+            shutil.copytree(path, tmp_path / "old.softkv")
+    as_format(tmp_path / "old.softkv", 2)
+    assert backup(tmp_path / "old.softkv", tmp_path / "backup").items == 49
+    assert check(tmp_path / "backup").ok
+
+
+def test_what_others_may_not_read_they_may_not_read_in_a_backup(tmp_path: Path) -> None:
+    """The directory has the permissions of that of the store; with it what lies inside is as private."""
+    path = closed_fruit(tmp_path / "s.softkv")
+    path.chmod(0o700)
+    backup(path, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "again.softkv")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("backup", "again.softkv")] == [0o700] * 2
+
+
 def test_a_store_of_an_older_format_is_copied_as_it_is(tmp_path: Path) -> None:
     """And its backup goes on when a writer has brought the store to this format."""
     path, target = closed_fruit(tmp_path / "s.softkv"), tmp_path / "backup"
@@ -399,6 +534,16 @@ def test_a_store_made_anew_is_not_taken_for_a_copy(tmp_path: Path) -> None:
         assert reader.get("apple").value
 
 
+def test_a_handle_does_not_back_up_a_store_made_anew_in_its_place(tmp_path: Path) -> None:
+    """What it would copy is not what it reads."""
+    path = closed_fruit(tmp_path / "s.softkv")
+    with Store.open(path, "r") as reader:
+        Store.open(path, "n").close()
+        with pytest.raises(StoreReplaced):
+            reader.backup(tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
 def test_a_check_says_that_a_copy_is_older_than_it_should_be(older: Path, tmp_path: Path) -> None:
     """What cannot be seen from a copy itself: it is sound."""
     assert check(older, at_least=2).ok
@@ -407,6 +552,8 @@ def test_a_check_says_that_a_copy_is_older_than_it_should_be(older: Path, tmp_pa
     assert [one for one in report.findings if "older copy" in one]
     with softkv.open(tmp_path / "backup", "r") as db:
         assert not db.check(at_least=2).ok
+        with pytest.raises(InputError, match="number of a commit"):
+            db.check(at_least="2")  # type: ignore[arg-type]
 
 
 # The command

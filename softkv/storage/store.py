@@ -365,7 +365,7 @@ class Store:
         self._current()
         if self._writer is not None:
             require_held(self._writer.lock)  # or another copy may lie there now
-        return backup(self.path, target, force=force, progress=progress)
+        return backup(self.path, target, force=force, progress=progress, known=self._committed.head)
 
     def close(self) -> None:
         """Finish. What was acknowledged is on the disk already; this only tidies up."""

@@ -15,7 +15,8 @@ from softkv.asking import asker, route
 from softkv.database import indexing
 from softkv.database.handle import StoreView
 from softkv.errors import StoreDamaged
-from softkv.storage import Snapshot, Store
+from softkv.storage import Snapshot
+from softkv.storage.protocol.following import Following
 from tests.crash.auditors import Auditor, Tally
 from tests.crash.bank import Bank
 from tests.crash.ledger import Ledger
@@ -67,7 +68,7 @@ def test_auditors_are_content_with_a_store_that_is_right(bank: Bank) -> None:
 
 
 def _stale(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Store, "_newest_read", lambda store: store._committed)
+    patch.setattr(Following, "newest", lambda _following, known: known)
 
 
 def _undead(patch: pytest.MonkeyPatch) -> None:

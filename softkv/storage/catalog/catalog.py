@@ -236,7 +236,8 @@ class Catalog:
 
     def drop_unfinished(self, generation: int) -> None:
         """Forget a generation that has no items yet, or not any more."""
-        for table in ("windows", "deaths", "indexes", "granules", "derived", "generations"):
+        tables = ("windows", "deaths", "indexes", "granules", "derived", "generations")
+        for table in tables_of(self.connection.user_version()).intersection(tables):
             self.connection.run(f"DELETE FROM {table} WHERE generation = ?", (generation,))
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:

@@ -9,18 +9,19 @@ Does not decide when a store is copied, and writes nothing to the store itself.
 """
 
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreError, StoreExists
+from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreError, StoreExists, StoreReplaced
 from softkv.logs import log_of
 from softkv.progress import Progress
-from softkv.storage.catalog.catalog import Catalog, IndexRecord, Standing
+from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena
-from softkv.storage.layout import BACKUP, CATALOG, INDEX, generation_name
+from softkv.storage.layout import BACKUP, CATALOG, INDEX, RESTORED, generation_name
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.generation import Array, Generation
@@ -54,6 +55,7 @@ class _Common:
 
     standings: Mapping[int, Standing] = field(default_factory=dict)
     norms: Mapping[int, int] = field(default_factory=dict)
+    dropped: Sequence[int] = ()  # rebuilds of its own whose numbers the store has given anew
     indexes: frozenset[int] = frozenset()
 
 
@@ -63,21 +65,23 @@ def backup(
     *,
     force: bool = False,
     progress: Progress | None = None,
+    known: Head | None = None,
 ) -> Backup:
     """Copy a store into a new directory, or what is new in it into an earlier backup; others may write meanwhile.
 
     `force` allows a network file system, where locks and syncs may not hold. `progress` is called with (done, all)
-    bytes. Damaged rows are not copied: it raises, and the earlier backup stays.
+    bytes. `known` is a commit that the store must have reached. Damaged rows are not copied: it raises, and an earlier
+    backup stays.
     """
     source, directory = opening.directory_of(path), opening.directory_of(target)
     with _translating(source, directory):
         if opening.is_vacant(directory):
-            return _anew(source, directory, marked=True, force=force, progress=progress)
+            return _anew(source, directory, marked=True, force=force, progress=progress, known=known)
         _require_backup(directory)
         locks.require_writable_platform(directory, force=force)
         lock = locks.lock_writer(directory)
         try:
-            return _Copy(source, directory, lock, progress).onto_earlier()
+            return _Copy(source, directory, lock, progress, known).onto_earlier()
         finally:
             lock.release()
 
@@ -89,18 +93,22 @@ def restore(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Backup:
-    """Copy a backup to where nothing is, as a store that may be written to."""
+    """Copy a backup to where nothing is, as a store of its own that may be written to."""
     source, directory = opening.directory_of(path), opening.directory_of(target)
     with _translating(source, directory):
         if not opening.is_vacant(directory):
             raise StoreExists(f"{directory} is there already, and nothing is restored over it. Move it away first.")
-        return _anew(source, directory, marked=False, force=force, progress=progress)
+        return _anew(source, directory, marked=False, force=force, progress=progress, known=None)
 
 
-def _anew(source: str, directory: str, *, marked: bool, force: bool, progress: Progress | None) -> Backup:
-    """Copy all of a store to where nothing is."""
+def _anew(
+    source: str, directory: str, *, marked: bool, force: bool, progress: Progress | None, known: Head | None
+) -> Backup:
+    """Copy all of a store to where nothing is; what others may not read, they may not read there either."""
     with opening.made_beside(directory, force=force) as (building, lock):
-        made = _Copy(source, building, lock, progress).into_nothing(marked=marked)
+        if os.path.isdir(source):
+            os.chmod(building, os.stat(source).st_mode & 0o777 | 0o700)
+        made = _Copy(source, building, lock, progress, known).into_nothing(marked=marked)
     lock.release()
     return Backup(directory, made.commit, made.items, made.written, made.left_out)
 
@@ -130,22 +138,34 @@ def _require_backup(directory: str) -> None:
 class _Copy:
     """One copy on its way into a directory that is locked; counts what it writes."""
 
-    def __init__(self, source: str, directory: str, lock: locks.FileLock, progress: Progress | None) -> None:
+    def __init__(
+        self, source: str, directory: str, lock: locks.FileLock, progress: Progress | None, known: Head | None
+    ) -> None:
         self.source, self.directory, self._lock, self._progress = source, directory, lock, progress
+        self._known = known
         self._staged = os.path.join(directory, STAGED)
         self._written = self._done = self._total = 0
         self._left_out: list[str] = []
 
     def into_nothing(self, *, marked: bool) -> Backup:
-        """All of the store, into an empty directory."""
+        """All of the store, into an empty directory: as a backup, or as a store with a name of its own.
+
+        Were a restored store called as the lost one, either could be backed up over the backup of the other.
+        """
         with original_of(self.source, self._staged) as original:
-            self._write_files(original, _Common())
+            store = original.head.store if marked else secrets.token_hex(16)
+            self._write_files(original, _Common(), store)
+            ancestry = opening.ancestry(self.source)
             if marked:
-                note = f"A backup of store {original.head.store}. Only `softkv backup` writes to it.\n"
+                note = f"A backup of store {store}. Only `softkv backup` writes to it.\n"
                 self._write_file(os.path.join(self.directory, BACKUP), [(0, note.encode())])
+            else:
+                ancestry += f"restored from store {original.head.store} at commit {original.head.number}\n"
+            if ancestry:
+                self._write_file(os.path.join(self.directory, RESTORED), [(0, ancestry.encode())])
             os.rename(self._staged, os.path.join(self.directory, CATALOG))
             files.sync_directory(self.directory)
-        return self._finished(Connection(os.path.join(self.directory, CATALOG), write=True), original)
+        return self._finished(Connection(os.path.join(self.directory, CATALOG), write=True), original, store)
 
     def onto_earlier(self) -> Backup:
         """What is new in the store, into an earlier backup of it."""
@@ -154,23 +174,46 @@ class _Copy:
             connection.settle_writer()
             earlier = Catalog(connection)
             earlier.identify()
+            remove_leftovers(self.directory, earlier)  # of a backup that was interrupted: they take room
             with original_of(self.source, self._staged) as original:
-                self._write_files(original, _in_common(original, earlier, self.directory))
+                common = _in_common(original, earlier, self.directory)
+                self._forget_dropped(original, common, earlier)
+                self._write_files(original, common, original.head.store)
                 self._lock.forget_note()  # a catalog must never be behind it, nor be ahead of it once it is closed
                 original.catalog.connection.copy_into(connection)
         except BaseException:
             connection.abandon()
             raise
-        return self._finished(connection, original)
+        return self._finished(connection, original, original.head.store)
+
+    def _forget_dropped(self, original: Original, common: _Common, earlier: Catalog) -> None:
+        """Make room in an earlier backup for a rebuild under the number of one that was dropped since.
+
+        As late as can be: what takes its place has been read whole, and compared with its checksums.
+        """
+        for number in common.dropped:
+            generation, rows = original.generations[number], original.standings[number].rows
+            step = max(1, _STRIDE // generation.layout.keys.row_bytes)
+            for start in range(0, rows, step):
+                generation.keys.block(start, min(start + step, rows))
+                generation.values.block(start, min(start + step, rows))
+            with earlier.connection.writing():
+                earlier.drop_unfinished(number)
 
     # What is written
 
-    def _write_files(self, original: Original, common: _Common) -> None:
+    def _write_files(self, original: Original, common: _Common, store: str) -> None:
         """All that the catalog names and the directory does not have yet, durable when this returns."""
+        known, head = self._known, original.head
+        if known is not None and (head.store != known.store or head.number < known.number):
+            raise StoreReplaced(
+                f"another store, or an older copy, lies at {self.source}, where this handle knew commit "
+                f"{known.number}. Open it again."
+            )
         lost = [number for number in original.standings if number not in original.generations]
         if lost:
             raise StoreDamaged(f"{self.source}: {generation_name(lost[0])} is missing. Run `softkv check`.")
-        self._written, self._left_out = os.path.getsize(self._staged), list(original.missing)
+        self._written, self._left_out = os.path.getsize(self._staged), list(original.lost)
         wanted = [(record, file) for record, file in original.indexes if record.file not in common.indexes]
         runs = {number: _runs(standing, common) for number, standing in original.standings.items()}
         shapes = {number: standing.layout.arenas for number, standing in original.standings.items()}
@@ -181,17 +224,17 @@ class _Copy:
         )
         files.require_room(self.directory, self._total, f"copying {self.source}")
         for number, generation in original.generations.items():
-            self._write_generation(original, generation, common.standings.get(number), runs[number])
+            self._write_generation(original, generation, store, common.standings.get(number), runs[number])
         folder = require_folder(self.directory)
         for record, file in wanted:
             self._write_index(os.path.join(folder, str(record.file)), record, file)
         files.sync_directory(folder)
 
     def _write_generation(
-        self, original: Original, source: Generation, known: Standing | None, runs: Sequence[range]
+        self, original: Original, source: Generation, store: str, known: Standing | None, runs: Sequence[range]
     ) -> None:
         """The rows of a generation that the directory does not have, each compared with its checksum."""
-        store, catalog = original.head.store, original.catalog
+        catalog = original.catalog
         target = (
             Generation.create(store, self.directory, source.number, source.layout, catalog)
             if known is None
@@ -199,7 +242,8 @@ class _Copy:
         )
         if target is None:
             raise StoreDamaged(
-                f"{self.directory}: {generation_name(source.number)} is missing, so nothing can be added."
+                f"{self.directory}: {generation_name(source.number)} is missing or has no PIN, so nothing can be added "
+                "to it. Name another directory."
             )
         try:
             if known is not None:
@@ -246,14 +290,14 @@ class _Copy:
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
 
-    def _finished(self, connection: Connection, original: Original) -> Backup:
+    def _finished(self, connection: Connection, original: Original, store: str) -> Backup:
         """Say in the directory which commit it holds and that all is well, and remove what nothing names any more."""
         try:
             connection.settle_writer()
             catalog, head = Catalog(connection), original.head
-            Acknowledged.of(head, original.current).put(self._lock, durably=True)
+            Acknowledged.of(replace(head, store=store), original.current).put(self._lock, durably=True)
             with connection.writing():
-                catalog.advance(head, writing=0)
+                catalog.advance(head, store=store, writing=0)
                 for number in catalog.generations():
                     if number not in original.standings:
                         catalog.drop_generation(number)  # retired: a reader of the store has it open, and none here
@@ -289,7 +333,9 @@ def _in_common(original: Original, earlier: Catalog, directory: str) -> _Common:
             f"{original.head.number} of writer {original.head.epoch}: is it an older copy of itself? Name another "
             "directory."
         )
-    standings, norms = {}, {}
+    if head.number == original.head.number and _states(earlier) != _states(original.catalog):
+        raise BackupRefused(_OTHER_HISTORY.format(directory))
+    standings, norms, dropped = {}, {}, []
     for number in earlier.generations():
         if number in original.standings:
             known = earlier.standing(number)
@@ -299,13 +345,23 @@ def _in_common(original: Original, earlier: Catalog, directory: str) -> _Common:
             elif number == head.generation:
                 raise BackupRefused(_OTHER_HISTORY.format(directory))
             else:
-                with earlier.connection.writing():  # a rebuild that was dropped, and whose number was given anew
-                    earlier.drop_unfinished(number)
-    known_files = {one.file: one for number in earlier.generations() for _, one in records(earlier, number)}
-    shared = [record for record, _ in original.indexes if record.file in known_files]
-    if any(known_files[record.file] != record for record in shared):
+                dropped.append(number)
+    named = {one.file: one for number in earlier.generations() for _, one in records(earlier, number) if one}
+    shared = [record for record, _ in original.indexes if record == named.get(record.file)]
+    if any(one.file in named and one not in shared and one.number <= head.number for one, _ in original.indexes):
         raise BackupRefused(_OTHER_HISTORY.format(directory))
-    return _Common(standings, norms, frozenset(one.file for one in shared if _is_there(directory, one)))
+    return _Common(standings, norms, dropped, frozenset(one.file for one in shared if _is_there(directory, one)))
+
+
+def _states(catalog: Catalog) -> object:
+    """What a commit says, but for how the last writer left it: two that have one number must agree in it."""
+    head = catalog.head()
+    if not head.generation:
+        return replace(head, epoch=0, writing=0)
+    standing = catalog.standing(head.generation)
+    deaths = {block: bitmap.tobytes() for block, bitmap in catalog.deaths(standing, -1).items()}
+    rows = standing.rows, standing.layout, standing.tails[:2], standing.tally.pack(), standing.settings
+    return replace(head, epoch=0, writing=0), rows, deaths
 
 
 def _is_there(directory: str, record: IndexRecord) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import IndexDamaged, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
+from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.secret import secret
@@ -86,6 +86,8 @@ def check(path: str | os.PathLike[str], *, at_least: int | None = None) -> Repor
 
     `at_least` is a commit that it must have reached: an older copy of a store is sound, and cannot tell that it is old.
     """
+    if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
+        raise InputError(f"expected at_least as the number of a commit, got {at_least!r}")
     found = survey(os.path.abspath(os.fspath(path)))
     found.close()
     if at_least is not None and found.report.commit < at_least:

@@ -33,7 +33,7 @@ from softkv.storage.catalog.migrations import READABLE, migrate
 from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK
+from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK, RESTORED
 from softkv.storage.protocol.acknowledged import require_at_close
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.generation import Generation
@@ -41,6 +41,7 @@ from softkv.storage.protocol.leftovers import remove_leftovers, remove_retired, 
 from softkv.storage.protocol.writer import Writer
 
 LOG = log_of(__name__)
+_LONGEST_ANCESTRY = 1 << 16
 
 
 def directory_of(path: str | os.PathLike[str]) -> str:
@@ -81,11 +82,23 @@ def load_again(catalog: Catalog, directory: str, known: Committed) -> Committed:
 
 def require_no_copy(directory: str, known: Head) -> None:
     """Refuse to go on when another copy of the store has taken its place; one that was made anew is another store."""
-    if _name_at(directory) == known.store:
+    if _name_at(directory) == known.store or known.store in ancestry(directory):
         raise StoreReplaced(
             f"another copy of the store has taken the place of {directory}, where this handle knew commit "
             f"{known.number}. Open it again; `softkv check --at-least {known.number}` tells whether it is older."
         )
+
+
+def ancestry(directory: str) -> str:
+    """What a store says of those from which it was restored; nothing for one that was made."""
+    path = os.path.join(directory, RESTORED)
+    if not os.path.lexists(path):
+        return ""
+    descriptor = files.open_regular(path)
+    try:
+        return files.read_start(descriptor, _LONGEST_ANCESTRY, path).decode(errors="replace")
+    finally:
+        os.close(descriptor)
 
 
 def _name_at(directory: str) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
-from softkv.errors import StoreDamaged, StoreLocked
+from softkv.errors import IndexDamaged, StoreDamaged, StoreLocked
 from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.disk import files, locks
@@ -32,7 +32,7 @@ class Original:
     standings: dict[int, Standing] = field(default_factory=dict)
     generations: dict[int, Generation] = field(default_factory=dict)
     indexes: list[tuple[IndexRecord, IndexFile]] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # what the catalog names and is not there
+    lost: dict[str, IndexRecord | None] = field(default_factory=dict)  # index files that are not there, or not sound
 
     @property
     def current(self) -> Standing | None:
@@ -49,7 +49,7 @@ def original_of(source: str, staged: str) -> Iterator[Original]:
             with ExitStack() as held:
                 if _stage(catalog, source, staged, held):
                     original = _opened(source, staged, held)
-                    if not original.missing or catalog.head().number == original.head.number:
+                    if not _was_overtaken(catalog, original):
                         yield original
                         return
             # Else a writer has replaced meanwhile what was copied or named.
@@ -82,21 +82,28 @@ def _opened(source: str, staged: str, held: ExitStack) -> Original:
     for number in filter(None, (original.head.generation, catalog.unfinished(original.head))):
         standing = original.standings[number] = catalog.standing(number)
         generation = generation_at(source, original.head.store, standing, catalog)
-        if generation is None:
-            original.missing.append(generation_name(number))
-            continue
-        held.callback(generation.release)
-        generation.require_length(standing.rows)
-        generation.grow(standing)
-        original.generations[number] = generation
+        if generation is not None:
+            held.callback(generation.release)
+            generation.require_length(standing.rows)
+            generation.grow(standing)
+            original.generations[number] = generation
     for name, record in records(catalog, original.head.generation):
-        file = IndexFile(source, record)
-        if file.is_there:
+        file = None if record is None else IndexFile(source, record)
+        if file is not None and record is not None and file.is_there:
             held.callback(file.close)
             original.indexes.append((record, file))
         else:
-            original.missing.append(name)
+            original.lost[name] = record
     return original
+
+
+def _was_overtaken(catalog: Catalog, original: Original) -> bool:
+    """Whether something is missing that a writer has replaced or dropped since: the catalog names it no more."""
+    gone = original.standings.keys() - original.generations.keys()
+    if not gone <= set(catalog.generations()):
+        return True
+    named = dict(records(catalog, original.head.generation)) if original.lost else {}
+    return any(record is not None and named.get(name) != record for name, record in original.lost.items())
 
 
 def _remove(staged: str) -> None:
@@ -119,9 +126,10 @@ def generation_at(
         return None
 
 
-def records(catalog: Catalog, generation: int) -> Iterator[tuple[str, IndexRecord]]:
-    """The index files of a generation that a catalog names, by their names."""
+def records(catalog: Catalog, generation: int) -> Iterator[tuple[str, IndexRecord | None]]:
+    """The index files of a generation that a catalog names, by their names; None where what it says is damaged."""
     for name in catalog.index_names(generation):
-        record = catalog.index(generation, name)
-        if record is not None:
-            yield name, record
+        try:
+            yield name, catalog.index(generation, name)
+        except IndexDamaged:
+            yield name, None
