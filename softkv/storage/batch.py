@@ -159,6 +159,14 @@ def checked_key(key: object, name: str = "the key") -> bytes:
     return _encoded(key, name, LONGEST_KEY, KeyTextError)
 
 
+def can_be_key(key: object) -> bool:
+    """Whether a key could be that of an item; `#<number>` is none."""
+    try:
+        return checked_key(key) is not None
+    except KeyTextError:
+        return False
+
+
 def can_name(text: str, longest: int) -> bool:
     """Whether a text is 1 to so many bytes of UTF-8 without a NUL."""
     try:
