@@ -172,6 +172,8 @@ class Changes(Upkeep, MutableMapping[str, Value]):
                 return self._store.delete(self._matching(where), stamp=named)
             if names is None:
                 raise InputError("expected keys, or a filter as where=, got neither. `clear` deletes all items.")
+            if batch is None:
+                return self._store.delete(names)
             told = sorted(set(names)) if all(isinstance(name, str) for name in names) else names  # a set has no order
             return self._store.delete(names, stamp=stamp(batch, "delete", told))
 

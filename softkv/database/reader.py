@@ -34,7 +34,7 @@ class Reader(Asker, Mapping[str, Value]):
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key, or the default, also for what could not be a key."""
         try:
-            return self[key]
+            return self._view().snapshot.value(key)
         except (KeyMissing, KeyTextError):
             return default
 

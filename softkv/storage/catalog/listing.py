@@ -42,13 +42,22 @@ class Listing:
             return self._known[: len(live)]
 
     def _ordinals(self, start: int, commit: int, live: Mask) -> Rows:
+        # Items that were added one after another are as far from their rows as the first: only the others are fetched.
         stop = start + len(live)
-        sql = f"SELECT row, ordinal, born <= ? AND (died IS NULL OR died > ?) FROM {self._items}"
-        found = self._asked(f"{sql} WHERE row >= ? AND row < ? ORDER BY row", commit, commit, start, stop)
-        rows, ordinals, seen = zip(*found, strict=True) if found else ((), (), ())
-        if list(rows) != list(range(start, stop)) or [bool(one) for one in seen] != live.tolist():
+        within, seen = f"FROM {self._items} WHERE row >= ? AND row < ?", "(born <= ? AND (died IS NULL OR died > ?))"
+        ((count, ahead),) = self._asked(f"SELECT count(*), CAST(max(ordinal - row) AS INTEGER) {within}", start, stop)
+        found = self._asked(
+            f"SELECT row, ordinal, {seen} {within} AND (ordinal - row IS NOT ? OR {seen} IS NOT 1)",
+            *(commit, commit, start, stop, ahead, commit, commit),
+        )
+        ordinals, alive = np.arange(start, stop) + (ahead or 0), np.ones(len(live), np.bool_)
+        if found:
+            rows, others, states = zip(*found, strict=True)
+            at = numbers_of(rows, self._path).clip(start, stop - 1) - start  # a damaged page leads to other rows
+            ordinals[at], alive[at] = numbers_of(others, self._path), [bool(one) for one in states]
+        if count != len(live) or not np.array_equal(alive, live):
             raise self._damage("the list of items and the record of the dead disagree")
-        return numbers_of(ordinals, self._path)
+        return ordinals
 
     def names(self, rows: Rows) -> list[str]:
         """The keys of these rows, `#<number>` where there is none, in this order."""

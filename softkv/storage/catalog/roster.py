@@ -72,7 +72,6 @@ def content_seal(content: Content) -> int:
 @dataclass(frozen=True, slots=True)
 class _Statements:
     last: str
-    keys: str
     live: str
     dead: str
     nameless: str
@@ -96,18 +95,19 @@ def _statements(generation: int) -> _Statements:
     joined = f"SELECT {columns} FROM {items} i {carried}"
     asked = f"FROM json_each(?) asked JOIN {items} i ON"
     seen_dead = "i.died IS NOT NULL AND i.born <= ? AND i.died > ?"
+    itself = f"LEFT JOIN {items} t ON t.row = i.row"  # else SQLite would give the key that stands in the index
     place = "row_number() OVER (ORDER BY i.row) - 1"
     behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
     return _Statements(
         last=f"SELECT row, born FROM {items} WHERE row = (SELECT max(row) FROM {items})",
-        keys=f"SELECT asked.key, i.key {asked} i.row = asked.value ORDER BY asked.key",
         live=f"{joined} WHERE i.key = ? AND i.died IS NULL",
         dead=f"{joined} WHERE i.key = ? AND {seen_dead}",
         nameless=f"{joined} WHERE i.item = ? AND i.key IS NULL",
         by_rows=f"SELECT {columns} {asked} i.row = asked.value {carried} ORDER BY asked.key",
         between=f"{joined} WHERE i.row >= ? AND i.row < ? ORDER BY i.row",
-        live_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE i.died IS NULL AND i.born <= ?",
-        dead_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE {seen_dead}",
+        live_many=f"SELECT asked.key, i.row, t.key {asked} i.key = asked.value {itself} "
+        "WHERE i.died IS NULL AND i.born <= ?",
+        dead_many=f"SELECT asked.key, i.row, t.key {asked} i.key = asked.value {itself} WHERE {seen_dead}",
         keyed=f"SELECT {columns}, asked.key {asked} i.key = asked.value {carried} WHERE i.died IS NULL",
         bury=f"UPDATE {items} SET died = ?, seal = seal + ? "
         "WHERE died IS NULL AND row IN (SELECT value FROM json_each(?))",
@@ -139,8 +139,10 @@ class Roster:
         """The item with this key as of a commit."""
         # A live row that is visible is the answer, in whatever transaction; only what comes now needs to be of one.
         found = self._connection.rows(self._sql.live, (key,))
-        if found and found[0][5] is None and _visible(found[0], commit):
-            return self._entry(found[0])
+        if found and found[0][5] is None:
+            living = self._entry(found[0])
+            if found[0][4] <= commit:
+                return living
         with self._connection.reading():
             found = self._connection.rows(self._sql.live, (key,))
             if found and found[0][5] is not None:
@@ -165,7 +167,8 @@ class Roster:
         entries: list[RosterEntry | None] = [None] * len(keys)
         for found in self._connection.rows(self._sql.keyed, (json.dumps(keys, ensure_ascii=False),)):
             entry = self._entry(found)
-            entries[found[-1]] = entry if found[4] <= commit else None
+            if found[4] <= commit:
+                entries[found[-1]] = entry
         left = [position for position, entry in enumerate(entries) if entry is None]
         if left:  # absent, or replaced or deleted since
             rows = self.find_many([keys[position] for position in left], commit)
@@ -186,16 +189,15 @@ class Roster:
             if len(found) < len(keys):
                 found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
         if found:
-            positions, rows = zip(*found, strict=True)
+            positions, rows, kept = zip(*found, strict=True)
             places[list(positions)] = numbers_of(rows, self._connection.path)
-            self._require_keys([keys[position] for position in positions], rows)
+            if kept != tuple(
+                keys[position] for position in positions
+            ):  # rows of others would be deleted in their place
+                raise StoreDamaged(
+                    f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`."
+                )
         return places
-
-    def _require_keys(self, keys: Sequence[str], rows: Sequence[Any]) -> None:
-        """Refuse an index that leads to rows of other keys: they would be deleted in the place of these."""
-        found = self._connection.rows(self._sql.keys, (json.dumps(rows),))
-        if [key for _, key in found] != list(keys):
-            raise StoreDamaged(f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`.")
 
     def require_end(self, rows: int, commit: int) -> None:
         """Refuse a roster that does not end with the last of so many rows, or with one of a later commit."""

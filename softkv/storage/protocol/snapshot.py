@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
-from softkv.storage.batch import can_be_key, checked_key, shown
+from softkv.storage.batch import checked_key, keys_among, require_keys, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
@@ -107,8 +107,7 @@ class Snapshot:
         """The row of each key, -1 where there is none; any number of keys."""
         if isinstance(keys, str):
             raise KeyTextError(f"give a list of keys, or use find for the one key {shown(keys)}")
-        for position, key in enumerate(keys):
-            checked_key(key, f"key {position}")
+        require_keys(keys)
         if self._roster is None:
             return np.full(len(keys), -1, np.int64)
         self._require_open()
@@ -153,10 +152,10 @@ class Snapshot:
         """The values of these rows as they were given, in this order; compared with checksums like `names`."""
         if self._roster is None or not len(rows):
             return []
+        generation = self._opened()
         if len(rows) <= FEW:
             return self._values(self._roster.entries(rows))
         self.require_sound_order()
-        generation = self._opened()
         return self._told(rows, generation.listing.values(rows) if generation.layout.kind.embedded else ())
 
     def value(self, key: str) -> Value:
@@ -170,7 +169,7 @@ class Snapshot:
         if self._roster is None:
             return {}
         texts = [key for key in keys if isinstance(key, str)]
-        plain = [key for key in texts if can_be_key(key)]
+        plain = keys_among(texts)
         found = dict(zip(plain, self._roster.find_all(plain, self.commit), strict=True))
         found |= {key: self._find(key) for key in texts if key.startswith("#")}
         entries = {key: self._required(entry, key) for key, entry in found.items() if entry is not None}
@@ -373,7 +372,8 @@ class Snapshot:
 
     def _told(self, rows: Rows, texts: Sequence[str | None]) -> list[Value]:
         """The values of these rows, from the texts beside them or else from their cells."""
-        generation = self._opened()
+        generation = self._generation
+        assert generation is not None
         kind = generation.layout.kind
         if kind.embedded and None in texts:
             raise StoreDamaged("an item has the vector of a text, but no text. Run `softkv check`.")
