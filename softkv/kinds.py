@@ -6,7 +6,7 @@ taken in where values are checked: storage/batch.py and files/fields.py.
 Knows no arrays and no files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -35,13 +35,13 @@ class Facts:
         """Whether a value is one number, so that a mean has a spread, and may be read off planes."""
         return self.narrow and not self.coded
 
-    def read(self, cells: Any, text: str | None, label: Callable[[int], str]) -> Any:
-        """What the caller gets back of a row: its cells, the text beside them, or the label of its code."""
+    def read(self, cells: Any, texts: Sequence[str | None], label: Callable[[int], str]) -> list[Any]:
+        """What the caller gets back of rows: their cells, the texts beside them, or the labels of their codes."""
         if self.embedded:
-            return text
+            return list(texts)
         if self.coded:
-            return label(int(cells[0]))
-        return float(cells[0]) if self.narrow else cells
+            return [label(code) for code in cells[:, 0].tolist()]
+        return cells[:, 0].tolist() if self.narrow else list(cells)
 
 
 class ValueKind(Facts, str, Enum):

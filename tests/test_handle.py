@@ -509,6 +509,12 @@ def test_a_database_does_what_a_dict_does(changes: list[Any]) -> None:
                 list(plain.items()),
             )
             assert (len(db), "a" in db, db.get("b")) == (len(plain), "a" in plain, plain.get("b"))
+            assert (next(iter(db), None), next(iter(db.items()), None)) == (
+                next(iter(plain), None),
+                next(iter(plain.items()), None),
+            )
+            asked = ["b", "x", "a", "b", "e\u0301"]
+            assert db.get_many(asked, -1.0) == [plain.get(key, -1.0) for key in asked]
         assert db.check().ok
 
 

@@ -5,10 +5,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import softkv
 from softkv.database import SoftKV
+from softkv.errors import KeyTextError, StoreDamaged
+
+from .databases import KINDS, vectors_of
+from .stores import sql
+
+COUNT = 700  # more items than are read first
 
 mapping_tests = pytest.importorskip("test.mapping_tests", reason="this Python comes without its own tests")
 
@@ -58,3 +65,92 @@ def test_an_iteration_runs_over_the_commit_that_it_started_on(tmp_path: Path) ->
             db.compact()
             assert len(seen + list(iteration)) == before
         assert db.check().ok
+
+
+def values_of(kind: str) -> list[Any]:
+    """As many different values of a kind."""
+    numbers = [float(number) for number in range(COUNT)]
+    if kind == "vector":
+        return [np.array([number, -number], np.float32) for number in numbers]
+    return numbers if kind == "number" else [f"value {number:.0f}" for number in numbers]
+
+
+def moved(path: Path, kind: str) -> tuple[SoftKV, dict[str, Any]]:
+    """A store with replaced, deleted and nameless items, and a dict to which the same was done."""
+    db = softkv.open(path, value=kind, embedder=lambda texts: np.array([[len(text), 1.0] for text in texts]))
+    values, vectors = values_of(kind), vectors_of(COUNT)[:, :2]
+    keys = [None if number % 7 == 3 else f"key {number}" for number in range(COUNT)]
+    db.add(keys, values, vectors=vectors)
+    plain = {key or f"#{number + 1}": value for number, (key, value) in enumerate(zip(keys, values, strict=True))}
+    replaced = [f"key {number}" for number in range(0, COUNT, 5) if number % 7 != 3]
+    db.add(replaced, values[: len(replaced)], vectors=vectors[: len(replaced)], on_conflict="replace")
+    plain.update(zip(replaced, values, strict=False))
+    gone = list(plain)[::3]
+    db.delete(gone)
+    return db, {key: value for key, value in plain.items() if key not in gone}
+
+
+@pytest.mark.parametrize("order", ["as added", "compacted", "backwards"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_items_come_as_from_a_dict(tmp_path: Path, kind: str, order: str) -> None:
+    """Many at a time, of every kind, wherever their rows lie: the same items in the same order as one by one."""
+    db, plain = moved(tmp_path / "s", kind)
+    with db:
+        if order != "as added":
+            rows = np.flatnonzero(db._store.live)
+            db._store.compact(rows[::-1] if order == "backwards" else rows)
+        assert list(db) == list(plain)
+        assert [key for key, _ in db.items()] == list(plain)
+        for found in (db.values(), [value for _, value in db.items()], db.get_many(plain), map(db.get, plain)):
+            assert all(np.array_equal(one, other) for one, other in zip(found, plain.values(), strict=True))
+        assert next(iter(db)) == next(iter(plain))
+        assert db.popitem()[0] == plain.popitem()[0]
+        assert list(db) == list(plain)
+        assert db.check().ok
+
+
+def test_many_keys_are_asked_for_as_one_is(tmp_path: Path) -> None:
+    """What is absent, deleted or could not be a key gets the default; an item may stand in the list twice."""
+    with softkv.open(tmp_path / "s") as db:
+        assert db.get_many(["a"], 0) == [0]
+        db.add(["a", "é", None, "gone", ""], [1.0, 2.0, 3.0, 4.0, 5.0], vectors=np.eye(5))
+        with db.snapshot() as then:
+            db.delete("gone")
+            db.add(["a"], [9.0], vectors=[np.ones(5)], on_conflict="replace")
+            assert then.get_many(["gone", "a", "b"]) == [4.0, 1.0, None]
+        asked: list[Any] = ["é", "#3", "a", "#1", "#03", "gone", "a\0", "\ud800", 5, None, [1], "", "é", "x" * 70_000]
+        assert db.get_many(asked, -1.0) == [db.get(key, -1.0) for key in asked]
+        assert db.get_many([]) == []
+        assert db.get_many(iter(["a"])) == [9.0]
+        with pytest.raises(KeyTextError, match="use get for the one key 'a'"):
+            db.get_many("a")
+        assert db.check().ok
+
+
+@pytest.mark.parametrize(
+    "change", ["ordinal = 650 WHERE row = 500", "key = 'other' WHERE row = 500", "item = 9999 WHERE row = 500"]
+)
+def test_a_damaged_row_is_noticed_by_all_who_read_it(tmp_path: Path, change: str) -> None:
+    """Not by who wants the first item alone; and values alone are noticed to come in another order."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add([f"key {number}" for number in range(COUNT)], np.arange(COUNT), vectors=vectors_of(COUNT))
+    sql(tmp_path / "s", f"UPDATE items_1 SET {change}")
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert next(iter(db)) == "key 0"
+        for ask in (lambda: list(db), lambda: list(db.values()), lambda: list(db.items())):
+            with pytest.raises(StoreDamaged, match="row 500 is damaged"):
+                ask()
+        if "key" not in change:
+            with pytest.raises(StoreDamaged, match="row 500 is damaged"):
+                db.get_many(["key 1", "key 500"])
+
+
+def test_a_text_that_is_missing_is_damage(tmp_path: Path) -> None:
+    """As where one item is asked for, so where all are."""
+    with softkv.open(tmp_path / "s", value="text", embedder=lambda texts: np.ones((len(texts), 2))) as db:
+        db.add([f"key {number}" for number in range(COUNT)], values_of("text"))
+    sql(tmp_path / "s", "DELETE FROM contents WHERE item = 500")
+    with softkv.open(tmp_path / "s", "r", embedder=lambda texts: np.ones((len(texts), 2))) as db:
+        for ask in (lambda: db["key 499"], lambda: list(db.values()), lambda: db.get_many(["key 499"])):
+            with pytest.raises(StoreDamaged):
+                ask()

@@ -172,12 +172,15 @@ class Changes(Upkeep, MutableMapping[str, Value]):
                 return self._store.delete(self._matching(where), stamp=named)
             if names is None:
                 raise InputError("expected keys, or a filter as where=, got neither. `clear` deletes all items.")
+            if batch is None:
+                return self._store.delete(names)
             told = sorted(set(names)) if all(isinstance(name, str) for name in names) else names  # a set has no order
             return self._store.delete(names, stamp=stamp(batch, "delete", told))
 
     def _matching(self, where: Mapping[str, Any]) -> list[str]:
         """The names of the items that match a filter, in the order of the store."""
-        return [item.name for item in self.select(where)]
+        view = self._view()
+        return view.snapshot.names(view.order[view.snapshot.matching(where)[view.order]])
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove an item and return its value, or the default, if there is no such item and a default is given."""
@@ -209,10 +212,10 @@ class Changes(Upkeep, MutableMapping[str, Value]):
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last, as dict does; returns its key and value."""
         with self._changing:
-            order = self._store.in_order()
-            if not len(order):
+            row = self._store.last()
+            if row is None:
                 raise KeyMissing("the store is empty")
-            (last,) = self._store.items(order[-1:])
+            (last,) = self._store.items([row])
             self._store.delete(last.name)
             return last.name, last.value
 

@@ -32,7 +32,6 @@ class StoreColumns:
     kind: str  # number, vector, label or text
     labels: tuple[str, ...] | None  # the names of the codes
     compatibility: str
-    temperature: float
     key_width: int
     value_width: int
     _view: View
@@ -41,19 +40,22 @@ class StoreColumns:
     @classmethod
     def of(cls, view: View) -> "StoreColumns":
         """The columns of a store that is not empty."""
-        compatibility = view.profile.compatibility or "dot"
         return cls(
             store=view.snapshot.store,
             commit=view.snapshot.commit,
             kind=view.layout.kind.value,
             labels=view.labels,
-            compatibility=compatibility,
-            temperature=view.temperature(compatibility).value,
+            compatibility=view.profile.compatibility or "dot",
             key_width=view.layout.key_width,
             value_width=view.layout.value_width,
             _view=view,
             _rows=np.flatnonzero(view.snapshot.live),
         )
+
+    @property
+    def temperature(self) -> float:
+        """The temperature that the store remembers, or else the one by rule, which is found when it is asked for."""
+        return self._view.temperature(self.compatibility).value
 
     @property
     def learned(self) -> Learned | None:

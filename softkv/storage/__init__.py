@@ -22,8 +22,9 @@ from softkv.storage.layout import Layout
 from softkv.storage.protocol.backup import Backup, backup, restore
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.index_files import IndexFile
+from softkv.storage.protocol.item import Block, Item
 from softkv.storage.protocol.rebuilding import Rebuild
-from softkv.storage.protocol.snapshot import Block, Item, Snapshot
+from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.repair import Repaired, repair
 from softkv.storage.store import Store
 

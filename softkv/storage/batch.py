@@ -159,6 +159,34 @@ def checked_key(key: object, name: str = "the key") -> bytes:
     return _encoded(key, name, LONGEST_KEY, KeyTextError)
 
 
+def require_keys(keys: Sequence[Any]) -> None:
+    """Refuse what cannot be the key of an item, and say where it stands."""
+    if not _are_plain(keys):
+        for position, key in enumerate(keys):
+            checked_key(key, f"key {position}")
+
+
+def keys_among(texts: Sequence[str]) -> list[str]:
+    """Those of some texts that can be the keys of items."""
+    return list(texts) if _are_plain(texts) else [text for text in texts if _can_be_key(text)]
+
+
+def _are_plain(keys: Sequence[Any]) -> bool:
+    """Whether nothing speaks against any of them, as is usual: to look at each takes twenty times as long."""
+    try:
+        text = "".join(keys)
+    except TypeError:
+        return False
+    return text.isascii() and "\0" not in text and "#" not in text and max(map(len, keys), default=0) <= LONGEST_KEY
+
+
+def _can_be_key(text: str) -> bool:
+    try:
+        return checked_key(text) is not None
+    except KeyTextError:
+        return False
+
+
 def can_name(text: str, longest: int) -> bool:
     """Whether a text is 1 to so many bytes of UTF-8 without a NUL."""
     try:

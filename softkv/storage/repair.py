@@ -116,7 +116,7 @@ def _save_batch(found: Survey, rows: Rows, entries: list[RosterEntry], store: St
     vectors, cells = (arena.rows(min(len(found.good), arena.stored_rows()))[rows] for arena in found.arenas[:2])
     store.append(
         vectors,
-        [kind.read(row, entry.content[1], found.labels.__getitem__) for row, entry in zip(cells, entries, strict=True)],
+        kind.read(cells, [entry.content[1] for entry in entries], found.labels.__getitem__),
         keys=[entry.key for entry in entries],
         texts=[entry.content[0] for entry in entries],
         payloads=[None if entry.content[2] is None else loaded(entry.content[2], "a payload") for entry in entries],

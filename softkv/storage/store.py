@@ -29,10 +29,11 @@ from softkv.storage.protocol.committed import load
 from softkv.storage.protocol.compaction import compact
 from softkv.storage.protocol.conflicts import require_known
 from softkv.storage.protocol.following import Following
+from softkv.storage.protocol.item import Block, Item
 from softkv.storage.protocol.opening import Accepting
 from softkv.storage.protocol.publishing import Content, drop_index, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
-from softkv.storage.protocol.snapshot import Block, Item, Snapshot
+from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
 
@@ -168,6 +169,10 @@ class Store:
     def in_order(self) -> Rows:
         """The live rows in the order in which their items were first added."""
         return self._current().in_order()
+
+    def last(self) -> int | None:
+        """The row of the item that was added last; None where there is none."""
+        return self._current().last()
 
     def matching(self, where: Mapping[str, Any]) -> Mask:
         """For each row, whether it is live and its payload meets a filter."""

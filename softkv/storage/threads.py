@@ -70,7 +70,7 @@ class OwnLock:
 
     def require_own_process(self) -> None:
         """Refuse to work in a child."""
-        if self.is_inherited():
+        if os.getpid() != self._process:  # `is_inherited`, spelled out: every read comes by here several times
             raise HandleForked(
                 f"{self._path} was opened by process {self._process}, and this is its child {os.getpid()}. "
                 "A handle does not survive a fork: open the store again in this process."

@@ -4,7 +4,10 @@ Does not read the catalog (roster.py, catalog.py).
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from softkv.errors import StoreDamaged
 from softkv.storage.layout import Rows
@@ -15,6 +18,17 @@ def require_rows(found: Rows, rows: int, path: str) -> Rows:
     if len(found) and int(found.max()) >= rows:
         raise StoreDamaged(f"{path}: the catalog tells of row {found.max()}, but there are {rows}. Run `softkv check`.")
     return found
+
+
+def numbers_of(found: Sequence[Any], path: str) -> Rows:
+    """Numbers of the catalog as an array, if that is what they are."""
+    try:
+        numbers = np.fromiter(found, np.int64, len(found))
+        if (numbers < 0).any():
+            raise ValueError("below zero")
+        return numbers
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreDamaged(f"{path}: the number of a row is none. Run `softkv check`.") from error
 
 
 def loaded_settings(text: str, name: str = "the settings") -> dict[str, Any]:

@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -20,7 +21,7 @@ from softkv.errors import StoreDamaged
 from softkv.storage.batch import Content
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
-from softkv.storage.catalog.loading import loaded
+from softkv.storage.catalog.loading import loaded, numbers_of
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.tables import insertion, item_seal, items_name
 from softkv.storage.layout import Mask, Rows
@@ -33,13 +34,13 @@ _STRIDE = 1 << 13  # rows that one statement looks at for a filter, so that memo
 
 _LONGEST_LIST = 1 << 23  # characters of a list of keys that is asked in one statement; see patience.py
 _MOST_ROWS = 1 << 20  # that are asked in one
+_MOST_KEYS = 1 << 12  # that are asked in one with all that is carried along
 COPIED = 1 << 16  # items that `Roster.copy` takes at most
 _PLACE_BITS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class RosterEntry:
-    """One row of the roster: who lies there, and what is carried along."""
+class RosterEntry(NamedTuple):
+    """One row of the roster: who lies there, and what is carried along. A tuple, since it is made for every answer."""
 
     row: int
     item: int
@@ -71,7 +72,6 @@ def content_seal(content: Content) -> int:
 @dataclass(frozen=True, slots=True)
 class _Statements:
     last: str
-    keys: str
     live: str
     dead: str
     nameless: str
@@ -79,7 +79,7 @@ class _Statements:
     between: str
     live_many: str
     dead_many: str
-    placed: str
+    keyed: str
     bury: str
     copy: str
     copy_some: str
@@ -91,24 +91,26 @@ def _statements(generation: int) -> _Statements:
     """What is asked of the items of a generation; one question mark for every value."""
     items = items_name(generation)
     columns = "i.row, i.item, i.ordinal, i.key, i.born, i.died, i.seal, c.text, c.value, c.payload"
-    joined = f"SELECT {columns} FROM {items} i LEFT JOIN contents c ON c.item = i.item"
+    carried = "LEFT JOIN contents c ON c.item = i.item"
+    joined = f"SELECT {columns} FROM {items} i {carried}"
     asked = f"FROM json_each(?) asked JOIN {items} i ON"
     seen_dead = "i.died IS NOT NULL AND i.born <= ? AND i.died > ?"
+    itself = f"LEFT JOIN {items} t ON t.row = i.row"  # else SQLite would give the key that stands in the index
     place = "row_number() OVER (ORDER BY i.row) - 1"
     behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
     return _Statements(
         last=f"SELECT row, born FROM {items} WHERE row = (SELECT max(row) FROM {items})",
-        keys=f"SELECT asked.key, i.key {asked} i.row = asked.value ORDER BY asked.key",
         live=f"{joined} WHERE i.key = ? AND i.died IS NULL",
         dead=f"{joined} WHERE i.key = ? AND {seen_dead}",
         nameless=f"{joined} WHERE i.item = ? AND i.key IS NULL",
-        by_rows=f"SELECT {columns} {asked} i.row = asked.value LEFT JOIN contents c ON c.item = i.item "
-        "ORDER BY asked.key",
+        by_rows=f"SELECT {columns} {asked} i.row = asked.value {carried} ORDER BY asked.key",
         between=f"{joined} WHERE i.row >= ? AND i.row < ? ORDER BY i.row",
-        live_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE i.died IS NULL AND i.born <= ?",
-        dead_many=f"SELECT asked.key, i.row {asked} i.key = asked.value WHERE {seen_dead}",
-        placed=f"SELECT row, ordinal FROM {items} WHERE born <= ? AND (died IS NULL OR died > ?) ORDER BY ordinal",
-        bury=f"UPDATE {items} SET died = ?, seal = seal + ? WHERE row = ? AND died IS NULL",
+        live_many=f"SELECT asked.key, i.row, t.key {asked} i.key = asked.value {itself} "
+        "WHERE i.died IS NULL AND i.born <= ?",
+        dead_many=f"SELECT asked.key, i.row, t.key {asked} i.key = asked.value {itself} WHERE {seen_dead}",
+        keyed=f"SELECT {columns}, asked.key {asked} i.key = asked.value {carried} WHERE i.died IS NULL",
+        bury=f"UPDATE {items} SET died = ?, seal = seal + ? "
+        "WHERE died IS NULL AND row IN (SELECT value FROM json_each(?))",
         copy=f"INSERT INTO {{}} {_moved(place)} FROM {items} i WHERE i.died IS NULL",
         # At their places behind the first; row and place of each in one number.
         copy_some=f"INSERT INTO {{}} {_moved(f'{behind} + ?')} {asked} i.row = (asked.value >> {_PLACE_BITS}) "
@@ -135,6 +137,12 @@ class Roster:
 
     def find(self, key: str, commit: int) -> RosterEntry | None:
         """The item with this key as of a commit."""
+        # A live row that is visible is the answer, in whatever transaction; only what comes now needs to be of one.
+        found = self._connection.rows(self._sql.live, (key,))
+        if found and found[0][5] is None:
+            living = self._entry(found[0])
+            if found[0][4] <= commit:
+                return living
         with self._connection.reading():
             found = self._connection.rows(self._sql.live, (key,))
             if found and found[0][5] is not None:
@@ -152,6 +160,22 @@ class Roster:
         entry = self._entry(found[0]) if found else None
         return entry if entry is not None and _visible(found[0], commit) else None
 
+    def find_all(self, keys: Sequence[str], commit: int) -> list[RosterEntry | None]:
+        """The item with each key as of a commit, or None."""
+        if len(keys) > _MOST_KEYS:
+            return self.find_all(keys[:_MOST_KEYS], commit) + self.find_all(keys[_MOST_KEYS:], commit)
+        entries: list[RosterEntry | None] = [None] * len(keys)
+        for found in self._connection.rows(self._sql.keyed, (json.dumps(keys, ensure_ascii=False),)):
+            entry = self._entry(found)
+            if found[4] <= commit:
+                entries[found[-1]] = entry
+        left = [position for position, entry in enumerate(entries) if entry is None]
+        if left:  # absent, or replaced or deleted since
+            rows = self.find_many([keys[position] for position in left], commit)
+            for position, entry in zip(compress(left, rows >= 0), self.entries(rows[rows >= 0]), strict=True):
+                entries[position] = entry
+        return entries
+
     def find_many(self, keys: Sequence[str], commit: int) -> Rows:
         """The row of each key as of a commit, or -1."""
         # One parameter however many keys: SQLite takes no more than 32,766 of them.
@@ -165,16 +189,15 @@ class Roster:
             if len(found) < len(keys):
                 found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
         if found:
-            positions, rows = zip(*found, strict=True)
-            places[list(positions)] = self._numbers(rows)
-            self._require_keys([keys[position] for position in positions], rows)
+            positions, rows, kept = zip(*found, strict=True)
+            places[list(positions)] = numbers_of(rows, self._connection.path)
+            if kept != tuple(
+                keys[position] for position in positions
+            ):  # rows of others would be deleted in their place
+                raise StoreDamaged(
+                    f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`."
+                )
         return places
-
-    def _require_keys(self, keys: Sequence[str], rows: Sequence[Any]) -> None:
-        """Refuse an index that leads to rows of other keys: they would be deleted in the place of these."""
-        found = self._connection.rows(self._sql.keys, (json.dumps(rows),))
-        if [key for _, key in found] != list(keys):
-            raise StoreDamaged(f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`.")
 
     def require_end(self, rows: int, commit: int) -> None:
         """Refuse a roster that does not end with the last of so many rows, or with one of a later commit."""
@@ -196,11 +219,6 @@ class Roster:
                 f"{self._connection.path}: {len(rows) - len(found)} items are missing. Run `softkv check`."
             )
         return [self._entry(one) for one in found]
-
-    def in_order(self, commit: int) -> Rows:
-        """The rows that are live as of a commit, in the order in which their items were first added."""
-        found = self._connection.rows(self._sql.placed, (commit, commit))
-        return self._numbers([row for row, _ in found])
 
     def matching(self, condition: "Condition", start: int, stop: int) -> Mask:
         """For each of the rows start .. stop - 1, dead or alive, whether its payload meets a condition.
@@ -235,15 +253,6 @@ class Roster:
             return False
         return [one[0] for one in found] == list(range(start, stop)) and all(map(_is_sound, found))
 
-    def _numbers(self, rows: Sequence[Any]) -> Rows:
-        try:
-            found = np.fromiter(rows, np.int64, len(rows))
-            if (found < 0).any():
-                raise ValueError("below zero")
-            return found
-        except (TypeError, ValueError) as error:
-            raise StoreDamaged(f"{self._connection.path}: the number of a row is none. Run `softkv check`.") from error
-
     @staticmethod
     def enrolment(
         first_row: int,
@@ -274,8 +283,9 @@ class Roster:
 
     def bury(self, rows: Iterable[int], commit: int) -> None:
         """Let these live rows die."""
-        dying = [(commit, commit, row) for row in rows]
-        if self._connection.run_many(self._sql.bury, dying) != len(dying):
+        dying = list(rows)
+        lists = [json.dumps(dying[start : start + _MOST_ROWS]) for start in range(0, len(dying), _MOST_ROWS)]
+        if self._connection.run_many(self._sql.bury, [(commit, commit, one) for one in lists]) != len(dying):
             raise StoreDamaged(f"{self._connection.path}: some rows to delete are not live. Run `softkv check`.")
 
     def copy_live(self, generation: int, count: int) -> None:
@@ -322,8 +332,7 @@ class Roster:
     def _entry(self, found: tuple[Any, ...]) -> RosterEntry:
         if not _is_sound(found):
             raise self._damage(found[0])
-        row, item, ordinal, key, _, _, _, *content = found
-        return RosterEntry(row, item, ordinal, key, (content[0], content[1], content[2]))
+        return RosterEntry(found[0], found[1], found[2], found[3], found[7:10])
 
     def _damage(self, row: Any) -> StoreDamaged:
         return StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")
@@ -331,10 +340,10 @@ class Roster:
 
 def _is_sound(found: tuple[Any, ...]) -> bool:
     """Whether a row is what was written."""
-    row, item, ordinal, key, born, died, seal, text, value, payload = found
+    row, item, ordinal, key, born, died, seal = found[:7]
     try:
         encoded = None if key is None else key.encode()
-        content = content_seal((text, value, payload))
+        content = content_seal(found[7:10])
         return bool(seal == item_seal(item, ordinal, born, encoded, content) + row + (died or 0))
     except (TypeError, AttributeError, ValueError):  # perhaps a field is not even of its type
         return False

@@ -236,10 +236,9 @@ class VerifiedRows:
     def take(self, numbers: Numbers) -> Array:
         """A copy of the rows with these numbers, in this order."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
-        rows = self.arena.rows(self._bytes // row_bytes)
-        if len(numbers) == 1 and 0 <= numbers[0] < len(rows):  # as quick as one row can be
-            start = int(numbers[0])
+        if len(numbers) == 1 and 0 <= (start := int(numbers[0])) < self._bytes // row_bytes:  # as quick as one can be
             return self.block(start, start + 1).copy()
+        rows = self.arena.rows(self._bytes // row_bytes)
         if len(numbers) and self._left:
             first, last = numbers * row_bytes // granule, ((numbers + 1) * row_bytes - 1) // granule
             self._verify(np.concatenate([first, last]) if row_bytes <= granule else _all_between(first, last))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from softkv.errors import NotAStore, StoreDamaged
 from softkv.storage.catalog.catalog import Catalog, Standing
+from softkv.storage.catalog.listing import Listing
 from softkv.storage.catalog.matches import Matches
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.disk import files, locks
@@ -38,7 +39,7 @@ class Generation:
             )
             for arena in arenas
         )
-        self.matches = Matches(Roster(catalog, number))
+        self.matches, self.listing = Matches(Roster(catalog, number)), Listing(catalog, number)
         self._pin: locks.FileLock | None = None
         self._users = 1
         self._process, self._lock = os.getpid(), threading.Lock()

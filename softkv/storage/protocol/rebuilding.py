@@ -34,7 +34,8 @@ from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation, checksums, norms_of
-from softkv.storage.protocol.snapshot import Item, Snapshot
+from softkv.storage.protocol.item import Item
+from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
 

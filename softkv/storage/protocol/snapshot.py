@@ -8,14 +8,13 @@ Writes nothing.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
-from softkv.storage.batch import checked_key, shown
+from softkv.storage.batch import checked_key, keys_among, require_keys, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
@@ -24,40 +23,12 @@ from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile, checked_name, find
+from softkv.storage.protocol.item import Block, Item, Value
 
 if TYPE_CHECKING:
     from softkv.storage.filters.conditions import Test
 
-AT_ONCE = 10_000  # items that are read together
-Value = float | str | npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Item:
-    """One item as it was given: `key` is None when it has none, and then `name` is `#<number>`."""
-
-    row: int
-    number: int
-    key: str | None
-    vector: npt.NDArray[np.float32]
-    value: Value
-    payload: Any
-    text: str | None
-
-    @property
-    def name(self) -> str:
-        """The key, or `#<number>` for an item without one."""
-        return f"#{self.number}" if self.key is None else self.key
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Consecutive rows as views of the files themselves, and which of them are live."""
-
-    start: int
-    vectors: Matrix
-    values: npt.NDArray[Any]
-    live: Mask
+AT_ONCE, FEW = 10_000, 100  # items that are read together, and that are read first
 
 
 class Snapshot:
@@ -69,6 +40,7 @@ class Snapshot:
         self._generation = committed.generation.retain() if committed.generation else None
         self._roster = Roster(catalog, self._generation.number) if self._generation else None
         self._live: Mask | None = None
+        self._order: Rows | None = None
         self._closed = False
 
     @property
@@ -135,8 +107,7 @@ class Snapshot:
         """The row of each key, -1 where there is none; any number of keys."""
         if isinstance(keys, str):
             raise KeyTextError(f"give a list of keys, or use find for the one key {shown(keys)}")
-        for position, key in enumerate(keys):
-            checked_key(key, f"key {position}")
+        require_keys(keys)
         if self._roster is None:
             return np.full(len(keys), -1, np.int64)
         self._require_open()
@@ -144,38 +115,86 @@ class Snapshot:
 
     def get(self, key: str) -> Item:
         """The item with this key or `#<number>`."""
-        entry = self._entry(key)
-        return self._item(entry, *self._cells(np.array([entry.row])), 0)
+        return self._items([self._entry(key)])[0]
 
     def items(self, rows: Sequence[int] | Rows) -> list[Item]:
         """The items in these rows, in this order, dead or alive."""
         numbers = self._checked_rows(rows)
         if not len(numbers) or self._roster is None:
             return []
-        cells = self._cells(numbers)
-        return [self._item(entry, *cells, position) for position, entry in enumerate(self._roster.entries(numbers))]
+        return self._items(self._roster.entries(numbers))
 
     def keys(self) -> Iterator[str]:
         """The keys, `#<number>` where there is none, in the order in which they were first added."""
+        for rows in self.in_portions():
+            yield from self.names(rows)
+
+    def in_portions(self) -> Iterator[Rows]:
+        """The rows of `in_order`, a few first and then many at a time: whoever wants the first waits for no other."""
         order = self.in_order()
-        for start in range(0, len(order), 10_000):
-            if self._roster is not None:
-                for entry in self._roster.entries(order[start : start + 10_000]):
-                    yield entry.name
+        yield order[:FEW]
+        for start in range(FEW, len(order), AT_ONCE):
+            yield order[start : start + AT_ONCE]
+
+    def names(self, rows: Rows) -> list[str]:
+        """The keys of these rows, `#<number>` where there is none, in this order.
+
+        A few are compared with their checksums each time; more, once for all commits of a generation.
+        """
+        if self._roster is None or not len(rows):
+            return []
+        if len(rows) <= FEW:
+            return [entry.name for entry in self._roster.entries(rows)]
+        self.require_sound_order()
+        return self._opened().listing.names(rows)
+
+    def read(self, rows: Rows) -> list[Value]:
+        """The values of these rows as they were given, in this order; compared with checksums like `names`."""
+        if self._roster is None or not len(rows):
+            return []
+        generation = self._opened()
+        if len(rows) <= FEW:
+            return self._values(self._roster.entries(rows))
+        self.require_sound_order()
+        return self._told(rows, generation.listing.values(rows) if generation.layout.kind.embedded else ())
+
+    def value(self, key: str) -> Value:
+        """The value of the item with this key or `#<number>`."""
+        entry = self._entry(key)
+        return self._values([entry])[0]
+
+    def found_values(self, keys: Sequence[object]) -> dict[str, Value]:
+        """The values of those of these keys and `#<number>`s that are there: all keys in one question."""
+        self._require_open()
+        if self._roster is None:
+            return {}
+        texts = [key for key in keys if isinstance(key, str)]
+        plain = keys_among(texts)
+        found = dict(zip(plain, self._roster.find_all(plain, self.commit), strict=True))
+        found |= {key: self._find(key) for key in texts if key.startswith("#")}
+        entries = {key: self._required(entry, key) for key, entry in found.items() if entry is not None}
+        return dict(zip(entries, self._values(list(entries.values())), strict=True))
 
     def in_order(self) -> Rows:
         """The live rows in the order in which their items were first added."""
+        if self._order is None:
+            rows, ordinals = self._placed()
+            self._order = rows if (ordinals[1:] > ordinals[:-1]).all() else rows[np.argsort(ordinals, kind="stable")]
+            self._order.flags.writeable = False
+        return self._order
+
+    def last(self) -> int | None:
+        """The live row whose item comes last in that order, found without sorting; None where there is none."""
+        rows, ordinals = self._placed()
+        return int(rows[np.argmax(ordinals)]) if len(rows) else None
+
+    def _placed(self) -> tuple[Rows, Rows]:
+        """The live rows, and the place of each in the order."""
         self._require_open()
-        if self._roster is None:
-            return np.empty(0, np.int64)
-        order = require_rows(self._roster.in_order(self.commit), self.rows, self.path)
-        named = np.zeros(self.rows, np.bool_)
-        named[order] = True
-        if len(order) != len(self) or not np.array_equal(named, self.live):
-            raise StoreDamaged(
-                f"{self.path}: the list of items and the record of the dead disagree. Run `softkv check`."
-            )
-        return order
+        if self._generation is None:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        rows = np.flatnonzero(self.live)
+        return rows, self._generation.listing.ordinals(self.commit, self.live)[rows]
 
     def require_sound_order(self) -> None:
         """Compare all rows of the list of items with their checksums, once for all commits of a generation.
@@ -323,10 +342,14 @@ class Snapshot:
         else:
             checked_key(key)
             found = self._roster.find(key, self.commit) if self._roster else None
-        if found is not None and (found.row >= self.rows or found.row in self._deaths):
+        return None if found is None else self._required(found, key)
+
+    def _required(self, found: RosterEntry, key: str) -> RosterEntry:
+        """An item that was found by a key, if it is live and has this key."""
+        if found.row >= self.rows or found.row in self._deaths:
             raise StoreDamaged(f"{shown(key)} is live in one place and dead in another. Run `softkv check`.")
         # A checksum says that a row is what was written, not that the index of the keys leads to the right one.
-        if found is not None and (not 0 <= found.row < self.rows or found.name != key):
+        if not 0 <= found.row < self.rows or found.name != key:
             raise StoreDamaged(f"{shown(key)} leads to another item, or to none. Run `softkv check`.")
         return found
 
@@ -336,20 +359,29 @@ class Snapshot:
             raise KeyMissing(f"no item has the key {shown(key)}")
         return found
 
-    def _cells(self, rows: Rows) -> tuple[Matrix, npt.NDArray[Any]]:
-        generation = self._opened()
-        return generation.keys.take(rows), generation.values.take(rows)
+    def _items(self, entries: Sequence[RosterEntry]) -> list[Item]:
+        vectors = self._opened().keys.take(np.array([entry.row for entry in entries], np.int64))
+        told = zip(entries, vectors, self._values(entries), strict=True)
+        return [
+            Item(one.row, one.item, one.key, vector, value, _payload(one), one.content[0])
+            for one, vector, value in told
+        ]
 
-    def _item(self, entry: RosterEntry, vectors: Matrix, values: npt.NDArray[Any], position: int) -> Item:
-        text, value_text, payload = entry.content
-        value = self._value(values[position], value_text)
-        carried = None if payload is None else loaded(payload, f"the payload of the item in row {entry.row}")
-        return Item(entry.row, entry.item, entry.key, vectors[position], value, carried, text)
+    def _values(self, entries: Sequence[RosterEntry]) -> list[Value]:
+        return self._told(np.array([entry.row for entry in entries], np.int64), [entry.content[1] for entry in entries])
 
-    def _value(self, cells: npt.NDArray[Any], text: str | None) -> Value:
-        assert self._standing is not None
-        kind = self._standing.layout.kind
-        if text is None and kind.embedded:
+    def _told(self, rows: Rows, texts: Sequence[str | None]) -> list[Value]:
+        """The values of these rows, from the texts beside them or else from their cells."""
+        generation = self._generation
+        assert generation is not None
+        kind = generation.layout.kind
+        if kind.embedded and None in texts:
             raise StoreDamaged("an item has the vector of a text, but no text. Run `softkv check`.")
-        found: Value = kind.read(cells, text, self._labels.label)
+        cells = () if kind.embedded else generation.values.take(rows)
+        found: list[Value] = kind.read(cells, texts, self._labels.label)
         return found
+
+
+def _payload(entry: RosterEntry) -> Any:
+    carried = entry.content[2]
+    return None if carried is None else loaded(carried, f"the payload of the item in row {entry.row}")
