@@ -1,5 +1,7 @@
 """The bitmaps of the dead, against a set of row numbers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -60,8 +62,8 @@ def test_what_is_no_bitmap_is_damage(blob: object) -> None:
         bitmap_of(blob, 0, 100)
 
 
-@pytest.mark.parametrize("block", [-1, 1, 1 << 40])
-def test_a_bitmap_of_rows_that_are_not_there_is_damage(block: int) -> None:
+@pytest.mark.parametrize("block", [-1, 1, 1 << 40, "0"])
+def test_a_bitmap_of_rows_that_are_not_there_is_damage(block: Any) -> None:
     """A block number sizes the mask, so it is held to the row count first."""
     with pytest.raises(StoreDamaged, match="dead rows"):
         bitmap_of(bytes(BLOCK_BYTES), block, BLOCK)

@@ -89,7 +89,7 @@ def _floats(cells: Cells) -> list[float] | None:
 
 def _is_rounded(cell: str) -> bool:
     digits = cell.strip(" \t+-").lstrip("0")
-    return digits.isdigit() and int(digits) > EXACT_INTEGER
+    return digits.isdigit() and (len(digits) > len(str(EXACT_INTEGER)) or int(digits) > EXACT_INTEGER)
 
 
 def _no_number(cell: str, what: str) -> str:

@@ -64,7 +64,8 @@ class Deaths:
 
 def bitmap_of(blob: Any, block: int, rows: int) -> Bitmap:
     """A bitmap as the catalog holds it, refused when it cannot be one."""
-    if not isinstance(blob, bytes) or len(blob) != BLOCK_BYTES or not 0 <= block * BLOCK < max(rows, 1):
+    sound = isinstance(block, int) and isinstance(blob, bytes) and len(blob) == BLOCK_BYTES
+    if not sound or not 0 <= block * BLOCK < max(rows, 1):
         raise StoreDamaged(f"the catalog's record of dead rows is damaged at block {block}. Run `softkv check`.")
     return np.frombuffer(blob, np.uint8)
 

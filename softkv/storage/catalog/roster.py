@@ -231,7 +231,7 @@ class Roster:
         for first in range(start, stop, _STRIDE):
             arguments = search.arguments(start=first, stop=min(first + _STRIDE, stop))
             for row, payload in self._connection.rows(search.sql, arguments):
-                if not start <= row < stop:
+                if not isinstance(row, int) or not start <= row < stop:
                     raise self._damage(row)  # a damaged page leads to others than were asked for
                 mask[row - start] = payload is None or condition.holds(loaded(payload, f"the payload in row {row}"))
         return mask
@@ -321,7 +321,7 @@ class Roster:
             return np.ones(1, np.bool_), np.zeros(1, np.bool_), np.zeros(1, np.bool_)
         present, sound, alive = np.zeros((3, stop - start), np.bool_)
         for found in listed:
-            place = found[0] - start
+            place = found[0] - start if isinstance(found[0], int) else -1
             if not 0 <= place < len(present):
                 continue  # a damaged page leads to others than were asked for
             once = not present[place]  # a damaged page may hold two of the same number
