@@ -65,13 +65,15 @@ def compact(path: str, wait: float) -> None:
     output.say(f"left {before.dead_rows:,} dead rows behind" + (f"; {freed:,} bytes freed" if freed else ""))
 
 
-_FORCE = "Also on a network file system, where locks and syncs may not hold."
+_force = click.option(
+    "--force", is_flag=True, help="Also on a network file system, where locks and syncs may not hold."
+)
 
 
 @click.command(epilog=options.example("softkv backup films.backup --db films.softkv"))
 @click.argument("directory")
 @options.database
-@click.option("--force", is_flag=True, help=_FORCE)
+@_force
 @options.progress_off
 def backup(directory: str, path: str, force: bool, no_progress: bool) -> None:
     """Copy a store into DIRECTORY, while others read and write it.
@@ -89,7 +91,7 @@ def backup(directory: str, path: str, force: bool, no_progress: bool) -> None:
 @click.command(epilog=options.example("softkv restore films.backup --db again.softkv"))
 @click.argument("directory")
 @options.database
-@click.option("--force", is_flag=True, help=_FORCE)
+@_force
 @options.progress_off
 def restore(directory: str, path: str, force: bool, no_progress: bool) -> None:
     """Make a store of the backup in DIRECTORY, where nothing is yet. The backup stays as it is."""

@@ -372,6 +372,22 @@ def test_a_refused_backup_leaves_the_unfinished_rebuild_of_the_earlier_one(tmp_p
         assert check(target).ok
 
 
+def test_a_missing_rebuild_of_the_store_is_damage(tmp_path: Path) -> None:
+    """Its files are gone: a backup is refused in words, and the earlier one keeps what it has of the rebuild."""
+    path, target = tmp_path / "s.softkv", tmp_path / "backup"
+    with Store.open(path, "c") as store:
+        grow(store, 200)
+        rebuild(store, batches=2)
+        store.backup(target)
+    shutil.rmtree(path / "generation-000002")
+    for place in (target, tmp_path / "new"):
+        with pytest.raises(StoreDamaged, match="generation-000002 is missing"):
+            backup(path, place)
+    with Store.open(target, "r") as reader:
+        assert reader.unfinished is not None
+        assert reader.unfinished.done == 80
+
+
 def test_a_missing_index_file_keeps_no_store_that_is_written_to_from_being_copied(tmp_path: Path) -> None:
     """It is left out at once: that the store has moved on meanwhile is not why it is missing."""
     path, stop, waits = tmp_path / "s.softkv", threading.Event(), threading.Event()
@@ -455,7 +471,7 @@ def test_what_others_may_not_read_they_may_not_read_in_a_backup(tmp_path: Path) 
 
 
 def test_a_store_of_an_older_format_is_copied_as_it_is(tmp_path: Path) -> None:
-    """And its backup goes on when a writer has brought the store to this format."""
+    """The backup of a store of format 2 goes on when a writer has brought the store to this format."""
     path, target = closed_fruit(tmp_path / "s.softkv"), tmp_path / "backup"
     as_format(path, 2)
     backup(path, target)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreError, StoreExists, StoreReplaced
+from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreError, StoreExists
 from softkv.logs import log_of
 from softkv.progress import Progress
 from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
@@ -152,7 +152,7 @@ class _Copy:
 
         Were a restored store called as the lost one, either could be backed up over the backup of the other.
         """
-        with original_of(self.source, self._staged) as original:
+        with original_of(self.source, self._staged, self._known) as original:
             store = original.head.store if marked else secrets.token_hex(16)
             self._write_files(original, _Common(), store)
             ancestry = opening.ancestry(self.source)
@@ -175,7 +175,7 @@ class _Copy:
             earlier = Catalog(connection)
             earlier.identify()
             remove_leftovers(self.directory, earlier)  # of a backup that was interrupted: they take room
-            with original_of(self.source, self._staged) as original:
+            with original_of(self.source, self._staged, self._known) as original:
                 common = _in_common(original, earlier, self.directory)
                 self._forget_dropped(original, common, earlier)
                 self._write_files(original, common, original.head.store)
@@ -204,15 +204,6 @@ class _Copy:
 
     def _write_files(self, original: Original, common: _Common, store: str) -> None:
         """All that the catalog names and the directory does not have yet, durable when this returns."""
-        known, head = self._known, original.head
-        if known is not None and (head.store != known.store or head.number < known.number):
-            raise StoreReplaced(
-                f"another store, or an older copy, lies at {self.source}, where this handle knew commit "
-                f"{known.number}. Open it again."
-            )
-        lost = [number for number in original.standings if number not in original.generations]
-        if lost:
-            raise StoreDamaged(f"{self.source}: {generation_name(lost[0])} is missing. Run `softkv check`.")
         self._written, self._left_out = os.path.getsize(self._staged), list(original.lost)
         wanted = [(record, file) for record, file in original.indexes if record.file not in common.indexes]
         runs = {number: _runs(standing, common) for number, standing in original.standings.items()}

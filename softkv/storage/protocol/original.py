@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
-from softkv.errors import IndexDamaged, StoreDamaged, StoreLocked
+from softkv.errors import IndexDamaged, StoreDamaged, StoreLocked, StoreReplaced
 from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.disk import files, locks
@@ -41,8 +41,11 @@ class Original:
 
 
 @contextmanager
-def original_of(source: str, staged: str) -> Iterator[Original]:
-    """The newest commit of a store, its catalog copied to `staged`, which is removed in the end."""
+def original_of(source: str, staged: str, known: Head | None) -> Iterator[Original]:
+    """The newest commit of a store, its catalog copied to `staged`, which is removed in the end.
+
+    All its rows are there; `StoreReplaced` when it has not reached the commit that is known, or is another store.
+    """
     catalog = in_one_place(source, lambda: opening.connect(source), lambda found: found.connection.close())
     try:
         for _ in range(_ATTEMPTS):
@@ -50,6 +53,8 @@ def original_of(source: str, staged: str) -> Iterator[Original]:
                 if _stage(catalog, source, staged, held):
                     original = _opened(source, staged, held)
                     if not _was_overtaken(catalog, original):
+                        _require_rows(original, source)
+                        _require_reached(original.head, known, source)
                         yield original
                         return
             # Else a writer has replaced meanwhile what was copied or named.
@@ -95,6 +100,20 @@ def _opened(source: str, staged: str, held: ExitStack) -> Original:
         else:
             original.lost[name] = record
     return original
+
+
+def _require_rows(original: Original, source: str) -> None:
+    lost = sorted(original.standings.keys() - original.generations.keys())
+    if lost:
+        raise StoreDamaged(f"{source}: {generation_name(lost[0])} is missing. Run `softkv check`.")
+
+
+def _require_reached(head: Head, known: Head | None, source: str) -> None:
+    if known is not None and (head.store != known.store or head.number < known.number):
+        raise StoreReplaced(
+            f"another store, or an older copy, lies at {source}, where this handle knew commit {known.number}. Open it "
+            "again."
+        )
 
 
 def _was_overtaken(catalog: Catalog, original: Original) -> bool:
