@@ -175,7 +175,8 @@ def _alike(found: ValueKind, expected: ValueKind) -> bool:
 
 def keys(cells: Column) -> Sequence[str | None]:
     """Keys as the store takes them; null where an item has none."""
-    given = found = cells
+    found: Sequence[str | None] = cells
+    given: Sequence[str] = cells
     if {str} != set(map(type, cells)):
         found = [str(one) if type(one) is int else one for one in cells]
         given = [one for one in found if one is not None]
@@ -185,10 +186,10 @@ def keys(cells: Column) -> Sequence[str | None]:
     if "#" in first:
         odd = next(key for key in given if key.startswith("#"))
         raise Misfit(f"the key {shown(odd)} starts with '#', which names items that have no key")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
-def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
+def texts(cells: Sequence[str], what: str, longest: int) -> Sequence[str]:
     """Texts as the store takes them."""
     if set(map(type, cells)) - {str}:
         odd = next(one for one in cells if type(one) is not str)
@@ -207,10 +208,10 @@ def texts(cells: Column, what: str, longest: int) -> Sequence[str]:
     if any(map(contains, cells, repeat("\0"))):
         odd = next(cell for cell in cells if "\0" in cell)
         raise Misfit(f"the {what} holds a NUL character at character {odd.index(chr(0)) + 1}")
-    return cells  # type: ignore[no-any-return]
+    return cells
 
 
-def numbers(cells: Column) -> list[int | float]:
+def numbers(cells: list[int | float]) -> list[int | float]:
     """Finite numbers that come back unchanged."""
     largest = max(max(cells), -min(cells))  # or NaN
     if not largest < limits.EXACT_INTEGER and any(
@@ -221,7 +222,7 @@ def numbers(cells: Column) -> list[int | float]:
         raise Misfit(f"the value is beyond ±{limits.LARGEST_NUMBER:g}")
     if math.isnan(sum(cells)):
         raise Misfit("the value is not a finite number")
-    return cells  # type: ignore[no-any-return]
+    return cells
 
 
 def payload(given: Any) -> Any:
