@@ -13,6 +13,8 @@ from softkv import errors
 from softkv.asking import indexed, lists, route
 from softkv.database import indexing
 from softkv.maths.compatibility import bilinear
+from tests.crash.hostile.indexes import fill
+from tests.crash.hostile.indexes import lists as altered
 
 ITEMS, WIDTH = 4000, 12
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label", "scaled_dot": "vector"}
@@ -495,3 +497,17 @@ def test_texts_are_blended_by_their_embeddings(large: None, tmp_path: Path) -> N
         assert kinds(found).count("calibrated") > 90
         assert (apart(found, exact) <= found.error).mean() >= 0.93
         assert np.mean([a.texts[0].text == b.texts[0].text for a, b in zip(found, exact, strict=True)]) > 0.7
+
+
+@pytest.mark.parametrize("statistic", ["values", "scatter"])
+def test_an_error_without_end_is_no_answer(large: None, tmp_path: Path, statistic: str) -> None:
+    """Statistics of a damaged index may be so large that no number says how far off they are: then rows are read."""
+    with softkv.open(tmp_path / "s", value="number") as db:
+        keys = keys_of(np.random.default_rng(5), 1000)
+        db.add(vectors=keys, values=values_of("number", keys))
+        db.build_index()
+    altered(fill(f"lists.{statistic}", -1e300))(tmp_path)
+    with softkv.open(tmp_path / "s", "r") as db:
+        found = db.lookup(keys[:200], tolerance=1.0, confidence=0.5)
+        assert np.isfinite(found.error).all()
+        assert np.isfinite(found.value).all()

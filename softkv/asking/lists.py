@@ -55,8 +55,11 @@ def estimate(view: View, question: Question, reason: str) -> Estimated:
         return Estimated(some, None, refused)
     found = asking.answers(some)
     view.read_behind()
-    refused |= dict.fromkeys(some[~found.sure].tolist(), DEAR if question.guarantee else UNSURE)
-    return Estimated(some, replace(asking.presented(found, some), reason=reason), refused)
+    answers = replace(asking.presented(found, some), reason=reason)
+    assert answers.error is not None
+    sure = found.sure & np.isfinite(answers.error)  # values of 1e300 are numbers, and the squares of them are not
+    refused |= dict.fromkeys(some[~sure].tolist(), DEAR if question.guarantee else UNSURE)
+    return Estimated(some, answers, refused)
 
 
 class _Asking:

@@ -183,6 +183,9 @@ class ListIndex:
                 return f"holds {name} of shape {found.shape}, not {shape}"
             if not np.isfinite(found).all():
                 return f"holds {name} that are not finite"
+        with np.errstate(over="ignore"):
+            if not np.isfinite(8.0 * (np.square(self.lists.values).sum() + np.abs(self.lists.scatter).sum())):
+                return "holds values whose squares are no numbers"
         if not 0 <= leading <= width:
             return "has more leading axes than axes"
         return self._problem_of_rows(rows) or self._calibration_problem()

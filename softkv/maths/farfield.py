@@ -70,7 +70,8 @@ class Lists:
         """Units in which the values are neither far from zero nor large or small."""
         shares = np.asarray(self.counts, np.float64) / max(float(self.counts.sum()), 1.0)
         middle = shares @ self.values
-        largest = float(np.abs(self.values - middle).max(initial=0.0)) or 1.0
+        farthest = np.abs(self.values - middle).max(initial=0.0)
+        largest = float(max(farthest, np.sqrt(np.abs(self.scatter).max(initial=0.0)))) or 1.0
         apart = (((self.values - middle) / largest) ** 2).sum(1) + self.scatter / largest / largest
         size = math.sqrt(max(float(shares @ apart), 0.0)) * largest
         return Units(middle, 2.0 ** round(math.log2(size)) if size > 0 else 1.0)
