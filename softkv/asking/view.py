@@ -26,7 +26,7 @@ from softkv.kinds import ValueKind
 from softkv.learning.temperature import typical_temperature, unit_of_scores
 from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
-from softkv.maths.compatibility import COMPATIBILITIES, Compatibility
+from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Rows
 
@@ -249,7 +249,7 @@ class Findings:
             found = self._temperatures.get((compatibility, embedder))
             if found is None or not found.suits(len(snapshot)):
                 (block,) = snapshot.blocks(snapshot.rows)
-                items, compared = (block.vectors, block.live), COMPATIBILITIES[compatibility]
+                items, compared = (block.vectors, block.live), compatibility_of(compatibility)
                 unit = unit_of_scores(*items, compared)
                 value = typical_temperature(*items, compatibility, unit=unit)
                 value = value or compared.lukewarm  # fewer than two items, or all are alike
