@@ -31,7 +31,11 @@ STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a compa
 
 
 def ask(view: View, question: Question) -> Answers:
-    """The answers to a question."""
+    """The answers to a question, perhaps together with what other threads ask."""
+    return view.together.ask(view, question, _ask)
+
+
+def _ask(view: View, question: Question) -> Answers:
     chosen = route(view, question)
     if chosen.way in (CALIBRATED, BOUND):
         found = _by_lists(view, question, chosen.reason) if question.heads is None else _by_heads(view, question)
@@ -66,7 +70,7 @@ def _by_lists(view: View, question: Question, reason: str) -> Answers:
 def _by_heads(view: View, question: Question) -> Answers:
     """What each head asks is a plain question, and their answers are projected."""
     asked = by_heads.Rewritten.of(view, question)
-    return by_heads.of_all_heads(view, question, asked, ask(view, asked.flat(question)))
+    return by_heads.of_all_heads(view, question, asked, _ask(view, asked.flat(question)))
 
 
 def _by_proposals(view: View, question: Question, reason: str) -> Answers:

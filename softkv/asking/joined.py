@@ -1,4 +1,4 @@
-"""Answers to some of the queries, joined into answers to all of them.
+"""Answers to some of the queries, joined into answers to all of them; and of all of them, those to one.
 
 Shapes: b queries, s rows shown.
 """
@@ -27,6 +27,18 @@ def joined(parts: Sequence[tuple[Rows, Answers]], temperature: Any) -> Answers:
         elif name != "temperature" and any(isinstance(x, np.ndarray) for _, x in given):
             columns[name] = _column(name, given, count)
     return replace(parts[0][1], **columns, temperature=temperature)
+
+
+def part_of(answers: Answers, place: int) -> Answers:
+    """The answers to one of the queries alone."""
+    cut: dict[str, Any] = {}
+    for name in (one.name for one in fields(Answers)):
+        given = getattr(answers, name)
+        if isinstance(given, np.ndarray) and given.ndim:
+            cut[name] = given[place : place + 1]
+        elif name in OF_EACH and isinstance(given, tuple):
+            cut[name] = given[place]
+    return replace(answers, **cut)
 
 
 def _column(name: str, given: Sequence[tuple[Rows, Any]], count: int) -> Any:

@@ -18,6 +18,7 @@ from softkv.asking.indexed import Indexes, Proposers, Written, with_labels
 from softkv.asking.learned import Learned, Projections
 from softkv.asking.profile import Profile, Temperature
 from softkv.asking.question import LEARNED
+from softkv.asking.together import Together
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
@@ -39,6 +40,11 @@ class View:
     def __init__(self, snapshot: Snapshot, findings: "Findings") -> None:
         self.snapshot, self._findings = snapshot, findings
         self.profile = Profile.of(snapshot.settings)
+
+    @property
+    def together(self) -> Together["View"]:
+        """What other threads ask the same handle."""
+        return self._findings.together
 
     @property
     def layout(self) -> Layout:
@@ -238,6 +244,7 @@ class Findings:
     """
 
     def __init__(self) -> None:
+        self.together: Together[View] = Together()
         self._temperatures: dict[tuple[str, Identity | None], Temperature] = {}
         self.indexes, self.proposers, self.projections = Indexes(), Proposers(), Projections()
         self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at

@@ -1,0 +1,118 @@
+"""Lookups that several threads ask at once, answered together.
+
+A lookup keeps all processors busy by itself: its products of matrices run on every one of them. Several at once would
+wait for each other longer than they compute. So one thread computes at a time, and the others wait; the next takes all
+that was asked in the same way meanwhile, and answers it as a batch, which takes little longer than a single lookup. A
+thread alone notices nothing.
+
+Only single queries over all items wait. A batch, a filter, a mask or heads are computed at once, beside the others.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from softkv.answer import Answers
+from softkv.asking.joined import part_of
+from softkv.asking.question import Question
+
+Asked = TypeVar("Asked")  # what is asked: a commit of a store
+Ask = Callable[[Asked, Question], Answers]
+MOST = 64  # questions that are answered together
+
+
+class _Waiting(Generic[Asked]):
+    """A question of one thread, and what became of it: without an answer, its thread asks it by itself."""
+
+    def __init__(self, asked: Asked, question: Question) -> None:
+        self.asked, self.question = asked, question
+        self.answers: Answers | None = None
+        self.turn = threading.Event()  # it is answered, or it is the turn of its thread
+
+    def suits(self, other: "_Waiting[Asked]") -> bool:
+        """Whether two questions differ in their queries only."""
+        mine, others = self.question, other.question
+        names = (one.name for one in fields(Question) if one.name not in ("queries", "rounded"))
+        return self.asked is other.asked and all(_same(getattr(mine, name), getattr(others, name)) for name in names)
+
+
+class Together(Generic[Asked]):
+    """The questions of all threads to one handle."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting[Asked]] = []
+        self._turn: _Waiting[Asked] | None = None  # the question of the thread that computes, or is about to
+
+    def ask(self, asked: Asked, question: Question, ask: Ask[Asked]) -> Answers:
+        """The answers to a question, perhaps found together with those to questions of other threads."""
+        if not _waits(question):
+            return ask(asked, question)
+        mine = _Waiting(asked, question)
+        try:
+            self._wait(mine)
+            if self._turn is mine:
+                self._answer(mine, ask)
+        finally:
+            self._leave(mine)
+        return ask(asked, question) if mine.answers is None else mine.answers
+
+    def _wait(self, mine: _Waiting[Asked]) -> None:
+        """Until it is answered, or its turn."""
+        with self._lock:
+            if self._turn is None:
+                self._turn = mine
+                return
+            self._waiting.append(mine)
+        mine.turn.wait()
+
+    def _answer(self, mine: _Waiting[Asked], ask: Ask[Asked]) -> None:
+        """Answer a question with all that wait and suit it; where that fails, each is left to its thread."""
+        with self._lock:
+            some = [one for one in self._waiting if one.suits(mine)][: MOST - 1]
+            self._waiting = [one for one in self._waiting if one not in some]
+        if not some:
+            mine.answers = ask(mine.asked, mine.question)
+            return
+        try:
+            with suppress(Exception):  # of one of them: its thread is told when it asks by itself
+                answers = ask(mine.asked, _as_one([one.question for one in (mine, *some)]))
+                for place, one in enumerate((mine, *some)):
+                    one.answers = part_of(answers, place)
+        finally:
+            for one in some:
+                one.turn.set()
+
+    def _leave(self, mine: _Waiting[Asked]) -> None:
+        """Give the turn on to the one who has waited longest."""
+        with self._lock:
+            if self._turn is mine:
+                self._turn = self._waiting.pop(0) if self._waiting else None
+                if self._turn is not None:
+                    self._turn.turn.set()
+            elif mine.answers is None:
+                self._waiting = [one for one in self._waiting if one is not mine]  # after an interrupt
+
+
+def _waits(question: Question) -> bool:
+    return (
+        len(question.queries) == 1
+        and question.asks_all
+        and question.heads is None
+        and not np.ndim(question.temperature)
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, str | float | int) and bool(one == other))
+
+
+def _as_one(questions: Sequence[Question]) -> Question:
+    rounded = [np.broadcast_to(one.rounded, np.shape(one.queries)) for one in questions]
+    return replace(
+        questions[0], queries=np.concatenate([one.queries for one in questions]), rounded=np.concatenate(rounded)
+    )

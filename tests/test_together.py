@@ -1,0 +1,183 @@
+"""Lookups of several threads to one handle: each gets the answer to its own question, whatever the others ask."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.answer import Answers
+from softkv.asking.question import Question
+from softkv.asking.together import Together
+from softkv.errors import SoftKVError
+
+KEYS = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+
+
+def at_once(works: list[Callable[[], Any]]) -> list[Any]:
+    """What each returns or raises, all begun together in threads of their own."""
+    found: list[Any] = [None] * len(works)
+    gate = threading.Barrier(len(works))
+
+    def run(place: int) -> None:
+        gate.wait()
+        try:
+            found[place] = works[place]()
+        except BaseException as error:
+            found[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(works))]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(60)
+        assert not one.is_alive()
+    return found
+
+
+def question(place: int, **more: Any) -> Question:
+    """A question about one of the keys."""
+    return Question(KEYS[place : place + 1], "dot", 1.0, **more)
+
+
+def answered(_: object, asked: Question) -> Answers:
+    """The answers of a plain lookup; the value is the key that weighs most."""
+    return softkv.soft_lookup(asked.queries, KEYS, KEYS, compatibility="dot", temperature=0.01, show=asked.show)
+
+
+class Held:
+    """Answers when it is let go, and remembers how many were asked together, and how many at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.inside = self.most = 0
+
+    def __call__(self, asked: object, given: Question) -> Answers:
+        """The answers, once that is allowed."""
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.asked.append(len(given.queries))
+        self.begun.set()
+        assert self.go.wait(60)
+        self.inside -= 1
+        return answered(asked, given)
+
+
+def while_held(together: Together[Any], held: Any, works: list[Callable[[], Any]]) -> list[Any]:
+    """What these come to that are asked while the first question is computed."""
+    first = threading.Thread(target=lambda: together.ask("store", question(49), held))
+    first.start()
+    assert held.begun.wait(60)
+
+    def let_go() -> None:
+        while len(together._waiting) < len(works):
+            threading.Event().wait(0.001)
+        held.go.set()
+
+    found = at_once([*works, let_go])[:-1]
+    first.join(60)
+    return found
+
+
+def test_those_who_wait_are_answered_together() -> None:
+    """Each by its own answer; one thread computes at a time."""
+    together: Together[Any] = Together()
+    held = Held()
+    works = [lambda place=place: together.ask("store", question(place), held) for place in range(20)]
+    found = while_held(together, held, works)
+    assert held.asked == [1, 20]
+    assert held.most == 1
+    for place, one in enumerate(found):
+        alone = answered(None, question(place))
+        assert len(one) == 1
+        assert one.rows.tolist() == alone.rows.tolist()
+        assert one.value == pytest.approx(alone.value, abs=1e-4)  # logits of 300 in float32
+
+
+def test_what_is_asked_otherwise_is_not_mixed() -> None:
+    """Another temperature, number of contributors or commit is another batch."""
+    together: Together[Any] = Together()
+    held = Held()
+    others = [{"show": 3}, {"show": 4}, {"tolerance": 0.5}, {"k": 2}]
+    works: list[Callable[[], Any]] = [
+        lambda place=place, more=more: together.ask("store", question(place, **more), held)
+        for place, more in enumerate(others * 2)
+    ]
+    works.append(lambda: together.ask("another commit", question(9), held))
+    found = while_held(together, held, works)
+    assert sorted(held.asked) == [1, 1, 2, 2, 2, 2]
+    assert [one.rows.shape[1] for one in found] == [3, 4, 10, 10, 3, 4, 10, 10, 10]
+
+
+def test_an_error_is_that_of_its_own_thread() -> None:
+    """The others get their answers."""
+    together: Together[Any] = Together()
+    held = Held()
+
+    def ask(asked: object, given: Question) -> Answers:
+        found = held(asked, given)
+        if (given.queries == KEYS[3]).all(1).any():
+            raise SoftKVError("this one cannot be asked")
+        return found
+
+    ask.begun, ask.go = held.begun, held.go  # type: ignore[attr-defined]
+    works = [lambda place=place: together.ask("store", question(place), ask) for place in range(8)]
+    found = while_held(together, ask, works)
+    assert [place for place, one in enumerate(found) if isinstance(one, SoftKVError)] == [3]
+    for place in (0, 1, 2, 4, 7):
+        assert found[place].rows.tolist() == answered(None, question(place)).rows.tolist()
+
+
+def test_an_interrupt_leaves_nobody_waiting() -> None:
+    """Those whose questions the interrupted thread had taken ask by themselves."""
+    together: Together[Any] = Together()
+    held = Held()
+
+    def ask(asked: object, given: Question) -> Answers:
+        if len(given.queries) > 1:
+            raise KeyboardInterrupt
+        return held(asked, given)
+
+    ask.begun, ask.go = held.begun, held.go  # type: ignore[attr-defined]
+    works = [lambda place=place: together.ask("store", question(place), ask) for place in range(8)]
+    found = while_held(together, ask, works)
+    assert sum(isinstance(one, KeyboardInterrupt) for one in found) == 1
+    assert sum(isinstance(one, Answers) for one in found) == 7
+    assert together.ask("store", question(0), answered).rows[0, 0] == answered(None, question(0)).rows[0, 0]
+
+
+def test_batches_masks_and_filters_do_not_wait() -> None:
+    """They are computed beside the others."""
+    together: Together[Any] = Together()
+    held = Held()
+    batch = Question(KEYS[:3], "dot", 1.0)
+    first = threading.Thread(target=lambda: together.ask("store", question(49), held))
+    first.start()
+    assert held.begun.wait(60)
+    assert len(together.ask("store", batch, answered)) == 3
+    assert len(together.ask("store", question(0, where={"a": 1}), answered)) == 1
+    held.go.set()
+    first.join(60)
+
+
+@pytest.mark.parametrize("kind", ["number", "label", "vector"])
+def test_threads_get_what_one_thread_gets(kind: str, tmp_path: Path) -> None:
+    """Of a store, with all that an answer says."""
+    rng = np.random.default_rng(1)
+    keys = rng.standard_normal((3000, 16)).astype(np.float32)
+    values = {"number": keys[:, 0] * 5.0, "label": [f"class {one}" for one in keys.argmax(1)], "vector": keys[:, :3]}
+    with softkv.open(tmp_path / "s", value=kind, temperature=0.1) as db:
+        db.add(vectors=keys, values=values[kind])
+        queries = rng.standard_normal((64, 16)).astype(np.float32)
+        expected = [db.lookup(one).to_dict() for one in queries]
+        works = [lambda start=start: [db.lookup(one).to_dict() for one in queries[start::8]] for start in range(8)]
+        for start, found in enumerate(at_once(works)):
+            for one, other in zip(found, expected[start::8], strict=True):
+                assert one.keys() == other.keys()
+                assert one["value"] == pytest.approx(other["value"], abs=1e-5)
+                assert one["error"] == pytest.approx(other["error"], rel=0.5)
+                assert [c["key"] for c in one["contributors"]] == [c["key"] for c in other["contributors"]]
