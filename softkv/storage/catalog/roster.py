@@ -161,8 +161,8 @@ class Roster:
         if len(keys) > _MOST_KEYS:
             return self.find_all(keys[:_MOST_KEYS], commit) + self.find_all(keys[_MOST_KEYS:], commit)
         entries: list[RosterEntry | None] = [None] * len(keys)
-        for found in self._connection.rows(self._sql.keyed, (json.dumps(keys, ensure_ascii=False),)):
-            entry = self._entry(found)
+        asked = self._connection.rows(self._sql.keyed, (json.dumps(keys, ensure_ascii=False),))
+        for found, entry in zip(asked, self._entries([one[:-1] for one in asked]), strict=True):
             if found[4] <= commit:
                 entries[found[-1]] = entry
         left = [position for position, entry in enumerate(entries) if entry is None]
@@ -184,15 +184,10 @@ class Roster:
             found = self._connection.rows(self._sql.live_many, (asked, commit))
             if len(found) < len(keys):
                 found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
+        if any(keys[position] != kept for position, _, kept in found):  # rows of others would be deleted in their place
+            raise StoreDamaged(f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`.")
         if found:
-            positions, rows, kept = zip(*found, strict=True)
-            places[list(positions)] = numbers_of(rows, self._connection.path)
-            if kept != tuple(
-                keys[position] for position in positions
-            ):  # rows of others would be deleted in their place
-                raise StoreDamaged(
-                    f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`."
-                )
+            places[[one[0] for one in found]] = numbers_of([one[1] for one in found], self._connection.path)
         return places
 
     def require_end(self, rows: int, commit: int) -> None:
@@ -214,7 +209,7 @@ class Roster:
             raise StoreDamaged(
                 f"{self._connection.path}: {len(rows) - len(found)} items are missing. Run `softkv check`."
             )
-        return [self._entry(one) for one in found]
+        return self._entries(found)
 
     def matching(self, condition: "Condition", start: int, stop: int) -> Mask:
         """For each of the rows start .. stop - 1, dead or alive, whether its payload meets a condition.
@@ -247,7 +242,7 @@ class Roster:
             found = self._connection.rows(self._sql.between, (start, stop))
         except StoreDamaged:
             return False
-        return len(found) == stop - start and _are_sound(found, start)
+        return len(found) == stop - start and _are_sound(found, range(start, stop))
 
     @staticmethod
     def enrolment(
@@ -335,25 +330,40 @@ class Roster:
             raise self._damage(found[0])
         return RosterEntry(found[0], found[1], found[2], found[3], found[7:10])
 
+    def _entries(self, found: Sequence[tuple[Any, ...]]) -> list[RosterEntry]:
+        """Of many rows at once: that takes a quarter less time."""
+        if not _are_sound(found, [one[0] for one in found]):
+            raise self._damage(next(one[0] for one in found if not _is_sound(one)))
+        return [RosterEntry(one[0], one[1], one[2], one[3], one[7:10]) for one in found]
+
     def _damage(self, row: Any) -> StoreDamaged:
         return StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")
 
 
 def _is_sound(found: tuple[Any, ...]) -> bool:
-    """Whether a row is what was written."""
-    return _are_sound([found[:10]], found[0])
-
-
-def _are_sound(found: Iterable[tuple[Any, ...]], first: Any) -> bool:
-    """Whether rows are what was written, numbered from the first on."""
+    """Whether an item is what was written."""
+    row, item, ordinal, key, born, died, seal = found[:7]
     try:
-        for place, (row, item, ordinal, key, born, died, seal, text, value, payload) in enumerate(found, first):
-            content, encoded = content_seal((text, value, payload)), None if key is None else key.encode()
-            if row != place or seal != item_seal(item, ordinal, born, encoded, content) + row + (died or 0):
-                return False
+        return bool(seal == _sealed(row, item, ordinal, key, born, died, found[7:10]))
     except (TypeError, AttributeError, ValueError):  # perhaps a field is not even of its type
         return False
+
+
+def _are_sound(found: Iterable[tuple[Any, ...]], rows: Iterable[Any]) -> bool:
+    """Whether items are what was written, and lie in these rows."""
+    try:
+        for place, (row, item, ordinal, key, born, died, seal, *content) in zip(rows, found, strict=True):
+            if row != place or seal != _sealed(row, item, ordinal, key, born, died, content):
+                return False
+    except (TypeError, AttributeError, ValueError):
+        return False
     return True
+
+
+def _sealed(row: int, item: int, ordinal: int, key: str | None, born: int, died: int | None, content: Any) -> int:
+    """The checksum of an item."""
+    encoded = None if key is None else key.encode()
+    return item_seal(item, ordinal, born, encoded, content_seal(content)) + row + (died or 0)
 
 
 def _visible(found: tuple[Any, ...], commit: int) -> bool:
