@@ -336,8 +336,9 @@ def _keys(given: Sequence[str | None] | None, count: int) -> tuple[list[str | No
     if given is None:
         return [None] * count, [None] * count
     keys = _sequence(given, "key", count)
-    encoded = [None if key is None else checked_key(key, f"key {position}") for position, key in enumerate(keys)]
-    return keys, encoded
+    if _are_plain(keys):
+        return keys, [key.encode() for key in keys]
+    return keys, [None if key is None else checked_key(key, f"key {position}") for position, key in enumerate(keys)]
 
 
 def _contents(

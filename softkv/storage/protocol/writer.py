@@ -249,19 +249,22 @@ class Writer:
             norms = norms_of(batch.vectors)
             generation.arenas[2].write(rows, norms)
             finished, tails = checksums(generation, standing, (batch.vectors, values, norms))
-            enrolment = Roster.enrolment(
-                rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
+            # In a transaction that ends when the rows are durable, so the catalog's part needs not wait for the disk.
+            self._let_die(standing.generation, doomed, head.number + 1)
+            roster = Roster(self.catalog, standing.generation)
+            roster.enrol(
+                roster.enrolment(
+                    rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
+                )
             )
+            for arena, complete in zip(generation.arenas, finished, strict=True):
+                self.catalog.put_windows(standing.generation, arena.shape.role, complete)
         with self.poisoning():
             if fresh:
                 generation.make_durable()
             elif generation.norms_due(rows, len(batch)):
                 # Norms can be worked out again, so they are synced once per MiB only: see Generation.mend_norms.
                 generation.arenas[2].sync()
-        self._let_die(standing.generation, doomed, head.number + 1)
-        Roster(self.catalog, standing.generation).enrol(enrolment)
-        for arena, complete in zip(generation.arenas, finished, strict=True):
-            self.catalog.put_windows(standing.generation, arena.shape.role, complete)
         self._put_labels(labels)
         self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=tails, tally=tally))
 
