@@ -78,8 +78,9 @@ def _promising(library: Library, best: Array, block: Array) -> Array:
         return block > worst
     # The k highest peaks of strips are k rows, so whatever is below the last of them is not among the best k, and of
     # what equals it the first k are enough.
-    strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], -1, STRIP)
-    least = library.kth_largest(library.largest(strips), k)[:, None]
+    # A strip is every so-manieth row: maxima of neighbours take NumPy ten times as long.
+    strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], STRIP, -1)
+    least = library.kth_largest(library.largest(strips.swapaxes(-1, -2)), k)[:, None]
     level = block == least
     if (level.sum(-1) > k).any():
         level = level & (level.cumsum(-1) <= k)

@@ -25,6 +25,7 @@ class Weights:
     weights: Array  # (..., b, n)
     mass: Array  # (..., b), the sum of the weights
     excess: Array | None  # (..., b), the sum of weight x (logit - peak), from which the entropy follows
+    masked: bool = True  # whether some of the rows may be masked; those that are weigh 0, and others may
 
 
 def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> Weights:
@@ -41,12 +42,12 @@ def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> 
         shifted = library.maximum(shifted, FLOOR)
     if not entropy:
         weights = library.spend_exp(shifted)
-        return Weights(library.double(peak), weights, library.double(library.total(weights)), None)
+        return Weights(library.double(peak), weights, library.double(library.total(weights)), None, masked)
     weights = library.exp(shifted)
     # The sum of a product is one pass over two arrays that are in the cache; the entropy from the weights alone would
     # need their logarithms.
     excess = library.double(library.multiply_total(shifted, weights))
-    return Weights(library.double(peak), weights, library.double(library.total(weights)), excess)
+    return Weights(library.double(peak), weights, library.double(library.total(weights)), excess, masked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
