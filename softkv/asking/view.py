@@ -101,6 +101,12 @@ class View:
             return np.where(self.lengths > 0, np.float32(1.0) / self.lengths, np.float32(0.0))
 
     @cached_property
+    def halves(self) -> npt.NDArray[np.float32]:
+        """½‖key‖² of every row, (n,), for distances; infinite where it leaves float32."""
+        with np.errstate(over="ignore"):
+            return (0.5 * self.lengths.astype(np.float64) ** 2).astype(np.float32)
+
+    @cached_property
     def learned(self) -> Learned | None:
         """What the store has learned, if anything; an error when that cannot be read."""
         name = self.profile.projection

@@ -21,6 +21,7 @@ from softkv.maths.library import Array, DType, Library
 from softkv.maths.summing import divisor, length, summed
 from softkv.maths.weighting import NEVER, Weights, weigh
 
+TOGETHER = 1 << 15  # numbers of several queries that are looked at together
 CANCELLED = 2.0**-28  # a sum of squares that is less than this share of those it is the difference of is summed anew
 
 
@@ -223,20 +224,25 @@ def _about_own_means(
     """Sums and squares (..., b, 1), with those of some queries, by flat number, taken anew about the mean of each.
 
     Where means are far apart beside the spreads around them, squares counted from one number for all queries cancel.
-    One query after the other: its numbers then stay in the cache.
+    Rows that weigh nothing are left out, and so few queries are taken together that their numbers stay in the cache.
     """
     (count, width), shape = weights.shape[-2:], means.shape
     columns = library.spread_out(numbers, (*weights.shape[:-2], width, 1)).reshape(-1, width)
-    weights, means = weights.reshape(-1, width), means.reshape(-1, 1)
-    sums, squares = [], []
-    for query in queries.tolist():
-        weight, own = weights[query], columns[query // count] - means[query]
-        mass, first, second = weight.sum(), weight @ own, weight @ (own * own)
-        sums.append(means[query] * mass + first)
-        squares.append((second - first * first / mass).reshape(1))
+    weights, means = weights.reshape(-1, width)[queries], means.reshape(-1, 1)[queries]
+    rows = library.true_indices((library.constant(weights) > 0).any(0))
+    if len(rows) < width:
+        weights, columns = weights[:, rows], columns[:, rows]
+    sums, squares, step = [], [], max(1, TOGETHER // max(1, len(rows)))
+    for start in range(0, len(queries), step):
+        some = slice(start, start + step)
+        weight, own = weights[some], columns[queries[some] // count] - means[some]
+        first, second = (library.multiply_total(weight, x)[:, None] for x in (own, own * own))
+        mass = weight.sum(-1)[:, None]
+        sums.append(means[some] * mass + first)
+        squares.append(second - first * first / mass)
 
     def with_those(known: Array, fresh: list[Array]) -> Array:
-        return library.put(library.copy(known.reshape(-1, 1)), queries, library.join(fresh, 0)[:, None]).reshape(shape)
+        return library.put(library.copy(known.reshape(-1, 1)), queries, library.join(fresh, 0)).reshape(shape)
 
     return with_those(total, sums), with_those(square, squares)
 

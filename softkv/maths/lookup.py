@@ -30,6 +30,7 @@ from softkv.maths.blending import (
     stand_in,
 )
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
+from softkv.maths.distances import COPIED
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import Inputs, checked, refuse_all_masked, refuse_scores, refuse_values
 from softkv.maths.library import Array
@@ -41,7 +42,6 @@ LOGITS = 3 << 19  # logits of one block: 6 MB of float32, which stay in the cach
 LARGE_LOGITS = 1 << 25  # the same on a GPU, which wants large blocks
 LARGE_COPIED = 1 << 26  # numbers of keys that are copied there at once
 ROWS = 1 << 17  # the most rows in a block, enough for one query to spend no time on Python
-COPIED = 1 << 21  # the most numbers of keys in a block that has to be copied
 GATHERED = 1 << 24  # the most numbers of values gathered at once for top-k
 
 
@@ -105,6 +105,7 @@ class _Part:
         self.step = _rows_at_once(inputs, queries, copies=compatibility.copies)
         self.keys = inputs.over_heads(inputs.keys)
         asked = inputs.queries[..., queries, :]
+        self.cancels = compatibility.cancels and inputs.heads is None
         if inputs.heads is None:
             self.asked, self.constant = asked, asked[..., :0].sum(-1)
             self.scorer = compatibility.ask(asked, self.sharpness)
@@ -157,7 +158,11 @@ class _Part:
             yield rows, self._masked(self._biased(self._scored(rows), rows), rows)
 
     def _scored(self, rows: slice) -> Array:
-        logits = self.scorer(self.library.cast(self.keys[..., rows, :], self.inputs.dtype), rows.start)
+        keys = self.library.cast(self.keys[..., rows, :], self.inputs.dtype)
+        if self.cancels:
+            logits = self.scorer(keys, rows.start, self.mask.block(self.queries, rows, like=self.asked))
+        else:
+            logits = self.scorer(keys, rows.start)
         refuse_scores(self.inputs, logits, rows.start)
         return logits
 
