@@ -90,7 +90,7 @@ def _candidates(view: View, question: Question) -> Candidates:
             raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
     if mask is not None and mask.shape[0] == 1:
         rows = np.flatnonzero(mask[0])
-        if gathers(len(rows), view):
+        if gathers(len(rows), view, len(question.queries)):
             reason = FEW if is_cheap(view) else f"{len(rows):,} of {len(snapshot):,} items are left to compare"
             return Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows, reason)
     (block,) = snapshot.blocks(snapshot.rows)

@@ -150,6 +150,9 @@ class NumPy:
     def spend_minus(self, spent: Array, other: Array) -> Array:
         return np.subtract(spent, other, out=spent)
 
+    def spend_maximum(self, spent: Array, least: float) -> Array:
+        return np.maximum(spent, least, out=spent)
+
     def spend_times(self, spent: Array, other: Array | float) -> Array:
         return np.multiply(spent, other, out=spent)
 
@@ -185,7 +188,12 @@ class NumPy:
         return np.partition(x, x.shape[-1] - k, axis=-1)[..., x.shape[-1] - k]
 
     def descending(self, x: Array) -> Array:
-        return np.argsort(-x, axis=-1, kind="stable")
+        order = np.argsort(-x, axis=-1)  # several times as fast as a stable sort, which only equal numbers need
+        ordered = np.take_along_axis(x, order, axis=-1)
+        tied = (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
+        if tied.any():
+            order[tied] = np.argsort(-x[tied], axis=-1, kind="stable")
+        return order
 
     def join(self, parts: Sequence[Array], axis: int) -> Array:
         return np.concatenate(parts, axis=axis)

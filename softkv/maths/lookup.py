@@ -11,7 +11,7 @@ Shapes: b queries, n rows, q query width, d key width, p value width, h heads, s
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -137,7 +137,7 @@ class _Part:
         for rows, logits in self.blocks():
             peak = self.library.largest(self.library.constant(logits))
             ranking = (no_ranking(logits, shown) if folded is None else folded.ranking).offer(logits, peak, rows.start)
-            seen = self._seen(logits)
+            seen = self._seen(logits, rows)
             weights = weigh(logits, peak, masked=self.may_mask, entropy=self.inputs.k is None)
             if folded is None:
                 folded = _Folded(values.part(rows).blend(weights), ranking, seen)
@@ -149,7 +149,7 @@ class _Part:
                 folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
             del logits, weights  # the next block is then written where this one was, which is still in the cache
         assert folded is not None
-        return folded
+        return replace(folded, ranking=folded.ranking.in_order())
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """The logits of one block of rows after the other, -inf where masked, for the caller to overwrite."""
@@ -184,13 +184,16 @@ class _Part:
         never = self.library.where(allowed, 0.0, NEVER)  # to add it to a block is faster than to choose within it
         return self.library.spend_plus(logits, self.library.cast(self.inputs.over_heads(never), logits.dtype))
 
-    def _seen(self, logits: Array) -> Array:
+    def _seen(self, logits: Array, rows: slice) -> Array:
         """How many rows of the block each query sees, whatever the head."""
+        library = self.library
         if self.inputs.heads is not None:
             logits = logits[..., 0, :, :]
-        if not self.may_mask:
-            return self.library.full(logits.shape[:-1], logits.shape[-1], like=self.library.indices(0, 1, like=logits))
-        return (logits > NEVER).sum(-1)
+        if self.inputs.bias is not None:
+            return (logits > NEVER).sum(-1)
+        count = library.full(logits.shape[:-1], logits.shape[-1], like=library.indices(0, 1, like=logits))
+        allowed = self.mask.block(self.queries, rows, like=logits)
+        return count if allowed is None else count * 0 + allowed.sum(-1)
 
     def found(self, full: "_Folded", used: Blend, seen: Array) -> Found:
         """The findings without heads."""
@@ -254,7 +257,7 @@ class _Part:
             ranking = (no_ranking(mean, show) if ranking is None else ranking).offer(
                 mean, library.largest(mean), rows.start
             )
-        return no_ranking(log_mass[..., 0, :, None], 0).rows if ranking is None else ranking.rows
+        return no_ranking(log_mass[..., 0, :, None], 0).rows if ranking is None else ranking.in_order().rows
 
     def _ranked(self, full: "_Folded") -> Any:
         return None if self.inputs.k is None else full.ranking.logits[..., : self.inputs.k + 1]

@@ -85,6 +85,9 @@ class Torch:
     def spend_minus(self, spent: Array, other: Array) -> Array:
         return spent - other if _tracked(spent, other) else spent.sub_(other)
 
+    def spend_maximum(self, spent: Array, least: float) -> Array:
+        return spent.clamp(min=least) if _tracked(spent) else spent.clamp_(min=least)
+
     def spend_times(self, spent: Array, other: Array | float) -> Array:
         return spent * other if _tracked(spent, other) else spent.mul_(other)
 

@@ -39,7 +39,7 @@ def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> 
     base = library.where(peak > NEVER, peak, 0.0) if masked else peak
     shifted = library.spend_minus(logits, base[..., None])
     if masked:
-        shifted = library.maximum(shifted, FLOOR)
+        shifted = library.spend_maximum(shifted, FLOOR)
     if not entropy:
         weights = library.spend_exp(shifted)
         return Weights(library.double(peak), weights, library.double(library.total(weights)), None, masked)
