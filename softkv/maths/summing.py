@@ -28,7 +28,7 @@ LIGHT = 2.0**-36  # the share of the mass that rows may have together which are 
 SPARSE = 16  # heavy rows are summed by themselves where at most one row in so many is
 FAR = 2.0**11  # times its length that values may lie from a mean so that light ones move it by less than rounding does
 WITNESSES = 256  # rows that are to enclose a mean
-DOUBLED = 1 << 18  # numbers that are copied to float64 at once, which stay in the cache
+DOUBLED = 1 << 17  # numbers that are copied to float64 at once, which stay in the cache
 
 Reach = Callable[[Array], Array | None]  # at least how far values are from means, None where they are to be read
 

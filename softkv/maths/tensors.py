@@ -82,6 +82,10 @@ class Torch:
     def spend_exp(self, spent: Array) -> Array:
         return spent.exp() if _tracked(spent) else spent.exp_()
 
+    def spend_exp_times(self, spent: Array) -> tuple[Array, Array]:
+        weights = spent.exp()
+        return weights, (spent * weights).sum(-1)
+
     def spend_minus(self, spent: Array, other: Array) -> Array:
         return spent - other if _tracked(spent, other) else spent.sub_(other)
 

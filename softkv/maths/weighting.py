@@ -27,6 +27,12 @@ class Weights:
     excess: Array | None  # (..., b), the sum of weight x (logit - peak), from which the entropy follows
     masked: bool = True  # whether some of the rows may be masked; those that are weigh 0, and others may
 
+    def of(self, queries: slice) -> "Weights":
+        """Those of some queries."""
+        excess = None if self.excess is None else self.excess[..., queries]
+        some = self.weights[..., queries, :]
+        return Weights(self.peak[..., queries], some, self.mass[..., queries], excess, self.masked)
+
 
 def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> Weights:
     """Turn the logits of one block, which are overwritten, into weights. `masked` says that some may be -inf.
@@ -43,11 +49,12 @@ def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> 
     if not entropy:
         weights = library.spend_exp(shifted)
         return Weights(library.double(peak), weights, library.double(library.total(weights)), None, masked)
-    weights = library.exp(shifted)
     # The sum of a product is one pass over two arrays that are in the cache; the entropy from the weights alone would
     # need their logarithms.
-    excess = library.double(library.multiply_total(shifted, weights))
-    return Weights(library.double(peak), weights, library.double(library.total(weights)), excess, masked)
+    weights, excess = library.spend_exp_times(shifted)
+    return Weights(
+        library.double(peak), weights, library.double(library.total(weights)), library.double(excess), masked
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
