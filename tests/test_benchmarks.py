@@ -80,3 +80,22 @@ def test_a_layer_is_measured_beside_torch() -> None:
     rows = [line.split(" | ") for line in run.stdout.splitlines() if " ms | " in line]
     assert [cells[0] for cells in rows] == ["| layer", "| sdpa", "| softmax(QKᵀ/√d)V"] * 2
     assert all((cells[2], cells[4]) == ("1.00", "1.00") for cells in rows if cells[0] == "| sdpa")
+
+
+@pytest.mark.slow
+def test_scans_are_measured_beside_what_does_the_same_by_hand() -> None:
+    """A row with a ratio for every work of every section, each beside its goal."""
+    command = [sys.executable, "-m", "tests.benchmarks.scans", "--rows", "4000", "--rounds", "1", "--pause", "0"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in run.stdout.splitlines() if " ms |" in line]
+    works = [
+        "vectors, 1 query",
+        "64-wide vectors, cosine",
+        "labels, gaussian",
+        "mask of a",
+        "filter of",
+        "show=",
+        "exact",
+    ]
+    assert all(any(cells[0].startswith(work) for cells in rows) for work in works)
+    assert all(float(cells[4]) > 0 and cells[6].startswith("≤") for cells in rows)

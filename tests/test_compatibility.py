@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from softkv.errors import KindError, NotExpressible, NotFinite, ShapeError, ZeroVector
-from softkv.maths import compatibility
-from softkv.maths.compatibility import COMPATIBILITIES, additive, bilinear, compatibility_of
+from softkv.maths import distances
+from softkv.maths.arrays import library_of
+from softkv.maths.compatibility import COMPATIBILITIES, additive, bilinear, by_halves, compatibility_of, cosine
 from softkv.plain import soft_lookup
 
 from . import reference
@@ -47,12 +48,56 @@ def test_scores_small_enough_for_paper() -> None:
 
 
 @every_backend
+@pytest.mark.parametrize("temperature", [1e-3, 0.05, 30.0])
+@pytest.mark.parametrize("per_query", [False, True])
+def test_gaussian_may_be_given_the_squares_of_keys(backend: Backend, temperature: float, per_query: bool) -> None:
+    """With ½‖k‖² known the scores near the best are those of the formula, in every block of keys."""
+    wide = Backend(backend.library, "float64" if backend.dtype == "float64" else "float32")
+    queries, keys = backend.rounded(QUERIES), backend.rounded(KEYS)
+    known = wide.array([0.5 * math.hypot(*key) ** 2 for key in keys])
+    library = library_of(known)
+    sharpness = library.double(wide.array([[1 / temperature]] * 3)) if per_query else 1 / temperature
+    scorer = by_halves(known).ask(wide.array(queries), sharpness)
+    for start in (0, 7, 39):
+        found = exact(scorer(wide.array(keys[start:]), start))
+        expected = np.array([[reference.gaussian(q, k) / temperature for k in keys[start:]] for q in queries])
+        near = expected > expected.max(axis=1, keepdims=True) - 40
+        assert found[near] == pytest.approx(expected[near], abs=backend.tolerance(expected[near]))
+        assert (found[~near] < found.max() - 30).all()
+
+
+@pytest.mark.parametrize("shift", [0.0, 30.0, 3e3])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_rows_near_the_best_that_is_seen_are_told_by_differences(shift: float, hidden: bool) -> None:
+    """Also far from the origin, where squares cancel, and where the nearest rows are hidden."""
+    keys = (GENERATOR.standard_normal((500, 64)) + shift).astype(np.float32)
+    queries = keys[:7] + np.float32(1e-2)
+    seen = np.ones((7, 500), np.bool_)
+    if hidden:
+        seen[:, :7] = False
+    exactly = -0.5 * ((queries[:, None].astype(float) - keys) ** 2).sum(-1) / 0.05
+    halves = 0.5 * (keys.astype(float) ** 2).sum(-1).astype(np.float32)
+    for ask in (by_halves(halves).ask, COMPATIBILITIES["gaussian"].ask):
+        found = ask(queries, 1 / 0.05)(keys, 0, seen)
+        best = np.where(seen, exactly, -np.inf).max(axis=1, keepdims=True)
+        near = seen & (exactly > best - 40)
+        assert found[near] == pytest.approx(exactly[near], rel=1e-5, abs=1e-4)
+
+
+def test_squares_that_are_no_numbers_are_not_used() -> None:
+    """Lengths beyond float32, or damaged ones, leave the way that needs none."""
+    for wrong in (np.inf, np.nan):
+        found = by_halves(np.full(40, wrong)).ask(QUERIES, 1.0)(KEYS, 0)
+        assert found == pytest.approx(COMPATIBILITIES["gaussian"].ask(QUERIES, 1.0)(KEYS, 0))
+
+
+@every_backend
 def test_cosine_may_be_given_the_lengths_of_keys(backend: Backend) -> None:
     """With 1 / ‖k‖ known the scores are those of the plain cosine, in every block of keys."""
     wide = Backend(backend.library, "float64" if backend.dtype == "float64" else "float32")
     queries, keys = backend.rounded(QUERIES), backend.rounded(KEYS)
     known = wide.array([1 / math.hypot(*key) for key in keys])
-    scorer = compatibility.cosine(known).ask(wide.array(queries), 1 / 0.05)
+    scorer = cosine(known).ask(wide.array(queries), 1 / 0.05)
     for start in (0, 7, 39):
         found = exact(scorer(wide.array(keys[start:]), start))
         expected = [[reference.cosine(q, k) / 0.05 for k in keys[start:]] for q in queries]
@@ -76,8 +121,8 @@ def test_additive_scores_pairs(backend: Backend, monkeypatch: pytest.MonkeyPatch
     queries = GENERATOR.standard_normal((4, 3))
     score = reference.additive(w_q.tolist(), w_k.tolist(), v.tolist())
     expected = [[score(q, k) for k in backend.rounded(KEYS)] for q in backend.rounded(queries)]
-    for paired in (compatibility.PAIRED, 50):
-        monkeypatch.setattr(compatibility, "PAIRED", paired)
+    for paired in (distances.PAIRED, 50):
+        monkeypatch.setattr(distances, "PAIRED", paired)
         found = logits(additive(w_q, w_k, v), backend, queries, KEYS)
         assert found == pytest.approx(np.array(expected), abs=2 * backend.tolerance(np.ravel(expected)))
 

@@ -20,7 +20,7 @@ def ranked(logits: object, k: int, step: int) -> Ranking:
     for start in range(0, logits.shape[-1], step):  # type: ignore[attr-defined]
         block = logits[..., start : start + step]  # type: ignore[index]
         ranking = ranking.offer(block, library.largest(block), start)
-    return ranking
+    return ranking.in_order()
 
 
 def expected(logits: list[float], k: int) -> list[int]:
@@ -55,7 +55,7 @@ def test_a_block_that_is_news_to_some_queries_changes_theirs_alone(backend: Back
     before = ranked(array[:, :8], 3, 8)
     kept = exact(before.rows).tolist()
     after = before.offer(array[:, 8:], library_of(array).largest(array[:, 8:]), 8)
-    assert exact(after.rows).tolist() == [expected(one, 3) for one in exact(array).tolist()]
+    assert exact(after.in_order().rows).tolist() == [expected(one, 3) for one in exact(array).tolist()]
     assert exact(before.rows).tolist() == kept
 
 
@@ -78,6 +78,16 @@ def test_a_wide_block_of_equals_names_its_first_rows() -> None:
     """When all logits are alike, only as many of them are looked at as are asked for, and the first come first."""
     ranking = ranked(np.zeros((2, 4000), dtype=np.float32), 8, 4000)
     assert ranking.rows.tolist() == [list(range(8))] * 2
+
+
+@pytest.mark.parametrize("k", [5, 300, 1000])
+def test_many_of_several_blocks_are_ranked_as_by_a_sort(k: int) -> None:
+    """With ties within blocks and across them, masked rows, and blocks narrower and wider than k."""
+    logits = np.random.default_rng(9).integers(0, 500, (4, 3000)).astype(np.float32)
+    logits[1, ::2], logits[2, 40:] = -np.inf, -np.inf
+    for step in (700, 1300, 3000):
+        rows = ranked(logits, k, step).rows
+        assert [one.tolist() for one in rows] == [expected(one.tolist(), k) for one in logits]
 
 
 def test_nothing_is_ranked_when_nothing_is_asked_for() -> None:

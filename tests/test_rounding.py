@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import softkv
 from softkv.asking import route
-from softkv.maths.compatibility import COMPATIBILITIES, additive, bilinear
+from softkv.maths.compatibility import COMPATIBILITIES, additive, bilinear, by_halves
 
 from . import reference
 from .databases import LABELS
@@ -375,3 +375,25 @@ def test_wide_gaussians_are_told_by_differences_sooner(width: int) -> None:
         exact = -0.5 * sharpness * ((query.astype(float) - keys) ** 2).sum(1)
         near = exact > exact.max() - 40
         assert np.abs(logits - exact)[near].max() <= epsilon**0.5
+        lengths = np.linalg.norm(keys.astype(float), axis=1).astype(np.float32)
+        sharpness = 0.999 * epsilon**0.5 / (4 * epsilon) / float(0.5 * (np.linalg.norm(query) + lengths.max()) ** 2)
+        logits = by_halves(0.5 * lengths**2).ask(query, sharpness)(keys, 0)[0]
+        exact = -0.5 * sharpness * ((query.astype(float) - keys) ** 2).sum(1)
+        near = exact > exact.max() - 40
+        assert np.abs(logits - exact)[near].max() <= epsilon**0.5
+
+
+@pytest.mark.parametrize("far", [0.0, 3.0])
+def test_hidden_items_do_not_make_what_is_left_less_exact(tmp_path: Path, far: float) -> None:
+    """Each item asks all others by sharp distances: itself, which is nearest by far, is masked."""
+    rng = np.random.default_rng(14)
+    keys, numbers = (rng.standard_normal((800, 64)) + far).astype(np.float32), rng.standard_normal(800)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=keys, values=numbers)
+        found = db.lookup(keys[:20], temperature=2e-3, mask=~np.eye(800, dtype=np.bool_)[:20])
+        logits = -0.5 * ((keys[:20, None].astype(float) - keys) ** 2).sum(-1) / 2e-3
+        logits[np.arange(20), np.arange(20)] = -np.inf
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        off = np.abs(found.value - weights @ numbers / weights.sum(axis=1))
+        assert (off <= found.error).all()
+        assert found.error.max() < 0.1

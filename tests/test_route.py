@@ -122,6 +122,16 @@ def test_few_rows_are_gathered(indexed: softkv.SoftKV) -> None:
     assert answer.reason == "12 of 3,000 items are left to compare"
 
 
+def test_a_quarter_is_gathered_for_several_queries_and_masked_for_one(indexed: softkv.SoftKV) -> None:
+    """To copy a row takes as long as to compare it in place with several queries; the answers are the same."""
+    mask = np.arange(ITEMS) % 4 == 1
+    one, several = (indexed.lookup(asked, mask=mask) for asked in (QUERIES[0], QUERIES[:4]))
+    assert (one.route, one.rows_read, one.scored) == ("scan", ITEMS, ITEMS // 4)
+    assert (several.route, several.rows_read[0], several.scored[0]) == ("gather", ITEMS // 4, ITEMS // 4)
+    assert one.value == pytest.approx(several.value[0])
+    assert [each.row for each in one.contributors] == [each.row for each in several[0].contributors]
+
+
 def test_planes_are_read_off_all_items(tmp_path: Path) -> None:
     """What would do without is named."""
     with softkv.open(tmp_path / "s", compatibility="gaussian") as db:

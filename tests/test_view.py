@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking.view import TOGETHER, Reach
+from softkv.asking.view import COPIED, TOGETHER, Reach
 
 from .databases import vectors_of
 
@@ -36,3 +36,7 @@ def test_more_values_only_widen_the_reach() -> None:
     assert reach.with_more(np.array([2.5])).radius == 1.0
     assert reach.with_more(np.array([12.0])).radius == 10.0
     assert Reach.of(np.array([[3.0, 4.0], [-3.0, -4.0]])).radius == 5.0
+    many = np.random.default_rng(1).standard_normal((3 * COPIED // 7, 7)).astype(np.float32)
+    many[-1] = 30.0
+    assert (reach := Reach.of(many)).radius == np.linalg.norm(many - reach.middle, axis=1).max()
+    assert reach.with_more(np.empty((0, 7))).radius == reach.radius

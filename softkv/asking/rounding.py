@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from softkv.asking.question import Question
 from softkv.asking.view import Reach, View
-from softkv.maths.blending import CANCELLED, RUN
+from softkv.maths.blending import CANCELLED
 from softkv.maths.compatibility import Compatibility, compatibility_of, linear
 from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found
 from softkv.maths.metric import Metric
+from softkv.maths.summing import RUN
 
 UNIT = 2.0**-24  # the rounding of one operation in float32
 DOUBLE = 2.0**-53  # that of one in float64

@@ -22,7 +22,7 @@ from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
 
 GATHER, SCAN, CALIBRATED, BOUND, PROPOSED = "gather", "scan", "calibrated", "bound", "proposed"
-GATHERED = 4  # rows are gathered when there are at most one in so many
+GATHERED, ALONE = 4, 16  # rows are gathered when they are at most one in so many: for several queries, for one
 CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
 LARGE = 1 << 26  # numbers: a scan that reads more takes its time, and is told of
 FEW = ""  # the reason why so few items are scanned: it goes without saying
@@ -44,9 +44,12 @@ def is_cheap(view: View) -> bool:
     return view.snapshot.rows * view.layout.key_width <= CHEAP
 
 
-def gathers(rows: int, view: View) -> bool:
-    """Whether so few rows are left that they are gathered, and the others not read."""
-    return rows * GATHERED <= view.snapshot.rows
+def gathers(rows: int, view: View, queries: int) -> bool:
+    """Whether so few rows are left that they are gathered, and the others not read.
+
+    To copy a row takes as long as to compare it, where it lies, with several queries.
+    """
+    return rows * max(GATHERED, ALONE // max(1, queries)) <= view.snapshot.rows
 
 
 def route(view: View, question: Question) -> Route:

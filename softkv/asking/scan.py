@@ -90,7 +90,7 @@ def _candidates(view: View, question: Question) -> Candidates:
             raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
     if mask is not None and mask.shape[0] == 1:
         rows = np.flatnonzero(mask[0])
-        if gathers(len(rows), view):
+        if gathers(len(rows), view, len(question.queries)):
             reason = FEW if is_cheap(view) else f"{len(rows):,} of {len(snapshot):,} items are left to compare"
             return Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows, reason)
     (block,) = snapshot.blocks(snapshot.rows)
@@ -151,14 +151,16 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
 
 
 def _with_lengths(view: View, question: Question, rows: Rows | None) -> Compared:
-    """Directions by the lengths that the store keeps: working them out takes five times as long as the dot products.
+    """Ways to compare by the lengths that the store keeps: working them out takes five times as long as the products.
 
     The same for what the store has learned, and the numbers of its keys.
     """
-    compared = question.compatibility
     if question.by_learned:
         return view.comparing_as_learned(rows)
-    with_lengths = compatibility_of(compared).with_lengths if isinstance(compared, str) else None
-    if with_lengths is None:
-        return compared
-    return with_lengths(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
+    compared = question.compatibility
+    known = compatibility_of(compared) if isinstance(compared, str) else None
+    if known is not None and known.with_lengths is not None:
+        return known.with_lengths(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
+    if known is not None and known.with_halves is not None:
+        return known.with_halves(view.halves if rows is None else view.halves[rows])
+    return compared

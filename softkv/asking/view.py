@@ -32,6 +32,7 @@ from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Rows
 
 TOGETHER = 4096  # values that are looked at together
+COPIED = 1 << 16  # numbers of values that are copied at once
 
 
 class View:
@@ -105,6 +106,12 @@ class View:
             )
         with np.errstate(divide="ignore", over="ignore"):  # what cannot be divided by is refused as a score
             return np.where(self.lengths > 0, np.float32(1.0) / self.lengths, np.float32(0.0))
+
+    @cached_property
+    def halves(self) -> npt.NDArray[np.float32]:
+        """½‖key‖² of every row, (n,), for distances; infinite where it leaves float32."""
+        with np.errstate(over="ignore"):
+            return (0.5 * self.lengths.astype(np.float64) ** 2).astype(np.float32)
 
     @cached_property
     def learned(self) -> Learned | None:
@@ -216,7 +223,9 @@ class Reach:
     def of(cls, values: npt.NDArray[Any]) -> "Reach":
         """The reach of values, (n, p) or (n,)."""
         cells = values.reshape(len(values), -1)
-        return cls(cells.mean(axis=0, dtype=np.float64), 0.0).with_more(cells)
+        # Any middle will do, so that of some is enough.
+        middle = cells[:: max(1, len(cells) // TOGETHER)].mean(axis=0, dtype=np.float64)
+        return cls(middle, 0.0).with_more(cells)
 
     @classmethod
     def of_lists(cls, index: ListIndex) -> "Reach":
@@ -231,9 +240,12 @@ class Reach:
 
     def with_more(self, values: npt.NDArray[Any]) -> "Reach":
         """The reach of these values as well, around the same middle."""
-        apart = values.reshape(len(values), len(self.middle)) - self.middle
-        farthest = math.sqrt(float(np.einsum("ij,ij->i", apart, apart).max(initial=0.0)))
-        return Reach(self.middle, max(self.radius, farthest))
+        cells, farthest = values.reshape(len(values), len(self.middle)), 0.0
+        step = max(1, COPIED // max(1, len(self.middle)))
+        for start in range(0, len(cells), step):  # copies then stay in the cache
+            apart = cells[start : start + step] - self.middle
+            farthest = max(farthest, float(np.einsum("ij,ij->i", apart, apart).max()))
+        return Reach(self.middle, max(self.radius, math.sqrt(farthest)))
 
 
 class Findings:

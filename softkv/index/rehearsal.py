@@ -123,13 +123,14 @@ class _Rehearsal:
 
     def depths(self, offsets: Counts) -> Floats:
         """The share of the k best rows that is expected before all of them are found, (c, ks); 1 where they are not."""
-        owners = np.asarray(np.searchsorted(offsets, np.maximum(self.ranking.rows, 0), side="right") - 1)
+        best = self.ranking.in_order().rows
+        owners = np.asarray(np.searchsorted(offsets, np.maximum(best, 0), side="right") - 1)
         tilt, found = tilted(self.lists, self.queries), []
         for k in BEST:
             order, before = ranked(self.lists, tilt, k)
             shares = np.ones((len(order), len(self.lists.counts)))
             np.put_along_axis(shares, order, before, axis=1)
-            needed = np.where(self.ranking.rows[:, :k] >= 0, np.take_along_axis(shares, owners[:, :k], axis=1), 0.0)
+            needed = np.where(best[:, :k] >= 0, np.take_along_axis(shares, owners[:, :k], axis=1), 0.0)
             found.append(needed.max(1))
         return np.stack(found, axis=1)
 

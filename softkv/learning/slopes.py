@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.compatibility import Compatibility, Scorer
+from softkv.maths.compatibility import Compatibility
+from softkv.maths.distances import Scorer
 
 Array = npt.NDArray[np.floating]
 BLOCK = 1 << 12  # rows that are weighted at a time

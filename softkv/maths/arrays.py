@@ -18,6 +18,7 @@ from softkv.errors import KindError, ShapeError
 from softkv.maths.library import Array, DType, Library, Sharpness
 
 FAR = 2.0**50  # from here on, and below its inverse, temperatures are taken apart
+HELD = 1 << 17  # numbers of which there may be a second array
 SHORT = 1 << 13  # numbers that may be added up one after the other in float32, in a few lanes
 
 
@@ -147,8 +148,21 @@ class NumPy:
     def spend_exp(self, spent: Array) -> Array:
         return np.exp(spent, out=spent)
 
+    def spend_exp_times(self, spent: Array) -> tuple[Array, Array]:
+        lines = spent.reshape(math.prod(spent.shape[:-1]), spent.shape[-1])
+        sums, step = np.empty(len(lines), lines.dtype), max(1, HELD // max(1, lines.shape[-1]))
+        for start in range(0, len(lines), step):  # some lines at a time: a second array would leave the cache
+            some = lines[start : start + step]
+            weights = np.exp(some)
+            sums[start : start + step] = self.multiply_total(some, weights)
+            some[...] = weights
+        return lines.reshape(spent.shape), sums.reshape(spent.shape[:-1])
+
     def spend_minus(self, spent: Array, other: Array) -> Array:
         return np.subtract(spent, other, out=spent)
+
+    def spend_maximum(self, spent: Array, least: float) -> Array:
+        return np.maximum(spent, least, out=spent)
 
     def spend_times(self, spent: Array, other: Array | float) -> Array:
         return np.multiply(spent, other, out=spent)
@@ -185,7 +199,12 @@ class NumPy:
         return np.partition(x, x.shape[-1] - k, axis=-1)[..., x.shape[-1] - k]
 
     def descending(self, x: Array) -> Array:
-        return np.argsort(-x, axis=-1, kind="stable")
+        order = np.argsort(-x, axis=-1)  # several times as fast as a stable sort, which only equal numbers need
+        ordered = np.take_along_axis(x, order, axis=-1)
+        tied = (ordered[..., 1:] == ordered[..., :-1]).any(axis=-1)
+        if tied.any():
+            order[tied] = np.argsort(-x[tied], axis=-1, kind="stable")
+        return order
 
     def join(self, parts: Sequence[Array], axis: int) -> Array:
         return np.concatenate(parts, axis=axis)

@@ -18,9 +18,10 @@ from typing import Protocol
 
 from softkv.maths.arrays import library_of
 from softkv.maths.library import Array, DType, Library
+from softkv.maths.summing import DOUBLED, divisor, length, summed
 from softkv.maths.weighting import NEVER, Weights, weigh
 
-RUN = 1024  # rows that one float32 may add up
+TOGETHER = 1 << 15  # numbers of several queries that are looked at together
 CANCELLED = 2.0**-28  # a sum of squares that is less than this share of those it is the difference of is summed anew
 
 
@@ -37,7 +38,7 @@ class Blend:
     @property
     def value(self) -> Array:
         """The weighted mean of the values."""
-        return self.total / _divisor(self.mass)[..., None]
+        return self.total / divisor(self.mass)[..., None]
 
     @property
     def log_mass(self) -> Array:
@@ -94,13 +95,8 @@ def _joined_square(left: Blend, right: Blend) -> Array | None:
     """
     if left.square is None or right.square is None:
         return None
-    between = left.mass * right.mass / _divisor(left.mass + right.mass)
+    between = left.mass * right.mass / divisor(left.mass + right.mass)
     return left.square + right.square + (left.value - right.value) ** 2 * between[..., None]
-
-
-def _divisor(mass: Array) -> Array:
-    """The mass, or 1 where there is none: the mean of no rows is of no consequence, but must be a number."""
-    return library_of(mass).where(mass > 0, mass, 1.0)
 
 
 class Values(Protocol):
@@ -130,21 +126,6 @@ class Values(Protocol):
         """The blend of these values."""
 
 
-def _summed_in_runs(library: Library, weights: Array, array: Array) -> Array:
-    """Weights times values in float32, in runs of rows whose sums are added in float64: (..., b, n) x (..., n, p).
-
-    For a single query BLAS adds row after row to one float32: after 100,000 rows of values far from zero four digits
-    are left of it. For several it goes by blocks of its own, and needs no help.
-    """
-    runs = weights.shape[-1] // RUN
-    if weights.shape[-2] > 1 or runs < 2:
-        return library.double(weights @ array)
-    whole = runs * RUN
-    cut = weights[..., 0, :whole].reshape(*weights.shape[:-2], runs, 1, RUN)
-    total = library.double(cut @ array[..., :whole, :].reshape(*array.shape[:-2], runs, RUN, array.shape[-1])).sum(-3)
-    return total + library.double(weights[..., whole:] @ array[..., whole:, :])
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
     """Values that are vectors: (..., n, p)."""
@@ -167,11 +148,11 @@ class Vectors:
         mean = library.constant(mean)
         if self.within is not None:
             middle, radius = self.within
-            return _length(mean - middle) + radius
+            return length(mean - middle) + radius
         if mean.shape[-2] == 1:
             return None
         low, high = map(library.double, library.bounds(library.constant(self.array)))
-        return _length(library.maximum(abs(mean - low[..., None, :]), abs(mean - high[..., None, :])))
+        return length(library.maximum(abs(mean - low[..., None, :]), abs(mean - high[..., None, :])))
 
     def gather(self, rows: Array) -> "Vectors":
         """The values of each query's own rows."""
@@ -182,23 +163,11 @@ class Vectors:
         library = library_of(weights.weights)
         if not self.array.shape[-1]:  # only the mass is asked for
             return Blend(weights.peak, weights.mass, library.double(weights.weights[..., :0]), weights.excess)
-        if not (library.is_double(self.array) or library.is_double(weights.weights)):
-            total = _summed_in_runs(library, weights.weights, self.array)
-            if self._has_witness(library, weights.weights, total / _divisor(weights.mass)[..., None]):
-                return Blend(weights.peak, weights.mass, total, weights.excess)
-        double = library.double(weights.weights)
-        return Blend(weights.peak, double.sum(-1), double @ library.double(self.array), weights.excess)
-
-    def _has_witness(self, library: Library, weights: Array, mean: Array) -> bool:
-        """Whether a few rows already enclose the mean, which then lies in the hull of all, whatever the rounding.
-
-        Sums in float32 read the values once and are three times as fast; but where nothing encloses the mean (a column
-        that is nearly constant, or one row that outweighs all) they may carry it past the outermost value.
-        """
-        some = slice(None, None, max(1, self.array.shape[-2] // 32))
-        low, high = library.bounds(library.constant(self.array[..., some, :]))
-        inside = (low[..., None, :] <= mean) & (mean <= high[..., None, :])
-        return bool(inside.all() and (weights[..., some] > 0).all())
+        if library.is_double(self.array) or library.is_double(weights.weights):
+            double = library.double(weights.weights)
+            return Blend(weights.peak, double.sum(-1), double @ library.double(self.array), weights.excess)
+        mass, total = summed(weights, self.array, self.reach)
+        return Blend(weights.peak, mass, total, weights.excess)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,21 +193,38 @@ class Numbers:
         return Numbers(gather_rows(self.array, rows))
 
     def blend(self, weights: Weights) -> Blend:
-        """The blend of these values."""
+        """The blend of these values, a few queries at a time: copies in float64 then stay in the cache."""
+        (count, width), library = weights.weights.shape[-2:], library_of(weights.weights)
+        step = max(1, DOUBLED // max(1, width))
+        if count <= step or weights.weights.ndim > 2 or library.is_large_device(weights.weights):
+            return self._blend(weights)
+        some = [self._blend(weights.of(slice(start, start + step))) for start in range(0, count, step)]
+        sums = [library.join([getattr(one, name) for one in some], 0) for name in ("mass", "total", "square")]
+        return Blend(weights.peak, sums[0], sums[1], weights.excess, sums[2])
+
+    def _blend(self, weights: Weights) -> Blend:
         library = library_of(weights.weights)
         double, numbers = library.double(weights.weights), library.double(self.array)
         mass = double.sum(-1)
-        means = library.constant(double @ numbers) / _divisor(library.constant(mass))[..., None]
+        means = library.constant(_product(library, double, numbers)) / divisor(library.constant(mass))[..., None]
         # Counted from the mean of the means, which one far value of little weight does not move.
         middle = (means.sum(-2) / max(1, means.shape[-2]))[..., None, :]
         apart = numbers - middle
-        first, second = double @ apart, double @ (apart * apart)
-        total, square = middle * mass[..., None] + first, second - first * first / _divisor(mass)[..., None]
+        first, second = _product(library, double, apart), _product(library, double, apart * apart)
+        total, square = middle * mass[..., None] + first, second - first * first / divisor(mass)[..., None]
         cancelled = library.true_indices((square < second * CANCELLED).reshape(-1))
         if len(cancelled):
             total, square = _about_own_means(library, double, numbers, means, total, square, cancelled)
         # The difference is a sum of squares: only its rounding can be negative, and then it is nothing.
         return Blend(weights.peak, mass, total, weights.excess, library.maximum(square, 0.0))
+
+
+def _product(library: Library, weights: Array, numbers: Array) -> Array:
+    """Weights times numbers: (..., b, n) x (..., n, 1) -> (..., b, 1)."""
+    if numbers.ndim > 2 or weights.shape[-2] > 1:
+        return weights @ numbers
+    # For a single query BLAS wakes its threads for a few numbers, which takes far longer than to add them up.
+    return library.multiply_total(weights, numbers[:, 0])[..., None]
 
 
 def _about_own_means(
@@ -247,20 +233,25 @@ def _about_own_means(
     """Sums and squares (..., b, 1), with those of some queries, by flat number, taken anew about the mean of each.
 
     Where means are far apart beside the spreads around them, squares counted from one number for all queries cancel.
-    One query after the other: its numbers then stay in the cache.
+    Rows that weigh nothing are left out, and so few queries are taken together that their numbers stay in the cache.
     """
     (count, width), shape = weights.shape[-2:], means.shape
     columns = library.spread_out(numbers, (*weights.shape[:-2], width, 1)).reshape(-1, width)
-    weights, means = weights.reshape(-1, width), means.reshape(-1, 1)
-    sums, squares = [], []
-    for query in queries.tolist():
-        weight, own = weights[query], columns[query // count] - means[query]
-        mass, first, second = weight.sum(), weight @ own, weight @ (own * own)
-        sums.append(means[query] * mass + first)
-        squares.append((second - first * first / mass).reshape(1))
+    weights, means = weights.reshape(-1, width)[queries], means.reshape(-1, 1)[queries]
+    rows = library.true_indices((library.constant(weights) > 0).any(0))
+    if len(rows) < width:
+        weights, columns = weights[:, rows], columns[:, rows]
+    sums, squares, step = [], [], max(1, TOGETHER // max(1, len(rows)))
+    for start in range(0, len(queries), step):
+        some = slice(start, start + step)
+        weight, own = weights[some], columns[queries[some] // count] - means[some]
+        first, second = (library.multiply_total(weight, x)[:, None] for x in (own, own * own))
+        mass = weight.sum(-1)[:, None]
+        sums.append(means[some] * mass + first)
+        squares.append(second - first * first / mass)
 
     def with_those(known: Array, fresh: list[Array]) -> Array:
-        return library.put(library.copy(known.reshape(-1, 1)), queries, library.join(fresh, 0)[:, None]).reshape(shape)
+        return library.put(library.copy(known.reshape(-1, 1)), queries, library.join(fresh, 0)).reshape(shape)
 
     return with_those(total, sums), with_those(square, squares)
 
@@ -328,24 +319,13 @@ def adds_nothing(blend: Blend, weights: Weights, values: Callable[[], Values], *
     library = library_of(blend.mass)
     known = blend.mass > 0
     shift = library.where(known, weights.peak, 0.0) - library.where(known, blend.peak, 0.0)
-    part = weights.mass * library.exp(library.minimum(shift, 0.0)) / _divisor(blend.mass)
+    part = weights.mass * library.exp(library.minimum(shift, 0.0)) / divisor(blend.mass)
     if not (known & (part < share)).all():
         return False
     reach = values().reach(blend.value)
-    return reach is not None and bool((part * reach <= share * _length(blend.value)).all())
+    return reach is not None and bool((part * reach <= share * length(blend.value)).all())
 
 
 def stand_in(blend: Blend, weights: Weights) -> Blend:
     """The blend of a block whose values are not worth reading: its own mass, at the mean that is known already."""
     return Blend(weights.peak, weights.mass, blend.value * weights.mass[..., None], weights.excess)
-
-
-def _length(vectors: Array) -> Array:
-    """The lengths of vectors, whatever their size: (..., b, p) -> (..., b)."""
-    if not vectors.shape[-1]:
-        return vectors.sum(-1)
-    library = library_of(vectors)
-    scale = library.largest(abs(vectors))
-    scale = library.where(scale > 0, scale, 1.0)
-    scaled = vectors / scale[..., None]
-    return library.multiply_total(scaled, scaled) ** 0.5 * scale

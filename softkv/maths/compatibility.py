@@ -17,20 +17,15 @@ Shapes: b queries, n rows of a block, d key width; "..." is any leading axes, su
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError, ZeroVector
-from softkv.maths.arrays import check_widths, columns_where, inner, library_of, sharpened
+from softkv.maths.arrays import check_widths, inner, library_of, sharpened
+from softkv.maths.distances import Scorer, gaussian, gaussian_by_halves, in_parts, laplace, student
 from softkv.maths.library import Array, Library, Sharpness
-
-# A block of keys and the number of its first row (for messages) -> logits that the caller may overwrite.
-Scorer: TypeAlias = Callable[[Array, int], Array]  # (..., n, d) -> (..., b, n)
-
-PAIRED = 1 << 20  # numbers held at once where every query meets every key in full width
-NARROW = 512  # numbers whose sum of squares loses no more digits than one of few
-ORDINARY, FARTHEST = 16, 120  # exponents of √T: up to the first squares are safe; beyond the last float32 ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +35,7 @@ class Compatibility:
     `rewrite` is there when the score is rewrite(query)·key; only then can learned heads be folded into the query.
     `form` is how it becomes a dot product (forms.py), by which lists can be asked; None where it does not.
     `with_lengths` makes it of 1 / ‖k‖ of all keys, where only directions count, so that no vector may be zero.
+    `with_halves` makes it of ½‖k‖² of all keys, which spares it a pass over the keys, and a copy of them.
     `copies` says that scoring makes a copy of the block of keys, which should then be small enough for the cache.
     `pairs` says that every query meets every key in full width, which takes that much memory and time.
     `cancels` says that scores of rows far below the best may be any that are as low.
@@ -57,6 +53,7 @@ class Compatibility:
     degree: int | None = None
     form: str | None = None
     with_lengths: "Callable[[Array], Compatibility] | None" = None
+    with_halves: "Callable[[Array], Compatibility] | None" = None
     pairs: bool = False
     cancels: bool = False
     lukewarm: float = 1.0
@@ -121,7 +118,7 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
         def score(keys: Array, _first: int) -> Array:
             check_widths(w_k, keys)
             stored = keys @ w_k.swapaxes(-1, -2)
-            return sharpened(_in_parts(pairs, asked, stored), sharpness, spend=True)
+            return sharpened(in_parts(pairs, asked, stored), sharpness, spend=True)
 
         return score
 
@@ -142,6 +139,11 @@ def cosine(inverse_lengths: Array) -> Compatibility:
         return _by_directions(queries, sharpness, known)
 
     return replace(COMPATIBILITIES["cosine"], ask=ask)
+
+
+def by_halves(halves: Array) -> Compatibility:
+    """The gaussian of keys of which ½‖k‖² is known, (n,)."""
+    return replace(COMPATIBILITIES["gaussian"], ask=partial(gaussian_by_halves, halves), copies=False)
 
 
 def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
@@ -187,106 +189,9 @@ def _by_directions(queries: Array, sharpness: Sharpness, inverse: Callable[[Arra
     return score
 
 
-def _gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
-    library = library_of(queries)
-    # Squares of very small or large vectors would leave the floating type. What is measured in a unit near √T does not
-    # where it matters; a power of two, it rounds nothing.
-    unit = _unit(library, sharpness)
-    sharpness = sharpness * unit * unit
-    down, up = min(1.0, 1.0 / unit), max(1.0, 1.0 / unit)
-    queries = _times(queries, down)
-
-    def score(keys: Array, _first: int) -> Array:
-        check_widths(queries, keys)
-        keys = _times(keys, down)
-        # q·k - ½‖k‖² - ½‖q‖² cancels far from the origin, so both are moved to the mean of the block first. That
-        # changes no distance, and what is left to cancel is no larger than the distances themselves.
-        centre = library.constant(keys.mean(-2)[..., None, :])
-        asked, stored = _times(queries - centre, up), _times(keys - centre, up)
-        half_asked = library.multiply_total(asked, asked)[..., :, None] * 0.5
-        half_stored = library.multiply_total(stored, stored)[..., None, :] * 0.5
-        logits = library.spend_minus(inner(asked, stored), half_stored)
-        logits = sharpened(library.spend_minus(logits, half_asked), sharpness, spend=True)
-        cancelled = sharpened(half_asked + _row_largest(library, half_stored), sharpness)
-        return _by_difference(logits, queries, keys, cancelled, sharpness, up)
-
-    return score
-
-
 def _of_directions(squares: Array) -> tuple[Array, Array]:
     """The terms of cosines, whose squares are at most 1 in all."""
     return squares * 0.0, squares[..., 0] * 0.0 + 1.0
-
-
-def _unit(library: Library, sharpness: Sharpness) -> float:
-    """A power of two near the root of the temperature; 1 where that is ordinary, which costs no multiplication."""
-    middle = sharpness
-    if not isinstance(sharpness, float):
-        some = library.constant(sharpness).reshape(-1)
-        middle = float(library.largest(some)) ** 0.5 * (-float(library.largest(-some))) ** 0.5
-    exponent = -(math.frexp(middle)[1] // 2)
-    return 1.0 if abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
-
-
-def _times(x: Array, factor: float) -> Array:
-    return x if factor == 1.0 else x * factor
-
-
-def _row_largest(library: Library, x: Array) -> Array:
-    return library.largest(library.constant(x))[..., None]
-
-
-def _by_difference(logits: Array, queries: Array, keys: Array, size: Array, sharpness: Sharpness, up: float) -> Array:
-    """Score the rows near the peak once more as -½‖q-k‖², where the sharpness makes the cancellation visible.
-
-    `size` is what was cancelled, per query (..., b, 1), so `doubt` is how wrong a logit can be. Rows forty logits below
-    the peak, beyond doubt, weigh nothing even in float64, and keep the score they have.
-    """
-    library = library_of(logits)
-    epsilon = library.epsilon(logits.dtype)
-    doubt = library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
-    if not (doubt > epsilon**0.5).any():
-        return logits
-    plain = library.constant(logits)
-    near = plain >= _row_largest(library, plain) - 2 * doubt - 40.0
-    columns = columns_where(near)
-
-    def pairs(some: Array) -> Array:
-        apart = _times(queries[..., :, None, :] - some[..., None, :, :], up)
-        return library.multiply_total(apart, apart) * -0.5
-
-    # The differences are those of the raw vectors: moved ones are rounded already.
-    fresh = _in_parts(pairs, queries, keys[..., columns, :])
-    return library.put_columns(logits, columns, sharpened(fresh, sharpness, spend=True))
-
-
-def _student(queries: Array, sharpness: Sharpness) -> Scorer:
-    library = library_of(queries)
-
-    def pairs(some: Array) -> Array:
-        apart = queries[..., :, None, :] - some[..., None, :, :]
-        squares = library.multiply_total(apart, apart)
-        if not library.finite(library.constant(squares)).all():  # their logarithms are no larger than others
-            apart = library.double(apart)
-            squares = library.multiply_total(apart, apart)
-        return library.cast(-library.log1p(squares * 0.5), queries.dtype)
-
-    def score(keys: Array, _first: int) -> Array:
-        check_widths(queries, keys)
-        return sharpened(_in_parts(pairs, queries, keys), sharpness, spend=True)
-
-    return score
-
-
-def _laplace(queries: Array, sharpness: Sharpness) -> Scorer:
-    def pairs(some: Array) -> Array:
-        return -abs(queries[..., :, None, :] - some[..., None, :, :]).sum(-1)
-
-    def score(keys: Array, _first: int) -> Array:
-        check_widths(queries, keys)
-        return sharpened(_in_parts(pairs, queries, keys), sharpness, spend=True)
-
-    return score
 
 
 def _of_distances(squares: Array) -> tuple[Array, Array]:
@@ -302,15 +207,6 @@ def _uniform(queries: Array, _sharpness: Sharpness) -> Scorer:
         return library.full((*leading, queries.shape[-2], keys.shape[-2]), 0.0, like=queries)
 
     return score
-
-
-def _in_parts(pairs: Callable[[Array], Array], asked: Array, rows: Array) -> Array:
-    """Scores that need every pair in full width, a few rows at a time: (..., b, a) x (..., n, a) -> (..., b, n)."""
-    leading = math.prod(np.broadcast_shapes(tuple(asked.shape[:-2]), tuple(rows.shape[:-2])))
-    step = max(1, PAIRED // max(1, leading * asked.shape[-2] * asked.shape[-1]))
-    count = rows.shape[-2]
-    parts = [pairs(rows[..., start : start + step, :]) for start in range(0, max(count, 1), step)]
-    return parts[0] if len(parts) == 1 else library_of(asked).join(parts, -1)
 
 
 def _norms(library: Library, vectors: Array, what: str, first: int) -> Array:
@@ -351,9 +247,11 @@ COMPATIBILITIES = {
         Compatibility(
             "cosine", _cosine, degree=0, form="cosine", with_lengths=cosine, lukewarm=0.1, terms=_of_directions
         ),
-        Compatibility("gaussian", _gaussian, copies=True, degree=2, form="gaussian", cancels=True),
-        Compatibility("laplace", _laplace, copies=True, degree=1, pairs=True, terms=_of_distances),
-        Compatibility("student", _student, copies=True, pairs=True, terms=_of_distances),
+        Compatibility(
+            "gaussian", gaussian, copies=True, degree=2, form="gaussian", with_halves=by_halves, cancels=True
+        ),
+        Compatibility("laplace", laplace, copies=True, degree=1, pairs=True, terms=_of_distances),
+        Compatibility("student", student, copies=True, pairs=True, terms=_of_distances),
         Compatibility("uniform", _uniform, degree=0, terms=lambda squares: (squares * 0.0, squares[..., 0] * 0.0)),
     )
 }

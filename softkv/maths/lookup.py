@@ -11,7 +11,7 @@ Shapes: b queries, n rows, q query width, d key width, p value width, h heads, s
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from softkv.maths.blending import (
     stand_in,
 )
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
+from softkv.maths.distances import COPIED
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import Inputs, checked, refuse_all_masked, refuse_scores, refuse_values
 from softkv.maths.library import Array
@@ -41,7 +42,6 @@ LOGITS = 3 << 19  # logits of one block: 6 MB of float32, which stay in the cach
 LARGE_LOGITS = 1 << 25  # the same on a GPU, which wants large blocks
 LARGE_COPIED = 1 << 26  # numbers of keys that are copied there at once
 ROWS = 1 << 17  # the most rows in a block, enough for one query to spend no time on Python
-COPIED = 1 << 21  # the most numbers of keys in a block that has to be copied
 GATHERED = 1 << 24  # the most numbers of values gathered at once for top-k
 
 
@@ -105,6 +105,7 @@ class _Part:
         self.step = _rows_at_once(inputs, queries, copies=compatibility.copies)
         self.keys = inputs.over_heads(inputs.keys)
         asked = inputs.queries[..., queries, :]
+        self.cancels = compatibility.cancels and inputs.heads is None
         if inputs.heads is None:
             self.asked, self.constant = asked, asked[..., :0].sum(-1)
             self.scorer = compatibility.ask(asked, self.sharpness)
@@ -136,7 +137,7 @@ class _Part:
         for rows, logits in self.blocks():
             peak = self.library.largest(self.library.constant(logits))
             ranking = (no_ranking(logits, shown) if folded is None else folded.ranking).offer(logits, peak, rows.start)
-            seen = self._seen(logits)
+            seen = self._seen(logits, rows)
             weights = weigh(logits, peak, masked=self.may_mask, entropy=self.inputs.k is None)
             if folded is None:
                 folded = _Folded(values.part(rows).blend(weights), ranking, seen)
@@ -148,7 +149,7 @@ class _Part:
                 folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
             del logits, weights  # the next block is then written where this one was, which is still in the cache
         assert folded is not None
-        return folded
+        return replace(folded, ranking=folded.ranking.in_order())
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """The logits of one block of rows after the other, -inf where masked, for the caller to overwrite."""
@@ -157,7 +158,11 @@ class _Part:
             yield rows, self._masked(self._biased(self._scored(rows), rows), rows)
 
     def _scored(self, rows: slice) -> Array:
-        logits = self.scorer(self.library.cast(self.keys[..., rows, :], self.inputs.dtype), rows.start)
+        keys = self.library.cast(self.keys[..., rows, :], self.inputs.dtype)
+        if self.cancels:
+            logits = self.scorer(keys, rows.start, self.mask.block(self.queries, rows, like=self.asked))
+        else:
+            logits = self.scorer(keys, rows.start)
         refuse_scores(self.inputs, logits, rows.start)
         return logits
 
@@ -174,15 +179,21 @@ class _Part:
 
     def _masked(self, logits: Array, rows: slice) -> Array:
         allowed = self.mask.block(self.queries, rows, like=logits)
-        return logits if allowed is None else self.library.where(self.inputs.over_heads(allowed), logits, NEVER)
+        if allowed is None:
+            return logits
+        never = self.library.where(allowed, 0.0, NEVER)  # to add it to a block is faster than to choose within it
+        return self.library.spend_plus(logits, self.library.cast(self.inputs.over_heads(never), logits.dtype))
 
-    def _seen(self, logits: Array) -> Array:
+    def _seen(self, logits: Array, rows: slice) -> Array:
         """How many rows of the block each query sees, whatever the head."""
+        library = self.library
         if self.inputs.heads is not None:
             logits = logits[..., 0, :, :]
-        if not self.may_mask:
-            return self.library.full(logits.shape[:-1], logits.shape[-1], like=self.library.indices(0, 1, like=logits))
-        return (logits > NEVER).sum(-1)
+        if self.inputs.bias is not None:
+            return (logits > NEVER).sum(-1)
+        count = library.full(logits.shape[:-1], logits.shape[-1], like=library.indices(0, 1, like=logits))
+        allowed = self.mask.block(self.queries, rows, like=logits)
+        return count if allowed is None else count * 0 + allowed.sum(-1)
 
     def found(self, full: "_Folded", used: Blend, seen: Array) -> Found:
         """The findings without heads."""
@@ -246,7 +257,7 @@ class _Part:
             ranking = (no_ranking(mean, show) if ranking is None else ranking).offer(
                 mean, library.largest(mean), rows.start
             )
-        return no_ranking(log_mass[..., 0, :, None], 0).rows if ranking is None else ranking.rows
+        return no_ranking(log_mass[..., 0, :, None], 0).rows if ranking is None else ranking.in_order().rows
 
     def _ranked(self, full: "_Folded") -> Any:
         return None if self.inputs.k is None else full.ranking.logits[..., : self.inputs.k + 1]

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.arrays import sharpened
-from softkv.maths.compatibility import Compatibility, Scorer
+from softkv.maths.compatibility import Compatibility
+from softkv.maths.distances import Scorer
 from softkv.maths.library import Sharpness
 
 BLOCK = 1 << 13  # keys that are projected at once

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.blending import RUN, Blend, Labels, Numbers, Values
+from softkv.maths.blending import Blend, Labels, Numbers, Values
+from softkv.maths.summing import RUN
 from softkv.maths.weighting import FLOOR, Weights
 
 Array = npt.NDArray[np.floating]

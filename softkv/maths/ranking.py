@@ -18,7 +18,10 @@ STRIP = 64  # rows of which only the highest is looked at first
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """The k highest logits so far, highest first, and their rows; (-inf, -1) where there are fewer than k."""
+    """The k highest logits so far, and their rows, in the order of the rows; (-inf, -1) where there are fewer than k.
+
+    They are put in order once, at the end: to sort them block by block takes longer than all the rest.
+    """
 
     logits: Array  # (..., b, k)
     rows: Array  # (..., b, k)
@@ -28,8 +31,14 @@ class Ranking:
         if not self.rows.shape[-1]:
             return self
         # Most blocks hold nothing new for most queries, and their peaks say so.
-        hopeful = peak > library_of(logits).constant(self.logits)[..., -1]
+        hopeful = peak > _lowest(library_of(logits), self.logits)
         return self._with(logits.reshape(-1, logits.shape[-1]), hopeful.reshape(-1), first) if hopeful.any() else self
+
+    def in_order(self) -> "Ranking":
+        """The highest logits first, of equal ones the first row."""
+        library = library_of(self.logits)
+        order = library.descending(library.constant(self.logits))
+        return Ranking(library.take_along(self.logits, order, -1), library.take_along(self.rows, order, -1))
 
     def _with(self, block: Array, hopeful: Array, first: int) -> "Ranking":
         """The ranking after a block (b, n) in which some queries (b,) find a row among their best."""
@@ -37,30 +46,50 @@ class Ranking:
         best, rows = self.logits.reshape(-1, k), self.rows.reshape(-1, k)
         queries = library.true_indices(hopeful)
         if 2 * len(queries) > len(block):  # to copy most of a block would cost more than to look at all of it
-            queries = library.indices(0, len(block), like=block)
+            better, numbers = _best_of(best, rows, block, first)
         else:
-            block = block[queries]
-        better, numbers = _best_of(best[queries], rows[queries], block, first)
-        return Ranking(
-            library.put(library.copy(best), queries, better).reshape(self.logits.shape),
-            library.put(library.copy(rows), queries, numbers).reshape(self.rows.shape),
-        )
+            some = _best_of(best[queries], rows[queries], block[queries], first)
+            better, numbers = (
+                library.put(library.copy(x), queries, fresh) for x, fresh in zip((best, rows), some, strict=True)
+            )
+        return Ranking(better.reshape(self.logits.shape), numbers.reshape(self.rows.shape))
 
 
 def _best_of(best: Array, rows: Array, block: Array, first: int) -> tuple[Array, Array]:
-    """The k highest of what was best, (b, k) with its rows, and of a block (b, n): (b, k) twice."""
-    library, (count, width) = library_of(block), block.shape
-    found = library.true_indices(_promising(library, library.constant(best), library.constant(block)).reshape(-1))
+    """The k highest of what was best, (b, k) with its rows, and of a block (b, n): (b, k) twice, in that order."""
+    library, (count, width), k = library_of(block), block.shape, best.shape[-1]
+    plain = library.constant(best)
+    if k <= width < STRIP * k and not (plain > NEVER).any():
+        places = _highest(library, block, k)
+        better = block.reshape(-1)[places].reshape(count, k)
+        return better, library.where(better > NEVER, (places % width).reshape(count, k) + first, -1)
+    found = library.true_indices(_promising(library, plain, library.constant(block)).reshape(-1))
     places, widest = _side_by_side(found // width, count)
 
     def beside(known: Array, fresh: Array, none: float) -> Array:
         room = library.put(library.full((count * widest,), none, like=fresh), places, fresh)
-        return library.join([known, room.reshape(count, widest)], -1)
+        return library.join([known, room.reshape(count, widest)], -1).reshape(-1)
 
     candidates = beside(best, block.reshape(-1)[found], NEVER)
+    chosen = _highest(library, candidates.reshape(count, k + widest), k)
     numbers = beside(rows, found % width + first, -1)
-    order = library.descending(library.constant(candidates))[:, : best.shape[-1]]
-    return library.take_along(candidates, order, -1), library.take_along(numbers, order, -1)
+    return candidates[chosen].reshape(count, k), numbers[chosen].reshape(count, k)
+
+
+def _highest(library: Library, candidates: Array, k: int) -> Array:
+    """The flat places of the k highest of each line, (b, n) -> (b x k,), as they stand; of equal ones the first."""
+    candidates = library.constant(candidates)
+    least = library.kth_largest(candidates, k)[:, None]
+    places = library.true_indices((candidates >= least).reshape(-1))
+    if len(places) == len(candidates) * k:
+        return places
+    above, level = candidates > least, candidates == least
+    first = level.cumsum(-1) <= k - above.sum(-1)[:, None]
+    return library.true_indices((above | (level & first)).reshape(-1))
+
+
+def _lowest(library: Library, logits: Array) -> Array:
+    return -library.largest(-library.constant(logits))
 
 
 def no_ranking(logits: Array, k: int) -> Ranking:
@@ -73,13 +102,14 @@ def no_ranking(logits: Array, k: int) -> Ranking:
 
 def _promising(library: Library, best: Array, block: Array) -> Array:
     """Where a block may hold one of the best k, and at few other places: (b, k), (b, n) -> (b, n)."""
-    k, worst = best.shape[-1], best[:, -1:]
+    k, worst = best.shape[-1], _lowest(library, best)[:, None]
     if block.shape[-1] < STRIP * k or (worst > NEVER).all():
         return block > worst
     # The k highest peaks of strips are k rows, so whatever is below the last of them is not among the best k, and of
     # what equals it the first k are enough.
-    strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], -1, STRIP)
-    least = library.kth_largest(library.largest(strips), k)[:, None]
+    # A strip is every so-manieth row: maxima of neighbours take NumPy ten times as long.
+    strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], STRIP, -1)
+    least = library.kth_largest(library.largest(strips.swapaxes(-1, -2)), k)[:, None]
     level = block == least
     if (level.sum(-1) > k).any():
         level = level & (level.cumsum(-1) <= k)

@@ -82,8 +82,15 @@ class Torch:
     def spend_exp(self, spent: Array) -> Array:
         return spent.exp() if _tracked(spent) else spent.exp_()
 
+    def spend_exp_times(self, spent: Array) -> tuple[Array, Array]:
+        weights = spent.exp()
+        return weights, (spent * weights).sum(-1)
+
     def spend_minus(self, spent: Array, other: Array) -> Array:
         return spent - other if _tracked(spent, other) else spent.sub_(other)
+
+    def spend_maximum(self, spent: Array, least: float) -> Array:
+        return spent.clamp(min=least) if _tracked(spent) else spent.clamp_(min=least)
 
     def spend_times(self, spent: Array, other: Array | float) -> Array:
         return spent * other if _tracked(spent, other) else spent.mul_(other)

@@ -25,6 +25,13 @@ class Weights:
     weights: Array  # (..., b, n)
     mass: Array  # (..., b), the sum of the weights
     excess: Array | None  # (..., b), the sum of weight x (logit - peak), from which the entropy follows
+    masked: bool = True  # whether some of the rows may be masked; those that are weigh 0, and others may
+
+    def of(self, queries: slice) -> "Weights":
+        """Those of some queries."""
+        excess = None if self.excess is None else self.excess[..., queries]
+        some = self.weights[..., queries, :]
+        return Weights(self.peak[..., queries], some, self.mass[..., queries], excess, self.masked)
 
 
 def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> Weights:
@@ -38,15 +45,16 @@ def weigh(logits: Array, peak: Array, *, masked: bool, entropy: bool = True) -> 
     base = library.where(peak > NEVER, peak, 0.0) if masked else peak
     shifted = library.spend_minus(logits, base[..., None])
     if masked:
-        shifted = library.maximum(shifted, FLOOR)
+        shifted = library.spend_maximum(shifted, FLOOR)
     if not entropy:
         weights = library.spend_exp(shifted)
-        return Weights(library.double(peak), weights, library.double(library.total(weights)), None)
-    weights = library.exp(shifted)
+        return Weights(library.double(peak), weights, library.double(library.total(weights)), None, masked)
     # The sum of a product is one pass over two arrays that are in the cache; the entropy from the weights alone would
     # need their logarithms.
-    excess = library.double(library.multiply_total(shifted, weights))
-    return Weights(library.double(peak), weights, library.double(library.total(weights)), excess)
+    weights, excess = library.spend_exp_times(shifted)
+    return Weights(
+        library.double(peak), weights, library.double(library.total(weights)), library.double(excess), masked
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
