@@ -1,8 +1,9 @@
 """Looking up by likeness: `query` and `compare`."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from softkv.portrait import facts_of, name_of, number, value_of
 from . import comparison, evaluating, labelled, options, output
 from .wording import in_options
 
+TOGETHER = 256  # questions of stdin
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
 CONTRIBUTOR_COLUMNS = ("query", "answer", "key", "weight", "score", "text", "value", "payload", "refused")
@@ -84,9 +86,10 @@ def query(
         how["tolerance"] = tolerance
     questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS)
     with softkv.open(path, "r", embedder=model) as db:
-        for asked in questions:
+        ask = partial(db.nearest, **how) if hard else partial(db.lookup, k=k, show=show, **sure, **how)
+        for asked, answered in questions.answered_by(ask):
             with questions.answering(asked):
-                answer = db.nearest(asked, **how) if hard else db.lookup(asked, k=k, show=show, **sure, **how)
+                answer = answered()
                 _print_answer(questions, answer, show, explain=explain)
                 if questions.form != "table":  # which says it in its last line
                     questions.hint_at_scan(answer, db)
@@ -175,6 +178,11 @@ class Questions:
     def __iter__(self) -> Iterator[Any]:
         return output.lines_of_stdin() if self._one == "-" else iter([self._one])
 
+    def answered_by(self, ask: Callable[[Any], Any]) -> Iterator[tuple[Any, Callable[[], Any]]]:
+        """Each question, and what gives its answer or raises: those that have arrived are asked together."""
+        for some in output.lines_at_hand(TOGETHER) if self._one == "-" else [[self._one]]:
+            yield from zip(some, _answers(some, ask), strict=True)
+
     @contextmanager
     def answering(self, asked: Any) -> Iterator[None]:
         """Around the answer to one question: among many, one that cannot be asked does not silence the others."""
@@ -212,6 +220,21 @@ class Questions:
         """The answer to the present question, in lines that name it below one header for all questions."""
         output.print_csv(({**self._named, **one} for one in records), self._columns, header=not self._headed)
         self._headed = True
+
+
+def _answers(some: list[Any], ask: Callable[[Any], Any]) -> list[Callable[[], Any]]:
+    """What gives the answer to each of some questions, or raises: of one that cannot be asked, when it is its turn."""
+    if len(some) < 2:
+        return [partial(ask, one) for one in some]
+    try:
+        return [partial(_given, answer) for answer in ask(some)]
+    except InputError:
+        middle = len(some) // 2
+        return _answers(some[:middle], ask) + _answers(some[middle:], ask)
+
+
+def _given(answer: Any) -> Any:
+    return answer
 
 
 def _print_answer(questions: Questions, answer: Any, show: int, *, explain: bool) -> None:

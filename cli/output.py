@@ -12,8 +12,9 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -182,12 +183,37 @@ def hints() -> Iterator[list[str]]:
 
 def lines_of_stdin() -> Iterator[str]:
     """The lines of stdin."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            where = f"stdin:{number}: byte {error.start} of the line"
-            raise BadRecord(f"{where} is not UTF-8. Convert it with iconv.") from error
+    return chain.from_iterable(lines_at_hand())
+
+
+def lines_at_hand(most: int = 1) -> Iterator[list[str]]:
+    """The lines of stdin, as many together as have arrived, up to so many: nobody waits for one that is not written."""
+    number = 0
+    for arrived in _arrived():
+        for start in range(0, len(arrived), most):
+            lines: list[str] = []
+            for line in arrived[start : start + most]:
+                number += 1
+                try:
+                    lines.append(line.decode().rstrip("\r"))
+                except UnicodeDecodeError as error:
+                    yield lines
+                    where = f"stdin:{number}: byte {error.start} of the line"
+                    raise BadRecord(f"{where} is not UTF-8. Convert it with iconv.") from error
+            yield lines
+
+
+def _arrived() -> Iterator[list[bytes]]:
+    begun: list[bytes] = []  # of a line that has not ended
+    stdin = cast(BufferedReader, sys.stdin.buffer)
+    while piece := stdin.read1(1 << 16):
+        first, *more = piece.split(b"\n")
+        begun.append(first)
+        if more:
+            yield [b"".join(begun), *more[:-1]]
+            begun = more[-1:]
+    if any(begun):
+        yield [b"".join(begun)]
 
 
 def expanded(names: Iterable[str]) -> Iterator[str]:

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -341,3 +343,41 @@ def test_a_brackets_in_a_key_is_no_markup(tmp_path: Path) -> None:
     table = ran("query", "a key", "--db", tmp_path / "s", terminal=True).out
     assert "[bold red]a key[/]" in table
     assert "[link=x]a value[/link]" in table
+
+
+def test_many_lines_get_the_answers_that_each_would_get(rents: Path) -> None:
+    """They are asked together, and one that cannot be asked is reported in its place."""
+    lines = [f"a room of {number} square metres" for number in range(600)]
+    lines[123] = lines[456] = ""
+    done = ran("query", "-", "--db", rents, stdin="\n".join(lines))
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert [line for line, answer in enumerate(found) if "error" in answer and "value" not in answer] == [123, 456]
+    assert next(one for one in done.err.splitlines() if one.startswith("stdin:")).startswith("stdin:124: ")
+    for line in (0, 122, 124, 599):
+        alone = json.loads(ran("query", lines[line], "--db", rents, "--json").out)
+        assert found[line]["query"] == lines[line]
+        assert found[line]["value"] == pytest.approx(alone["value"])
+        assert [one["key"] for one in found[line]["contributors"]] == [one["key"] for one in alone["contributors"]]
+
+
+def test_a_line_is_answered_before_the_next_is_written(rents: Path) -> None:
+    """Who asks through a pipe and waits for each answer gets it."""
+    command = [
+        sys.executable,
+        "-c",
+        "from softkv_cli.main import main; main()",
+        "query",
+        "-",
+        "--db",
+        str(rents),
+        "--plain",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdin.write("a room\n")
+            process.stdin.flush()
+            assert float(process.stdout.readline()) > 0
+        process.stdin.close()
+    assert process.returncode == 0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from softkv.learning import temperature
 from softkv.learning.temperature import ASKED, typical_temperature
 
 from . import reference
@@ -97,3 +98,17 @@ def test_small_stores_get_one_as_well(name: str, count: int) -> None:
         assert 0 < found < 1e6
         if len(some) > 2:
             assert 1.0 < effective(some, live, name, found) < len(some)
+
+
+@pytest.mark.parametrize("name", ["cosine", "gaussian"])
+def test_fewer_items_of_a_large_store_are_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they say is close to what more of them say, and the time does not grow with their number."""
+    keys = np.random.default_rng(9).standard_normal((20_000, 8)).astype(np.float32)
+    live = np.ones(len(keys), np.bool_)
+    usual = typical_temperature(keys, live, name)
+    monkeypatch.setattr(temperature, "SCORED", 1 << 10)
+    assert len(temperature.asked_of(np.arange(len(keys)), 0, temperature.SCORED)) == temperature.FEWEST_ASKED
+    fewer = typical_temperature(keys, live, name)
+    assert usual is not None
+    assert fewer is not None
+    assert fewer == pytest.approx(usual, rel=0.15)

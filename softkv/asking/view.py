@@ -23,10 +23,10 @@ from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.kinds import ValueKind
-from softkv.learning.temperature import typical_temperature
+from softkv.learning.temperature import typical_temperature, unit_of_scores
 from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
-from softkv.maths.compatibility import COMPATIBILITIES, Compatibility
+from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Rows
 
@@ -249,9 +249,11 @@ class Findings:
             found = self._temperatures.get((compatibility, embedder))
             if found is None or not found.suits(len(snapshot)):
                 (block,) = snapshot.blocks(snapshot.rows)
-                value = typical_temperature(block.vectors, block.live, compatibility)
-                value = value or COMPATIBILITIES[compatibility].lukewarm  # fewer than two items, or all are alike
-                floor = lowest_log_mass(block.vectors, block.live, compatibility, value)
+                items, compared = (block.vectors, block.live), compatibility_of(compatibility)
+                unit = unit_of_scores(*items, compared)
+                value = typical_temperature(*items, compatibility, unit=unit)
+                value = value or compared.lukewarm  # fewer than two items, or all are alike
+                floor = lowest_log_mass(*items, compatibility, value, unit=unit)
                 found = Temperature(value, "rule", len(snapshot), floor)
                 self._temperatures[compatibility, embedder] = found
             return found

@@ -22,11 +22,13 @@ import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility, compatibility_of
 
-ASKED = 256  # items that are left out and asked
+ASKED, FEWEST_ASKED = 256, 64  # items that are left out and asked: fewer of large stores
+SCORED = 1 << 24  # pairs that are compared, as long as that leaves enough items to ask
 WANTED = 10.0  # effective number
 FEWEST = 2.0  # the same for stores of so few items that a quarter of them would be next to one
 BINS = 4096
 SPAN = np.log(1e12)  # of the bins: gaps below 1e-12 of the largest count as none
+HALVINGS = 32  # of the range that the temperature may lie in: to a millionth
 BLOCK = 1 << 14
 ORDINARY, FARTHEST = 30, 500  # exponents: squares of the first are safe in float32, of the second in float64
 
@@ -35,9 +37,16 @@ Floats = npt.NDArray[np.float64]
 
 
 def typical_temperature(
-    keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str | Compatibility, *, seed: int = 0
+    keys: Matrix,
+    live: npt.NDArray[np.bool_],
+    compatibility: str | Compatibility,
+    *,
+    seed: int = 0,
+    unit: float | None = None,
 ) -> float | None:
     """The temperature for these live rows of (n, d) keys, or None when their scores do not tell one from another.
+
+    `unit` is that of their scores, where it is known.
 
     >>> keys = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
     >>> found = typical_temperature(keys, np.ones(200, bool), "cosine")
@@ -47,11 +56,11 @@ def typical_temperature(
     rows = np.flatnonzero(live)
     if len(rows) < 2:
         return None
-    chosen = np.sort(np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False))
+    chosen = np.sort(asked_of(rows, seed))
     # Of two items one is left when the other asks, at any temperature; then it is asked about itself as well.
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
     compared = compatibility_of(compatibility)
-    unit = unit_of_scores(keys, live, compared)
+    unit = unit_of_scores(keys, live, compared) if unit is None else unit
     with np.errstate(over="ignore", invalid="ignore"):
         gaps = _gaps(keys, live, compared, unit, chosen, own)
     if gaps is None:
@@ -59,13 +68,19 @@ def typical_temperature(
     sizes, counts = gaps
     wanted = min(WANTED, max(len(rows) / 4, min(FEWEST, 1 + (len(rows) - 1) / 4)))
     low, high = np.log(sizes[1]) - 5.0, np.log(sizes[-1]) + 5.0
-    for _ in range(60):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         if float(np.median(_effective(sizes, counts, float(np.exp(middle))))) < wanted:
             low = middle
         else:
             high = middle
     return float(np.exp(high)) * unit
+
+
+def asked_of(rows: npt.NDArray[np.int64], seed: int, scored: int = SCORED) -> npt.NDArray[np.int64]:
+    """Some of these rows, to be left out and asked: fewer where each is compared with many."""
+    count = min(len(rows), max(FEWEST_ASKED, min(ASKED, scored // len(rows))))
+    return np.random.default_rng(seed).choice(rows, count, replace=False)
 
 
 def unit_of_scores(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.learning.leaving import Losses, Rows, Scores, left_out
-from softkv.learning.temperature import unit_of_scores
+from softkv.learning.temperature import SCORED, asked_of, unit_of_scores
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.progress import Progress
 
@@ -25,7 +25,6 @@ STEP = 2.0**0.25  # from one temperature to the next
 STEPS = 10  # to each side of the first
 FINER = 5  # temperatures tried between the best and each of its neighbours
 AGAIN = 6  # times that further temperatures are tried
-ASKED = 256  # items that are left out for their log mass alone
 
 Floats = npt.NDArray[np.float64]
 Lose = Callable[[Floats], Losses]  # temperatures -> losses
@@ -120,15 +119,23 @@ def curves_of_items(
 
 
 def lowest_log_mass(
-    keys: Any, live: npt.NDArray[np.bool_], compatibility: str | Compatibility, temperature: float, *, seed: int = 0
+    keys: Any,
+    live: npt.NDArray[np.bool_],
+    compatibility: str | Compatibility,
+    temperature: float,
+    *,
+    seed: int = 0,
+    unit: float | None = None,
 ) -> float | None:
-    """The lowest log mass of some of the live items, each left out; None where there is no other, or none is finite."""
+    """The lowest log mass of some of the live items, each left out; None where there is no other, or none is finite.
+
+    `unit` is that of their scores, where it is known.
+    """
     rows = np.flatnonzero(live)
     if len(rows) < 2:
         return None
-    asked = np.random.default_rng(seed).choice(rows, min(ASKED, len(rows)), replace=False)
-    compared = compatibility_of(compatibility)
-    unit = unit_of_scores(keys, live, compared)
+    asked, compared = asked_of(rows, seed, 2 * SCORED), compatibility_of(compatibility)
+    unit = unit_of_scores(keys, live, compared) if unit is None else unit
     scores, nothing = _scores(keys, live, compared, unit), np.empty((len(keys), 0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found = left_out(scores, nothing, asked, np.array([temperature / unit]), rows=len(keys))

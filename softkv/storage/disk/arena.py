@@ -31,6 +31,7 @@ HEADER = 4096
 _MAGIC = b"softkv arena 1\n"
 _SEAL = len(b"crc32 00000000\n")
 _NEIGHBOURS, _KEPT = 64, 1_024  # checksums asked for at once, and how many such groups are kept
+_WORTH_BEGINNING = 1 << 20  # bytes from which on the disk may begin before all are written
 _WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare them
 
 Array = npt.NDArray[Any]
@@ -122,7 +123,10 @@ class Arena:
 
     def write(self, row: int, rows: Array) -> None:
         """Write rows from number `row` on."""
-        files.write_at(self._descriptor, flat(rows), HEADER + row * self.shape.row_bytes, self.path)
+        data, place = flat(rows), HEADER + row * self.shape.row_bytes
+        files.write_at(self._descriptor, data, place, self.path)
+        if len(data) >= _WORTH_BEGINNING:
+            files.begin_to_sync(self._descriptor, place, len(data))
 
     def give_back(self, count: int) -> None:
         """Free the space behind the first `count` rows, as far as the system lets us; only the writer knows them."""

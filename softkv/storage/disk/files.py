@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import sys
+from contextlib import suppress
 
 from softkv.errors import AccessRefused, NotAStore, StorageFailed, StorageFull, StoreDamaged, StoreError
 
@@ -92,6 +93,13 @@ def write_at(descriptor: int, data: memoryview, offset: int, path: str) -> None:
         if written <= 0:
             raise StorageFailed(f"cannot write {path}: the system wrote {written} of {len(data)} bytes")
         data, offset = data[written:], offset + written
+
+
+def begin_to_sync(descriptor: int, offset: int, size: int) -> None:
+    """Let the system write these bytes to the disk beside other work, so that `sync` has little left to wait for."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # what is not written yet stays in memory, whatever the advice
+            os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def read_start(descriptor: int, size: int, path: str) -> bytes:
