@@ -134,7 +134,7 @@ def lowest_log_mass(
     rows = np.flatnonzero(live)
     if len(rows) < 2:
         return None
-    asked, compared = asked_of(rows, seed, 2 * SCORED), compatibility_of(compatibility)
+    asked, compared = asked_of(keys, rows, seed, 2 * SCORED), compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
     scores, nothing = _scores(keys, live, compared, unit), np.empty((len(keys), 0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
