@@ -65,6 +65,22 @@ def test_an_index_changes_no_item(tmp_path: Path) -> None:
         assert db.lookup(likely(db), tolerance=0.5).error_kind == "calibrated"
 
 
+def test_the_temperature_by_rule_stays_from_build_to_build(tmp_path: Path) -> None:
+    """Also after a compaction, and for handles that find it anew in rows that lie elsewhere by then."""
+    with filled(tmp_path / "s") as db:
+        db.delete([str(number) for number in range(0, 200, 3)])
+    found = []
+    for upkeep in ("check", "build_index", "build_index", "compact", "build_index"):
+        with softkv.open(tmp_path / "s") as db:
+            getattr(db, upkeep)()
+        with softkv.open(tmp_path / "s", "r") as reader:
+            anew = reader._new_view().temperature_by_rule("cosine")
+            found.append((reader.info().temperature, anew.value, anew.floor))
+    kept, anew, floor = found[0]
+    assert {one[0] for one in found} == {kept}
+    assert [one[1:] for one in found] == [pytest.approx((anew, floor), rel=1e-6)] * len(found)
+
+
 def test_a_reader_sees_an_index_as_soon_as_it_is_there(tmp_path: Path) -> None:
     """And that it is gone."""
     with filled(tmp_path / "s") as db, softkv.open(tmp_path / "s", "r") as reader:

@@ -107,8 +107,38 @@ def test_fewer_items_of_a_large_store_are_asked(name: str, monkeypatch: pytest.M
     live = np.ones(len(keys), np.bool_)
     usual = typical_temperature(keys, live, name)
     monkeypatch.setattr(temperature, "SCORED", 1 << 10)
-    assert len(temperature.asked_of(np.arange(len(keys)), 0, temperature.SCORED)) == temperature.FEWEST_ASKED
+    assert len(temperature.asked_of(keys, np.arange(len(keys)), 0, temperature.SCORED)) == temperature.FEWEST_ASKED
     fewer = typical_temperature(keys, live, name)
     assert usual is not None
     assert fewer is not None
     assert fewer == pytest.approx(usual, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "mostly zeros", "equal"])
+def test_items_are_drawn_by_their_keys(kind: str) -> None:
+    """Wherever they lie, and whatever lies beside them dead: the same keys, and so the same temperature."""
+    keys = np.random.default_rng(10).standard_normal((3000, 40)).astype(np.float32)
+    if kind == "mostly zeros":
+        keys[:, :-1] = 0.0
+        keys[::2, :-1] = np.eye(39, dtype=np.float32)[np.arange(1500) % 39]
+    if kind == "equal":
+        keys = keys[np.arange(3000) % 100]
+    order = np.random.default_rng(11).permutation(len(keys))
+    moved, live = np.insert(keys[order], 7, 1.0, axis=0), np.ones(3001, np.bool_)
+    live[7] = False
+    first = temperature.asked_of(keys, np.arange(3000), 0, 1 << 20)
+    again = temperature.asked_of(moved, np.flatnonzero(live), 0, 1 << 20)
+    assert len(set(first.tolist())) == ASKED
+    assert np.array_equal(keys[first], moved[again])
+    found = typical_temperature(keys, np.ones(3000, np.bool_), "gaussian")
+    assert typical_temperature(moved, live, "gaussian") == pytest.approx(found, rel=1e-6)
+
+
+def test_a_draw_is_fair() -> None:
+    """The keys that are drawn are like the others: their mean is as far from that of all as chance has it."""
+    keys = np.random.default_rng(12).standard_normal((20_000, 6)).astype(np.float32)
+    drawn = np.array(
+        [keys[temperature.asked_of(keys, np.arange(20_000), seed, temperature.SCORED)].mean(0) for seed in range(40)]
+    )
+    assert np.abs(drawn).max() * ASKED**0.5 < 4.5
+    assert 0.8 < drawn.std() * ASKED**0.5 < 1.2

@@ -348,8 +348,11 @@ def test_a_store_larger_than_is_looked_at_is_sampled(quadrants: softkv.SoftKV, m
     whole = quadrants.tune()
     monkeypatch.setattr(training, "MOST", 500)
     monkeypatch.setattr(training, "PAIRS", 0)
+    monkeypatch.setattr(training, "SAMPLED", 256)
     some = quadrants.tune()
-    assert (whole.asked, some.asked) == (800, 256)
+    assert (whole.asked, whole.sampled, some.asked, some.sampled) == (800, None, 256, 256)
+    assert "for 256 of 800 items, each left out; a sample of 256 was enough" in str(some)
+    assert "sample" not in str(whole)
     assert 0.5 < some.temperature / whole.temperature < 2.0
     assert quadrants.fit().items == 500
 

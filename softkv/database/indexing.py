@@ -235,9 +235,10 @@ def _measured(
             (np.array([start]), np.array([stop])) if stop > start else (np.empty(0, np.int64), np.empty(0, np.int64))
         )
         block = snapshot.runs(*edges)
-        return formed(form, block.vectors[start:stop]), as_vectors(block.values[start:stop], snapshot, labels)
+        keys, values = formed(form, block.vectors[start:stop]), block.values[start:stop]
+        return keys, values if labels else as_vectors(values, snapshot, labels)
 
-    lists = measured(rows, offsets, progress=partial(progress, "measuring lists"))
+    lists = measured(rows, offsets, labels=labels, progress=partial(progress, "measuring lists"))
     held_out = _drawn(snapshot, int(offsets[-1])) if asked is None else np.empty(0, np.int64)
     counted = snapshot.live[: int(offsets[-1])].copy()
     counted[held_out] = False

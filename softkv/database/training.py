@@ -37,7 +37,8 @@ from softkv.storage.layout import Rows
 
 MOST = 50_000  # items that are looked at; of more, so many are drawn
 FEWEST = 20  # items that anything can be learned from
-PAIRS = MOST * MOST  # scores of a pass, at most
+PAIRS = 1 << 27  # items and others that `tune` compares: up to 11,585 items are all left out, of more a sample is,
+SAMPLED = 1024  # but no fewer than these
 LARGEST = 1e36  # number in a key: differences of larger ones would leave float32
 LARGEST_RANK = 384  # unless another is asked for
 
@@ -172,12 +173,12 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
     _require_learnable(view, len(rows), least=SHORTEST)
     if len(rows) <= MOST:
         keys, values, live = snapshot.vectors(rows), _values(view, rows), None
-        who = np.arange(len(rows))
+        who = left_out_of(np.arange(len(rows)), seed)
     else:
         (block,) = snapshot.blocks(snapshot.rows)
         keys, live = block.vectors, snapshot.live
         values = _values(view, np.arange(snapshot.rows))
-        who = np.random.default_rng(seed).choice(rows, max(256, PAIRS // len(rows)), replace=False)
+        who = left_out_of(rows, seed)
     for compatibility in compatibilities:
         progress = None if told is None else lambda done, total, name=compatibility: told(f"tuning {name}", done, total)
         fresh, asked = curves_of_items(
@@ -193,7 +194,8 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
         found += fresh
     if not asked:
         raise InputError("no label is carried by two items, so no other can know it. Give items that share labels.")
-    return chosen(found, measure=view.layout.kind.measure, asked=asked, items=len(rows))
+    tuned = chosen(found, measure=view.layout.kind.measure, asked=asked, items=len(rows))
+    return replace(tuned, sampled=None if len(who) == len(rows) else len(who))
 
 
 def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:
@@ -243,6 +245,11 @@ def _drawn(view: View, seed: int) -> Rows:
     rows = np.flatnonzero(view.snapshot.live)
     _require_learnable(view, len(rows), least=SMALLEST)
     return drawn(rows, MOST, seed)
+
+
+def left_out_of(rows: Rows, seed: int) -> Rows:
+    """The items that are left out in turn to choose a temperature: all, or so many that it does not take long."""
+    return drawn(rows, max(SAMPLED, PAIRS // len(rows)), seed)
 
 
 def drawn(rows: Rows, most: int, seed: int) -> Rows:

@@ -116,7 +116,7 @@ class Upkeep(Reader):
             compatibility: Ways to compare that are tried; otherwise only that of the store. The best is remembered.
             k: Numbers of best items that are tried as well as all of them. The best is told; remembered is the best
                 temperature of all items, since lookups ask all unless they say otherwise.
-            seed: Chooses the items that are asked where there are more than 50,000.
+            seed: Chooses the items that are left out and asked where there are more than 11,585; all others answer.
             progress: Called with (what, done, all).
         """
         self._store.require_writable()

@@ -22,7 +22,7 @@ from softkv.asking.learned import Learned
 from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.making import made
-from softkv.database.training import FEWEST, LARGEST_RANK, MOST, PAIRS, drawn
+from softkv.database.training import FEWEST, LARGEST_RANK, MOST, drawn, left_out_of
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
 from softkv.kinds import ValueKind
 from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
@@ -218,7 +218,7 @@ def _tuned(items: Items, way: Choices) -> float:
         items.wanted(),
         compatibility=compared,
         first=usual,
-        asked=None if count <= MOST else drawn(np.arange(count), max(256, PAIRS // count), way.seed),
+        asked=left_out_of(np.arange(count), way.seed),
         shares=items.shares,
         ks=[] if way.k is None else [min(way.k, count - 1)],
     )

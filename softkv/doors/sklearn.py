@@ -186,7 +186,7 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
             an index. In memory predictions are exact.
         path: Where a store is to be made of the samples. Otherwise they are held in memory.
         overwrite: Whether `fit` may erase a store that holds items already.
-        random_state: Chooses the samples that are asked where there are more than 50,000, and those that judge a
+        random_state: Chooses the samples that are asked where there are more than 11,585, and those that judge a
             projection.
     """
 

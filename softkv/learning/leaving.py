@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from softkv.progress import Progress
 
-BLOCK = 1 << 13  # rows scored at a time
-TOGETHER = 256  # items asked at a time
+BLOCK = 1 << 12  # rows scored at a time
+TOGETHER = 128  # items asked at a time: with the above, scores and weights that stay near the processor
 LEAST = float(np.finfo(np.float32).eps)  # that a right label weighs, as in `evaluate`: else one item would decide all
 
 Array = npt.NDArray[np.floating]
@@ -58,14 +58,14 @@ def left_out(
     full, best, count = np.zeros(len(temperatures)), {k: np.zeros(len(temperatures)) for k in ks}, 0
     lowest = np.full(len(temperatures), np.inf)
     # Only their proportions count; far from 1 they would leave float32.
-    shares, divisor = np.ones(rows) if shares is None else shares / shares.max(), 0.0
+    shares, divisor = None if shares is None else shares / shares.max(), 0.0
     for start in range(0, len(asked), TOGETHER):
         some = asked[start : start + TOGETHER]
         state = _State(some, values, temperatures, max(ks, default=0), shares)
         for first, block in _blocks(scores, some, rows):
             state.add(first, block)
         known = state.known
-        count, heard = count + int(known.sum()), shares[some[known]]
+        count, heard = count + int(known.sum()), np.ones(int(known.sum())) if shares is None else shares[some[known]]
         divisor += float(heard.sum())
         full += state.losses()[:, known] @ heard
         lowest = np.minimum(lowest, state.log_masses().min(1))
@@ -89,56 +89,51 @@ def _blocks(scores: Scores, some: Rows, rows: int) -> Iterator[tuple[int, Array]
 class _State:
     """What was added up for some items so far."""
 
-    def __init__(self, asked: Rows, values: Array, temperatures: Floats, most: int, shares: Floats) -> None:
+    def __init__(self, asked: Rows, values: Array, temperatures: Floats, most: int, shares: Floats | None) -> None:
         self.asked, self.values, self.temperatures, self.shares = asked, values, temperatures, shares
         shape = len(temperatures), len(asked)
         self.labels = values.ndim == 1
         self.peak, self.mass = np.full(len(asked), -np.inf), np.zeros(shape)
-        self.right_peak, self.right = np.full(len(asked), -np.inf), np.zeros(shape)  # of rows with the right label
-        self.total = np.zeros((*shape, 0 if self.labels else values.shape[1]))
+        self.known = np.zeros(
+            len(asked), np.bool_
+        )  # whose label some other item carries; all of those with other values
+        # Of labels the mass of the right one is all that counts.
+        self.total = np.zeros((*shape, 1 if self.labels else values.shape[1]))
         self.best = np.full((len(asked), most), -np.inf, np.float32)
         self.best_rows = np.zeros((len(asked), most), np.int64)
-
-    @property
-    def known(self) -> npt.NDArray[np.bool_]:
-        """Whose label some other item carries, (b,); all of those with other values."""
-        found: npt.NDArray[np.bool_] = np.isfinite(self.right_peak if self.labels else self.peak)
-        return found
 
     def add(self, first: int, block: Array) -> None:
         """The next block of scores, (b, n)."""
         if self.best.shape[1]:
             self._keep_best(first, block)
+        here = slice(first, first + block.shape[1])
+        right = self.values[self.asked][:, None] == self.values[here] if self.labels else None
+        there = block > -np.inf
+        self.known |= (there if right is None else right & there).any(1)
         fresh = np.maximum(self.peak, block.max(1))
         base = np.where(np.isfinite(fresh), fresh, 0.0)
-        block = block - base[:, None].astype(block.dtype)
-        some = None if self.labels else self.values[first : first + block.shape[1]]
-        shares = self.shares[first : first + block.shape[1]].astype(block.dtype)
-        for number, temperature in enumerate(self.temperatures.tolist()):
-            weights = np.exp(block * block.dtype.type(1.0 / temperature))
-            weights *= shares
-            kept = np.exp((np.where(np.isfinite(self.peak), self.peak, -np.inf) - base) / temperature)
-            self.mass[number] = self.mass[number] * kept + weights.sum(1, dtype=np.float64)
-            if some is not None:
-                self.total[number] = self.total[number] * kept[:, None] + weights @ some
-        if self.labels:
-            self._add_right(first, block, base)
+        kept = np.exp((self.peak - base) / self.temperatures[:, None])  # (t, b)
+        self.mass *= kept
+        self.total *= kept[..., None]
         self.peak = fresh
+        self._weigh(
+            block - base[:, None].astype(block.dtype), here, None if right is None else right.astype(block.dtype)
+        )
 
-    def _add_right(self, first: int, block: Array, base: Floats) -> None:
-        """The rows with the right label: few, so that they have a peak of their own, and their sums never vanish."""
-        same = self.values[self.asked][:, None] == self.values[first : first + block.shape[1]][None, :]
-        items, places = np.nonzero(same & (block > -np.inf))
-        scores = block[items, places].astype(np.float64) + base[items]
-        shares, fresh = self.shares[places + first], self.right_peak.copy()
-        np.maximum.at(fresh, items, scores)
-        there = np.isfinite(fresh)
-        moved = np.where(there, self.right_peak - np.where(there, fresh, 0.0), -np.inf)
+    def _weigh(self, block: Array, rows: slice, right: Array | None) -> None:
+        """Add a block of scores below the peak, at all temperatures."""
+        shares = None if self.shares is None else self.shares[rows].astype(block.dtype)
+        weights = np.empty_like(block)
         for number, temperature in enumerate(self.temperatures.tolist()):
-            weights = np.exp((scores - fresh[items]) / temperature) * shares
-            sums = np.bincount(items, weights, len(self.asked))
-            self.right[number] = self.right[number] * np.exp(moved / temperature) + sums
-        self.right_peak = fresh
+            np.multiply(block, block.dtype.type(1.0 / temperature), out=weights)
+            np.exp(weights, out=weights)
+            if shares is not None:
+                weights *= shares
+            self.mass[number] += weights.sum(1)
+            if right is None:
+                self.total[number] += weights @ self.values[rows]
+            else:
+                self.total[number, :, 0] += np.einsum("bn,bn->b", weights, right)
 
     def _keep_best(self, first: int, block: Array) -> None:
         scores = np.concatenate([self.best, block], axis=1)
@@ -157,8 +152,7 @@ class _State:
         """The loss of each item, (t, b); nothing to rely on where it is not known."""
         if self.labels:
             with np.errstate(divide="ignore", invalid="ignore"):
-                apart = (self.peak - self.right_peak) / self.temperatures[:, None]
-                found: Floats = apart + np.log(self.mass) - np.log(self.right)
+                found: Floats = np.log(self.mass) - np.log(self.total[..., 0])
             return np.clip(found, 0.0, -np.log(LEAST))  # below 0 is only rounding: no label is more than certain
         with np.errstate(invalid="ignore"):
             off = self.total / self.mass[:, :, None] - self.values[self.asked]

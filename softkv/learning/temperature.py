@@ -24,6 +24,7 @@ from softkv.maths.compatibility import Compatibility, compatibility_of
 
 ASKED, FEWEST_ASKED = 256, 64  # items that are left out and asked: fewer of large stores
 SCORED = 1 << 24  # pairs that are compared, as long as that leaves enough items to ask
+LOOKED_AT = 8  # columns of a key by which it is drawn, where they tell keys apart
 WANTED = 10.0  # effective number
 FEWEST = 2.0  # the same for stores of so few items that a quarter of them would be next to one
 BINS = 4096
@@ -56,7 +57,7 @@ def typical_temperature(
     rows = np.flatnonzero(live)
     if len(rows) < 2:
         return None
-    chosen = np.sort(asked_of(rows, seed))
+    chosen = asked_of(keys, rows, seed, SCORED)
     # Of two items one is left when the other asks, at any temperature; then it is asked about itself as well.
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
     compared = compatibility_of(compatibility)
@@ -77,10 +78,32 @@ def typical_temperature(
     return float(np.exp(high)) * unit
 
 
-def asked_of(rows: npt.NDArray[np.int64], seed: int, scored: int = SCORED) -> npt.NDArray[np.int64]:
-    """Some of these rows, to be left out and asked: fewer where each is compared with many."""
+def asked_of(keys: Matrix, rows: npt.NDArray[np.int64], seed: int, scored: int) -> npt.NDArray[np.int64]:
+    """Some of these rows, to be left out and asked: fewer where each is compared with many.
+
+    They are drawn by what their keys are, not by where they lie: in any order of the rows they are the same.
+    """
     count = min(len(rows), max(FEWEST_ASKED, min(ASKED, scored // len(rows))))
-    return np.random.default_rng(seed).choice(rows, count, replace=False)
+    width, factors = keys.shape[1], np.random.default_rng(seed).integers(0, 1 << 63, keys.shape[1], np.uint64) | 1
+    for columns in (np.unique(np.linspace(0, width - 1, LOOKED_AT).astype(np.int64)), np.arange(width)):
+        numbers = _drawn(keys, rows, columns, factors[columns])
+        order = np.argpartition(numbers, count - 1)[:count]
+        # Where other rows draw the last number as well, these columns do not tell rows apart, and all are looked at.
+        if np.count_nonzero(numbers <= numbers[order].max()) == count:
+            break
+    return rows[order[np.argsort(numbers[order], kind="stable")]]
+
+
+def _drawn(
+    keys: Matrix, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], factors: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """A number for each row, by the bits of its key in some columns."""
+    found = np.empty(len(rows), np.uint64)
+    for start in range(0, len(rows), BLOCK):
+        bits = np.ascontiguousarray(keys[np.ix_(rows[start : start + BLOCK], columns)], np.float32).view(np.uint32)
+        found[start : start + len(bits)] = (bits * factors).sum(1, dtype=np.uint64)
+    found ^= found >> np.uint64(31)
+    return found * np.uint64(0x9E3779B97F4A7C15)
 
 
 def unit_of_scores(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:

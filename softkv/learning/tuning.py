@@ -59,6 +59,7 @@ class Tuned:
     asked: int  # items that were left out and asked
     items: int
     curves: tuple[Curve, ...]
+    sampled: int | None = None  # how many items were drawn to be left out; None when all were
 
     @property
     def full(self) -> Curve:
@@ -76,6 +77,7 @@ class Tuned:
         lines = [
             f"temperature {self.temperature:.4g} ({self.compatibility}{kept}): {self.measure} {self.loss:.4g} "
             f"for {self.asked:,} of {self.items:,} items, each left out"
+            + ("" if self.sampled is None else f"; a sample of {self.sampled:,} was enough")
         ]
         (curve,) = [one for one in self.curves if (one.compatibility, one.k) == (self.compatibility, self.k)]
         least, most = min(curve.losses), max(curve.losses)
@@ -134,7 +136,7 @@ def lowest_log_mass(
     rows = np.flatnonzero(live)
     if len(rows) < 2:
         return None
-    asked, compared = asked_of(rows, seed, 2 * SCORED), compatibility_of(compatibility)
+    asked, compared = asked_of(keys, rows, seed, 2 * SCORED), compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
     scores, nothing = _scores(keys, live, compared, unit), np.empty((len(keys), 0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

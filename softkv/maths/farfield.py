@@ -82,7 +82,11 @@ class Lists:
         counted = replace(self, values=(self.values - units.middle) / units.size)
         for name, power in (("slope", 1), ("value_radii", 1), ("slope_gaps", 1), ("scatter", 2), ("noise", 2)):
             counted = replace(counted, **{name: getattr(self, name) / units.size**power})
-        return Lists(*(getattr(counted, field.name).astype(np.float32) for field in fields(counted)))
+        return counted.narrow()
+
+    def narrow(self) -> "Lists":
+        """Statistics in float32, as they are."""
+        return Lists(*(getattr(self, field.name).astype(np.float32) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +100,9 @@ class Units:
         """The blend of the values as they are, of one in these units."""
         total = blend.total * self.size + blend.mass[:, None] * self.middle
         return replace(blend, total=total, square=None if blend.square is None else blend.square * self.size**2)
+
+
+AS_GIVEN = Units(np.zeros(1), 1.0)  # what is counted as it is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,6 +151,37 @@ def estimated(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False
     return Blend(peak.astype(np.float64), mass, total, _excess(tilt, unread, masses, peak), square)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart:
+    """What `estimated` adds up, for disjoint sets of lists at once: relative to the peak, and without their values."""
+
+    peak: Floats  # (b,)
+    masses: Array  # (b, l)
+    shares: Array  # (b, sets, l), the masses of the lists of each set, and 0
+    pulled: Array  # (b, sets, p), the sum of mass x βCq
+
+    def valued(self, lists: Lists) -> Array:
+        """The sums of mass x the mean of the values, (b, sets, p)."""
+        found: Array = self.shares.reshape(-1, self.shares.shape[-1]) @ lists.values
+        return found.reshape(*self.shares.shape[:-1], -1)
+
+
+def estimated_apart(lists: Lists, spreads: Array, tilt: Tilt, sets: npt.NDArray[np.int8], count: int) -> Apart:
+    """Estimates of `count` sets of lists, of which (b, l) `sets` names the one of each list.
+
+    `spreads` are those of the lists, unpacked. For few queries at a time: what they ask of each list is held.
+    """
+    peak, masses = _weighed(tilt, np.ones(tilt.logs.shape, np.bool_))
+    shares = np.zeros((len(masses), count, masses.shape[1]), masses.dtype)
+    np.put_along_axis(shares, sets[:, None, :].astype(np.int64), masses[:, None, :], axis=1)
+    asked = tilt.reduced @ spreads.reshape(masses.shape[1] * lists.leading, -1).T
+    asked = asked.reshape(*masses.shape, lists.leading) * tilt.thaw[..., None]  # Σq, (b, l, r)
+    beyond = (tilt.beyond * lists.profile) @ lists.slope[:, lists.leading :].T  # (b, p)
+    others = shares @ (tilt.thaw * lists.outside)[..., None]  # (b, sets, 1)
+    pulled = (shares @ asked) @ lists.slope[:, : lists.leading].T + others * beyond[:, None, :]
+    return Apart(peak.astype(np.float64), masses, shares, pulled)
+
+
 def unread_mass(tilt: Tilt, unread: Chosen) -> Blend:
     """The same without values, for who only wants to know how much there is."""
     peak, masses = _weighed(tilt, unread)
@@ -167,7 +205,7 @@ def _excess(tilt: Tilt, unread: Chosen, masses: Array, peak: Array) -> Floats:
 
 def _pulled(lists: Lists, tilt: Tilt, masses: Array) -> Array:
     """The sum over lists of mass x βCq, (b, p)."""
-    leading = np.einsum("brs,bs->br", _unpacked(masses @ lists.spreads, lists.leading), tilt.reduced)
+    leading = np.einsum("brs,bs->br", unpacked(masses @ lists.spreads, lists.leading), tilt.reduced)
     others = (masses @ lists.outside)[:, None] * (tilt.beyond * lists.profile)
     found: Array = leading @ lists.slope[:, : lists.leading].T + others @ lists.slope[:, lists.leading :].T
     return found
@@ -276,7 +314,7 @@ def packed(matrices: Array) -> Array:
     return found
 
 
-def _unpacked(triangles: Array, width: int) -> Array:
+def unpacked(triangles: Array, width: int) -> Array:
     """The symmetric matrices of these upper triangles, (..., r, r)."""
     upper = np.triu_indices(width)
     found = np.empty((*triangles.shape[:-1], width, width), triangles.dtype)

@@ -6,17 +6,17 @@ sample of the rows the axes that all lists share; the second everything else.
 Shapes: n rows of a block, l lists, d key width, r leading axes, p value width.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import ROUNDED, Array, Floats, Lists, packed
+from softkv.maths.farfield import ROUNDED, Array, Floats, Lists, unpacked
 from softkv.progress import Progress
 
-# Rows start .. stop - 1: their keys (n, d) and their values as vectors (n, p).
+# Rows start .. stop - 1: their keys (n, d) and their values as vectors (n, p), or as codes of labels (n,).
 Rows = Callable[[int, int], tuple[Array, Array]]
 Counts = npt.NDArray[np.int64]
 
@@ -26,34 +26,32 @@ SQUARED = 2.0**50  # sizes up to which, and from whose inverse on, squares are f
 LEADING = 32  # axes with a covariance of their own; with more, answers become no better
 
 
-def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: Progress | None = None) -> Lists:
-    """The statistics of lists of consecutive rows: list i is rows offsets[i] .. offsets[i + 1] - 1."""
+def measured(
+    rows: Rows, offsets: Counts, *, labels: int = 0, leading: int = LEADING, progress: Progress | None = None
+) -> Lists:
+    """The statistics of lists of consecutive rows: list i is rows offsets[i] .. offsets[i + 1] - 1.
+
+    Where there are `labels`, values are codes of them, and count as vectors that are 1 there and 0 elsewhere.
+    """
     counts = np.diff(offsets)
-    keys, values = rows(0, 0)
-    means, value_means = np.zeros((len(counts), keys.shape[1])), np.zeros((len(counts), values.shape[1]))
-    largest = np.zeros(2)
-    for number, start, stop in _parts(offsets):
-        keys, values = rows(start, stop)
-        means[number] += keys.sum(0, dtype=np.float64) / counts[number]
-        value_means[number] += values.sum(0, dtype=np.float64) / counts[number]
-        largest = np.maximum(largest, [np.abs(keys).max(initial=0.0), np.abs(values).max(initial=0.0)])
-    axes, variances, slope = _shared(rows, offsets, means, value_means)
+    read = rows if not labels else partial(_one_hot, rows, labels)
+    means, value_means, largest = _means(read, offsets)
+    axes, variances, slope = _shared(read, offsets, means, value_means)
     leading = min(leading, len(variances))
     rest = variances[leading:]
     profile = rest / rest.sum() if rest.sum() > 0 else np.full(len(rest), 1.0 / max(1, len(rest)))
     squared = bool(((largest == 0.0) | ((largest > 1.0 / SQUARED) & (largest < SQUARED))).all())
+    keys, values = read(0, 0)
     kind = keys.dtype if keys.dtype == values.dtype and squared else np.float64
     frame = _Shared(axes.astype(kind), leading, profile, slope.astype(kind))
     found = _Sums(len(counts), leading)
-    told = 0
-    for number, start, stop in _parts(offsets):
-        keys, values = (x if squared else x.astype(np.float64) for x in rows(start, stop))
-        found.add(number, frame, _from(keys, means[number]) @ frame.axes, _from(values, value_means[number]))
-        if stop == offsets[number + 1]:
-            found.close(number, frame, int(counts[number]))
-        if progress is not None and (stop - told >= BLOCK or stop == offsets[-1]):
-            progress(stop, int(offsets[-1]))
-            told = stop
+    for stretch in _stretches(offsets):
+        keys, values = (x if squared else x.astype(np.float64) for x in read(stretch.start, stretch.stop))
+        found.add(stretch, frame, stretch.apart(keys, means) @ frame.axes, stretch.apart(values, value_means))
+        if stretch.stop == offsets[stretch.lists[-1] + 1]:
+            found.close(stretch.lists, frame, counts)
+        if progress is not None:
+            progress(stretch.stop, int(offsets[-1]))
     return Lists(
         counts=counts.astype(np.float64),
         means=means,
@@ -70,6 +68,25 @@ def measured(rows: Rows, offsets: Counts, *, leading: int = LEADING, progress: P
         scatter=found.scatter,
         noise=found.noise,
     )
+
+
+def _one_hot(rows: Rows, labels: int, start: int, stop: int) -> tuple[Array, Array]:
+    keys, codes = rows(start, stop)
+    return keys, (codes[:, None] == np.arange(labels)).astype(np.float32)
+
+
+def _means(rows: Rows, offsets: Counts) -> tuple[Floats, Floats, Floats]:
+    """The means of the keys and of the values of each list, and the largest number among either."""
+    counts, (keys, values) = np.diff(offsets), rows(0, 0)
+    sums, value_sums = np.zeros((len(counts), keys.shape[1])), np.zeros((len(counts), values.shape[1]))
+    largest = np.zeros(2)
+    for stretch in _stretches(offsets):
+        keys, values = rows(stretch.start, stretch.stop)
+        for total, x in ((sums, keys), (value_sums, values)):
+            total[stretch.lists] += np.add.reduceat(x, stretch.firsts, axis=0, dtype=np.float64)
+        largest = np.maximum(largest, [max(x.max(initial=0.0), -x.min(initial=0.0)) for x in (keys, values)])
+    many = np.maximum(counts, 1)[:, None]
+    return sums / many, value_sums / many, largest
 
 
 def without(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
@@ -199,52 +216,72 @@ class _Sums:
         self.spreads = np.zeros((lists, leading * (leading + 1) // 2))
         self.outside, self.widest, self.scatter, self.noise, self.value_radii = (np.zeros(lists) for _ in range(5))
         self.radii, self.slope_gaps = np.zeros((lists, 2)), np.zeros((lists, 2))
-        self._pulled: Floats | None = None
+        self._pulled: dict[int, Floats] = {}
 
-    def add(self, number: int, frame: _Shared, y: Array, u: Array) -> None:
-        """Some rows of a list: their keys along the axes and their values, both counted from the means."""
-        inner, outer = y[:, : frame.leading], y[:, frame.leading :]
-        squares, sizes = np.einsum("ij,ij->i", outer, outer), np.einsum("ij,ij->i", u, u)
-        lengths = np.sqrt([np.einsum("ij,ij->i", inner, inner).max(), squares.max()]) * (1.0 + ROUNDED)
-        self.radii[number] = np.maximum(self.radii[number], lengths)
-        self.value_radii[number] = max(self.value_radii[number], math.sqrt(sizes.max()) * (1.0 + ROUNDED))
-        self.spreads[number] += packed(inner.T @ inner)
-        self.outside[number] += squares.sum()
-        self.scatter[number] += sizes.sum()
-        left = u - y @ frame.slope.T
-        self.noise[number] += np.einsum("ij,ij->", left, left)
-        pulled = u.T @ y
-        self._pulled = pulled if self._pulled is None else self._pulled + pulled
-        # The widest direction of all parts of a list is at most the sum of theirs.
-        self.widest[number] += _widest(outer)
+    def add(self, rows: "_Stretch", frame: _Shared, y: Array, u: Array) -> None:
+        """Some rows: their keys along the axes and their values, both counted from the means."""
+        inner, outer, left = y[:, : frame.leading], y[:, frame.leading :], u - y @ frame.slope.T
+        groups, at = _Groups(rows.lists, rows.firsts, 1.0), rows.lists
+        squares, sizes = _squares(outer), _squares(u)
+        lengths = np.stack([groups.most(_squares(inner)), groups.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
+        self.radii[at] = np.maximum(self.radii[at], lengths)
+        self.value_radii[at] = np.maximum(self.value_radii[at], groups.most(sizes) ** 0.5 * (1.0 + ROUNDED))
+        for sums, x in ((self.outside, squares), (self.scatter, sizes), (self.noise, _squares(left))):
+            sums[at] += groups.sums(x)
+        upper = np.triu_indices(frame.leading)
+        for number, start, stop in rows.bounds:
+            some = inner[start:stop]
+            self.spreads[number] += (some.T @ some)[upper]
+            self._pulled[number] = self._pulled.get(number, 0.0) + u[start:stop].T @ y[start:stop]
+            # The widest direction of all parts of a list is at most the sum of theirs.
+            self.widest[number] += _widest(outer[start:stop])
 
-    def close(self, number: int, frame: _Shared, count: int) -> None:
-        """The last rows of a list were added."""
-        assert self._pulled is not None
+    def close(self, lists: Counts, frame: _Shared, counts: Counts) -> None:
+        """The last rows of these lists were added."""
         for sums in (self.spreads, self.outside, self.scatter, self.noise, self.widest):
-            sums[number] /= count
-        lead, pulled = frame.leading, self._pulled / count
-        spread = np.zeros((lead, lead))
-        spread[np.triu_indices(lead)] = self.spreads[number]
-        spread = spread + np.triu(spread, 1).T
-        self.slope_gaps[number] = (
-            np.linalg.norm(pulled[:, :lead] - frame.slope[:, :lead] @ spread),
-            np.linalg.norm(pulled[:, lead:] - self.outside[number] * frame.outer_slope),
-        )
-        self._pulled = None
+            sums[lists] = (sums[lists].T / counts[lists]).T
+        spreads, lead = unpacked(self.spreads[lists], frame.leading), frame.leading
+        for number, spread in zip(lists.tolist(), spreads, strict=True):
+            pulled = self._pulled.pop(number) / counts[number]
+            self.slope_gaps[number] = (
+                np.linalg.norm(pulled[:, :lead] - frame.slope[:, :lead] @ spread),
+                np.linalg.norm(pulled[:, lead:] - self.outside[number] * frame.outer_slope),
+            )
 
 
-def _from(x: Array, mean: Floats) -> Array:
-    """Rows counted from a mean, in their own precision: the difference is taken before it is rounded."""
-    apart: Array = (x - mean).astype(x.dtype, copy=False)
-    return apart
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretch:
+    """Consecutive rows: those of some whole lists, or some of a list that is larger than a block."""
+
+    lists: Counts  # (g,), those that have rows
+    firsts: Counts  # (g,), where the rows of each begin, counted from `start`
+    start: int
+    stop: int
+
+    @property
+    def bounds(self) -> "Iterator[tuple[int, int, int]]":
+        """Each list, and its first row and the one after its last, counted from `start`."""
+        firsts = self.firsts.tolist()
+        return zip(self.lists.tolist(), firsts, [*firsts[1:], self.stop - self.start], strict=True)
+
+    def apart(self, x: Array, means: Floats) -> Array:
+        """Rows counted from the means of their lists, in their own precision: rounded after the difference is taken."""
+        sizes = np.diff(np.append(self.firsts, self.stop - self.start))
+        found: Array = (x - np.repeat(means[self.lists], sizes, axis=0)).astype(x.dtype, copy=False)
+        return found
 
 
-def _parts(offsets: Counts) -> Iterator[tuple[int, int, int]]:
-    """The lists that have rows, in parts of at most BLOCK rows."""
-    for number, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-        for first in range(start, stop, BLOCK):
-            yield number, first, min(first + BLOCK, stop)
+def _stretches(offsets: Counts) -> Iterator[_Stretch]:
+    """All rows, in stretches of at most BLOCK rows."""
+    filled = np.flatnonzero(np.diff(offsets))
+    starts, stops = offsets[filled], offsets[filled + 1]
+    first = 0
+    while first < len(filled):
+        last = max(first + 1, int(np.searchsorted(stops, starts[first] + BLOCK, side="right")))
+        for start in range(int(starts[first]), int(stops[last - 1]), BLOCK):
+            stop = min(start + BLOCK, int(stops[last - 1]))
+            yield _Stretch(filled[first:last], np.maximum(starts[first:last] - start, 0), start, stop)
+        first = last
 
 
 def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats) -> tuple[Floats, Floats, Floats]:

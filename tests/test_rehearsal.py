@@ -1,0 +1,87 @@
+"""Rehearsals: what is measured of lists is what asking them one query and one level at a time would have measured."""
+
+import numpy as np
+import pytest
+
+from softkv.index.opening import LEVELS, closed, opening
+from softkv.index.rehearsal import rehearsed
+from softkv.maths.farfield import estimated, estimated_apart, tilted, unpacked
+from softkv.maths.moments import measured
+
+ITEMS, WIDTH, LISTS, LABELS = 3000, 6, 60, 9
+TEMPERATURES = np.array([0.1, 0.4, 1.5])
+
+
+def drawn(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Keys in clusters, a list for each, and where the lists begin; one of them is empty, and one very long."""
+    rng = np.random.default_rng(seed)
+    sizes = np.sort(rng.multinomial(ITEMS, rng.dirichlet(np.ones(LISTS))))
+    sizes[-1] += sizes[0]
+    sizes[0] = 0
+    keys = np.repeat(rng.standard_normal((LISTS, WIDTH)), sizes, axis=0) + 0.3 * rng.standard_normal((ITEMS, WIDTH))
+    return keys.astype(np.float32), np.concatenate([[0], sizes.cumsum()])
+
+
+def plainly(keys, values, offsets, lists, counted, query, temperature, scale):  # type: ignore[no-untyped-def]
+    """Errors of the value and of the log mass at each level, by sums in float64 over the rows that are opened."""
+    tilt, quick = tilted(lists, query[None] / temperature), lists.rounded()
+    opened = opening(quick, tilted(quick, query[None] / temperature), scale=scale / lists.units.size)
+    logits = keys.astype(np.float64) @ query / temperature
+    weights = np.where(counted, np.exp(logits), 0.0)
+    exact, owners = weights @ values / weights.sum(), np.repeat(np.arange(LISTS), np.diff(offsets))
+    errors, masses = [], []
+    for level in range(len(LEVELS)):
+        unread = closed(opened.order, opened.stops[:, level], LISTS)
+        far = estimated(lists, tilt, unread)
+        mine = np.where(unread[0, owners], 0.0, weights)
+        mass = mine.sum() + np.exp(far.peak) * far.mass
+        total = mine @ values + np.exp(far.peak) * far.total[0]
+        errors.append(np.linalg.norm(total / mass - exact) / scale)
+        masses.append(abs(np.log(mass) - np.log(weights.sum())))
+    return np.array(errors), np.array(masses)[:, 0]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "far from zero", "vectors", "labels"])
+def test_errors_are_those_of_one_query_at_a_time(kind: str) -> None:
+    """Of values of every kind, with rows that are held out, lists that are empty, and lists longer than a block."""
+    keys, offsets = drawn()
+    rng, codes = np.random.default_rng(1), (np.abs(keys[:, 0]) * 4).astype(np.int64) % LABELS
+    width = {"vectors": 5, "labels": LABELS}.get(kind, 1)
+    values = np.eye(LABELS)[codes] if kind == "labels" else np.tanh(keys @ rng.standard_normal((WIDTH, width)))
+    values = values + 1e6 if kind == "far from zero" else values
+    given = codes if kind == "labels" else values if width == 1 else values.astype(np.float32)
+    queries, counted = (keys[rng.choice(ITEMS, 7)] * 1.05).astype(np.float32), np.ones(ITEMS, np.bool_)
+    lists = measured(lambda a, b: (keys[a:b], given[a:b]), offsets, labels=LABELS if kind == "labels" else 0)
+    scale = float(np.sqrt(values.var(axis=0).sum()))
+    found = rehearsed(
+        lists,
+        offsets,
+        lambda a, b: (keys[a:b], given[a:b]),
+        counted,
+        queries,
+        np.zeros(len(queries)),
+        TEMPERATURES,
+        scale=scale,
+    )
+    for number, query in enumerate(queries.astype(np.float64)):
+        for place, temperature in enumerate(TEMPERATURES):
+            errors, masses = plainly(keys, values, offsets, lists, counted, query, temperature, scale)
+            assert found.errors[place, number] == pytest.approx(errors, rel=2e-3, abs=2e-5)
+            assert found.log_mass_errors[place, number] == pytest.approx(masses, rel=2e-3, abs=2e-5)
+    assert found.best == pytest.approx((queries @ keys.T).max(1), rel=1e-5)
+
+
+def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:
+    """Also where a set is empty."""
+    keys, offsets = drawn()
+    lists = measured(lambda a, b: (keys[a:b], keys[a:b, :3]), offsets).narrow()
+    sets = np.random.default_rng(2).integers(0, 3, (4, LISTS)).astype(np.int8)
+    sets[0][sets[0] == 1] = 0
+    tilt = tilted(lists, keys[:4] * np.float32(2.0))
+    apart = estimated_apart(lists, unpacked(lists.spreads, lists.leading), tilt, sets, 3)
+    for number in range(3):
+        alone = estimated(lists, tilt, sets == number)
+        scale = np.exp(np.where(alone.mass > 0, alone.peak, apart.peak) - apart.peak)
+        assert apart.shares.sum(2)[:, number] == pytest.approx(alone.mass * scale, rel=1e-4, abs=1e-7)
+        total = (apart.valued(lists) + apart.pulled)[:, number]
+        assert total == pytest.approx(alone.total * scale[:, None], rel=1e-3, abs=1e-5)
