@@ -1,5 +1,6 @@
 """How a question is answered, and what is said of it: one test for each way, and for each reason to scan."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,13 @@ def test_every_scan_says_why(indexed: softkv.SoftKV, options: dict[str, Any], wh
         assert answer.rows_read == ITEMS
         assert answer.error_kind == "exact"
         assert answer.reason.startswith(why)
+
+
+def test_a_suggested_range_goes_as_far_as_the_question() -> None:
+    """Its three digits are rounded outwards, whatever the temperature."""
+    for temperature in np.exp(np.random.default_rng(3).uniform(-200, 200, 500)).tolist():
+        low, high = (float(route._rounded(temperature, towards)) for towards in (math.floor, math.ceil))
+        assert 0.985 * temperature <= low <= temperature <= high <= 1.015 * temperature
 
 
 def test_what_the_reason_suggests_works(tmp_path: Path) -> None:

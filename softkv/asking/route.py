@@ -13,6 +13,7 @@ Does not answer anything.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from softkv.asking.question import Question
@@ -122,8 +123,14 @@ def unrehearsed(calibration: Calibration, question: Question, temperature: float
     low, high = (float(one) * temperature / equal for one in calibration.temperatures[[0, -1]])
     if low <= temperature <= high:
         return f"no plan keeps within {question.tolerance:g} for {question.confidence:.0%}; a larger tolerance is kept"
-    wider = f"{min(low, temperature):.3g} {max(high, temperature):.3g}"
+    wider = f"{_rounded(min(low, temperature), math.floor)} {_rounded(max(high, temperature), math.ceil)}"
     return (
         f"temperature {temperature:.3g} was not rehearsed ({low:.3g} to {high:.3g}); "
         f"`softkv index build --temperatures {wider}`"
     )
+
+
+def _rounded(temperature: float, towards: Callable[[float], int]) -> str:
+    """Three digits of a temperature, rounded so that a range goes at least as far."""
+    unit = 10.0 ** max(-300, math.floor(math.log10(temperature)) - 2)
+    return f"{towards(temperature / unit) * unit:.3g}"
