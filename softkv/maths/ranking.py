@@ -59,7 +59,7 @@ def _best_of(best: Array, rows: Array, block: Array, first: int) -> tuple[Array,
     """The k highest of what was best, (b, k) with its rows, and of a block (b, n): (b, k) twice, in that order."""
     library, (count, width), k = library_of(block), block.shape, best.shape[-1]
     plain = library.constant(best)
-    if k <= width < STRIP * k and not (plain > NEVER).any():
+    if k <= width and (width < STRIP * k or count == 1) and not (plain > NEVER).any():
         places = _highest(library, block, k)
         better = block.reshape(-1)[places].reshape(count, k)
         return better, library.where(better > NEVER, (places % width).reshape(count, k) + first, -1)
