@@ -66,7 +66,9 @@ def build(
     with softkv.open(path, "w", wait=wait) as db:
         started = time.monotonic()
         try:
-            with output.stages("reading", quiet=no_progress) as moved:
+            if kind == "lists" and not no_progress:
+                output.say(_forecast(db, lists=lists, queries=vectors, temperatures=temperatures))
+            with output.stages("reading", quiet=no_progress, lines=True) as moved:
                 found = db.build_index(
                     kind, lists=lists, queries=vectors, temperatures=temperatures, backend=backend, progress=moved
                 )
@@ -136,11 +138,21 @@ def _vectors(file: str) -> Any:
     return np.stack(found) if found else np.empty((0, 0), np.float32)
 
 
+def _forecast(db: Any, **wanted: Any) -> str:
+    """What the build will take."""
+    begun = db.info().building
+    return f"this takes {db.forecast_index(**wanted)}" + (f"; less, since an index {begun}" if begun else "")
+
+
 def _interrupted(db: Any, path: str) -> str:
     """What a build that was interrupted leaves."""
     again = f"`softkv index build --db {shlex.quote(path)}` starts again."
     try:
-        state = "lookups scan" if db.info().index is None else "the index is the one from before"
+        info = db.info()
+        state = "lookups scan" if info.index is None else "the index is the one from before"
+        again = (
+            again if info.building is None else again.replace("starts again", "goes on from the last finished stage")
+        )
     except SoftKVError:
         return f"interrupted. {again}"
     return f"interrupted. Nothing is lost, and {state}. {again}"

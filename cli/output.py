@@ -144,8 +144,14 @@ def progress(doing: str, *, quiet: bool = False) -> Iterator[Progress | None]:
 
 
 @contextmanager
-def stages(first: str, *, quiet: bool = False) -> Iterator[Stages | None]:
-    """The same of work that has stages: a function (stage, done, all), whose bar starts anew with every stage."""
+def stages(first: str, *, quiet: bool = False, lines: bool = False) -> Iterator[Stages | None]:
+    """The same of work that has stages: a function (stage, done, all), whose bar starts anew with every stage.
+
+    Where there is no terminal, `lines` tells a line for each stage when it begins.
+    """
+    if lines and not quiet and not sys.stderr.isatty():
+        yield _a_line_each()
+        return
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -164,6 +170,18 @@ def stages(first: str, *, quiet: bool = False) -> Iterator[Stages | None]:
             bar.update(task, completed=done, total=total or None)
 
         yield moved
+
+
+def _a_line_each() -> Stages:
+    """A function that says the name of each stage when it begins."""
+    said: set[str] = set()
+
+    def moved(stage: str, _done: int, _total: int) -> None:
+        if stage not in said:
+            said.add(stage)
+            say(stage)
+
+    return moved
 
 
 @contextmanager

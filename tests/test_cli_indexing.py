@@ -58,8 +58,19 @@ def test_an_index_is_built_looked_at_and_dropped(store: Path) -> None:
     assert status(store)["says"] == NONE
     done = build(store)
     assert (done.code, done.out) == (0, "")
-    assert done.err.startswith("built in ")
-    assert "s: 8 lists over 400 items" in done.err
+    first, *stages, last = done.err.splitlines()
+    assert first.startswith("this takes about ")
+    assert first.endswith(" on the disk meanwhile and 1 MB in the end")
+    assert stages == [
+        "finding centres",
+        "assigning rows",
+        "laying rows in order",
+        "measuring lists",
+        "rehearsing",
+    ]
+    assert last.startswith("built in ")
+    assert last.endswith("s: 8 lists over 400 items, not needed yet: so few are scanned in a moment")
+    assert build(store, "--no-progress").err.startswith("built in ")
     with softkv.open(store, "r") as db:
         expected = db.info()
     assert status(store) == {
@@ -186,14 +197,16 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "left"),
+    ("place", "name", "left", "again"),
     [
-        ("softkv.index.building", "assigned", "the index is the one from before"),
-        ("softkv.database.indexing", "measured", "lookups scan"),
-        ("softkv.database.indexing", "rehearsed", "lookups scan"),
+        ("softkv.index.building", "assigned", "the index is the one from before", "starts again"),
+        ("softkv.database.indexing", "measured", "lookups scan", "goes on from the last finished stage"),
+        ("softkv.database.indexing", "rehearsed", "lookups scan", "goes on from the last finished stage"),
     ],
 )
-def test_ctrl_c_loses_nothing(store: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, left: str) -> None:
+def test_ctrl_c_loses_nothing(
+    store: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, left: str, again: str
+) -> None:
     """The exit code is 130, what is left is said, and the store goes on; also while it had an index already."""
     assert build(store).code == 0
     with monkeypatch.context() as patch:
@@ -201,6 +214,7 @@ def test_ctrl_c_loses_nothing(store: Path, monkeypatch: pytest.MonkeyPatch, plac
         done = build(store)
     assert (done.code, done.out) == (130, "")
     assert f"Nothing is lost, and {left}. `softkv index build --db " in done.err
+    assert done.err.rstrip().endswith(f"` {again}.")
     assert (status(store)["index"] is None) == (left == "lookups scan")
     assert whole(store)
     assert build(store).code == 0

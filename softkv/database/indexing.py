@@ -1,7 +1,8 @@
 """Build the index of a store: arrange its rows in lists, lay them in that order, measure the lists, rehearse.
 
 Lookups go on meanwhile, and so does whatever else is added: only the moment in which rows are laid in their new order
-belongs to the builder. What is interrupted leaves a store that is as good as before.
+belongs to the builder. What is interrupted leaves a store that is as good as before, and goes on from its last finished
+stage (begun.py).
 
 Does not look anything up, and does not know how files are written (storage/).
 """
@@ -21,22 +22,26 @@ from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
 from softkv.asking.question import LEARNED
 from softkv.asking.view import View
+from softkv.database.begun import FEWEST, HalfBuilt, found, wanted_of
+from softkv.database.begun import NAME as UNFINISHED
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
+from softkv.index.engine import chosen_backend
+from softkv.index.forecast import Forecast, Work, forecast
 from softkv.index.lists import ListIndex
 from softkv.index.rehearsal import rehearsed
 from softkv.learning.temperature import size_of
 from softkv.logs import log_of
 from softkv.maths.compatibility import COMPATIBILITIES
-from softkv.maths.farfield import Array
+from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form, form_of
+from softkv.maths.moments import Rows as Blocks
 from softkv.maths.moments import measured, without
 from softkv.progress import Stages
 from softkv.storage import Snapshot, Store
 from softkv.storage.layout import Rows
 from softkv.storage.protocol.publishing import Content
 
-FEWEST = 4  # items, since a quarter of them is held out
 LOG = log_of(__name__)
 REHEARSED = 1440  # items; a third of them choose, the others judge
 WARMTH = 1.5  # from one temperature to the next
@@ -61,45 +66,77 @@ def build(
     """Build an index of everything that is in the store now; it is there when this returns."""
     progress = told or untold
     started, before = time.monotonic(), view()
-    asked = _checked_queries(before, wanted.queries)
+    asked, backend = _checked_queries(before, wanted.queries), chosen_backend(wanted.backend)
     form = form_for(before, asked)
-    rows = np.flatnonzero(before.snapshot.live)
-    _require_enough(before, len(rows))
-    count = _checked_count(wanted.lists, len(rows))
-    temperatures = _temperatures(before, wanted.temperatures)
-    order, offsets = arranged(
-        lambda some: clustered(before.snapshot, form, some), rows, count, backend=wanted.backend, progress=progress
-    )
-    with lock:
-        offsets, generation = _laid(store, before.snapshot, order, offsets, progress)
+    live = np.flatnonzero(before.snapshot.live)
+    _require_enough(before, len(live))
+    count, temperatures = _checked_count(wanted.lists, len(live)), _temperatures(before, wanted.temperatures)
+
+    projection = before.profile.projection
+    begun = found(before.snapshot, wanted_of(form, wanted.lists, projection))
+    generation = before.snapshot.generation
+    if begun is None:
+        begun = _arranged(before, form, wanted.lists, count, backend, progress)
+        put(store, lock, generation, UNFINISHED, begun.encoded())
+    else:
+        LOG.info("goes on with the index of %s: %s", store.path, begun.says)
+        form = form_for(before, asked, begun.centre)
+    del before  # it would keep the old generation
+    if len(begun.order):
+        with lock:
+            begun, generation = _laid(store, generation, begun, progress)
     with store.snapshot() as snapshot:
         if snapshot.generation != generation:
             raise _overtaken(store)
-        index = _measured(snapshot, form, offsets, asked, temperatures, progress)
-        facts: dict[str, Any] = {"lists": count, "items": len(rows), "seconds": round(time.monotonic() - started, 1)}
+        if begun.lists is None:
+            begun = replace(begun, lists=_measured(snapshot, form, begun.offsets, progress))
+            put(store, lock, generation, UNFINISHED, begun.encoded())
+        index = _rehearsed(snapshot, form, begun, asked, temperatures, progress)
+        facts: dict[str, Any] = {"lists": len(begun.offsets) - 1, "items": begun.items}
+        facts["seconds"] = round(time.monotonic() - started, 1)
         if form.metric is not None:
-            facts["projection"] = before.profile.projection
+            facts["projection"] = projection
         index.facts.update(facts)
-    put(store, lock, generation, NAME, index.encoded())
-    LOG.info("built an index of %d lists over %d items in %.1f s", count, len(rows), facts["seconds"])
+    put(store, lock, generation, NAME, index.encoded(), instead_of=UNFINISHED)
+    LOG.info("built an index of %d lists over %d items in %.1f s", facts["lists"], begun.items, facts["seconds"])
     return index
 
 
-def put(store: Store, lock: threading.RLock, generation: int, name: str, content: Content) -> None:
+def forecast_of(view: View, wanted: Wanted) -> Forecast:
+    """What building this takes, if nothing of it is done yet."""
+    layout, items = view.layout, len(view.snapshot)
+    _require_enough(view, items)
+    return forecast(
+        Work(
+            rows=items,
+            key_width=layout.key_width,
+            value_width=len(view.labels) if view.labels is not None else layout.value_width,
+            labels=view.labels is not None,
+            row_bytes=sum(shape.row_bytes for shape in layout.arenas),
+            lists=_checked_count(wanted.lists, items),
+            queries=min(items // 4, REHEARSED) if wanted.queries is None else len(wanted.queries),
+            temperatures=len(_temperatures(view, wanted.temperatures)),
+        )
+    )
+
+
+def put(
+    store: Store, lock: threading.RLock, generation: int, name: str, content: Content, instead_of: str | None = None
+) -> None:
     """Write an index file, if the rows still lie as they did when it was made of them."""
     with lock:
         with store.snapshot() as now:
             if now.generation != generation:
                 raise _overtaken(store)
-        store.put_index(name, content)
+        store.put_index(name, content, instead_of=instead_of)
 
 
 def untold(_stage: str, _done: int, _total: int) -> None:
     """Nobody wants to know."""
 
 
-def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
-    """The form of an index for the way in which this store compares."""
+def form_for(view: View, asked: npt.NDArray[np.float32] | None, centre: Array | None = None) -> Form:
+    """The form of an index for the way in which this store compares; `centre` is that of one that was begun."""
     snapshot, compatibility, metric = view.snapshot, view.profile.compatibility or "dot", None
     if view.learned is not None:
         compatibility, metric = LEARNED, view.learned.metric
@@ -118,7 +155,8 @@ def form_for(view: View, asked: npt.NDArray[np.float32] | None) -> Form:
     live = np.flatnonzero(snapshot.live)
     some = np.sort(np.random.default_rng(0).choice(live, min(len(live), 4096), replace=False))
     keys = snapshot.vectors(some).astype(np.float64)
-    form = Form(form_of(compatibility) or "", compatibility, keys.mean(0), np.ones(3), metric)
+    centre = keys.mean(0) if centre is None else centre
+    form = Form(form_of(compatibility) or "", compatibility, centre, np.ones(3), metric)
     likely = keys if asked is None else asked
     compared = COMPATIBILITIES.get(compatibility)
     lengths = np.linalg.norm(form.queries(likely, compared, np.ones(len(likely)))[0], axis=1)
@@ -196,39 +234,46 @@ def clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.floa
     return keys
 
 
-def _laid(store: Store, before: Snapshot, order: Rows, offsets: Rows, progress: Stages) -> tuple[Rows, int]:
-    """Lay the rows in this order, with what was added meanwhile behind them; the offsets of what is left in lists."""
+def _arranged(view: View, form: Form, lists: int | None, count: int, backend: str, progress: Stages) -> HalfBuilt:
+    """Which rows belong into which list."""
+    snapshot = view.snapshot
+    live = np.flatnonzero(snapshot.live)
+    order, offsets = arranged(
+        lambda some: clustered(snapshot, form, some), live, count, backend=backend, progress=progress
+    )
+    return HalfBuilt(
+        wanted_of(form, lists, view.profile.projection), snapshot.rows, len(live), form.centre, offsets, order
+    )
+
+
+def _laid(store: Store, generation: int, begun: HalfBuilt, progress: Stages) -> tuple[HalfBuilt, int]:
+    """Lay the rows in this order, with what was added meanwhile behind them, and what was deleted left out."""
     with store.snapshot() as now:
-        if now.generation != before.generation:
+        if now.generation != generation:
             raise _overtaken(store)
         live = now.live
-        kept = live[order]
-        added = before.rows + np.flatnonzero(live[before.rows :])
-        everything = np.concatenate([order[kept], added])
+        kept = live[begun.order]
+        if not kept.any():
+            raise EmptyStore(f"all that was in {store.path} was deleted while its index was built.")
+        added = begun.rows + np.flatnonzero(live[begun.rows :])
+        everything = np.concatenate([begun.order[kept], added])
         learned = carried(now, Profile.of(now.settings).projection, everything)
-    offsets = np.concatenate([[0], kept.cumsum()])[offsets].astype(np.int64)
-    store.compact(everything, index=learned, progress=partial(progress, "laying rows in order"))
+    laid = begun.laid(np.concatenate([[0], kept.cumsum()])[begun.offsets].astype(np.int64))
+    store.compact(
+        everything, index=learned | {UNFINISHED: laid.encoded()}, progress=partial(progress, "laying rows in order")
+    )
     with store.snapshot() as now:
-        return offsets, now.generation
+        return laid, now.generation
 
 
 def _overtaken(store: Store) -> StoreError:
     return StoreError(f"{store.path} was compacted while its index was built. Build it again.")
 
 
-def _measured(
-    snapshot: Snapshot,
-    form: Form,
-    offsets: Rows,
-    asked: npt.NDArray[np.float32] | None,
-    temperatures: Array,
-    progress: Stages,
-) -> ListIndex:
-    """Measure the lists, and how wrong they are."""
-    if not offsets[-1]:
-        raise EmptyStore(f"all that was in {snapshot.path} was deleted while its index was built.")
+def _rows(snapshot: Snapshot, form: Form) -> Blocks:
+    """Keys as the form makes them, and values as vectors, or as they are where they are codes of labels."""
     assert snapshot.layout is not None
-    labels = len(snapshot.labels()) if snapshot.layout.kind.coded else 0
+    coded = snapshot.layout.kind.coded
 
     def rows(start: int, stop: int) -> tuple[Array, Array]:
         edges = (
@@ -236,19 +281,39 @@ def _measured(
         )
         block = snapshot.runs(*edges)
         keys, values = formed(form, block.vectors[start:stop]), block.values[start:stop]
-        return keys, values if labels else as_vectors(values, snapshot, labels)
+        return keys, values if coded else as_vectors(values, snapshot, 0)
 
-    lists = measured(rows, offsets, labels=labels, progress=partial(progress, "measuring lists"))
-    held_out = _drawn(snapshot, int(offsets[-1])) if asked is None else np.empty(0, np.int64)
-    counted = snapshot.live[: int(offsets[-1])].copy()
+    return rows
+
+
+def _measured(snapshot: Snapshot, form: Form, offsets: Rows, progress: Stages) -> Lists:
+    """The statistics of the lists."""
+    assert snapshot.layout is not None
+    labels = len(snapshot.labels()) if snapshot.layout.kind.coded else 0
+    return measured(_rows(snapshot, form), offsets, labels=labels, progress=partial(progress, "measuring lists"))
+
+
+def _rehearsed(
+    snapshot: Snapshot,
+    form: Form,
+    begun: HalfBuilt,
+    asked: npt.NDArray[np.float32] | None,
+    temperatures: Array,
+    progress: Stages,
+) -> ListIndex:
+    """How wrong the lists are."""
+    lists, offsets = begun.lists, begun.offsets
+    assert lists is not None
+    held_out = _drawn(snapshot, begun.rows) if asked is None else np.empty(0, np.int64)
+    counted = snapshot.live[: begun.rows].copy()
     counted[held_out] = False
     gone = np.flatnonzero(~counted)
     owners = np.searchsorted(offsets, gone, side="right") - 1
-    values = as_vectors(snapshot.values(gone), snapshot, labels)
+    values = as_vectors(snapshot.values(gone), snapshot, lists.values.shape[1])
     calibration = rehearsed(
         without(lists, owners, form_keys(form, snapshot, gone), values),
         offsets,
-        rows,
+        _rows(snapshot, form),
         counted,
         *_queries(form, snapshot.vectors(held_out) if asked is None else asked),
         temperatures,

@@ -11,7 +11,9 @@ from softkv.asking.indexed import Written
 from softkv.asking.route import is_cheap
 from softkv.asking.view import View
 from softkv.database.backend import backend_name
+from softkv.database.begun import is_begun
 from softkv.errors import IndexDamaged
+from softkv.storage.layout import GENERATION_NAME, generation_name
 from softkv.storage.protocol.opening import is_backup
 
 
@@ -44,6 +46,7 @@ class Info:
     path: str
     items: int
     dead_rows: int  # rows that compaction would leave behind
+    freed_by_compact: int  # bytes: those rows, and rows of earlier generations that nobody reads any more
     commit: int
     value_kind: str | None
     key_width: int | None
@@ -59,6 +62,7 @@ class Info:
     index: IndexInfo | None = None  # None when there is none: lookups scan
     proposer: str | None = None  # what another index, that only proposes rows, is for
     unfinished: str | None = None  # a change of embedder that has begun
+    building: str | None = None  # an index that was begun, with which the next build goes on
     backup: str | None = None  # what this is a backup of: only a backup writes to it
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,6 +88,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         path=path,
         items=len(snapshot),
         dead_rows=snapshot.rows - len(snapshot),
+        freed_by_compact=0 if unfinished else _freed(view, path),
         commit=snapshot.commit,
         value_kind=None if view.kind is None else view.kind.value,
         key_width=layout.key_width if layout else None,
@@ -99,6 +104,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         index=_index(view),
         proposer="the k best" if view.has_proposer else None,
         unfinished=unfinished,
+        building="was begun, and goes on where it was" if is_begun(snapshot) else None,
         backup="only `softkv backup` writes to it" if is_backup(path) else None,
     )
 
@@ -143,6 +149,17 @@ def _built(written: Written) -> dict[str, Any]:
         "queries": int(calibration.doubts.shape[1]),
         "temperatures": [low, high],
     }
+
+
+def _freed(view: View, path: str) -> int:
+    """The bytes of dead rows, and of generations that are left."""
+    snapshot, layout = view.snapshot, view.snapshot.layout
+    if layout is None:
+        return 0
+    here = generation_name(snapshot.generation)
+    left = [name for name in os.listdir(path) if GENERATION_NAME.match(name) and name != here]
+    dead = snapshot.rows - len(snapshot)
+    return dead * sum(shape.row_bytes for shape in layout.arenas) + sum(_size(os.path.join(path, one)) for one in left)
 
 
 def _size(path: str) -> int:

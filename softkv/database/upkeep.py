@@ -16,13 +16,15 @@ from softkv.asking.profile import Profile
 from softkv.asking.scan import require_items
 from softkv.asking.view import View
 from softkv.database import training
-from softkv.database.indexing import Wanted, build
+from softkv.database.begun import NAME as UNFINISHED
+from softkv.database.indexing import Wanted, build, forecast_of
 from softkv.database.proposing import build_proposer
 from softkv.database.reader import Reader
 from softkv.database.reembedding import reembed
 from softkv.database.summary import Info
 from softkv.database.training import Fit
 from softkv.errors import InputError
+from softkv.index.forecast import Forecast
 from softkv.learning.tuning import Tuned
 from softkv.logs import log_of
 from softkv.progress import Progress
@@ -83,6 +85,7 @@ class Upkeep(Reader):
         self._store.require_writable()
         with self._lock:
             require_items(self._view().snapshot)
+            self._seen = None  # it would keep the old generation
         if kind != "lists":
             if lists is not None or queries is not None or temperatures is not None:
                 raise InputError(f"expected lists, queries and temperatures only for lists, not for {kind!r}.")
@@ -90,6 +93,18 @@ class Upkeep(Reader):
         else:
             build(self._store, self._changing, self._new_view, Wanted(lists, queries, temperatures, backend), progress)
         return self.info()
+
+    def forecast_index(
+        self, *, lists: int | None = None, queries: Any = None, temperatures: tuple[float, float] | None = None
+    ) -> Forecast:
+        """What `build_index` of lists would take: seconds, and room on the disk; measures for a moment.
+
+        Good to a factor of two, where nothing else runs. A build that was begun takes what is left of it.
+        """
+        with self._lock:
+            view = self._view()
+            require_items(view.snapshot)
+            return forecast_of(view, Wanted(lists, queries, temperatures))
 
     def tune(
         self,
@@ -183,7 +198,7 @@ class Upkeep(Reader):
     def drop_index(self) -> None:
         """Forget the index; lookups scan again."""
         with self._changing:
-            for name in (NAME, PROPOSER):
+            for name in (NAME, PROPOSER, UNFINISHED):
                 self._store.drop_index(name)
         LOG.info("dropped the index")
 

@@ -158,37 +158,8 @@ class ListIndex:
             return f"is of form {self.form.name!r} and of keys of shape {self.form.centre.shape}, not {key_width}"
         if offsets.ndim != 1 or count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
             return f"does not divide the {rows} rows into lists"
-        width, value_width = self.form.width(key_width), self.lists.values.shape[-1]
-        leading = width - self.lists.profile.size
-        triangle = leading * (leading + 1) // 2
-        shapes: dict[str, tuple[int, ...]] = {
-            "counts": (count,),
-            "means": (count, width),
-            "axes": (width, width),
-            "spreads": (count, triangle),
-            "outside": (count,),
-            "profile": (width - leading,),
-            "widest": (count,),
-            "radii": (count, 2),
-            "values": (count, value_width),
-            "slope": (value_width, width),
-            "value_radii": (count,),
-            "slope_gaps": (count, 2),
-            "scatter": (count,),
-            "noise": (count,),
-        }
-        for name, shape in shapes.items():
-            found = getattr(self.lists, name)
-            if found.shape != shape or found.dtype != np.float64:
-                return f"holds {name} of shape {found.shape}, not {shape}"
-            if not np.isfinite(found).all():
-                return f"holds {name} that are not finite"
-        with np.errstate(over="ignore"):
-            if not np.isfinite(8.0 * (np.square(self.lists.values).sum() + np.abs(self.lists.scatter).sum())):
-                return "holds values whose squares are no numbers"
-        if not 0 <= leading <= width:
-            return "has more leading axes than axes"
-        return self._problem_of_rows(rows) or self._calibration_problem()
+        problem = problem_of_statistics(self.lists, offsets, self.form.width(key_width))
+        return problem or self._problem_of_rows(rows) or self._calibration_problem()
 
     def _problem_of_rows(self, rows: int) -> str | None:
         joined, lists = self.joined, len(self.offsets) - 1
@@ -216,3 +187,36 @@ class ListIndex:
             if shape != (len(temperatures), measured.doubts.shape[1], len(LEVELS)):
                 return f"holds {name} of shape {shape}"
         return None
+
+
+def problem_of_statistics(lists: Lists, offsets: Counts, width: int) -> str | None:
+    """Why these are no statistics of so many lists of keys of this width, if they are none."""
+    if lists.values.ndim != 2 or lists.profile.ndim != 1:
+        return "holds values that are none"
+    count, value_width, leading = len(offsets) - 1, lists.values.shape[-1], width - lists.profile.size
+    shapes: dict[str, tuple[int, ...]] = {
+        "counts": (count,),
+        "means": (count, width),
+        "axes": (width, width),
+        "spreads": (count, leading * (leading + 1) // 2),
+        "outside": (count,),
+        "profile": (width - leading,),
+        "widest": (count,),
+        "radii": (count, 2),
+        "values": (count, value_width),
+        "slope": (value_width, width),
+        "value_radii": (count,),
+        "slope_gaps": (count, 2),
+        "scatter": (count,),
+        "noise": (count,),
+    }
+    for name, shape in shapes.items():
+        found = getattr(lists, name)
+        if found.shape != shape or found.dtype != np.float64:
+            return f"holds {name} of shape {found.shape}, not {shape}"
+        if not np.isfinite(found).all():
+            return f"holds {name} that are not finite"
+    with np.errstate(over="ignore"):
+        if not np.isfinite(8.0 * (np.square(lists.values).sum() + np.abs(lists.scatter).sum())):
+            return "holds values whose squares are no numbers"
+    return None if 0 <= leading <= width else "has more leading axes than axes"

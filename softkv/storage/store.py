@@ -317,10 +317,10 @@ class Store:
             compact(self._require_writer(), order, index=index, progress=progress)
             self._switched()
 
-    def put_index(self, name: str, content: Content) -> None:
-        """Add or replace an index file made from the rows as they are now; a compaction leaves it behind."""
+    def put_index(self, name: str, content: Content, *, instead_of: str | None = None) -> None:
+        """Add or replace an index file of the rows as they are, and forget another; a compaction leaves it behind."""
         with self._lock:
-            put_index(self._require_writer(), name, content)
+            put_index(self._require_writer(), name, content, instead_of)
 
     def drop_index(self, name: str | None = None) -> None:
         """Forget an index file, or all of them; who was handed one may still read it."""

@@ -19,8 +19,8 @@ from softkv.storage.protocol.writer import Writer
 Content: TypeAlias = "bytes | memoryview | Iterable[bytes | memoryview]"
 
 
-def put_index(writer: Writer, name: str, content: Content) -> None:
-    """Add an index file of the present generation, or replace the one of this name."""
+def put_index(writer: Writer, name: str, content: Content, instead_of: str | None = None) -> None:
+    """Add an index file of the present generation, or replace the one of this name, and drop another."""
     checked_name(name)
     with writer.work():
         standing = writer.committed.standing
@@ -29,6 +29,8 @@ def put_index(writer: Writer, name: str, content: Content) -> None:
         with written(writer, {name: content}, standing.generation, standing.rows) as records, writer.commit():
             for record in records:
                 writer.catalog.put_index(record)
+            if instead_of is not None:
+                writer.catalog.drop_index(standing.generation, instead_of)
 
 
 def drop_index(writer: Writer, name: str | None) -> None:

@@ -1,0 +1,134 @@
+"""How far the build of an index is: what its finished stages found, kept as an index file of the rows it is about.
+
+A build that was interrupted goes on from there, if it wants the same and the rows lie as they did: rows that were added
+since are behind the lists, and deleted ones are left out. With another generation of rows the file is gone, and a build
+starts over. The end of a build drops it.
+
+Does not do any of the work (indexing.py).
+
+Shapes: n rows, l lists, d key width.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.index.encoding import decoded, encoded
+from softkv.index.lists import problem_of_statistics
+from softkv.logs import log_of
+from softkv.maths.farfield import Array, Lists
+from softkv.maths.forms import Form
+from softkv.storage import Snapshot
+from softkv.storage.layout import Rows
+
+NAME = "lists-unfinished"  # of the index file
+FEWEST = 4  # items of an index, since a quarter of them is held out
+LOG = log_of(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HalfBuilt:
+    """What was found so far. Rows that are arranged still have an order; when they lie in it there is none."""
+
+    wanted: Mapping[str, Any]  # what else of what was asked for decides about it
+    rows: int  # of the arena, that it is about
+    items: int  # that were there when it began
+    centre: Array  # (d,), of the form
+    offsets: Rows  # (l + 1,)
+    order: Rows = field(default_factory=lambda: np.empty(0, np.int64))  # (n,)
+    lists: Lists | None = None  # once they are measured
+
+    @property
+    def says(self) -> str:
+        """How far it is."""
+        if len(self.order):
+            return f"rows are assigned to {len(self.offsets) - 1:,} lists"
+        return "rows lie in their lists" if self.lists is None else "lists are measured"
+
+    def laid(self, offsets: Rows) -> "HalfBuilt":
+        """Once the rows lie in their order."""
+        return replace(self, rows=int(offsets[-1]), offsets=offsets, order=np.empty(0, np.int64))
+
+    def encoded(self) -> Iterator[bytes | memoryview]:
+        """As bytes, piece by piece."""
+        measured = {} if self.lists is None else {one.name: getattr(self.lists, one.name) for one in fields(Lists)}
+        facts = {"wanted": dict(self.wanted), "rows": self.rows, "items": self.items}
+        return encoded(facts, {"centre": self.centre, "offsets": self.offsets, "order": self.order, **measured})
+
+
+def wanted_of(form: Form, lists: int | None, projection: str | None) -> dict[str, Any]:
+    """What a build must want alike to go on."""
+    return {"form": form.name, "compatibility": form.compatibility, "lists": lists, "projection": projection}
+
+
+def found(snapshot: Snapshot, wanted: Mapping[str, Any]) -> HalfBuilt | None:
+    """How far a build like this of the rows of this snapshot is; None when there is none that can be gone on with."""
+    try:
+        file = snapshot.index(NAME)
+        if file is None:
+            return None
+        begun = _decoded(file.read(), snapshot)
+        file.close()
+    except (IndexDamaged, FormatTooNew) as error:
+        LOG.warning("what a build of an index of %s left cannot be used: %s", snapshot.path, error)
+        return None
+    return begun if begun.wanted == wanted and snapshot.live[: begun.rows].sum() >= FEWEST else None
+
+
+def is_begun(snapshot: Snapshot) -> bool:
+    """Whether a build of an index was begun, whatever is left of it."""
+    file = snapshot.index(NAME)
+    if file is not None:
+        file.close()
+    return file is not None
+
+
+def _decoded(content: memoryview, snapshot: Snapshot) -> HalfBuilt:
+    facts, arrays = decoded(content)
+    try:
+        lists = Lists(*(arrays[one.name] for one in fields(Lists))) if "means" in arrays else None
+        wanted, rows, items = dict(facts["wanted"]), int(facts["rows"]), int(facts["items"])
+        begun = HalfBuilt(wanted, rows, items, arrays["centre"], arrays["offsets"], arrays["order"], lists)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise IndexDamaged(f"what was begun lacks {error}") from error
+    problem = _problem(begun, snapshot)
+    if problem:
+        raise IndexDamaged(f"what was begun {problem}")
+    return begun
+
+
+def _problem(begun: HalfBuilt, snapshot: Snapshot) -> str | None:
+    """Why this cannot be about the rows of a snapshot, if it cannot."""
+    assert snapshot.layout is not None
+    offsets, order, width = begun.offsets, begun.order, snapshot.layout.key_width
+    if any(one.ndim != 1 or one.dtype != np.int64 for one in (offsets, order)) or len(offsets) < 2:
+        return "has no lists"
+    if begun.centre.shape != (width,) or not np.isfinite(begun.centre).all() or not 0 < begun.rows <= snapshot.rows:
+        return f"is not about {snapshot.rows:,} rows of width {width}"
+    if offsets[0] or (np.diff(offsets) < 0).any() or offsets[-1] != (len(order) or begun.rows):
+        return "does not divide the rows into lists"
+    if len(order) and (order.min() < 0 or order.max() >= begun.rows or np.bincount(order).max() > 1):
+        return "names rows twice, or such as are not there"
+    if begun.lists is None:
+        return None
+    if begun.lists.values.ndim == 2 and not _suits(begun.lists.values.shape[1], snapshot):
+        return f"is about values of width {begun.lists.values.shape[1]}"
+    return problem_of_statistics(begun.lists, offsets, _width(begun, width))
+
+
+def _suits(value_width: int, snapshot: Snapshot) -> bool:
+    """Whether values of this width are those of the store; labels may have come since."""
+    assert snapshot.layout is not None
+    if snapshot.layout.kind.coded:
+        return 0 < value_width <= len(snapshot.labels())
+    return value_width == snapshot.layout.value_width
+
+
+def _width(begun: HalfBuilt, key_width: int) -> int:
+    """How wide keys are in lists: what was learned may have another width, which `wanted` names together with it."""
+    assert begun.lists is not None
+    learned = begun.wanted.get("projection") is not None
+    return int(begun.lists.means.shape[-1]) if learned else key_width + (begun.wanted.get("form") == "gaussian")

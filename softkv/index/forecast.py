@@ -1,0 +1,95 @@
+"""What a build of an index takes: time, by what it computes and how fast this machine does that, and room on the disk.
+
+The products are counted, and what else is done to each number, in units of an exp; both are measured for a few
+hundredths of a second. What a disk and the catalog take is known from one machine. Good to a factor of two, if nothing
+else runs.
+
+Shapes: n rows, l lists, d key width, p value width, c calibration queries, t temperatures.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from softkv.index.building import ITERATIONS, SAMPLE, SAMPLED
+from softkv.index.opening import LEVELS
+from softkv.maths.moments import LEADING
+
+ROW = 2e-6  # seconds for the rest of a row, such as its line in the catalog
+BYTE = 4e-9  # seconds to read and write a byte of a row
+LATENT = 0.3  # seconds that any build takes
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a build will take."""
+
+    seconds: float
+    meanwhile: int  # bytes on the disk while rows are laid in their order
+    kept: int  # bytes of the index
+
+    def __str__(self) -> str:
+        room = f"{_room(self.meanwhile)} on the disk meanwhile and {_room(self.kept)} in the end"
+        return f"about {_time(self.seconds)}, {room}"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What decides about it."""
+
+    rows: int
+    key_width: int
+    value_width: int  # how many labels there are, where values are labels
+    labels: bool
+    row_bytes: int
+    lists: int
+    queries: int
+    temperatures: int
+
+
+def forecast(work: Work) -> Forecast:
+    """What this will take on this machine, if all of it has to be done."""
+    n, d, p, lists, c, t = (
+        work.rows, work.key_width, work.value_width, work.lists, work.queries, work.temperatures,
+    )  # fmt: skip
+    asked, levels = c * t, len(LEVELS) + 1
+    sample = min(n, lists * SAMPLED, max(lists, SAMPLE // d))
+    products = (ITERATIONS * sample + n) * lists * d + n * d * (d + 2 * p) + 2 * c * n * d
+    products += asked * lists * (levels * LEADING + LEADING**2)
+    numbers = 30.0 * n * (d + (0 if work.labels else p)) + asked * lists * 300
+    if work.labels:
+        numbers += asked * (25 * n + 6 * levels * p)
+    else:
+        products += asked * (n + levels * lists) * (p + 1)
+        numbers += asked * (2 * n + 6 * lists * (p + 1))
+    multiplied, exponentiated = _speeds()
+    seconds = products * multiplied + numbers * exponentiated + n * (ROW + BYTE * work.row_bytes) + LATENT
+    kept = 8 * (lists * (d + p + LEADING * (LEADING + 1) // 2) + d * (d + p)) + 16 * asked * levels
+    return Forecast(seconds, n * work.row_bytes + 2 * kept, kept)
+
+
+def _speeds() -> tuple[float, float]:
+    """Seconds for a number of a product and for an exp."""
+    left = np.full((1024, 512), 0.5, np.float32)
+    right, numbers = left.T.copy(), np.full(1 << 18, -1.0, np.float32)
+    return _quickest(lambda: left @ right) / (1024 * 1024 * 512), _quickest(lambda: np.exp(numbers)) / len(numbers)
+
+
+def _quickest(work: Callable[[], object]) -> float:
+    """Seconds for the quickest of some calls, the first of which wakes threads up."""
+    found = []
+    for _ in range(5):
+        started = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def _time(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+
+
+def _room(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"

@@ -1,0 +1,72 @@
+"""What a build of an index will take, said before it begins."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv import errors
+from softkv.index import forecast as forecasting
+from softkv.index.forecast import Forecast, Work, forecast
+
+USUAL = Work(
+    rows=100_000,
+    key_width=64,
+    value_width=1,
+    labels=False,
+    row_bytes=268,
+    lists=2000,
+    queries=1440,
+    temperatures=10,
+)
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is always as fast."""
+    monkeypatch.setattr(forecasting, "_speeds", lambda: (1e-11, 3.5e-10))
+
+
+@pytest.mark.parametrize("more", ["rows", "key_width", "value_width", "lists", "queries", "temperatures", "row_bytes"])
+@pytest.mark.parametrize("labels", [False, True])
+def test_more_of_anything_takes_longer(more: str, labels: bool) -> None:
+    """And no less room."""
+    usual = replace(USUAL, labels=labels)
+    less, found = forecast(usual), forecast(replace(usual, **{more: 2 * getattr(usual, more)}))
+    assert less.seconds < found.seconds < 5 * less.seconds
+    assert less.meanwhile <= found.meanwhile
+
+
+def test_it_is_said_in_words_that_suit_its_size() -> None:
+    """Seconds or minutes, megabytes or gigabytes."""
+    assert str(Forecast(12.4, 5_000_000, 10)) == "about 12 s, 5 MB on the disk meanwhile and 1 MB in the end"
+    assert str(Forecast(600, 2_300_000_000, 7_400_000)) == (
+        "about 10 minutes, 2.3 GB on the disk meanwhile and 7 MB in the end"
+    )
+
+
+def test_the_room_is_that_of_the_index(tmp_path: Path) -> None:
+    """To a fifth; and what decides about the time is what the store holds."""
+    keys = np.random.default_rng(0).standard_normal((2000, 8))
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.raises(errors.EmptyStore):
+            db.forecast_index()
+        db.add(vectors=keys, values=keys[:, :3])
+        told, longer = db.forecast_index(), db.forecast_index(temperatures=(1e-3, 1e3))
+        assert told.seconds < longer.seconds
+        assert told.meanwhile >= 2000 * 4 * (8 + 3 + 1)
+        with pytest.raises(errors.InputError):
+            db.forecast_index(lists=0)
+        db.build_index()
+    (file,) = (tmp_path / "s" / "index").iterdir()
+    assert told.kept == pytest.approx(file.stat().st_size, rel=0.35)
+
+
+def test_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of a product are cheaper than numbers of an exp, or nearly so."""
+    monkeypatch.undo()
+    multiplied, exponentiated = forecasting._speeds()
+    assert 0 < multiplied < 1e-6
+    assert 0 < exponentiated < 1e-4
