@@ -9,6 +9,7 @@ Does not know which rows are live, nor when what it wrote is committed.
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, ArenaIdentity, VerifiedRows, extend_windows, flat
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import GRANULE, PIN, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
+
+Complete = tuple[list[tuple[int, int]], int]  # windows by number with their checksums, and that of the unfinished one
 
 Array = npt.NDArray[Any]
 
@@ -189,16 +192,18 @@ def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
     return norms.reshape(-1, 1)
 
 
-def checksums(
-    generation: Generation, standing: Standing, cells: Sequence[npt.NDArray[Any]]
-) -> tuple[list[list[tuple[int, int]]], tuple[int, int, int]]:
-    """Per arena the windows that these rows complete, and the checksum of the unfinished one."""
-    finished, tails = [], []
-    for arena, written, tail in zip(generation.arenas, cells, standing.tails, strict=True):
-        complete, tail = extend_windows(standing.rows * arena.shape.row_bytes, tail, flat(written), arena.granule)
-        finished.append(complete)
-        tails.append(tail)
-    return finished, (tails[0], tails[1], tails[2])
+@dataclass(slots=True)
+class Written:
+    """The checksums of rows that were written: of each arena the windows they complete, and the unfinished one's."""
+
+    finished: list[list[tuple[int, int]]] = field(default_factory=list)
+    tails: tuple[int, int, int] = (0, 0, 0)
+
+
+def checksums(generation: Generation, standing: Standing, arena: int, cells: npt.NDArray[Any]) -> Complete:
+    """The windows of an arena that these rows complete, and the checksum of the unfinished one."""
+    into = generation.arenas[arena]
+    return extend_windows(standing.rows * into.shape.row_bytes, standing.tails[arena], flat(cells), into.granule)
 
 
 def _expectation(catalog: Catalog, number: int, role: str) -> Any:

@@ -33,7 +33,7 @@ from softkv.storage.disk.arena import VerifiedRows
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.committed import Committed
-from softkv.storage.protocol.generation import Generation, checksums, norms_of
+from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.item import Item
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
@@ -261,18 +261,15 @@ def _extend(writer: Writer, standing: Standing, keys: Matrix, values: npt.NDArra
     generation = _opened(writer, standing)
     try:
         with writer.giving_back(generation, standing.rows), writer.commit():
-            with writer.writing_rows(generation, standing.rows, keys, values, sync=True):
-                norms = norms_of(keys)
-                generation.arenas[2].write(standing.rows, norms)
-                finished, tails = checksums(generation, standing, (keys, values, norms))
+            with writer.writing_rows(generation, standing, keys, values, sync=True) as written:
+                pass
             with writer.poisoning():
                 generation.arenas[2].sync()  # every time, so that there is nothing to mend when it is resumed
             text = standing.layout.kind.embedded
             tally = standing.tally.changed(values, values[:0]) if text else standing.tally
-            for arena, complete in zip(generation.arenas, finished, strict=True):
-                writer.catalog.put_windows(standing.generation, arena.shape.role, complete)
+            writer.put_written(generation, standing.generation, written)
             rows = standing.rows + len(keys)
-            writer.catalog.put_standing(replace(standing, rows=rows, tails=tails, tally=tally))
+            writer.catalog.put_standing(replace(standing, rows=rows, tails=written.tails, tally=tally))
     finally:
         generation.release()
 

@@ -38,12 +38,11 @@ from softkv.storage.catalog.labels import Row as LabelRow
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.arena import Arena
 from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.conflicts import resolved
-from softkv.storage.protocol.generation import Generation, checksums, norms_of
+from softkv.storage.protocol.generation import Complete, Generation, Written, checksums, norms_of
 from softkv.storage.protocol.leftovers import remove_retired
 from softkv.storage.threads import beside
 
@@ -245,10 +244,7 @@ class Writer:
     ) -> None:
         head, rows = self.committed.head, standing.rows
         values, labels, tally = self._changed(batch, generation, standing, doomed)
-        with self.writing_rows(generation, rows, batch.vectors, values, sync=not fresh):
-            norms = norms_of(batch.vectors)
-            generation.arenas[2].write(rows, norms)
-            finished, tails = checksums(generation, standing, (batch.vectors, values, norms))
+        with self.writing_rows(generation, standing, batch.vectors, values, sync=not fresh) as written:
             # In a transaction that ends when the rows are durable, so the catalog's part needs not wait for the disk.
             self._let_die(standing.generation, doomed, head.number + 1)
             roster = Roster(self.catalog, standing.generation)
@@ -257,41 +253,53 @@ class Writer:
                     rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
                 )
             )
-            for arena, complete in zip(generation.arenas, finished, strict=True):
-                self.catalog.put_windows(standing.generation, arena.shape.role, complete)
         with self.poisoning():
             if fresh:
                 generation.make_durable()
             elif generation.norms_due(rows, len(batch)):
                 # Norms can be worked out again, so they are synced once per MiB only: see Generation.mend_norms.
                 generation.arenas[2].sync()
+        self.put_written(generation, standing.generation, written)
         self._put_labels(labels)
-        self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=tails, tally=tally))
+        self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=written.tails, tally=tally))
+
+    def put_written(self, generation: Generation, number: int, written: Written) -> None:
+        """Note the checksums of rows that were written."""
+        for arena, complete in zip(generation.arenas, written.finished, strict=True):
+            self.catalog.put_windows(number, arena.shape.role, complete)
 
     @contextmanager
     def writing_rows(
-        self, generation: Generation, row: int, vectors: Matrix, values: npt.NDArray[Any], *, sync: bool
-    ) -> Iterator[None]:
-        """Write and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
+        self, generation: Generation, standing: Standing, keys: Matrix, values: npt.NDArray[Any], *, sync: bool
+    ) -> Iterator[Written]:
+        """Write rows, and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
 
-        Nothing is still being written when this ends, however it ends: a late write could cover a later batch.
+        Their checksums are known when this ends. Nothing is still being written then, however it ends: a late write
+        could cover a later batch.
         """
-        jobs = [(generation.arenas[0], vectors), (generation.arenas[1], values)]
-        if vectors.nbytes + values.nbytes < _WORTH_THREADS:
-            for arena, cells in jobs:
-                self._write_rows(arena, row, cells, sync=sync)
-            yield
-            return
-        with beside(*(partial(self._write_rows, arena, row, cells, sync=sync) for arena, cells in jobs)) as running:
-            yield
-        for job in running:
-            job.result()
+        jobs = [
+            partial(self._write_rows, generation, standing, arena, cells, sync=sync)
+            for arena, cells in enumerate((keys, values))
+        ]
+        large, written = keys.nbytes + values.nbytes >= _WORTH_THREADS, Written()
+        with beside(*(jobs if large else ())) as running:
+            found = [] if large else [job() for job in jobs]
+            found.append(self._write_rows(generation, standing, 2, norms_of(keys), sync=False))
+            yield written
+        found = [*(job.result() for job in running), *found]
+        written.finished = [complete for complete, _ in found]
+        written.tails = (found[0][1], found[1][1], found[2][1])
 
-    def _write_rows(self, arena: Arena, row: int, cells: npt.NDArray[Any], *, sync: bool) -> None:
-        arena.write(row, cells)
+    def _write_rows(
+        self, generation: Generation, standing: Standing, arena: int, cells: npt.NDArray[Any], *, sync: bool
+    ) -> Complete:
+        into = generation.arenas[arena]
+        into.write(standing.rows, cells)
+        complete = checksums(generation, standing, arena, cells)
         if sync:
             with self.poisoning():
-                arena.sync()
+                into.sync()
+        return complete
 
     def _changed(
         self, batch: Batch | None, generation: Generation, standing: Standing, doomed: Rows
