@@ -187,6 +187,19 @@ def test_spreads_are_those_of_the_reference_at_any_size(data: st.DataObject, cou
         assert found.spread[number, 0] == pytest.approx(expected.spread[0], rel=1e-6, abs=1e-13 * size)
 
 
+@pytest.mark.parametrize("queries", [1, 3, 90])
+def test_numbers_of_few_rows_that_weigh_anything_blend_as_if_alone(queries: int) -> None:
+    """Beside thousands of rows whose weights vanish, whatever their numbers; also many queries, some at a time."""
+    rng = np.random.default_rng(11)
+    logits, values = np.full((queries, 3000), -500.0, np.float32), rng.standard_normal(3000) * 1e150
+    some = rng.choice(3000, 40, replace=False)
+    logits[:, some], values[some] = rng.standard_normal((queries, 40)) * 5, rng.standard_normal(40) + 1e6
+    found, alone = blend(logits, Numbers(values[:, None])), blend(logits[:, some], Numbers(values[some, None]))
+    assert found.value == pytest.approx(alone.value, rel=1e-14)
+    assert found.spread == pytest.approx(alone.spread, rel=1e-6)
+    assert found.mass == pytest.approx(alone.mass, rel=1e-12)
+
+
 def test_the_spread_of_numbers_far_from_zero_does_not_cancel() -> None:
     """Times since 1970, a second apart, have a spread of seconds, also across merged blocks."""
     times = np.array([[1.7e9], [1.7e9 + 1], [1.7e9 + 2], [1.7e9 + 3]])

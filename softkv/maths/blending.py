@@ -18,7 +18,7 @@ from typing import Protocol
 
 from softkv.maths.arrays import library_of
 from softkv.maths.library import Array, DType, Library
-from softkv.maths.summing import DOUBLED, divisor, length, summed
+from softkv.maths.summing import DOUBLED, divisor, few_above, length, summed
 from softkv.maths.weighting import NEVER, Weights, weigh
 
 TOGETHER = 1 << 15  # numbers of several queries that are looked at together
@@ -203,8 +203,12 @@ class Numbers:
         return Blend(weights.peak, sums[0], sums[1], weights.excess, sums[2])
 
     def _blend(self, weights: Weights) -> Blend:
-        library = library_of(weights.weights)
-        double, numbers = library.double(weights.weights), library.double(self.array)
+        library, some, array = library_of(weights.weights), weights.weights, self.array
+        seen = few_above(some, 0.0) if array.ndim == 2 else None
+        if seen is not None:  # the others add nothing
+            rows = library.true_indices(seen)
+            some, array = some[..., rows], array[rows]
+        double, numbers = library.double(some), library.double(array)
         mass = double.sum(-1)
         means = library.constant(_product(library, double, numbers)) / divisor(library.constant(mass))[..., None]
         # Counted from the mean of the means, which one far value of little weight does not move.
@@ -233,15 +237,12 @@ def _about_own_means(
     """Sums and squares (..., b, 1), with those of some queries, by flat number, taken anew about the mean of each.
 
     Where means are far apart beside the spreads around them, squares counted from one number for all queries cancel.
-    Rows that weigh nothing are left out, and so few queries are taken together that their numbers stay in the cache.
+    So few queries are taken together that their numbers stay in the cache.
     """
     (count, width), shape = weights.shape[-2:], means.shape
     columns = library.spread_out(numbers, (*weights.shape[:-2], width, 1)).reshape(-1, width)
     weights, means = weights.reshape(-1, width)[queries], means.reshape(-1, 1)[queries]
-    rows = library.true_indices((library.constant(weights) > 0).any(0))
-    if len(rows) < width:
-        weights, columns = weights[:, rows], columns[:, rows]
-    sums, squares, step = [], [], max(1, TOGETHER // max(1, len(rows)))
+    sums, squares, step = [], [], max(1, TOGETHER // max(1, width))
     for start in range(0, len(queries), step):
         some = slice(start, start + step)
         weight, own = weights[some], columns[queries[some] // count] - means[some]

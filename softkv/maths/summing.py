@@ -36,7 +36,8 @@ Reach = Callable[[Array], Array | None]  # at least how far values are from mean
 def summed(weights: Weights, array: Array, reach: Reach) -> tuple[Array, Array]:
     """The mass, (..., b), and the weighted sum, (..., b, p), of values in float32 (..., n, p); both in float64."""
     library = library_of(weights.weights)
-    heavy = _heavy(library, weights.weights, array)
+    # The heaviest row weighs 1, so that all that are not heavy have at most LIGHT of the mass.
+    heavy = few_above(weights.weights, LIGHT / weights.weights.shape[-1]) if array.ndim == 2 else None
     if heavy is None:
         return weights.mass, _enclosed_sum(library, weights, array)
     rows = library.true_indices(heavy)
@@ -48,17 +49,17 @@ def summed(weights: Weights, array: Array, reach: Reach) -> tuple[Array, Array]:
     return mass + library.double(library.total(light)), total + _summed_in_runs(library, light, array)
 
 
-def _heavy(library: Library, weights: Array, array: Array) -> Array | None:
-    """The rows without which a query has at most LIGHT of its mass, (n,); None where these are not few."""
+def few_above(weights: Array, least: float) -> Array | None:
+    """The rows whose weight for any query is above this, (..., b, n) -> (n,) flags; None where these are not few."""
+    library = library_of(weights)
     weights, count = library.constant(weights), weights.shape[-1]
-    if array.ndim > 2 or library.is_large_device(weights):
+    if library.is_large_device(weights):
         return None
-    least = LIGHT / count  # the heaviest row weighs 1
     step = max(1, count // WITNESSES)
     if _over_queries(weights[..., ::step] > least).sum() * step > count // 4:
         return None
-    heavy = _over_queries(weights > least)
-    return heavy if int(heavy.sum()) * SPARSE <= count else None
+    flags = _over_queries(weights > least)
+    return flags if int(flags.sum()) * SPARSE <= count else None
 
 
 def _over_queries(flags: Array) -> Array:
