@@ -80,3 +80,18 @@ def test_a_layer_is_measured_beside_torch() -> None:
     rows = [line.split(" | ") for line in run.stdout.splitlines() if " ms | " in line]
     assert [cells[0] for cells in rows] == ["| layer", "| sdpa", "| softmax(QKᵀ/√d)V"] * 2
     assert all((cells[2], cells[4]) == ("1.00", "1.00") for cells in rows if cells[0] == "| sdpa")
+
+
+@pytest.mark.slow
+def test_builds_are_measured_beside_their_forecasts() -> None:
+    """A line for each build, with its stages, and the ratio of labels to numbers."""
+    command = [sys.executable, "-m", "tests.benchmarks.builds", "wide", "labels", "--scale", "0.01", "--rounds", "1"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in run.stdout.splitlines()[3:]]
+    assert [cells[0].removeprefix("| ") for cells in rows] == [
+        "300,000 × 256, values 128 wide",
+        "30,000 × 32 with numbers",
+        "30,000 × 32 with 1,000 labels",
+        "labels beside numbers",
+    ]
+    assert all(cells[4].startswith("finding centres ") and ", rehearsing " in cells[4] for cells in rows[:3])
