@@ -99,3 +99,17 @@ def test_scans_are_measured_beside_what_does_the_same_by_hand() -> None:
     ]
     assert all(any(cells[0].startswith(work) for cells in rows) for work in works)
     assert all(float(cells[4]) > 0 and cells[6].startswith("≤") for cells in rows)
+
+
+def test_builds_are_measured_beside_their_forecasts() -> None:
+    """A line for each build, with its stages, and the ratio of labels to numbers."""
+    command = [sys.executable, "-m", "tests.benchmarks.builds", "wide", "labels", "--scale", "0.01", "--rounds", "1"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in run.stdout.splitlines()[3:]]
+    assert [cells[0].removeprefix("| ") for cells in rows] == [
+        "300,000 × 256, values 128 wide",
+        "30,000 × 32 with numbers",
+        "30,000 × 32 with 1,000 labels",
+        "labels beside numbers",
+    ]
+    assert all(cells[4].startswith("finding centres ") and ", rehearsing " in cells[4] for cells in rows[:3])

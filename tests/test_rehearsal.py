@@ -77,8 +77,9 @@ def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:
     lists = measured(lambda a, b: (keys[a:b], keys[a:b, :3]), offsets).narrow()
     sets = np.random.default_rng(2).integers(0, 3, (4, LISTS)).astype(np.int8)
     sets[0][sets[0] == 1] = 0
-    tilt = tilted(lists, keys[:4] * np.float32(2.0))
-    apart = estimated_apart(lists, unpacked(lists.spreads, lists.leading), tilt, sets, 3)
+    sharpness = np.array([0.5, 1.0, 2.0, 8.0])
+    tilt = tilted(lists, keys[7] * sharpness[:, None])
+    apart = estimated_apart(lists, unpacked(lists.spreads, lists.leading), tilt, sharpness, sets, 3)
     for number in range(3):
         alone = estimated(lists, tilt, sets == number)
         scale = np.exp(np.where(alone.mass > 0, alone.peak, apart.peak) - apart.peak)

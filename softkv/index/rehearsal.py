@@ -144,7 +144,7 @@ class _Rehearsal:
     def _compared(self, number: int) -> tuple[Floats, Floats, Floats]:
         """One query at all temperatures, (t, j)."""
         tilt = tilted(self.lists, self.queries[number] * self.sharpness[:, None])
-        far = estimated_apart(self.lists, self.spreads, tilt, self.levels[:, number], len(LEVELS) + 1)
+        far = estimated_apart(self.lists, self.spreads, tilt, self.sharpness, self.levels[:, number], len(LEVELS) + 1)
         highest = self.peaks[number] * self.sharpness
         base = np.maximum(far.peak, highest)
         mass, total, whole_mass, whole = self._sums(number, far, np.exp(far.peak - base), np.exp(highest - base))
@@ -216,17 +216,21 @@ class _OfLabels(_Rehearsal):
         by_far = by_far[:, None]
         # A list's estimate, but for what its slope pulls, is that of its rows: each of them a share of its mass.
         shares = far.masses * (by_far / np.maximum(self.lists.counts, 1))
-        near, unread = np.empty((2, len(weights), len(LEVELS) + 1, width), np.float32)
+        sums = np.empty((2, len(LEVELS) + 1, len(weights), width), np.float32)  # read and estimated, level by level
         for place, level in enumerate(self.levels[:, number].astype(np.int64) * width):
             at = np.repeat(level, self.sizes) + self.codes
             share = np.repeat(shares[place], self.sizes) * self.counted
-            near[place] = np.bincount(at, weights[place], near[0].size).reshape(near[0].shape)
-            unread[place] = np.bincount(at, share, near[0].size).reshape(near[0].shape)
-        whole = near.sum(1)
-        total = _SO_FAR @ near + _LATER @ unread
-        mass = total.sum(2)
-        total += _LATER @ (far.pulled * by_far[..., None].astype(np.float32))
-        return mass, total, whole.sum(1), whole
+            for kind, weight in enumerate((weights[place], share)):
+                sums[kind, :, place] = np.bincount(at, weight, len(sums[0]) * width).reshape(-1, width)
+        whole, mass = sums[0].sum(0), _added(sums.sum(3, keepdims=True))[..., 0]
+        sums[1] += (far.pulled * by_far[..., None].astype(np.float32)).swapaxes(0, 1)
+        return mass, _added(sums), whole.sum(1), whole
+
+
+def _added(sums: Array) -> Array:
+    """What is read so far and estimated otherwise, (2, j + 1, t, p) -> (t, j, p), in one product."""
+    found: Array = np.hstack([_SO_FAR, _LATER]) @ sums.reshape(2 * sums.shape[1], -1)
+    return found.reshape(-1, *sums.shape[2:]).swapaxes(0, 1)
 
 
 def _levels(opened: Opening) -> npt.NDArray[np.int8]:

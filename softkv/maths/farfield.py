@@ -166,20 +166,27 @@ class Apart:
         return found.reshape(*self.shares.shape[:-1], -1)
 
 
-def estimated_apart(lists: Lists, spreads: Array, tilt: Tilt, sets: npt.NDArray[np.int8], count: int) -> Apart:
-    """Estimates of `count` sets of lists, of which (b, l) `sets` names the one of each list.
+def estimated_apart(
+    lists: Lists, spreads: Array, tilt: Tilt, sharpness: Floats, sets: npt.NDArray[np.int8], count: int
+) -> Apart:
+    """Estimates of `count` sets of lists, of which (b, l) `sets` names the one of each list, for a single query.
 
-    `spreads` are those of the lists, unpacked. For few queries at a time: what they ask of each list is held.
+    It asks with b `sharpness`es, so its tilts differ in their length alone; `spreads` are those of the lists, unpacked.
     """
     peak, masses = _weighed(tilt, np.ones(tilt.logs.shape, np.bool_))
     shares = np.zeros((len(masses), count, masses.shape[1]), masses.dtype)
     np.put_along_axis(shares, sets[:, None, :].astype(np.int64), masses[:, None, :], axis=1)
-    asked = tilt.reduced @ spreads.reshape(masses.shape[1] * lists.leading, -1).T
-    asked = asked.reshape(*masses.shape, lists.leading) * tilt.thaw[..., None]  # Σq, (b, l, r)
-    beyond = (tilt.beyond * lists.profile) @ lists.slope[:, lists.leading :].T  # (b, p)
-    others = shares @ (tilt.thaw * lists.outside)[..., None]  # (b, sets, 1)
-    pulled = (shares @ asked) @ lists.slope[:, : lists.leading].T + others * beyond[:, None, :]
-    return Apart(peak.astype(np.float64), masses, shares, pulled)
+    thawed = shares * (tilt.thaw * sharpness[:, None].astype(masses.dtype))[:, None, :]
+    asked = np.empty((masses.shape[1], lists.leading + 1), masses.dtype)  # Σq along the leading axes, and the rest of Σ
+    asked[:, :-1] = (spreads.reshape(-1, lists.leading) @ (tilt.reduced[0] / masses.dtype.type(sharpness[0]))).reshape(
+        -1, lists.leading
+    )
+    asked[:, -1] = lists.outside
+    slope = np.empty((lists.leading + 1, lists.slope.shape[0]), masses.dtype)
+    slope[:-1] = lists.slope[:, : lists.leading].T
+    slope[-1] = lists.slope[:, lists.leading :] @ (lists.profile * (tilt.beyond[0] / masses.dtype.type(sharpness[0])))
+    pulled = (thawed.reshape(-1, masses.shape[1]) @ asked) @ slope
+    return Apart(peak.astype(np.float64), masses, shares, pulled.reshape(*shares.shape[:2], -1))
 
 
 def unread_mass(tilt: Tilt, unread: Chosen) -> Blend:

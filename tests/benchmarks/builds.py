@@ -1,0 +1,131 @@
+"""What it takes to make an index, and to tune: seconds, beside what was forecast, and labels beside numbers.
+
+Run: SOFTKV_DATA=folder python -m tests.benchmarks.builds [wide labels large tune] [--scale X] [--rounds N]
+
+    wide    300,000 keys 256 wide with values 128 wide, in 2,000 clusters
+    large   1,000,000 keys 384 wide with values 64 wide
+    labels  30,000 keys 32 wide with 1,000 labels, in turns with numbers
+    tune    20,000 texts of CLINC150 and Banking77, embedded by the model that comes along, with their intents
+
+Builds are of a fresh store each, on the CPU. Of labels the ratio to numbers is that of pairs. With the seconds of the
+wall stand those of the processor, since on a machine with other work these tell more.
+"""
+
+import argparse
+import csv
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import softkv
+from tests.benchmarks.machine import machine
+
+PARTS = ("wide", "labels", "large", "tune")
+PIECE = 50_000  # items added together
+
+
+def main() -> None:
+    """Measure what was asked for, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="part", help=f"of {', '.join(PARTS)}; else all")
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink all sizes, to try it out")
+    parser.add_argument("--rounds", type=int, default=3, help="of pairs, and of tune")
+    chosen = parser.parse_args()
+    print(machine())
+    print("| work | seconds | of the processor | forecast | stages | target |\n|---|---|---|---|---|---|")
+    if "wide" in chosen.parts:
+        built("300,000 × 256, values 128 wide", *mixture(int(300_000 * chosen.scale), 256, 128), "≤ 60 s")
+    if "large" in chosen.parts:
+        built("1,000,000 × 384, values 64 wide", *mixture(int(1_000_000 * chosen.scale), 384, 64), "≤ 80 s")
+    if "labels" in chosen.parts:
+        labels(int(30_000 * chosen.scale), chosen.rounds)
+    if "tune" in chosen.parts and "SOFTKV_DATA" in os.environ:
+        tuned(Path(os.environ["SOFTKV_DATA"]), int(20_000 * chosen.scale), chosen.rounds)
+
+
+def mixture(items: int, key_width: int, value_width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keys around 2,000 centres, and values that follow them, not linearly."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((2000, key_width), dtype=np.float32)
+    keys = centres[rng.integers(0, 2000, items)]
+    keys += np.float32(0.6) * rng.standard_normal(keys.shape, dtype=np.float32)
+    return keys, np.tanh(keys[:, :value_width])
+
+
+def built(work: str, keys: np.ndarray, values: Any, target: str, kind: str | None = None) -> float:
+    """Build an index of these, in a fresh store; print a line, and return the seconds."""
+    with (
+        tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder,
+        softkv.open(os.path.join(folder, "s"), value=kind, compatibility="cosine") as db,
+    ):
+        for start in range(0, len(keys), PIECE):
+            db.add(vectors=keys[start : start + PIECE], values=values[start : start + PIECE])
+        db.info()  # the temperature by rule is found once, and no part of a build
+        forecast, begun = db.forecast_index(), {}
+
+        def told(stage: str, _done: int, _total: int) -> None:
+            begun.setdefault(stage, time.perf_counter())
+
+        wall, processor = timed(lambda: db.build_index(backend="cpu", progress=told))
+        ends = [*list(begun.values())[1:], time.perf_counter()]
+    stages = ", ".join(f"{name} {end - start:.1f}" for (name, start), end in zip(begun.items(), ends, strict=True))
+    print(f"| {work} | {wall:.1f} | {processor:.1f} | {forecast.seconds:.0f} | {stages} | {target} |", flush=True)
+    return wall
+
+
+def labels(items: int, rounds: int) -> None:
+    """A thousand labels beside numbers."""
+    keys, values = mixture(items, 32, 1)
+    names = np.array([f"label {number}" for number in np.random.default_rng(1).integers(0, 1000, items)], object)
+    ratios = []
+    for _ in range(rounds):
+        numbers = built("30,000 × 32 with numbers", keys, values[:, 0].astype(float), "", "number")
+        ratios.append(built("30,000 × 32 with 1,000 labels", keys, names, "", "label") / numbers)
+    print(f"| labels beside numbers | {np.median(ratios):.2f} × | | | {min(ratios):.2f}–{max(ratios):.2f} | ≤ 1.3 × |")
+
+
+def tuned(data: Path, items: int, rounds: int) -> None:
+    """The temperature of texts with their intents."""
+    from softkv.embedders import find
+
+    texts = texts_of(data)[:items]
+    vectors = find("static").documents([text for text, _ in texts])
+    with (
+        tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder,
+        softkv.open(os.path.join(folder, "s"), value="label", compatibility="cosine") as db,
+    ):
+        db.add(vectors=vectors, values=[intent for _, intent in texts])
+        db.info()
+        found: list[Any] = []
+        for _ in range(rounds):
+            wall, processor = timed(lambda: found.append(db.tune()))
+            print(
+                f"| tune {items:,} texts | {wall:.1f} | {processor:.1f} | | {str(found[-1]).splitlines()[0]} | ≤ 15 s |"
+            )
+
+
+def texts_of(data: Path) -> list[tuple[str, str]]:
+    """All texts with their intents, in an order drawn."""
+    parts = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8")).values()
+    found = [(text, intent) for rows in parts for text, intent in rows]
+    for part in ("train", "test"):
+        with (data / "banking77" / f"{part}.csv").open(newline="", encoding="utf-8") as file:
+            found += [(row["text"], row["category"]) for row in csv.DictReader(file)]
+    return [found[place] for place in np.random.default_rng(0).permutation(len(found))]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds of the wall and of the processor."""
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+if __name__ == "__main__":
+    main()
