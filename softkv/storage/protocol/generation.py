@@ -193,7 +193,7 @@ def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
 
 
 @dataclass(slots=True)
-class Written:
+class Completed:
     """The checksums of rows that were written: of each arena the windows they complete, and the unfinished one's."""
 
     finished: list[list[tuple[int, int]]] = field(default_factory=list)

@@ -42,7 +42,7 @@ from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.conflicts import resolved
-from softkv.storage.protocol.generation import Complete, Generation, Written, checksums, norms_of
+from softkv.storage.protocol.generation import Complete, Completed, Generation, checksums, norms_of
 from softkv.storage.protocol.leftovers import remove_retired
 from softkv.storage.threads import beside
 
@@ -263,7 +263,7 @@ class Writer:
         self._put_labels(labels)
         self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=written.tails, tally=tally))
 
-    def put_written(self, generation: Generation, number: int, written: Written) -> None:
+    def put_written(self, generation: Generation, number: int, written: Completed) -> None:
         """Note the checksums of rows that were written."""
         for arena, complete in zip(generation.arenas, written.finished, strict=True):
             self.catalog.put_windows(number, arena.shape.role, complete)
@@ -271,7 +271,7 @@ class Writer:
     @contextmanager
     def writing_rows(
         self, generation: Generation, standing: Standing, keys: Matrix, values: npt.NDArray[Any], *, sync: bool
-    ) -> Iterator[Written]:
+    ) -> Iterator[Completed]:
         """Write rows, and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
 
         Their checksums are known when this ends. Nothing is still being written then, however it ends: a late write
@@ -281,7 +281,7 @@ class Writer:
             partial(self._write_rows, generation, standing, arena, cells, sync=sync)
             for arena, cells in enumerate((keys, values))
         ]
-        large, written = keys.nbytes + values.nbytes >= _WORTH_THREADS, Written()
+        large, written = keys.nbytes + values.nbytes >= _WORTH_THREADS, Completed()
         with beside(*(jobs if large else ())) as running:
             found = [] if large else [job() for job in jobs]
             found.append(self._write_rows(generation, standing, 2, norms_of(keys), sync=False))
