@@ -150,6 +150,18 @@ def test_an_interrupt_leaves_nobody_waiting() -> None:
     assert together.ask("store", question(0), answered).rows[0, 0] == answered(None, question(0)).rows[0, 0]
 
 
+def test_what_is_asked_in_the_middle_of_an_answer_does_not_wait_for_it() -> None:
+    """A function of the caller that compares may look something up itself."""
+    together: Together[Any] = Together()
+
+    def ask(asked: object, given: Question) -> Answers:
+        together.ask("store", question(1), answered)
+        return answered(asked, given)
+
+    (found,) = at_once([lambda: together.ask("store", question(0), ask)])
+    assert found.rows.tolist() == answered(None, question(0)).rows.tolist()
+
+
 def test_batches_masks_and_filters_do_not_wait() -> None:
     """They are computed beside the others."""
     together: Together[Any] = Together()

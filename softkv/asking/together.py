@@ -32,6 +32,7 @@ class _Waiting(Generic[Asked]):
         self.asked, self.question = asked, question
         self.answers: Answers | None = None
         self.turn = threading.Event()  # it is answered, or it is the turn of its thread
+        self.thread = threading.get_ident()
 
     def suits(self, other: "_Waiting[Asked]") -> bool:
         """Whether two questions differ in their queries only."""
@@ -44,13 +45,13 @@ class Together(Generic[Asked]):
     """The questions of all threads to one handle."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while it is held, and its handler ask as well
         self._waiting: list[_Waiting[Asked]] = []
         self._turn: _Waiting[Asked] | None = None  # the question of the thread that computes, or is about to
 
     def ask(self, asked: Asked, question: Question, ask: Ask[Asked]) -> Answers:
         """The answers to a question, perhaps found together with those to questions of other threads."""
-        if not _waits(question):
+        if not _waits(question) or self._computes():
             return ask(asked, question)
         mine = _Waiting(asked, question)
         try:
@@ -60,6 +61,11 @@ class Together(Generic[Asked]):
         finally:
             self._leave(mine)
         return ask(asked, question) if mine.answers is None else mine.answers
+
+    def _computes(self) -> bool:
+        """Whether this thread has the turn already: what it computes with asks something itself."""
+        turn = self._turn
+        return turn is not None and turn.thread == threading.get_ident()
 
     def _wait(self, mine: _Waiting[Asked]) -> None:
         """Until it is answered, or its turn."""
