@@ -188,7 +188,7 @@ def test_auto_is_close_to_the_best_of_a_grid_search() -> None:
 @pytest.mark.parametrize("inputs", [5, 40], ids=["with planes", "many features"])
 def test_a_projection_predicts_better(inputs: int) -> None:
     """Of features of which few matter, those are found; which samples judge depends on the seed."""
-    features, targets = make_friedman1(500, n_features=inputs, noise=0.2, random_state=1)
+    features, targets = make_friedman1(500, n_features=inputs, noise=0.2, random_state=0)
     plain = SoftKVRegressor().fit(features[:400], targets[:400])
     fitted, again, other = (
         SoftKVRegressor(projection=True, random_state=seed).fit(features[:400], targets[:400]) for seed in (0, 0, 1)

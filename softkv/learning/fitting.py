@@ -175,7 +175,9 @@ class _Fitting:
     def start(self, rank: int | None) -> Array:
         """L to begin with: the features as they are, or their leading axes, in a scale in which some items count."""
         width = self.features.shape[1]
-        temperature = typical_temperature(self.features, np.ones(len(self.features), np.bool_), "gaussian") or 1.0
+        live = np.ones(len(self.features), np.bool_)
+        asked = np.sort(np.random.default_rng(0).choice(len(live), min(ASKED, len(live)), replace=False))
+        temperature = typical_temperature(self.features, live, "gaussian", asked=asked) or 1.0
         scale = np.float32(1.0 / temperature**0.5)
         if rank is None or rank >= width:
             return np.eye(width, dtype=np.float32) * scale

@@ -44,10 +44,11 @@ def typical_temperature(
     *,
     seed: int = 0,
     unit: float | None = None,
+    asked: npt.NDArray[np.int64] | None = None,
 ) -> float | None:
     """The temperature for these live rows of (n, d) keys, or None when their scores do not tell one from another.
 
-    `unit` is that of their scores, where it is known.
+    `unit` is that of their scores, where it is known; `asked` are the rows to leave out and ask, else drawn by keys.
 
     >>> keys = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
     >>> found = typical_temperature(keys, np.ones(200, bool), "cosine")
@@ -57,7 +58,7 @@ def typical_temperature(
     rows = np.flatnonzero(live)
     if len(rows) < 2:
         return None
-    chosen = asked_of(keys, rows, seed, SCORED)
+    chosen = asked_of(keys, rows, seed, SCORED) if asked is None else asked
     # Of two items one is left when the other asks, at any temperature; then it is asked about itself as well.
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
     compared = compatibility_of(compatibility)

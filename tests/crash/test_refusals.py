@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from tests.crash.calls import Call
-from tests.crash.canonical import CHANGING, COPYING, NAMES
+from tests.crash.canonical import CHANGING, COPYING, NAMES, outcomes_of
 from tests.crash.recorder import KINDS, SHORT, Nursery
 from tests.crash.rules import durable_commits
 from tests.crash.stage import Stage, canons, share
@@ -81,9 +81,7 @@ def _refuse(stage: Stage, call: Call, error: int, *, sticky: bool) -> None:
     stage.counted.update({"cases": 1, "refused": any(one.error == error or error == SHORT for one in log), outcome: 1})
     stage.counted["handle done"] += not usable
     tellable = set.union({"done"}, *(right(one, error) for one in log if one.error == error))
-    if stage.canon.name == "build index" and "CommitUncertain" in tellable:
-        tellable.add("HandlePoisoned")  # by its next commit, after an old generation was removed, or not
-    assert outcome in tellable, f"{where} became {said[0]}"
+    assert outcome in outcomes_of(stage.canon, tellable), f"{where} became {said[0]}"
     if outcome == "StorageFull" and stage.canon.name not in ("open", "migrate", "close", *COPYING):
         assert usable, f"{where} became {said[0]}, which promises that the handle goes on"
     if outcome == "done" and stage.canon.name in CHANGING:
