@@ -145,7 +145,7 @@ def progress(doing: str, *, quiet: bool = False) -> Iterator[Progress | None]:
 
 @contextmanager
 def stages(first: str, *, quiet: bool = False, lines: bool = False) -> Iterator[Stages | None]:
-    """The same of work that has stages: a function (stage, done, all), whose bar starts anew with every stage.
+    """A progress bar for work that has stages: a function (stage, done, all), whose bar starts anew with every stage.
 
     Where there is no terminal, `lines` tells a line for each stage when it begins.
     """

@@ -119,7 +119,7 @@ def test_a_killed_build_goes_on_from_its_last_finished_stage(tmp_path: Path, sta
 @pytest.mark.parametrize("kind", ["vector", "label"])
 @pytest.mark.parametrize("stage", ["measuring lists", "rehearsing"])
 def test_what_goes_on_is_what_would_have_been_built(tmp_path: Path, kind: str, stage: str) -> None:
-    """The same lists, with the same calibration; labels that came meanwhile are in no list."""
+    """Lists and calibration equal those of a build without interruption; labels that came meanwhile are in no list."""
     for name in "st":
         filled(tmp_path / name, kind)
     killed_at(tmp_path / "s", stage)
@@ -157,7 +157,7 @@ def test_a_label_that_came_meanwhile_does_not_stop_it(tmp_path: Path) -> None:
     ],
 )
 def test_another_generation_starts_over(tmp_path: Path, change: Callable[[softkv.SoftKV], None]) -> None:
-    """And so does a build after `drop_index`."""
+    """A build after a change of the generation, or after `drop_index`, starts from its first stage."""
     filled(tmp_path / "s")
     killed_at(tmp_path / "s", "laying rows in order")
     with softkv.open(tmp_path / "s") as db:
@@ -209,7 +209,7 @@ HARM: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("harm", HARM)
 def test_what_cannot_be_believed_is_not_gone_on_with(tmp_path: Path, harm: str) -> None:
-    """Whoever wrote it: the build starts over."""
+    """A file of an unfinished build that is damaged or forged is passed over, and the build starts over."""
     filled(tmp_path / "s")
     arrays = {"centre": np.zeros(WIDTH), "offsets": np.array([0, 5, 9, ITEMS]), "order": np.arange(0)} | HARM[harm]
     wanted = {"form": "cosine", "compatibility": "cosine", "lists": None, "projection": None}

@@ -361,7 +361,7 @@ def test_many_lines_get_the_answers_that_each_would_get(rents: Path) -> None:
 
 
 def test_a_line_is_answered_before_the_next_is_written(rents: Path) -> None:
-    """Who asks through a pipe and waits for each answer gets it."""
+    """Through a pipe whose writer waits for each answer."""
     command = [
         sys.executable,
         "-c",

@@ -32,7 +32,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("more", ["rows", "key_width", "value_width", "lists", "queries", "temperatures", "row_bytes"])
 @pytest.mark.parametrize("labels", [False, True])
 def test_more_of_anything_takes_longer(more: str, labels: bool) -> None:
-    """And no less room."""
+    """Twice as much of one thing is forecast to take longer, and no less room on the disk."""
     usual = replace(USUAL, labels=labels)
     less, found = forecast(usual), forecast(replace(usual, **{more: 2 * getattr(usual, more)}))
     assert less.seconds < found.seconds < 5 * less.seconds

@@ -124,9 +124,8 @@ def test_an_error_is_that_of_its_own_thread() -> None:
             raise SoftKVError("this one cannot be asked")
         return found
 
-    ask.begun, ask.go = held.begun, held.go  # type: ignore[attr-defined]
     works = [lambda place=place: together.ask("store", question(place), ask) for place in range(8)]
-    found = while_held(together, ask, works)
+    found = while_held(together, held, works)
     assert [place for place, one in enumerate(found) if isinstance(one, SoftKVError)] == [3]
     for place in (0, 1, 2, 4, 7):
         assert found[place].rows.tolist() == answered(None, question(place)).rows.tolist()
@@ -142,9 +141,8 @@ def test_an_interrupt_leaves_nobody_waiting() -> None:
             raise KeyboardInterrupt
         return held(asked, given)
 
-    ask.begun, ask.go = held.begun, held.go  # type: ignore[attr-defined]
     works = [lambda place=place: together.ask("store", question(place), ask) for place in range(8)]
-    found = while_held(together, ask, works)
+    found = while_held(together, held, works)
     assert sum(isinstance(one, KeyboardInterrupt) for one in found) == 1
     assert sum(isinstance(one, Answers) for one in found) == 7
     assert together.ask("store", question(0), answered).rows[0, 0] == answered(None, question(0)).rows[0, 0]

@@ -10,6 +10,7 @@ Values are counted in the units of the lists, from their middle, so that nothing
 Shapes: c calibration queries, n rows of a block, d key width, p value width, t temperatures, j levels, l lists.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -108,7 +109,7 @@ def _depths(lists: Lists, offsets: Counts, queries: Array, ranking: Ranking) -> 
     return np.stack(found, axis=1).astype(np.float32)
 
 
-class _Rehearsal:
+class _Rehearsal(ABC):
     """Some queries on their way through all rows."""
 
     def __init__(
@@ -126,9 +127,9 @@ class _Rehearsal:
         found = opening(self.lists, tilted(self.lists, self.queries * sharp), scale=self.scale / self.units.size)
         return _levels(found), found.doubts, found.log_mass
 
+    @abstractmethod
     def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
         """Go through all rows."""
-        raise NotImplementedError
 
     def _scored(self, keys: Array, counted: Mask) -> Array:
         """Scores below the best of each query, (c, n)."""
@@ -154,12 +155,12 @@ class _Rehearsal:
         true = base + np.log(whole_mass)
         return errors, np.abs(log_mass - true[:, None]), np.abs(log_mass - self.foretold[:, number, None])
 
+    @abstractmethod
     def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array, Array]:
         """Mass (t, j) and total (t, j, p) at each level, and those of all rows, (t,) and (t, p), in the units.
 
         What is estimated counts `by_far`, (t,), and what was read `by_near`.
         """
-        raise NotImplementedError
 
 
 class _OfVectors(_Rehearsal):
