@@ -1,4 +1,4 @@
-"""Two versions of softkv beside each other: every line of the storage and database benchmarks, in alternating calls.
+"""Two versions of softkv beside each other, in alternating calls: stores, lookups, indexes, learning, doors, files.
 
     python -m tests.benchmarks.versions OLD/.venv/bin/python NEW/.venv/bin/python --pairs 15
 
@@ -135,7 +135,107 @@ def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
         "softkv --help": lambda: command("--help"),
         "softkv get": lambda: command("get", "how much is item 3 of the list?", "--db", str(folder / "texts")),
         "softkv query": lambda: command("query", "what does seven cost", "--db", str(folder / "texts")),
+    } | asked_works(folder)
+
+
+def asked_works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
+    """The lines about arrays, indexes, learning, doors, embedders and files."""
+    import numpy as np
+    import torch
+
+    import softkv
+    from softkv.doors.torch import SoftKVLayer
+    from softkv.embedders import find
+
+    rng = np.random.default_rng(2)
+    centres = rng.standard_normal((500, 64))
+    home = rng.integers(0, len(centres), ROWS + 256)
+    points = (centres[home] + 0.6 * rng.standard_normal((ROWS + 256, 64))).astype(np.float32)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    keys, queries = points[:ROWS], points[ROWS:]
+    values = np.tanh(keys @ rng.standard_normal((64, 16)).astype(np.float32) * 3)
+    tensors = torch.from_numpy(keys), torch.from_numpy(values)
+    layer = SoftKVLayer(*tensors, learn_temperature=False)
+    asked = torch.from_numpy(queries[:64])
+    labels = [f"intent {number % 77}" for number in home[:5_000]]
+    sentences = [f"would you tell me the price of item {number}, please?" for number in range(20_000)]
+    embedder = find("static")
+
+    with softkv.open(folder / "indexed", "n", temperature=0.05) as db:
+        db.add(vectors=keys, values=values)
+        db.build_index()
+    with softkv.open(folder / "intents", "n", value="label", temperature=0.05) as db:
+        db.add(vectors=keys[:5_000], values=labels)
+
+    def nothing() -> None:
+        pass
+
+    def often(work: Work, times: int) -> tuple[Work, Work]:
+        """Several times, after once that does not count."""
+        work()
+        return lambda: [work() for _ in range(times)], nothing
+
+    def with_index(work: Callable[[Any], object]) -> tuple[Work, Work]:
+        """With a handle that has answered once."""
+        db = softkv.open(folder / "indexed", "r")
+        work(db)
+        return lambda: work(db), db.close
+
+    def copied(name: str, work: Callable[[Any], object]) -> tuple[Work, Work]:
+        shutil.copytree(folder / name, folder / "changed")
+        db = softkv.open(folder / "changed", "w")
+        return lambda: work(db), lambda: (db.close(), shutil.rmtree(folder / "changed"))
+
+    def opened(db_folder: Path) -> None:
+        with softkv.open(db_folder, "r") as db:
+            db.lookup(queries[0])
+
+    def exported(form: str) -> tuple[Work, Work]:
+        target = folder / f"written.{form}"
+        line = [sys.executable, "-c", COMMAND, "export", str(target), "--db", str(folder / "intents")]
+        return lambda: subprocess.run(line, check=True, capture_output=True), target.unlink
+
+    def imported() -> tuple[Work, Work]:
+        source, target = folder / "given.jsonl", folder / "imported"
+        line = [sys.executable, "-c", COMMAND, "export", str(source), "--db", str(folder / "intents"), "--force"]
+        subprocess.run(line, check=True, capture_output=True)
+        line = [sys.executable, "-c", COMMAND, "import", str(source), "--db", str(target)]
+        return lambda: subprocess.run(line, check=True, capture_output=True), lambda: shutil.rmtree(target)
+
+    def each(db: Any, temperature: float) -> None:
+        for query in queries[:100]:
+            db.lookup(query, temperature=temperature)
+
+    def best(db: Any) -> None:
+        for query in queries[:100]:
+            db.lookup(query, k=32)
+
+    def layered() -> None:
+        layer(asked)
+
+    works: dict[str, Callable[[], tuple[Work, Work]]] = {
+        "arrays, 1 query": lambda: often(lambda: softkv.soft_lookup(queries[0], keys, values, temperature=0.1), 20),
+        "arrays, 256 queries": lambda: often(lambda: softkv.soft_lookup(queries, keys, values, temperature=0.1), 1),
+        "tensors, 1 query": lambda: often(lambda: softkv.soft_lookup(asked[0], *tensors, temperature=0.1), 20),
+        "tensors, 64 queries": lambda: often(lambda: softkv.soft_lookup(asked, *tensors, temperature=0.1), 2),
+        "indexed, 256 queries": lambda: with_index(lambda db: db.lookup(queries, temperature=0.05)),
+        "indexed, the best 32": lambda: with_index(best),
+        "indexed, open and look up once": lambda: (lambda: opened(folder / "indexed"), nothing),
+        "build an index, 100,000 x 64": lambda: copied("indexed", lambda db: db.build_index()),
+        "tune, 5,000 labels": lambda: copied("intents", lambda db: db.tune()),
+        "fit, 5,000 labels": lambda: copied("intents", lambda db: db.fit()),
+        "evaluate, 100 queries": lambda: with_index(lambda db: db.evaluate(queries[:100], values[:100])),
+        "embed 20,000 texts": lambda: often(lambda: embedder.documents(sentences), 1),
+        "torch layer, 64 queries": lambda: often(layered, 2),
+        "softkv export, 5,000 items, jsonl": lambda: exported("jsonl"),
+        "softkv export, 5,000 items, npz": lambda: exported("npz"),
+        "softkv import, 5,000 items, jsonl": imported,
     }
+    for temperature in (0.03, 0.05, 0.1):
+        works[f"indexed, 1 query, T {temperature}"] = lambda temperature=temperature: with_index(
+            lambda db: each(db, temperature)
+        )
+    return works
 
 
 def serve(folder: Path) -> None:
@@ -212,7 +312,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--most", type=int, default=61)
     parser.add_argument("--until", type=float, default=1.10)
-    parser.add_argument("--only", default="", help="lines whose names contain this")
+    parser.add_argument("--only", nargs="*", default=[""], help="lines whose names contain one of these")
     parser.add_argument("--folder", default=None, help="where to write; a temporary folder by default")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -223,7 +323,7 @@ def main() -> None:
         versions = [Version(python, Path(name) / str(number)) for number, python in enumerate(given.pythons)]
         print("| line | new / old, median | upper 95% | pairs |\n|---|---|---|---|")
         for line in versions[1].lines:
-            if given.only in line:
+            if any(part in line for part in given.only):
                 found = list(ratios(line, versions, given.pairs, given.until, given.most))
                 print(f"| {line} | {statistics.median(found):.2f} | {upper(found):.2f} | {len(found)} |", flush=True)
         for version in versions:
