@@ -9,12 +9,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import AccessRefused, HandleClosed, InputError, KeyTextError, ShapeError
+from softkv.errors import AccessRefused, HandleClosed, InputError, ShapeError
 from softkv.progress import Progress
-from softkv.storage.batch import Added, checked, columns_of, entry_of, refuse_missing
+from softkv.storage.batch import Added, checked, columns_of, entry_of
 from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
 from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
@@ -28,6 +27,8 @@ from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.committed import load
 from softkv.storage.protocol.compaction import compact
 from softkv.storage.protocol.conflicts import require_known
+from softkv.storage.protocol.deriving import put_derived
+from softkv.storage.protocol.doomed import checked_names, rows_of
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.item import Block, Item
 from softkv.storage.protocol.opening import Accepting
@@ -277,20 +278,12 @@ class Store:
     def delete(self, keys: str | Sequence[str], *, stamp: Stamp | None = None) -> int:
         """Delete the items with these keys or `#<number>`s, all of them or none; returns how many."""
         writer = self._require_writer()
-        names = [keys] if isinstance(keys, str) else list(keys)
-        for position, name in enumerate(names):
-            if not isinstance(name, str):
-                raise KeyTextError(f"key {position} is a {type(name).__name__}, not a text")
-        names = list(dict.fromkeys(names))
+        names = checked_names(keys)
         with self._lock:
             done, view = self._recorded(stamp, 1), self._current()
             if done is not None:
                 return done[0]
-            named = [name for name in names if not name.startswith("#")]
-            rows = view.find_many(named)
-            refuse_missing(named, rows)
-            numbered = [view.find(name) for name in names if name.startswith("#")]
-            doomed = np.concatenate([rows, np.array(numbered, np.int64)])
+            doomed = rows_of(names, view)
             if len(doomed) or stamp is not None:
                 writer.delete(doomed, stamp)
             return len(doomed)
@@ -326,6 +319,11 @@ class Store:
         """Forget an index file, or all of them; who was handed one may still read it."""
         with self._lock:
             drop_index(self._require_writer(), name)
+
+    def put_derived(self, name: str, content: bytes, *, instead_of: Sequence[int] = ()) -> int:
+        """Add a part of what is derived beside an index file, in the place of others; returns its commit and number."""
+        with self._lock:
+            return put_derived(self._require_writer(), name, content, instead_of)
 
     def rebuild(self, *, key_width: int, value_width: int | None = None, settings: Mapping[str, Any]) -> Rebuild:
         """Begin to give all items other key vectors, of this width, or go on with what was begun; see `Rebuild`.

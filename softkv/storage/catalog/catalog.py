@@ -199,8 +199,7 @@ class Catalog:
 
     def most_rows(self) -> int:
         """More rows than the catalog can hold: each takes more than eight bytes of it."""
-        pages, size = (int(self.connection.value(f"PRAGMA {name}")) for name in ("page_count", "page_size"))
-        return pages * size // 8
+        return self.connection.size() // 8
 
     def put_standing(self, standing: Standing) -> None:
         """Write what is committed in a generation."""
@@ -326,7 +325,8 @@ class Catalog:
         self.connection.run_many(insertion("labels", replacing=True), rows)
 
     def put_index(self, record: IndexRecord) -> None:
-        """Name an index file, in the place of the one of its name."""
+        """Name an index file, in the place of the one of its name and of all that was derived beside that."""
+        self.drop_index(record.generation, record.name)
         content = astuple(record)
         self.connection.run(insertion("indexes", replacing=True), (*content, seal(*content)))
 
@@ -352,9 +352,9 @@ class Catalog:
         rows = self.connection.rows("SELECT name FROM indexes WHERE generation = ? ORDER BY name", (generation,))
         return [name for (name,) in rows]
 
-    def index_count(self, generation: int, name: str | None) -> int:
-        """How many index files of a generation have this name, or how many there are."""
-        return int(self.connection.value(f"SELECT count(*) {_NAMED}", (generation, name, name)))
+    def has_index(self, generation: int, name: str | None) -> bool:
+        """Whether an index file of a generation, or a derived part, has this name, or whether there is any."""
+        return any(self.connection.rows(f"SELECT 1 {named} LIMIT 1", (generation, name, name)) for named in _NAMED)
 
     def index_files(self) -> set[int]:
         """The numbers of all files in index/ that the catalog names, of old generations as well."""
@@ -362,8 +362,9 @@ class Catalog:
         return {number for (number,) in rows if isinstance(number, int) and 0 < number < 10**18}
 
     def drop_index(self, generation: int, name: str | None) -> None:
-        """Name this index file of a generation no longer, or none of them."""
-        self.connection.run(f"DELETE {_NAMED}", (generation, name, name))
+        """Name this index file of a generation no longer, or none of them; what is derived under the name goes too."""
+        for named in _NAMED:
+            self.connection.run(f"DELETE {named}", (generation, name, name))
 
 
 _fields_of = attrgetter(*(field.name for field in fields(Head)))
@@ -373,7 +374,7 @@ _BETWEEN = "FROM windows WHERE generation = ? AND role = ? AND window >= ? AND w
 _PUT_WINDOWS = "INSERT OR REPLACE INTO windows SELECT ?, ?, ? + key, value FROM json_each(?)"
 _CHECKSUMS, _WINDOWS = f"SELECT checksum {_BETWEEN}", f"SELECT window, checksum {_BETWEEN}"
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
-_NAMED = "FROM indexes WHERE generation = ? AND (? IS NULL OR name = ?)"
+_NAMED = [f"FROM {table} WHERE generation = ? AND (? IS NULL OR name = ?)" for table in ("indexes", "derived")]
 _INDEX = "SELECT * FROM indexes WHERE generation = ? AND name = ?"
 _LABELS = "SELECT * FROM labels WHERE code >= ? ORDER BY code"
 _LABEL_BYTES = "SELECT code, CAST(label AS BLOB), count, seal FROM labels"

@@ -238,6 +238,10 @@ class Connection:
         """A number that changes whenever another connection has committed."""
         return int(self.value("PRAGMA data_version"))
 
+    def size(self) -> int:
+        """How many bytes the catalog says that it has."""
+        return int(self.value("PRAGMA page_count")) * int(self.value("PRAGMA page_size"))
+
     def thawed(self) -> bool:
         """Whether a frozen catalog has been written to since it was opened."""
         return self.frozen and self._signature != _signature(self.path)

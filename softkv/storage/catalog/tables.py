@@ -9,7 +9,7 @@ deaths        dead rows as bitmaps, and the commit that changed them
 labels        the code of every label, and how many live items carry it
 indexes       files beside a generation that can be made anew from it: size, SHA-256, what they cover
 granules      how many bytes of rows of a generation are under one checksum
-derived       parts of what is derived from the rows of a generation and can be made anew, or lost
+derived       parts of what is derived from the rows of a generation, by name and commit, which can be lost
 batches       what callers call the batches of the last days, a digest of each, and what became of it
 secret        one row: 32 random bytes that belong to this store
 
@@ -227,12 +227,15 @@ def insertion(table: str, *, replacing: bool = False) -> str:
 
 
 def seal(*content: int | str | bytes | None) -> int:
-    """A checksum of the fields of a catalog row, the same on every machine."""
-    pieces = []
+    """A checksum of the fields of a catalog row, the same on every machine. Bytes may be many, and are not copied."""
+    checksum, between = 0, b""
     for field in content:
-        kind = type(field).__name__[:1]
-        pieces.append(f"{kind}{field}".encode() if not isinstance(field, bytes) else b"b" + field)
-    return crc32(b"\0".join(pieces))
+        if isinstance(field, bytes):
+            checksum = crc32(field, crc32(between + b"b", checksum))
+        else:
+            checksum = crc32(between + f"{type(field).__name__[:1]}{field}".encode(), checksum)
+        between = b"\0"
+    return checksum
 
 
 def item_seal(item: int, ordinal: int, born: int, key: bytes | None, content: int) -> int:

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
+from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.derived import damaged_rows
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.secret import secret
 from softkv.storage.catalog.tables import seal
@@ -223,12 +225,22 @@ def _survey_beside(report: Report, catalog: Catalog) -> None:
     """What is kept beside the items: batches, the secret, how checksums are divided, and what is derived."""
     if catalog.connection.user_version() < 3:
         return
-    for table in ("granules", "batches", "derived"):
+    for table in ("granules", "batches"):
         odd = _odd_rows(catalog, table)
         if odd:
-            kept = report.notes if table == "derived" else report.findings
-            kept.append(f"{catalog.connection.path}: {len(odd)} rows of {table} are damaged: {odd[:5]}")
+            report.findings.append(f"{catalog.connection.path}: {len(odd)} rows of {table} are damaged: {odd[:5]}")
+    _survey_derived(report, catalog.connection)
     secret(catalog.connection)
+
+
+def _survey_derived(report: Report, connection: Connection) -> None:
+    """The parts of what is derived: they are done without, so what is wrong with them is no damage of the store."""
+    try:
+        odd = damaged_rows(connection)
+        if odd:
+            report.notes.append(f"{connection.path}: {len(odd)} derived parts are damaged: rows {odd[:5]} of the table")
+    except StoreDamaged as error:
+        report.notes.append(str(error))
 
 
 def _odd_rows(catalog: Catalog, table: str) -> list[Any]:

@@ -39,7 +39,7 @@ def drop_index(writer: Writer, name: str | None) -> None:
         checked_name(name)
     with writer.work():
         generation, catalog = writer.committed.head.generation, writer.catalog
-        if catalog.index_count(generation, name):
+        if catalog.has_index(generation, name):
             with writer.commit():
                 catalog.drop_index(generation, name)
             with suppress(SoftKVError):

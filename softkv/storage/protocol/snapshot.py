@@ -16,6 +16,7 @@ import numpy.typing as npt
 from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
 from softkv.storage.batch import checked_key, keys_among, require_keys, shown
 from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.derived import checked_number, numbers, parts
 from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
 from softkv.storage.catalog.roster import Roster, RosterEntry
@@ -291,6 +292,16 @@ class Snapshot:
         if self._generation is None:
             return None
         return find(self._catalog, self.path, self._generation.number, name, self.commit)
+
+    def derived(self, name: str, *, after: int = 0) -> list[tuple[int, bytes]]:
+        """The sound parts put under this name by commits after `after` up to this one, unless replaced since."""
+        self._require_open()
+        return parts(self._catalog.connection, self.generation, checked_name(name), checked_number(after), self.commit)
+
+    def derived_numbers(self, name: str) -> list[int]:
+        """The numbers of all such parts, which are not read."""
+        self._require_open()
+        return numbers(self._catalog.connection, self.generation, checked_name(name), 0, self.commit)
 
     def close(self) -> None:
         """Let the generation go."""
