@@ -58,7 +58,7 @@ def build(
 ) -> None:
     """Build an index of all items. Lookups go on meanwhile.
 
-    Items that are added later are read by every lookup of the command until the index is built again.
+    Items that are added later find their lists as they are added.
     """
     import softkv
 

@@ -111,7 +111,7 @@ def test_a_killed_build_goes_on_from_its_last_finished_stage(tmp_path: Path, sta
         require_sound(db)
         index = db._view().index
         assert index is not None
-        assert (index.lists.counts.sum(), len(db)) == (ITEMS - 36 + 30 * (LEFT[stage] == STAGES), ITEMS - 36 + 30)
+        assert (index.quick.counts.sum(), len(db)) == (ITEMS - 36 + 30 * (LEFT[stage] == STAGES), ITEMS - 36 + 30)
         assert len(list((tmp_path / "s").glob("generation-*"))) == 1
         assert db.info().freed_by_compact == db.info().dead_rows * 4 * (WIDTH + 1 + 2)
 

@@ -18,7 +18,7 @@ from softkv.asking.embedding import Embedding
 from softkv.asking.given import array_of, comparison_of, temperatures_of, texts_of
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
-from softkv.asking.question import LEARNED, Compared, Question
+from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
 from softkv.asking.route import BOUND, CALIBRATED, LARGE, NOTHING, PROPOSED, SCAN, route
 from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, scan
 from softkv.asking.view import View
@@ -118,8 +118,8 @@ class Asker(ABC):
         k: int | None = None,
         temperature: Any = None,
         compatibility: Compared | None = None,
-        tolerance: float = 0.01,
-        confidence: float = 0.95,
+        tolerance: float = TOLERANCE,
+        confidence: float = CONFIDENCE,
         guarantee: str | None = None,
         where: Mapping[str, Any] | None = None,
         mask: Any = None,

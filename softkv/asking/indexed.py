@@ -1,15 +1,15 @@
-"""The index of a store as one commit sees it: its file read once, what has died since taken out of its statistics.
+"""The index of a store as one commit sees it: its file read once, and what became of the rows since.
 
-Rows that were added since are read by every query. When that has been done so often that it was cheaper to look for the
-lists they belong to, some of them join these. Where few of them belong to any, it is left at that: then it is time to
-build the index again.
+Writers note down which lists late rows belong to, and how the statistics change with them and with rows that died
+(database/settling.py). What no writer has noted yet is little: such rows are read by every lookup, and rows that died
+are taken out of the statistics here.
 
 An index that is missing, damaged, or of another format is none: everything is scanned then, and `info` says why.
 """
 
 import threading
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,19 @@ from softkv.asking.learned import read
 from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
-from softkv.index.joining import joining
+from softkv.index.late import Change, Homes, Past, following
 from softkv.index.lists import ListIndex
 from softkv.logs import log_of
-from softkv.maths.farfield import Array
+from softkv.maths.drift import Drift
+from softkv.maths.drift import together as summed
+from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
 from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
-NAME = "lists"  # of the index file
+NAME = "lists"  # of the index file, and of the changes to it
 PROPOSER = "proposer"  # of that of a proposer
-TOGETHER = 1 << 12  # rows that join lists together: a lookup that waits for it takes a fraction of a second
-WORTH = 128  # times that a row is read before it is looked at
-ALIKE = 0.75  # the share of them that must find a list
 LOG = log_of(__name__)
 
 
@@ -45,6 +44,9 @@ class Written:
     problem: str = ""
 
 
+NONE = Written(0, None)  # where none was built
+
+
 class Indexes:
     """The index that a handle has read, shared with its snapshots."""
 
@@ -52,63 +54,89 @@ class Indexes:
         self._lock = threading.Lock()
         self._file: tuple[int, int, str | None] | None = None  # generation and commit of what was read, and projection
         self._written = Written(0, None)
-        self._current: ListIndex | None = None  # the same without these rows
-        self._dead: Rows = np.empty(0, np.int64)
-        self._read_behind = 0  # rows behind the lists that were read in vain, so to speak
-        self._strange = False  # what was added since looks like no list
+        self._followed: Followed | None = None  # as a commit sees it
+        self._homes: Homes | None = None
 
     def of(self, snapshot: Snapshot) -> ListIndex | None:
         """The index that suits this commit, or None."""
         with self._lock:
-            written = self._of_file(snapshot)
-            if written is None or written.index is None:
-                return None
-            return self._without_the_dead(written.index, snapshot)
+            followed = self._as_of(snapshot)
+            return None if followed is None else followed.index(snapshot)
 
-    def read_behind(self, snapshot: Snapshot) -> bool:
-        """Take note that a lookup read the rows behind the lists; whether some of them have joined lists now."""
+    def bounding(self, snapshot: Snapshot) -> ListIndex | None:
+        """The index with statistics that bounds can be told by: late rows belong to no list there."""
         with self._lock:
-            index = self._current
-            if index is None or self._strange or index.known >= snapshot.rows:
-                return False
-            self._read_behind += snapshot.rows - index.known
-            if self._read_behind < WORTH * TOGETHER or snapshot.generation != (self._file or (-1,))[0]:
-                return False
-            self._read_behind = 0
-            return self._join(index, snapshot)
+            followed = self._as_of(snapshot)
+            return None if followed is None else followed.bounding(snapshot)
 
-    def _join(self, index: ListIndex, snapshot: Snapshot) -> bool:
-        assert snapshot.layout is not None
-        rows, labels = np.arange(index.known, min(index.known + TOGETHER, snapshot.rows)), index.lists.values.shape[1]
-        live, given, keys = snapshot.live[rows], snapshot.values(rows), form_keys(index.form, snapshot, rows)
-        values = as_vectors(given, snapshot, labels)
-        # Lists cannot count labels that are newer than they are.
-        suited = live & (given < labels) if snapshot.layout.kind.coded else live
-        owners = joining(index, keys, values, suited)
-        self._strange = bool(np.count_nonzero(owners >= 0) < ALIKE * np.count_nonzero(live))
-        if not self._strange:
-            self._current = index.with_more(owners, keys, values)
-            self._dead = np.concatenate([self._dead, rows[~live]])
-        return not self._strange
+    def waiting(self, snapshot: Snapshot) -> int:
+        """How many rows came or died that no change tells of."""
+        with self._lock:
+            followed = self._as_of(snapshot)
+            return 0 if followed is None else followed.waiting(snapshot)
+
+    def change(self, snapshot: Snapshot, most: int) -> tuple[Change, list[int]] | None:
+        """The next change to note down, about `most` rows at most, and the numbers of those that it replaces."""
+        with self._lock:
+            followed = self._as_of(snapshot)
+            if followed is None:
+                return None
+            if self._homes is None:
+                self._homes = Homes(followed.base)
+            written, replaced = followed.past.with_next(followed.next(snapshot, self._homes, most))
+            known = {number for number, _ in followed.past.changes}
+            lost = [number for number in snapshot.derived_numbers(NAME) if number not in known]
+            return written, replaced + lost
+
+    def relaid(self, snapshot: Snapshot) -> tuple[Rows, ListIndex] | None:
+        """The live rows in an order in which late ones lie in their lists, and the index of rows in that order.
+
+        None where there is no index, or nothing has come or gone since it was built.
+        """
+        with self._lock:
+            followed = self._as_of(snapshot)
+            if followed is None or len(snapshot) == snapshot.rows == followed.base.rows:
+                return None
+            return followed.relaid(snapshot)
 
     def as_written(self, snapshot: Snapshot) -> Written | None:
         """The index before anything of it died, which costs less; None when none was built."""
         with self._lock:
-            return self._of_file(snapshot)
+            found = self._written_of(snapshot)
+            return None if found is NONE else found
 
-    def _of_file(self, snapshot: Snapshot) -> Written | None:
+    def _as_of(self, snapshot: Snapshot) -> "Followed | None":
+        base = self._written_of(snapshot).index
+        if base is None:
+            return None
+        past = self._past(snapshot, base)
+        if self._followed is None or self._followed.past is not past:
+            self._followed = Followed(base, past)
+        return self._followed
+
+    def _past(self, snapshot: Snapshot, base: ListIndex) -> Past:
+        """The changes up to this commit: those that are known already, and what follows them."""
+        assert self._file is not None
+        past = self._followed.past if self._followed is not None else Past(self._file[1], base.known)
+        numbers = [number for number in snapshot.derived_numbers(NAME) if number > past.file]
+        if past.number and past.number not in numbers:  # a larger one has replaced it, or it is of a later commit
+            past = Past(past.file, base.known)
+        if not numbers or numbers[-1] <= past.number:
+            return past
+        return following(snapshot.derived(NAME, after=past.number or past.file), base, past, snapshot.rows)
+
+    def _written_of(self, snapshot: Snapshot) -> Written:
         try:
             file = snapshot.index(NAME)
         except IndexDamaged as error:
             LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
             return Written(0, None, str(error))
         if file is None:
-            return None
+            return NONE
         try:
             known = snapshot.generation, file.commit, Profile.of(snapshot.settings).projection
             if self._file != known:
-                self._written, self._current = self._read(file, snapshot), None
-                self._read_behind, self._strange = 0, False
+                self._written, self._followed, self._homes = self._read(file, snapshot), None, None
                 self._file = known
         finally:
             file.close()
@@ -129,19 +157,100 @@ class Indexes:
             return Written(file.rows, None, str(error))
         return Written(index.rows, index)
 
-    def _without_the_dead(self, written: ListIndex, snapshot: Snapshot) -> ListIndex:
-        known = written.known if self._current is None else self._current.known
-        dead = np.flatnonzero(~snapshot.live[:known])
-        if self._current is None or known > snapshot.rows or len(np.setdiff1d(self._dead, dead, assume_unique=True)):
-            # The first question, or one about an earlier commit.
-            self._current, self._dead = written, dead[:0]
-            dead = np.flatnonzero(~snapshot.live[: written.known])
-        more = np.setdiff1d(dead, self._dead, assume_unique=True)
-        if len(more):
-            keys = form_keys(written.form, snapshot, more)
-            values = as_vectors(snapshot.values(more), snapshot, written.lists.values.shape[1])
-            self._current, self._dead = self._current.without(more, keys, values), dead
-        return self._current
+
+class Followed:
+    """An index with the changes to it up to some commit."""
+
+    def __init__(self, base: ListIndex, past: Past) -> None:
+        self.base, self.past = base, past
+        changes = [change for _, change in past.changes]
+        owners = np.concatenate([base.joined, *(change.owners for change in changes)])
+        self._noted = np.unique(np.concatenate([np.empty(0, np.int64), *(change.dead for change in changes)]))
+        self._drift = summed([Drift.none(base.lists), *(change.drift for change in changes)])
+        self._known = replace(base, joined=owners)
+        self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
+        self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
+
+    def waiting(self, snapshot: Snapshot) -> int:
+        """How many rows came or died that no change tells of."""
+        dead = snapshot.rows - len(snapshot)
+        return snapshot.rows - self.past.known + max(0, dead - self.past.gone)
+
+    def index(self, snapshot: Snapshot) -> ListIndex:
+        """The index by which is estimated, without what is dead."""
+        dead = self._unnoted(snapshot)
+        if not len(dead) and not len(self._drift.lists):
+            return self._known
+        if self._index is None or not np.array_equal(self._index[0], dead):
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is scanned instead
+                self._index = dead, replace(self._known, estimates=self._without(self._left(snapshot, dead)))
+        return self._index[1]
+
+    def bounding(self, snapshot: Snapshot) -> ListIndex:
+        """The index without what is dead, by statistics that bounds can be told by."""
+        dead = np.flatnonzero(~snapshot.live[: self.base.known])
+        if not np.array_equal(self._bounding[0], dead):
+            self._bounding = dead, self.base.without(dead, *self._rows(snapshot, dead))
+        return self._bounding[1]
+
+    def relaid(self, snapshot: Snapshot) -> tuple[Rows, ListIndex]:
+        """The order of the live rows in which late ones lie in their lists, and the index of rows in that order."""
+        known, bounding = self._known, self.bounding(snapshot)
+        live = np.flatnonzero(snapshot.live)
+        owners = np.full(len(live), -1)
+        looked = live < known.known
+        owners[looked] = known.owners(live[looked])
+        late = live[(live >= self.base.known) & (owners >= 0)]
+        last = np.where(owners >= 0, owners, len(self.base.lists.counts))
+        index = bounding.relaid(known.owners(late), *self._rows(snapshot, late))
+        return live[np.argsort(last, kind="stable")], index
+
+    def next(self, snapshot: Snapshot, homes: Homes, most: int) -> Change:
+        """What became of the next rows, `most` of them at most, and of what died."""
+        first, dead = self.past.known, self._unnoted(snapshot)
+        rows = np.arange(first, min(first + most, snapshot.rows))
+        live = snapshot.live[rows]
+        owners, come = np.full(len(rows), -1, np.int32), rows[live & self._counted(snapshot, rows)]
+        keys, values = self._rows(snapshot, come)
+        found = homes.of(keys, values)
+        owners[come - first] = found
+        there, gone = found >= 0, np.concatenate([dead, rows[~live]])
+        arrived = Drift.of(self.base.lists, found[there].astype(np.int64), keys[there], values[there])
+        drift = summed([arrived, self._left(snapshot, dead)])
+        return Change(self.past.file, self.past.number, first, self.past.gone + len(gone), owners, gone, drift)
+
+    def _without(self, left: Drift) -> Lists:
+        """The statistics for estimates, once these sums have left as well."""
+        drift = summed([self._drift.among(left.lists), left])
+        return drift.applied(self.base.quick, onto=self._noted_lists)
+
+    @cached_property
+    def _noted_lists(self) -> Lists:
+        return self._drift.applied(self.base.quick)
+
+    def _unnoted(self, snapshot: Snapshot) -> Rows:
+        """The rows that were looked at, and died without a note."""
+        dead = np.flatnonzero(~snapshot.live[: self.past.known])
+        return np.setdiff1d(dead, self._noted, assume_unique=True)
+
+    def _left(self, snapshot: Snapshot, rows: Rows) -> Drift:
+        """What these rows take along from the lists that they were in."""
+        owners = self._known.owners(rows)
+        rows, owners = rows[owners >= 0], owners[owners >= 0]
+        return Drift.of(self.base.lists, owners, *self._rows(snapshot, rows), sign=-1.0)
+
+    def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Array, Array]:
+        """Keys as the form makes them, and values as vectors."""
+        values = as_vectors(snapshot.values(rows), snapshot, self.base.lists.values.shape[1])
+        return form_keys(self.base.form, snapshot, rows), values
+
+    def _counted(self, snapshot: Snapshot, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Whether lists can count the values of these rows: labels that are newer than they are, they cannot."""
+        assert snapshot.layout is not None
+        if not snapshot.layout.kind.coded:
+            return np.ones(len(rows), np.bool_)
+        counted: npt.NDArray[np.bool_] = snapshot.values(rows) < self.base.lists.values.shape[1]
+        return counted
 
 
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
@@ -217,7 +326,9 @@ def with_labels(index: ListIndex, labels: int) -> ListIndex:
     missing = labels - index.lists.values.shape[1]
     if missing <= 0:
         return index
-    values = np.pad(index.lists.values, ((0, 0), (0, missing)))
-    return replace(
-        index, lists=replace(index.lists, values=values, slope=np.pad(index.lists.slope, ((0, missing), (0, 0))))
-    )
+    return replace(index, lists=_padded(index.lists, missing), estimates=_padded(index.quick, missing))
+
+
+def _padded(lists: Lists, missing: int) -> Lists:
+    values, slope = np.pad(lists.values, ((0, 0), (0, missing))), np.pad(lists.slope, ((0, missing), (0, 0)))
+    return replace(lists, values=values, slope=slope)

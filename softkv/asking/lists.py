@@ -46,15 +46,15 @@ class Estimated:
 
 def estimate(view: View, question: Question, reason: str) -> Estimated:
     """The answers to a question by the index, routed for this reason."""
-    assert view.index is not None
-    asking = _Asking(view, view.index, question)
+    index = view.bounding_index if question.guarantee else view.index
+    assert index is not None
+    asking = _Asking(view, index, question)
     suited = asking.suited()
     refused = {number: asking.unrehearsed(number) for number in np.flatnonzero(~suited).tolist()}
     some = np.flatnonzero(suited)
     if not len(some):
         return Estimated(some, None, refused)
     found = asking.answers(some)
-    view.read_behind()
     answers = replace(asking.presented(found, some), reason=reason)
     assert answers.error is not None
     sure = found.sure & np.isfinite(answers.error)  # values of 1e300 are numbers, and the squares of them are not

@@ -15,6 +15,7 @@ from softkv.maths.compatibility import Compatibility
 from softkv.maths.heads import Heads
 
 LEARNED = "learned"  # as a compatibility: what the store has learned (learned.py)
+TOLERANCE, CONFIDENCE = 0.01, 0.95  # of lookups that do not say
 Compared = str | Compatibility | Callable[[Any, Any], Any]
 
 
@@ -33,7 +34,7 @@ class Question:
     show: int = 10
     rounded: Any = 0.0  # how far the numbers of the queries are from those that were given, (b, q)
     tolerance: float = 0.0  # how far an answer may be from the exact one, as a share of the value scale
-    confidence: float = 0.95  # how sure that is to be
+    confidence: float = CONFIDENCE  # how sure that is to be
     guarantee: str | None = None  # "bound" where it must always hold
 
     @property

@@ -19,11 +19,14 @@ from dataclasses import dataclass
 from softkv.asking.question import Question
 from softkv.asking.view import View
 from softkv.index.calibration import BEST, Calibration
+from softkv.index.lists import ListIndex
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
 
 GATHER, SCAN, CALIBRATED, BOUND, PROPOSED = "gather", "scan", "calibrated", "bound", "proposed"
 GATHERED, ALONE = 4, 16  # rows are gathered when they are at most one in so many: for several queries, for one
+MOST_LOOSE = 0.5  # the share of rows in no list up to which lists are asked
+COPIED = 3  # times as long as reading a row where it lies does gathering it take
 CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
 LARGE = 1 << 26  # numbers: a scan that reads more takes its time, and is told of
 FEW = ""  # the reason why so few items are scanned: it goes without saying
@@ -98,7 +101,17 @@ def _against_lists(view: View, question: Question) -> str | None:
     if view.index.form.name != form:
         built = view.index.form.compatibility
         return f"the index was built for {built}; `softkv index build` makes one for how the store compares"
-    return None
+    return against_loose(view.bounding_index if question.guarantee else view.index, view.snapshot.rows)
+
+
+def against_loose(index: ListIndex | None, rows: int) -> str | None:
+    """Why a scan takes no longer than the rows that are in no list, which every query reads, and the lists."""
+    if index is None:
+        return None
+    behind, apart = rows - index.known, len(index.strangers)
+    if behind + COPIED * apart <= MOST_LOOSE * rows:
+        return None
+    return f"{behind + apart:,} of {rows:,} rows are in no list; `softkv index build` puts them into some"
 
 
 def _suits_proposer(view: View, question: Question) -> bool:

@@ -22,6 +22,7 @@ from softkv.asking.together import Together
 from softkv.embedders import Identity
 from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
+from softkv.index.late import Change
 from softkv.index.lists import ListIndex
 from softkv.kinds import ValueKind
 from softkv.learning.temperature import typical_temperature, unit_of_scores
@@ -141,21 +142,33 @@ class View:
     @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
-        if self.index is None:
-            return self._findings.reach(self.snapshot)
-        behind = self.snapshot.values(np.arange(self.index.rows, self.snapshot.rows))
-        return Reach.of_lists(self.index).with_more(behind)
+        return self._findings.reach(self.snapshot)
 
     @cached_property
     def index(self) -> ListIndex | None:
         """The index, if there is one that can be believed."""
-        found = self._findings.indexes.of(self.snapshot)
-        return found if found is None or self.labels is None else with_labels(found, len(self.labels))
+        return self._with_labels(self._findings.indexes.of(self.snapshot))
 
-    def read_behind(self) -> None:
-        """A lookup read the rows behind the lists. Now and then some of these join lists, so that the next need not."""
-        if self._findings.indexes.read_behind(self.snapshot):
-            self.__dict__.pop("index", None)
+    @cached_property
+    def bounding_index(self) -> ListIndex | None:
+        """The index as bounds need it: late rows are in no list."""
+        return self._with_labels(self._findings.indexes.bounding(self.snapshot))
+
+    @property
+    def index_is_waiting(self) -> int:
+        """How many rows came or died since it was last noted which lists they belong to."""
+        return self._findings.indexes.waiting(self.snapshot)
+
+    def next_change(self, most: int) -> tuple[Change, list[int]] | None:
+        """What is to be noted of these rows, `most` of them at most, and the numbers of the notes that it replaces."""
+        return self._findings.indexes.change(self.snapshot, most)
+
+    def relaid_index(self) -> tuple[Rows, ListIndex] | None:
+        """The live rows in an order in which late ones lie in their lists, and the index then; None if they do."""
+        return self._findings.indexes.relaid(self.snapshot)
+
+    def _with_labels(self, index: ListIndex | None) -> ListIndex | None:
+        return index if index is None or self.labels is None else with_labels(index, len(self.labels))
 
     @property
     def has_proposer(self) -> bool:
@@ -287,8 +300,12 @@ class Findings:
         with self._lock:
             generation, seen, reach = self._reach or (-1, 0, None)
             if reach is None or generation != snapshot.generation:
-                generation, seen = snapshot.generation, min(TOGETHER, snapshot.rows)
-                reach = Reach.of(snapshot.values(np.arange(seen)))
+                generation, index = snapshot.generation, self.indexes.as_written(snapshot)
+                if index is not None and index.index is not None and index.index.known:
+                    seen, reach = index.index.known, Reach.of_lists(index.index)
+                else:
+                    seen = min(TOGETHER, snapshot.rows)
+                    reach = Reach.of(snapshot.values(np.arange(seen)))
             while seen < snapshot.rows:
                 stop = min(seen + TOGETHER, snapshot.rows)
                 reach, seen = reach.with_more(snapshot.values(np.arange(seen, stop))), stop

@@ -14,11 +14,13 @@ from softkv.asking.view import Findings
 from softkv.database import intake
 from softkv.database.loading import load
 from softkv.database.reader import Value
+from softkv.database.settling import settle
 from softkv.database.stamping import stamp
 from softkv.database.upkeep import Upkeep
 from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
 from softkv.progress import Progress
 from softkv.storage import Added, Item
+from softkv.storage.catalog.batches import Stamp
 
 
 class Changes(Upkeep, MutableMapping[str, Value]):
@@ -63,7 +65,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             kept = Profile.of(self._store.settings)
             start = kept if len(self._store) else self._afresh(kept)
             ready = intake.prepared(what, start, self._store.layout, self._embedding, progress)
-            return self._store.append(
+            return self._append(
                 ready.vectors,
                 ready.values,
                 keys=ready.keys,
@@ -76,6 +78,16 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             )
 
     load = load
+
+    def _append(self, *given: Any, **options: Any) -> Added:
+        added = self._store.append(*given, **options)
+        settle(self._store, self._view)
+        return added
+
+    def _delete(self, keys: str | Sequence[str], stamp: Stamp | None = None) -> int:
+        deleted = self._store.delete(keys, stamp=stamp)
+        settle(self._store, self._view)
+        return deleted
 
     def _afresh(self, kept: Profile) -> Profile:
         """Without the temperature by rule: it suited items that are gone."""
@@ -124,7 +136,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             if expected is not None:
                 _require_values(kept, expected)
             profile = Profile.of(self._store.settings)
-            return self._store.append(
+            return self._append(
                 [one.vector for one in kept],
                 what.values,
                 keys=what.keys,
@@ -169,13 +181,13 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             names: Any = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
             if where is not None:
                 named = stamp(batch, "delete where", payloads=[_asking(names, where)])
-                return self._store.delete(self._matching(where), stamp=named)
+                return self._delete(self._matching(where), stamp=named)
             if names is None:
                 raise InputError("expected keys, or a filter as where=, got neither. `clear` deletes all items.")
             if batch is None:
-                return self._store.delete(names)
+                return self._delete(names)
             told = sorted(set(names)) if all(isinstance(name, str) for name in names) else names  # a set has no order
-            return self._store.delete(names, stamp=stamp(batch, "delete", told))
+            return self._delete(names, stamp=stamp(batch, "delete", told))
 
     def _matching(self, where: Mapping[str, Any]) -> list[str]:
         """The names of the items that match a filter, in the order of the store."""
@@ -207,7 +219,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
     def clear(self) -> None:
         """Delete all items, in one commit."""
         with self._changing:
-            self._store.delete(list(self))
+            self._delete(list(self))
 
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last, as dict does; returns its key and value."""
@@ -216,7 +228,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             if row is None:
                 raise KeyMissing("the store is empty")
             (last,) = self._store.items([row])
-            self._store.delete(last.name)
+            self._delete(last.name)
             return last.name, last.value
 
     def set_temperature(self, temperature: float | None) -> None:

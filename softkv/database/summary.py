@@ -8,13 +8,18 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from softkv.asking.indexed import Written
-from softkv.asking.route import is_cheap
+from softkv.asking.question import CONFIDENCE, TOLERANCE
+from softkv.asking.route import against_loose, is_cheap
 from softkv.asking.view import View
 from softkv.database.backend import backend_name
 from softkv.database.begun import is_begun
 from softkv.errors import IndexDamaged
+from softkv.index.lists import ListIndex
 from softkv.storage.layout import GENERATION_NAME, generation_name
 from softkv.storage.protocol.opening import is_backup
+
+LOOSE = 0.02  # the share of items in no list from which on an index should be built again
+GROWN = 2.0  # times the items that it was made of, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +28,12 @@ class IndexInfo:
 
     lists: int | None
     rows: int  # items that the lists were made of
-    added: int  # items since, which lookups read until a handle puts them into lists
+    added: int  # items since
+    strangers: int  # of these, those that are far from all lists: every lookup reads them
+    waiting: int  # and those that no writer has put into lists yet: every lookup reads them, too
     deleted: int  # of the items in lists, since
+    share: float | None  # of all items, which a lookup like those rehearsed reads; None where it scans
+    again: str | None  # why it should be built again, if it should
     needed: bool  # False while the store is so small that lookups scan all of it anyway
     built: dict[str, Any]  # in how many seconds, calibrated on what, and for which temperatures
     problem: str | None = None  # why it cannot be used
@@ -33,8 +42,12 @@ class IndexInfo:
         if self.problem is not None:
             return f"cannot be used, so lookups scan: {self.problem}"
         told = [f"{_counted(self.lists or 0, 'list')} over {_counted(self.rows, 'item')}"]
-        told += [f"{_counted(self.added, 'row')} added since"] if self.added else []
+        told += [f"{_counted(self.added, 'item')} added since"] if self.added else []
+        told += [f"{self.strangers:,} of them far from all lists"] if self.strangers else []
+        told += [f"{self.waiting:,} of them in no list yet"] if self.waiting else []
         told += [f"{self.deleted:,} deleted since"] if self.deleted else []
+        told += [f"lookups read {self.share:.1%}"] if self.share is not None and self.needed else []
+        told += [f"build it again: {self.again}"] if self.again else []
         told += [] if self.needed else ["not needed yet: so few are scanned in a moment"]
         return ", ".join(told)
 
@@ -125,16 +138,42 @@ def _index(view: View) -> IndexInfo | None:
     written, snapshot = view.index_as_written, view.snapshot
     if written is None:
         return None
-    live = snapshot.live
+    index, live = view.index, snapshot.live
+    added = int(live[written.rows :].sum())
+    waiting = added if index is None else int(live[index.known :].sum())
+    strangers = 0 if index is None else int(live[index.strangers].sum())
     return IndexInfo(
         lists=None if written.index is None else len(written.index.lists.counts),
         rows=written.rows,
-        added=int(live[written.rows :].sum()),
+        added=added,
+        strangers=strangers,
+        waiting=waiting,
         deleted=written.rows - int(live[: written.rows].sum()),
+        share=None if index is None else _share(view, index, strangers + waiting),
+        again=None if index is None else _again(index, strangers + waiting, len(snapshot)),
         needed=not is_cheap(view),
         built=_built(written),
         problem=written.problem or None,
     )
+
+
+def _share(view: View, index: ListIndex, loose: int) -> float | None:
+    """The share of the items that a lookup at the temperature of the store reads."""
+    if against_loose(index, view.snapshot.rows):
+        return None
+    learned = view.profile.projection is not None
+    usual = 1.0 if learned else view.temperature(view.profile.compatibility or "").value
+    plan, items = index.calibration.plan(usual, TOLERANCE, CONFIDENCE), max(1, len(view.snapshot))
+    return None if plan is None else min(1.0, (plan.share * (items - loose) + loose) / items)
+
+
+def _again(index: ListIndex, loose: int, items: int) -> str | None:
+    """Why an index should be built again."""
+    if loose > LOOSE * items:
+        return f"{loose:,} of {items:,} items are in no list, and every lookup reads them"
+    if index.grown > GROWN:
+        return f"there are {index.grown:.1f} times as many items as it was made of"
+    return None
 
 
 def _built(written: Written) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from softkv.database.indexing import Wanted, build, forecast_of
 from softkv.database.proposing import build_proposer
 from softkv.database.reader import Reader
 from softkv.database.reembedding import reembed
+from softkv.database.settling import settle
 from softkv.database.summary import Info
 from softkv.database.training import Fit
 from softkv.errors import InputError
@@ -47,16 +48,18 @@ class Upkeep(Reader):
     def compact(self) -> None:
         """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed.
 
-        An index goes on as it is, without them.
+        An index goes on: items that came after it was built are laid into their lists.
         """
         with self._changing:
             view = self._view()
-            index = view.index if len(view.snapshot) < view.snapshot.rows else None
-            kept = {} if index is None else {NAME: index.compacted(view.snapshot.live).encoded()}
-            kept |= carried(view.snapshot, view.profile.projection, np.flatnonzero(view.snapshot.live))
+            relaid = view.relaid_index()
+            order, index = (np.flatnonzero(view.snapshot.live), None) if relaid is None else relaid
+            kept = {} if index is None else {NAME: index.encoded()}
+            kept |= carried(view.snapshot, view.profile.projection, order)
             self._seen = None
             del view
-            self._store.compact(index=kept)
+            self._store.compact(None if relaid is None else order, index=kept)
+            settle(self._store, self._view)
 
     def build_index(
         self,
@@ -70,8 +73,7 @@ class Upkeep(Reader):
     ) -> Info:
         """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
 
-        Lookups and adds go on meanwhile. What is added later is read by every lookup, until a handle has done so often
-        enough to put it into lists.
+        Lookups and adds go on meanwhile. What is added later finds its list as it is added.
 
         Args:
             kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory
@@ -92,6 +94,8 @@ class Upkeep(Reader):
             build_proposer(self._store, self._changing, self._new_view, kind, backend, progress)
         else:
             build(self._store, self._changing, self._new_view, Wanted(lists, queries, temperatures, backend), progress)
+            with self._changing:
+                settle(self._store, self._view)
         return self.info()
 
     def forecast_index(

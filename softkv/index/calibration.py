@@ -47,6 +47,7 @@ class Plan:
     farthest: float  # a larger doubt than this was not seen
     surprise: float  # nor a larger difference between the logarithms of the masses, foretold and found,
     nearest: float  # nor, but for a few, a best score near this
+    share: float = 0.0  # of the rows in lists, which such queries read on average
 
     def stops(self, doubts: Array) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
@@ -140,7 +141,8 @@ class Calibration:
         if errors is None or masses is None:
             return None
         farthest, surprise = float(at_stops(self.doubts).max()), float(at_stops(self.surprises).max())
-        return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange)
+        share = float(np.array(LEVELS)[stops].mean())
+        return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
 
 
 def _first(fine: npt.NDArray[np.bool_]) -> Counts:

@@ -17,7 +17,7 @@ MAGIC = b"softkv index\n"
 FORMAT = 2  # 1 knew of no rows that join lists
 ALIGNED = 64
 LONGEST_HEADER = 1 << 24
-TYPES = ("float32", "float64", "int64")
+TYPES = ("float32", "float64", "int32", "int64")
 
 Arrays = dict[str, npt.NDArray[Any]]
 

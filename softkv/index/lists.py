@@ -1,9 +1,9 @@
 """An index of lists: the rows of a generation in list order, what is known of each list, and how wrong estimates are.
 
 Lists are consecutive rows of the arena, so the index holds no rows and no row numbers: offsets, statistics, and a
-calibration. Rows that are added later lie behind all lists; those that look like the rows of a list can join it.
+calibration. Rows that are added later lie behind all lists, and most of them belong to one all the same (late.py).
 
-Does not read rows (search.py), choose who joins (joining.py), nor make itself (building.py).
+Does not read rows (search.py), find the lists of late rows (late.py), nor make itself (building.py).
 
 Shapes: l lists, m rows behind the lists that were looked at, d key width, p value width.
 """
@@ -44,6 +44,7 @@ class ListIndex:
     calibration: Calibration
     facts: dict[str, Any] = field(default_factory=dict)  # how it was built, for people
     joined: Counts = field(default_factory=_nobody)  # (m,), the lists of the first rows behind them; -1 for no list
+    estimates: Lists | None = None  # `quick` as it is by now, where that differs from what was measured
 
     @property
     def rows(self) -> int:
@@ -57,13 +58,23 @@ class ListIndex:
 
     @cached_property
     def quick(self) -> Lists:
-        """The statistics in float32, with values in `units`."""
-        return self.lists.rounded()
+        """The statistics in float32, with values in `units`, by which is estimated."""
+        return self.lists.rounded() if self.estimates is None else self.estimates
 
     @cached_property
     def units(self) -> Units:
         """The units of the values in `quick`."""
         return self.lists.units
+
+    @cached_property
+    def grown(self) -> float:
+        """By how much what is wrong with the mass may have grown, with the rows since it was calibrated; 1 at least.
+
+        Late rows lie in their lists a little differently from those that the lists were made of.
+        """
+        made_of = self.facts.get("items")
+        rows = float(self.quick.counts.sum())
+        return max(1.0, rows / made_of) if isinstance(made_of, int) and made_of > 0 else 1.0
 
     @cached_property
     def members(self) -> tuple[Counts, Counts]:
@@ -90,16 +101,14 @@ class ListIndex:
         counted = owners >= 0
         return replace(self, lists=without(self.lists, owners[counted], keys[counted], values[counted]))
 
-    def with_more(self, owners: Counts, keys: Array, values: Array) -> "ListIndex":
-        """The index once the next rows behind the lists joined these, or no list where it says -1."""
-        found, joined = owners >= 0, np.concatenate([self.joined, owners])
-        return replace(self, lists=with_more(self.lists, owners[found], keys[found], values[found]), joined=joined)
+    def relaid(self, owners: Counts, keys: Array, values: Array) -> "ListIndex":
+        """The index once late rows lie in their lists `owners`, and what is dead has left the arena.
 
-    def compacted(self, live: Mask) -> "ListIndex":
-        """The index once the dead rows, that have left the statistics, have left the arena as well."""
-        kept = np.concatenate([[0], np.cumsum(live[: self.rows])])
-        joined = self.joined[live[self.rows : self.known]]
-        return replace(self, offsets=kept[self.offsets].astype(np.int64), joined=joined)
+        Keys come as the form makes them. What is dead has left the statistics before.
+        """
+        lists = with_more(self.lists, owners, keys, values)
+        offsets = np.concatenate([[0], lists.counts.astype(np.int64).cumsum()])
+        return replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None)
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""

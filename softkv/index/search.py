@@ -86,7 +86,7 @@ def calibrated(
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
     sure &= near.blend.peak * asked.temperatures >= [plan.nearest for plan in plans]
     error = np.array([plan.error for plan in plans]) * arena.scale
-    log_mass_error = np.array([plan.log_mass_error for plan in plans])
+    log_mass_error = index.grown * np.array([plan.log_mass_error for plan in plans])
     found = _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
     stated = np.full(len(plans), tolerance * arena.scale)
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))

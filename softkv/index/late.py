@@ -1,0 +1,218 @@
+"""Rows that were added after the lists were made: which list each belongs to, and what changes with them.
+
+A row belongs to a list whose mean is near, if it is not much farther from it than the rows were that the list was made
+of. All others are strangers, which every lookup reads. What is found is written down as a `Change`, one after another:
+the lists of the rows that follow those of the change before, the rows that died meanwhile, and the sums by which the
+statistics of lists change. Together they say what a fresh process has to know without reading any of these rows.
+
+Does not read rows, nor decide when to look at them (database/settling.py).
+
+Shapes: n rows, d key width, p value width, l lists, g groups of lists.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.index.encoding import decoded, encoded
+from softkv.index.lists import Counts, ListIndex
+from softkv.maths.drift import Drift, problem_of_drift
+from softkv.maths.drift import together as summed
+from softkv.maths.farfield import Array
+
+FAR = 1.5  # times the radius of a list: how far a row of it may be from its mean
+NEAREST = 3  # groups of lists in which the nearest list is looked for
+ROUNDS = 4  # of finding groups
+GROWN = 4  # times the size of a change that those before it have at least, or they become one
+Owners = npt.NDArray[np.int32]
+_NUMBERS = ("file", "since", "first", "gone")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What became of the rows behind the lists, and of all rows that died, since the change before."""
+
+    file: int  # the commit of the index that this is about
+    since: int  # the number of the change before; 0 for the first
+    first: int  # the first of the rows that are looked at here
+    gone: int  # how many rows died in all changes up to this one
+    owners: Owners  # (n,), the list of each; -1 for those of none
+    dead: Counts  # the rows that died since the change before, and are in no list any more
+    drift: Drift
+
+    @property
+    def known(self) -> int:
+        """The first row that no change up to this one has looked at."""
+        return self.first + len(self.owners)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its arrays."""
+        arrays = [self.owners, self.dead, *(getattr(self.drift, one.name) for one in fields(self.drift))]
+        return sum(array.nbytes for array in arrays)
+
+    def encoded(self) -> bytes:
+        """The change as bytes."""
+        facts = {name: getattr(self, name) for name in _NUMBERS}
+        drift = {f"drift.{one.name}": getattr(self.drift, one.name) for one in fields(self.drift)}
+        return b"".join(encoded(facts, {"owners": self.owners, "dead": self.dead, **drift}))
+
+    @classmethod
+    def decoded(cls, content: bytes, index: ListIndex) -> "Change":
+        """The change in these bytes, if it can be one of this index."""
+        facts, arrays = decoded(memoryview(content))
+        try:
+            drift = Drift(*(arrays[f"drift.{one.name}"] for one in fields(Drift)))
+            file, since, first, gone = (facts[name] for name in _NUMBERS)
+            found = cls(file, since, first, gone, arrays["owners"], arrays["dead"], drift)
+        except KeyError as error:
+            raise IndexDamaged(f"a change of the index lacks {error}") from error
+        problem = found._problem(index)
+        if problem:
+            raise IndexDamaged(f"a change of the index {problem}")
+        return found
+
+    def _problem(self, index: ListIndex) -> str | None:
+        if not all(type(one) is int and 0 <= one < 1 << 62 for one in (getattr(self, name) for name in _NUMBERS)):
+            return "holds numbers that are none"
+        for name, kind in (("owners", np.int32), ("dead", np.int64)):
+            array = getattr(self, name)
+            if array.ndim != 1 or array.dtype != kind:
+                return f"holds {name} that are none"
+        if len(self.owners) and not (self.owners.min() >= -1 and self.owners.max() < len(index.lists.counts)):
+            return "names lists that are not there"
+        if len(self.dead) > self.gone or not ((self.dead >= 0) & (self.dead < self.known)).all():
+            return "names dead rows that are not there"
+        return problem_of_drift(self.drift, index.lists)
+
+
+def joined(changes: Sequence[Change]) -> Change:
+    """What consecutive changes say together."""
+    first = changes[0]
+    if len(changes) == 1:
+        return first
+    owners, dead = (np.concatenate([getattr(one, name) for one in changes]) for name in ("owners", "dead"))
+    return Change(
+        first.file, first.since, first.first, changes[-1].gone, owners, dead, summed([one.drift for one in changes])
+    )
+
+
+def following(parts: Iterable[tuple[int, bytes]], index: ListIndex, past: "Past", rows: int) -> "Past":
+    """The past with those of some numbered parts that follow it, one after another.
+
+    What followed one that is missing, or no such change, is left out: its rows are looked at again.
+    """
+    for number, content in parts:
+        try:
+            change = Change.decoded(content, index)
+        except (IndexDamaged, FormatTooNew):
+            continue
+        if (change.file, change.since, change.first) != (past.file, past.number, past.known) or change.known > rows:
+            continue
+        past = Past(past.file, change.known, (*past.changes, (number, change)))
+    return past
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Past:
+    """All changes of an index up to some commit, with their numbers."""
+
+    file: int  # the commit of the index
+    known: int  # the first row that none has looked at
+    changes: tuple[tuple[int, Change], ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The number of the last change; 0 where there is none."""
+        return self.changes[-1][0] if self.changes else 0
+
+    @property
+    def gone(self) -> int:
+        """How many rows died in all of them."""
+        return self.changes[-1][1].gone if self.changes else 0
+
+    def with_next(self, change: Change) -> tuple[Change, list[int]]:
+        """The change to write down next, and the numbers of those that it replaces.
+
+        One that is not much larger is replaced, so there are few of them, and each is written few times.
+        """
+        kept = list(self.changes)
+        replaced = list[tuple[int, Change]]()
+        size = change.size
+        while kept and kept[-1][1].size <= GROWN * size:
+            replaced.insert(0, kept.pop())
+            size += replaced[0][1].size
+        return joined([*(one for _, one in replaced), change]), [number for number, _ in replaced]
+
+
+class Homes:
+    """The lists of an index, in groups of neighbours, so that not every list is compared with every row."""
+
+    def __init__(self, index: ListIndex) -> None:
+        self._lists, self._width = index.lists, index.lists.means.shape[1] - index.form.measures_distance
+        self._there = np.flatnonzero(index.lists.counts > 0)
+        self._means = index.lists.means[self._there, : self._width]
+        self._middle = self._means.mean(0) if len(self._there) else np.zeros(self._width)
+        self._points = (self._means - self._middle).astype(np.float32)
+        self._centres, self._groups = _grouped(self._points)
+        self._radii = _reach(np.linalg.norm(index.lists.radii[self._there], axis=1))
+        self._value_radii = _reach(index.lists.value_radii[self._there])
+
+    def of(self, keys: Array, values: Array) -> Owners:
+        """The list of each row, or -1 where none is near.
+
+        Keys come as the form makes them, (n, d), values as vectors, (n, p).
+        """
+        if not len(self._there) or not len(keys):
+            return np.full(len(keys), -1, np.int32)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 is near no list
+            nearest = self._nearest((keys[:, : self._width] - self._middle).astype(np.float32))
+        owners = self._there[nearest]
+        near = np.linalg.norm(keys - self._lists.means[owners], axis=1) <= self._radii[nearest]
+        near &= np.linalg.norm(values - self._lists.values[owners], axis=1) <= self._value_radii[nearest]
+        return np.where(near, owners, -1).astype(np.int32)
+
+    def _nearest(self, points: Array) -> Counts:
+        """The nearest of the lists in the groups that are nearest, (n,)."""
+        near = min(NEAREST, len(self._centres))
+        groups = np.argpartition(_apart(points, self._centres), near - 1, axis=1)[:, :near]
+        best, found = np.full(len(points), np.inf, np.float32), np.zeros(len(points), np.int64)
+        flat = np.argsort(groups, axis=None, kind="stable")
+        askers, ends = flat // near, np.cumsum(np.bincount(groups.ravel(), minlength=len(self._centres)))
+        for members, some in zip(self._groups, np.split(askers, ends[:-1]), strict=True):
+            if len(some) and len(members):
+                apart = _apart(points[some], self._points[members])
+                place = apart.argmin(1)
+                least = apart[np.arange(len(some)), place] + np.einsum("ij,ij->i", points[some], points[some])
+                closer = least < best[some]
+                best[some[closer]], found[some[closer]] = least[closer], members[place[closer]]
+        return found
+
+
+def _reach(radii: Array) -> Array:
+    """How far rows may be from the means of lists: of those whose rows lie close together, as far as of most."""
+    found: Array = FAR * np.maximum(radii, np.median(radii) if len(radii) else 0.0)
+    return found
+
+
+def _apart(points: Array, centres: Array) -> Array:
+    """‖x − c‖² − ‖x‖², (n, l)."""
+    found: Array = np.einsum("ij,ij->i", centres, centres) - 2.0 * (points @ centres.T)
+    return found
+
+
+def _grouped(points: Array) -> tuple[Array, list[Counts]]:
+    """About as many groups of points as each has members: their centres, and who belongs to each."""
+    count = max(1, round(len(points) ** 0.5))
+    centres = points[np.linspace(0, max(0, len(points) - 1), count).astype(np.int64)] if len(points) else points
+    owners = np.zeros(len(points), np.int64)
+    for _ in range(ROUNDS if len(points) else 0):
+        owners = _apart(points, centres).argmin(1)
+        sizes = np.bincount(owners, minlength=len(centres))
+        sums = np.zeros_like(centres)
+        np.add.at(sums, owners, points)
+        centres = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], centres)
+    return centres, [np.flatnonzero(owners == number) for number in range(len(centres))]

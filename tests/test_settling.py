@@ -1,0 +1,221 @@
+"""What came and died since an index was built is noted beside it, for every process; no answer depends on the notes."""
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.asking import route
+from softkv.asking.indexed import NAME
+from softkv.database import indexing, settling
+from softkv.errors import StorageFull
+from softkv.storage import Store
+
+ITEMS, WIDTH = 3000, 10
+
+
+def keys_of(seed: int, count: int) -> np.ndarray:
+    """Keys in clusters."""
+    centres, rng = np.random.default_rng(0).standard_normal((30, WIDTH)), np.random.default_rng(seed)
+    return (centres[rng.integers(0, 30, count)] + 0.4 * rng.standard_normal((count, WIDTH))).astype(np.float32)
+
+
+def values_of(keys: np.ndarray) -> np.ndarray:
+    """A value that follows from each key."""
+    return np.tanh(keys[:, :3]) * [1.0, 10.0, 0.1] + 100.0
+
+
+def names(first: int, count: int) -> list[str]:
+    """The keys of items."""
+    return [str(number) for number in range(first, first + count)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores count as large from the first item on, few queries are rehearsed, and hundred rows are noted."""
+    monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(indexing, "REHEARSED", 400)
+    monkeypatch.setattr(settling, "FEWEST", 100)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[softkv.SoftKV]:
+    """A store with an index of all its items."""
+    keys = keys_of(1, ITEMS)
+    with softkv.open(tmp_path / "s", value="vector", compatibility="cosine", temperature=0.02) as opened:
+        opened.add(names(0, ITEMS), values_of(keys), vectors=keys)
+        opened.build_index()
+        yield opened
+    with softkv.open(tmp_path / "s", "r") as reader:
+        assert reader.check().ok
+
+
+def add(db: softkv.SoftKV, first: int, count: int, **options: Any) -> None:
+    """Add items that are like those there are."""
+    keys = keys_of(first, count)
+    db.add(names(first, count), values_of(keys), vectors=keys, **options)
+
+
+def told(db: softkv.SoftKV) -> tuple[int, int, int]:
+    """How many items were added and deleted since the index was built, and how many are in no list yet."""
+    found = db.info().index
+    assert found is not None
+    return found.added, found.deleted, found.waiting
+
+
+def assert_right(path: str) -> None:
+    """A new process answers within what it states, by the index for most queries."""
+    queries = keys_of(99, 100)
+    with softkv.open(path, "r") as reader:
+        found, exact = reader.lookup(queries, tolerance=0.1), reader.lookup(queries, tolerance=0)
+        assert found.error_kind == "calibrated" or list(found.error_kind).count("calibrated") > 70
+        assert (np.linalg.norm(found.value - exact.value, axis=1) <= found.error + exact.error).mean() > 0.92
+        counts = reader._view().index.quick.counts
+        loose = reader._view().index.strangers.tolist() + list(
+            range(reader._view().index.known, reader._view().snapshot.rows)
+        )
+        assert counts.sum() == len(reader) - reader._view().snapshot.live[loose].sum()
+
+
+def test_few_rows_wait_until_they_are_enough(db: softkv.SoftKV) -> None:
+    """Every lookup reads them meanwhile; deaths count as well."""
+    add(db, 10_000, 60)
+    assert told(db) == (60, 0, 60)
+    db.delete(names(0, 39))
+    assert told(db) == (60, 39, 60)
+    assert_right(db.path)
+    db.delete(names(39, 1))
+    assert told(db) == (60, 40, 0)
+    assert_right(db.path)
+
+
+def test_items_that_are_replaced_leave_their_list_and_find_one(db: softkv.SoftKV) -> None:
+    """The old row is in it no more, and the new one is."""
+    keys = keys_of(5, 500)
+    db.add(names(0, 500), values_of(keys), vectors=keys, on_conflict="replace")
+    db.set_values(names(500, 200), values_of(keys[:200]))
+    assert told(db) == (700, 700, 0)
+    assert_right(db.path)
+
+
+def test_many_rows_are_noted_in_steps(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write notes no more of them than is allowed for, and the next one goes on."""
+    monkeypatch.setattr(settling, "TOGETHER", 150)
+    monkeypatch.setattr(settling, "MOST", 450)
+    add(db, 10_000, 700)
+    assert told(db)[2] == 250
+    add(db, 20_000, 1)
+    assert told(db)[2] < 100
+    assert_right(db.path)
+
+
+def test_a_note_that_cannot_be_written_costs_no_item(
+    db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was acknowledged is there; it is logged, and the next writer notes it."""
+
+    def full(*_: Any, **__: Any) -> int:
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "softkv"):
+        patch.setattr(Store, "put_derived", full)
+        add(db, 10_000, 300)
+    assert "not in lists yet: no room" in caplog.text
+    assert told(db) == (300, 0, 300)
+    assert_right(db.path)
+    db.delete(names(0, 1))
+    assert told(db) == (300, 1, 0)
+    assert_right(db.path)
+
+
+def test_lost_notes_cost_no_answer(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are read by every lookup, those after them as well, and the next writer notes them again."""
+    monkeypatch.setattr("softkv.index.late.GROWN", 0)  # each is kept
+    for first in (10_000, 20_000, 30_000):
+        add(db, first, 200)
+        db.delete(names(first, 20))
+    path = db.path
+    assert told(db) == (540, 0, 0)
+    db.close()
+    with sqlite3.connect(Path(path) / "catalog.sqlite") as catalog:
+        parts = [row[0] for row in catalog.execute("SELECT part FROM derived WHERE name = ? ORDER BY part", (NAME,))]
+        assert len(parts) == 3
+        catalog.execute("DELETE FROM derived WHERE part = ?", (parts[1],))
+    catalog.close()
+    assert_right(path)
+    with softkv.open(path) as again:
+        assert told(again) == (540, 0, 360)
+        again.delete(names(0, 10))
+        assert told(again) == (540, 10, 0)
+        assert parts[2] not in again._view().snapshot.derived_numbers(NAME)
+        assert_right(path)
+
+
+def test_an_earlier_commit_keeps_its_notes(db: softkv.SoftKV) -> None:
+    """Also when a larger one has replaced them: then it reads what it cannot know, and is right all the same."""
+    add(db, 10_000, 300)
+    queries = keys_of(7, 50)
+    with db.snapshot() as then:
+        expected = then.lookup(queries, tolerance=0)
+        for first in (20_000, 30_000):
+            add(db, first, 300)
+            db.delete(names(first, 100))
+        with softkv.open(db.path, "r") as reader:
+            reader.lookup(queries, tolerance=0.1)
+        found = then.lookup(queries, tolerance=0.1)
+        apart = np.linalg.norm(found.value - expected.value, axis=1)
+        assert (apart <= found.error + expected.error).mean() > 0.92
+    assert_right(db.path)
+
+
+def test_a_new_index_knows_nothing_of_the_notes_about_the_old_one(db: softkv.SoftKV) -> None:
+    """They go with it, and all rows are in its lists."""
+    add(db, 10_000, 300)
+    db.build_index()
+    assert told(db) == (0, 0, 0)
+    add(db, 20_000, 200)
+    assert told(db) == (200, 0, 0)
+    assert_right(db.path)
+    db.drop_index()
+    assert db._view().snapshot.derived_numbers(NAME) == []
+
+
+def test_compaction_lays_late_rows_into_their_lists(db: softkv.SoftKV) -> None:
+    """Also where nothing has died; items keep their order."""
+    add(db, 10_000, 400)
+    before = list(db)
+    db.compact()
+    assert list(db) == before
+    index = db._view().index
+    assert index is not None
+    assert index.rows + len(index.strangers) + told(db)[2] == ITEMS + 400
+    assert index.rows > ITEMS + 300
+    assert_right(db.path)
+
+
+def test_where_most_rows_are_in_no_list_a_scan_is_no_slower(db: softkv.SoftKV) -> None:
+    """So lookups scan, say why, and `info` says that building again helps."""
+    keys = keys_of(3, 3 * ITEMS)
+    db.add(vectors=keys, values=values_of(keys) + 1e4)
+    found = db.lookup(keys[0])
+    assert found.route == "scan"
+    assert "rows are in no list; `softkv index build` puts them into some" in found.reason
+    index = db.info().index
+    assert index is not None
+    assert index.share is None
+    assert "every lookup reads them" in str(index)
+
+
+def test_info_says_what_share_a_lookup_reads(db: softkv.SoftKV) -> None:
+    """About as much as lookups of the kind that was rehearsed do."""
+    add(db, 10_000, 300)
+    index = db.info().index
+    assert index is not None
+    assert index.share is not None
+    read = db.lookup(keys_of(50, 200)).rows_read
+    assert index.share == pytest.approx(np.mean(read) / len(db), rel=0.5)
