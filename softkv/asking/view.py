@@ -142,7 +142,7 @@ class View:
     @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
-        return self._findings.reach(self.snapshot)
+        return self._findings.reach(self.snapshot, self.index)
 
     @cached_property
     def index(self) -> ListIndex | None:
@@ -242,13 +242,13 @@ class Reach:
 
     @classmethod
     def of_lists(cls, index: ListIndex) -> "Reach":
-        """A reach that all values in lists have, by what is known of the lists."""
-        lists = index.lists
+        """A reach that all values in lists have, by what is known of the lists; those of late rows as well."""
+        lists, reaches = index.lists, index.reaches[1] if index.known > index.rows else index.lists.value_radii
         there = lists.counts > 0
         middle = (
             np.average(lists.values[there], axis=0, weights=lists.counts[there]) if there.any() else lists.values[0]
         )
-        apart = np.linalg.norm(lists.values[there] - middle, axis=1) + lists.value_radii[there]
+        apart = np.linalg.norm(lists.values[there] - middle, axis=1) + reaches[there]
         return cls(middle.astype(np.float64), float(apart.max(initial=0.0)))
 
     def with_more(self, values: npt.NDArray[Any]) -> "Reach":
@@ -295,14 +295,15 @@ class Findings:
         with self._lock:
             return self._temperatures.get((compatibility, embedder))
 
-    def reach(self, snapshot: Snapshot) -> Reach:
-        """How far values lie from their middle, at the least."""
+    def reach(self, snapshot: Snapshot, index: ListIndex | None) -> Reach:
+        """How far values lie from their middle, at the least; what is in lists is not read for it."""
         with self._lock:
             generation, seen, reach = self._reach or (-1, 0, None)
             if reach is None or generation != snapshot.generation:
-                generation, index = snapshot.generation, self.indexes.as_written(snapshot)
-                if index is not None and index.index is not None and index.index.known:
-                    seen, reach = index.index.known, Reach.of_lists(index.index)
+                generation = snapshot.generation
+                if index is not None:
+                    seen = index.known
+                    reach = Reach.of_lists(index).with_more(snapshot.values(index.strangers))
                 else:
                     seen = min(TOGETHER, snapshot.rows)
                     reach = Reach.of(snapshot.values(np.arange(seen)))

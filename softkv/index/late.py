@@ -23,8 +23,7 @@ from softkv.maths.drift import Drift, problem_of_drift
 from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array
 
-FAR = 1.5  # times the radius of a list: how far a row of it may be from its mean
-NEAREST = 3  # groups of lists in which the nearest list is looked for
+NEAREST = 6  # groups of lists in which the nearest list is looked for: with 3, one row in thirty found another
 ROUNDS = 4  # of finding groups
 GROWN = 4  # times the size of a change that those before it have at least, or they become one
 Owners = npt.NDArray[np.int32]
@@ -158,8 +157,7 @@ class Homes:
         self._middle = self._means.mean(0) if len(self._there) else np.zeros(self._width)
         self._points = (self._means - self._middle).astype(np.float32)
         self._centres, self._groups = _grouped(self._points)
-        self._radii = _reach(np.linalg.norm(index.lists.radii[self._there], axis=1))
-        self._value_radii = _reach(index.lists.value_radii[self._there])
+        self._radii, self._value_radii = (reach[self._there] for reach in index.reaches)
 
     def of(self, keys: Array, values: Array) -> Owners:
         """The list of each row, or -1 where none is near.
@@ -190,12 +188,6 @@ class Homes:
                 closer = least < best[some]
                 best[some[closer]], found[some[closer]] = least[closer], members[place[closer]]
         return found
-
-
-def _reach(radii: Array) -> Array:
-    """How far rows may be from the means of lists: of those whose rows lie close together, as far as of most."""
-    found: Array = FAR * np.maximum(radii, np.median(radii) if len(radii) else 0.0)
-    return found
 
 
 def _apart(points: Array, centres: Array) -> Array:

@@ -71,7 +71,8 @@ class Drift:
         onto = measured if onto is None else onto
         if not len(self.lists):
             return onto
-        at, some = self.lists, _some(measured, self.lists)
+        at: Counts | slice = slice(None) if len(self.lists) == len(measured.counts) else self.lists
+        some = _some(measured, at)
         before = some.counts.astype(np.float64)
         counts = np.maximum(before + self.counts, 0.0)
         many = np.where(counts > 0, counts, np.inf)[:, None]  # of a list without rows nothing is asked
@@ -83,7 +84,10 @@ class Drift:
         varied = np.maximum((before[:, None] * alone + self.squares) / many - moved, LEAST * alone)
         scale = np.sqrt(np.divide(varied, alone, out=np.ones_like(varied), where=alone > 0))[:, :-1]
         one, other = np.triu_indices(some.leading)
-        spreads = some.spreads * scale[:, one] * scale[:, other]
+        scale = scale.astype(np.float32)
+        spreads = scale[:, one]
+        spreads *= scale[:, other]
+        spreads *= some.spreads
         spreads[:, diagonal] = varied[:, :-1]
         scatter = np.maximum((before * some.scatter + self.scatter) / many[:, 0] - _squares(value_shift), 0.0)
         noise = np.divide(some.noise, some.scatter, out=np.ones_like(some.noise), where=some.scatter > 0) * scatter
@@ -154,17 +158,17 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: Array,
     return Drift(numbers, summed(np.ones(len(y))), summed(y), summed(squares), summed(u), summed(_squares(u)))
 
 
-def _some(lists: Lists, at: Counts) -> Lists:
+def _some(lists: Lists, at: Counts | slice) -> Lists:
     """The statistics of some lists."""
     shared = {"axes", "profile", "slope"}
     return Lists(*(getattr(lists, one.name)[slice(None) if one.name in shared else at] for one in fields(lists)))
 
 
-def _put(lists: Lists, at: Counts, **changed: Array) -> Lists:
-    """The statistics with those of some lists changed."""
+def _put(lists: Lists, at: Counts | slice, **changed: Array) -> Lists:
+    """The statistics with those of some lists changed, or of all."""
     found = {}
     for name, rows in changed.items():
-        found[name] = getattr(lists, name).copy()
+        found[name] = np.empty_like(getattr(lists, name)) if isinstance(at, slice) else getattr(lists, name).copy()
         found[name][at] = rows
     return replace(lists, **found)
 
