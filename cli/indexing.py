@@ -44,6 +44,7 @@ def index() -> None:
     show_default=True,
     help="Where the lists are made.",
 )
+@click.option("--whole", is_flag=True, help="Make all lists anew, also where those there are could be refined.")
 @options.wait
 @options.progress_off
 def build(
@@ -53,25 +54,25 @@ def build(
     temperatures: tuple[float, float] | None,
     queries: str | None,
     backend: str,
+    whole: bool,
     wait: float,
     no_progress: bool,
 ) -> None:
-    """Build an index of all items. Lookups go on meanwhile.
+    """Build an index of all items, or refine the one there is. Lookups go on meanwhile.
 
     Items that are added later find their lists as they are added.
     """
     import softkv
 
     vectors = None if queries is None else _vectors(queries)
+    wanted: dict[str, Any] = {"lists": lists, "queries": vectors, "temperatures": temperatures, "whole": whole}
     with softkv.open(path, "w", wait=wait) as db:
         started = time.monotonic()
         try:
             if kind == "lists" and not no_progress:
-                output.say(_forecast(db, lists=lists, queries=vectors, temperatures=temperatures))
+                output.say(_forecast(db, **wanted))
             with output.stages("reading", quiet=no_progress, lines=True) as moved:
-                found = db.build_index(
-                    kind, lists=lists, queries=vectors, temperatures=temperatures, backend=backend, progress=moved
-                )
+                found = db.build_index(kind, backend=backend, progress=moved, **wanted)
         except KeyboardInterrupt:
             output.say(_interrupted(db, path))
             raise

@@ -1,5 +1,6 @@
 """A build of an index that was interrupted: the next one goes on from the last finished stage, if it wants the same."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,7 +135,23 @@ def test_what_goes_on_is_what_would_have_been_built(tmp_path: Path, kind: str, s
         assert mine.calibration.errors == pytest.approx(theirs.calibration.errors, abs=1e-5)
         if kind == "label":
             resumed.add("new", "a label that is new", vectors=keys_of(1, 4)[0])
-            assert build(resumed) == STAGES
+            assert build(resumed) == ["refining lists", *STAGES[2:]]
+            assert build(resumed, whole=True) == STAGES
+
+
+@pytest.mark.parametrize("stage", ["measuring lists", "rehearsing"])
+def test_lists_made_anew_are_not_those_that_were_being_refined(tmp_path: Path, stage: str) -> None:
+    """A build that refines goes on where it was killed; one that makes all lists anew starts over."""
+    filled(tmp_path / "s")
+    with softkv.open(tmp_path / "s") as db:
+        build(db)
+    killed_at(tmp_path / "s", stage)
+    shutil.copytree(tmp_path / "s", tmp_path / "t")
+    with softkv.open(tmp_path / "s") as refined, softkv.open(tmp_path / "t") as whole:
+        assert build(refined) == LEFT[stage]
+        assert build(whole, whole=True) == STAGES
+        require_sound(refined)
+        require_sound(whole)
 
 
 def test_a_label_that_came_meanwhile_does_not_stop_it(tmp_path: Path) -> None:

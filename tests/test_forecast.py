@@ -39,6 +39,11 @@ def test_more_of_anything_takes_longer(more: str, labels: bool) -> None:
     assert less.meanwhile <= found.meanwhile
 
 
+def test_refining_takes_less() -> None:
+    """No centres are found then."""
+    assert forecast(replace(USUAL, refined=True)).seconds < forecast(USUAL).seconds
+
+
 def test_it_is_said_in_words_that_suit_its_size() -> None:
     """Seconds or minutes, megabytes or gigabytes."""
     assert str(Forecast(12.4, 5_000_000, 10)) == "about 12 s, 5 MB on the disk meanwhile and 1 MB in the end"

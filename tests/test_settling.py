@@ -185,6 +185,37 @@ def test_a_new_index_knows_nothing_of_the_notes_about_the_old_one(db: softkv.Sof
     assert db._view().snapshot.derived_numbers(NAME) == []
 
 
+def stages(db: softkv.SoftKV, **options: Any) -> list[str]:
+    """Build an index; returns the stages there were."""
+    found: list[str] = []
+    db.build_index(progress=lambda stage, _done, _total: None if stage in found else found.append(stage), **options)
+    return found
+
+
+def test_an_index_is_refined_while_items_have_not_outgrown_it(db: softkv.SoftKV) -> None:
+    """Lists that doubled are divided, strangers get lists, and none is empty; later all lists are made anew."""
+    before = db._view().index
+    assert before is not None
+    keys = np.concatenate([np.repeat(keys_of(1, 1), 300, axis=0), keys_of(6, 900)])
+    keys[:300] += 0.01 * np.random.default_rng(0).standard_normal((300, WIDTH)).astype(np.float32)
+    keys[-200:] = 8.0 * np.eye(WIDTH, dtype=np.float32)[np.arange(200) % WIDTH] - 4.0
+    db.add(vectors=keys, values=values_of(keys))
+    db.delete(names(0, 30))
+    assert stages(db)[0] == "refining lists"
+    index = db._view().index
+    assert index is not None
+    assert told(db) == (0, 0, 0)
+    assert (index.whole, index.facts["items"], index.rows) == (ITEMS, ITEMS + 1170, ITEMS + 1170)
+    assert len(index.lists.counts) > len(before.lists.counts)
+    assert (np.diff(index.offsets) > 0).all()
+    assert_right(db.path)
+    db.add(vectors=keys_of(9, 2000), values=values_of(keys_of(9, 2000)))
+    assert stages(db)[0] == "finding centres"
+    assert stages(db, whole=True)[0] == "finding centres"
+    assert stages(db, lists=40)[0] == "finding centres"
+    assert_right(db.path)
+
+
 def test_compaction_lays_late_rows_into_their_lists(db: softkv.SoftKV) -> None:
     """Also where nothing has died; items keep their order."""
     add(db, 10_000, 400)

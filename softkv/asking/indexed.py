@@ -195,11 +195,8 @@ class Followed:
 
     def relaid(self, snapshot: Snapshot) -> tuple[Rows, ListIndex]:
         """The order of the live rows in which late ones lie in their lists, and the index of rows in that order."""
-        known, bounding = self._known, self.bounding(snapshot)
-        live = np.flatnonzero(snapshot.live)
-        owners = np.full(len(live), -1)
-        looked = live < known.known
-        owners[looked] = known.owners(live[looked])
+        known, bounding, live = self._known, self.bounding(snapshot), np.flatnonzero(snapshot.live)
+        owners = known.owners(live)
         late = live[(live >= self.base.known) & (owners >= 0)]
         last = np.where(owners >= 0, owners, len(self.base.lists.counts))
         index = bounding.relaid(known.owners(late), *self._rows(snapshot, late))

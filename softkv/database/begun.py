@@ -27,6 +27,7 @@ from softkv.storage.layout import Rows
 NAME = "lists-unfinished"  # of the index file
 FEWEST = 4  # items of an index, since a quarter of them is held out
 LOG = log_of(__name__)
+_FACTS = ("rows", "items", "whole", "is_refined")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +37,8 @@ class HalfBuilt:
     wanted: Mapping[str, Any]  # what else of what was asked for decides about it
     rows: int  # of the arena, that it is about
     items: int  # that were there when it began
+    whole: int  # that were there when all lists were last made anew
+    is_refined: bool  # whether that was earlier: lists that there were are refined
     centre: Array  # (d,), of the form
     offsets: Rows  # (l + 1,)
     order: Rows = field(default_factory=lambda: np.empty(0, np.int64))  # (n,)
@@ -55,7 +58,7 @@ class HalfBuilt:
     def encoded(self) -> Iterator[bytes | memoryview]:
         """As bytes, piece by piece."""
         measured = {} if self.lists is None else {one.name: getattr(self.lists, one.name) for one in fields(Lists)}
-        facts = {"wanted": dict(self.wanted), "rows": self.rows, "items": self.items}
+        facts = {name: getattr(self, name) for name in _FACTS} | {"wanted": dict(self.wanted)}
         return encoded(facts, {"centre": self.centre, "offsets": self.offsets, "order": self.order, **measured})
 
 
@@ -90,8 +93,9 @@ def _decoded(content: memoryview, snapshot: Snapshot) -> HalfBuilt:
     facts, arrays = decoded(content)
     try:
         lists = Lists(*(arrays[one.name] for one in fields(Lists))) if "means" in arrays else None
-        wanted, rows, items = dict(facts["wanted"]), int(facts["rows"]), int(facts["items"])
-        begun = HalfBuilt(wanted, rows, items, arrays["centre"], arrays["offsets"], arrays["order"], lists)
+        rows, items, whole = (int(facts[name]) for name in ("rows", "items", "whole"))
+        told = dict(facts["wanted"]), rows, items, whole, bool(facts["is_refined"])
+        begun = HalfBuilt(*told, arrays["centre"], arrays["offsets"], arrays["order"], lists)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise IndexDamaged(f"what was begun lacks {error}") from error
     problem = _problem(begun, snapshot)

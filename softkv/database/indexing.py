@@ -24,8 +24,10 @@ from softkv.asking.question import LEARNED
 from softkv.asking.view import View
 from softkv.database.begun import FEWEST, HalfBuilt, found, wanted_of
 from softkv.database.begun import NAME as UNFINISHED
+from softkv.database.refining import owners_of, refinable
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
+from softkv.index.dividing import divided
 from softkv.index.engine import chosen_backend
 from softkv.index.forecast import Forecast, Work, forecast
 from softkv.index.lists import ListIndex
@@ -44,6 +46,7 @@ from softkv.storage.protocol.publishing import Content
 
 LOG = log_of(__name__)
 REHEARSED = 1440  # items; a third of them choose, the others judge
+REFINED = 480  # of them are enough where lists are refined: as many as it takes to judge for a confidence of 99%
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
 SMALLEST, LARGEST = 1e-8, 1e8  # sizes of keys whose squares, and those of their logits, stay within float32
@@ -58,6 +61,7 @@ class Wanted:
     queries: Any = None  # vectors, (c, d), to calibrate on instead of items
     temperatures: tuple[float, float] | None = None  # the range that is calibrated
     backend: str = "auto"
+    whole: bool = False  # whether all lists are made anew, also where those there are could be refined
 
 
 def build(
@@ -75,8 +79,8 @@ def build(
     projection = before.profile.projection
     begun = found(before.snapshot, wanted_of(form, wanted.lists, projection))
     generation = before.snapshot.generation
-    if begun is None:
-        begun = _arranged(before, form, wanted.lists, count, backend, progress)
+    if begun is None or (wanted.whole and begun.is_refined):
+        begun = _arranged(before, form, wanted, count, backend, progress)
         put(store, lock, generation, UNFINISHED, begun.encoded())
     else:
         LOG.info("goes on with the index of %s: %s", store.path, begun.says)
@@ -92,7 +96,7 @@ def build(
             begun = replace(begun, lists=_measured(snapshot, form, begun.offsets, progress))
             put(store, lock, generation, UNFINISHED, begun.encoded())
         index = _rehearsed(snapshot, form, begun, asked, temperatures, progress)
-        facts: dict[str, Any] = {"lists": len(begun.offsets) - 1, "items": begun.items}
+        facts: dict[str, Any] = {"lists": len(begun.offsets) - 1, "items": begun.items, "whole": begun.whole}
         facts["seconds"] = round(time.monotonic() - started, 1)
         if form.metric is not None:
             facts["projection"] = projection
@@ -106,6 +110,8 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
     """What building this takes, if nothing of it is done yet."""
     layout, items = view.layout, len(view.snapshot)
     _require_enough(view, items)
+    refined = not wanted.whole and refinable(view, form_for(view, None), wanted.lists) is not None
+    most = REFINED if refined else REHEARSED
     return forecast(
         Work(
             rows=items,
@@ -114,7 +120,8 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
             labels=view.labels is not None,
             row_bytes=sum(shape.row_bytes for shape in layout.arenas),
             lists=_checked_count(wanted.lists, items),
-            queries=min(items // 4, REHEARSED) if wanted.queries is None else len(wanted.queries),
+            queries=min(items // 4, most) if wanted.queries is None else len(wanted.queries),
+            refined=refined,
             temperatures=len(_temperatures(view, wanted.temperatures)),
         )
     )
@@ -234,16 +241,19 @@ def clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.floa
     return keys
 
 
-def _arranged(view: View, form: Form, lists: int | None, count: int, backend: str, progress: Stages) -> HalfBuilt:
-    """Which rows belong into which list."""
-    snapshot = view.snapshot
-    live = np.flatnonzero(snapshot.live)
-    order, offsets = arranged(
-        lambda some: clustered(snapshot, form, some), live, count, backend=backend, progress=progress
-    )
-    return HalfBuilt(
-        wanted_of(form, lists, view.profile.projection), snapshot.rows, len(live), form.centre, offsets, order
-    )
+def _arranged(view: View, form: Form, wanted: Wanted, count: int, backend: str, progress: Stages) -> HalfBuilt:
+    """Which rows belong into which list: those they are in by now, or else the nearest of new ones."""
+    snapshot, whole = view.snapshot, len(view.snapshot)
+    live, keys = np.flatnonzero(snapshot.live), lambda some: clustered(snapshot, form, some)
+    refined = None if wanted.whole else refinable(view, form, wanted.lists)
+    if refined is None:
+        order, offsets = arranged(keys, live, count, backend=backend, progress=progress)
+    else:
+        owners, made_of, whole = owners_of(view, refined, live), np.diff(refined.offsets), refined.whole
+        order, offsets = divided(keys, live, owners, made_of, backend=backend, progress=progress)
+        LOG.info("refines %d lists of %s into %d", len(made_of), snapshot.path, len(offsets) - 1)
+    sought = wanted_of(form, wanted.lists, view.profile.projection)
+    return HalfBuilt(sought, snapshot.rows, len(live), whole, refined is not None, form.centre, offsets, order)
 
 
 def _laid(store: Store, generation: int, begun: HalfBuilt, progress: Stages) -> tuple[HalfBuilt, int]:
@@ -304,7 +314,8 @@ def _rehearsed(
     """How wrong the lists are."""
     lists, offsets = begun.lists, begun.offsets
     assert lists is not None
-    held_out = _drawn(snapshot, begun.rows) if asked is None else np.empty(0, np.int64)
+    most = REFINED if begun.is_refined else REHEARSED
+    held_out = _drawn(snapshot, begun.rows, most) if asked is None else np.empty(0, np.int64)
     counted = snapshot.live[: begun.rows].copy()
     counted[held_out] = False
     gone = np.flatnonzero(~counted)
@@ -330,7 +341,7 @@ def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.N
     return rewritten if form.measures_distance else rewritten.astype(np.float32), added
 
 
-def _drawn(snapshot: Snapshot, rows: int) -> Rows:
+def _drawn(snapshot: Snapshot, rows: int, most: int) -> Rows:
     """Some items to rehearse with, and to be held out."""
     live = np.flatnonzero(snapshot.live[:rows])
-    return np.sort(np.random.default_rng(1).choice(live, min(len(live) // 4, REHEARSED), replace=False))
+    return np.sort(np.random.default_rng(1).choice(live, min(len(live) // 4, most), replace=False))

@@ -69,11 +69,13 @@ class Upkeep(Reader):
         queries: Any = None,
         temperatures: tuple[float, float] | None = None,
         backend: str = "auto",
+        whole: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Info:
         """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
 
-        Lookups and adds go on meanwhile. What is added later finds its list as it is added.
+        Lookups and adds go on meanwhile. What is added later finds its list as it is added. Where there is an index
+        that the items have not outgrown, its lists are refined: those that have doubled are divided, all are rehearsed.
 
         Args:
             kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory
@@ -82,6 +84,7 @@ class Upkeep(Reader):
             queries: Vectors like those that will be asked, at least 100, to calibrate on; otherwise items are.
             temperatures: The lowest and the highest temperature to calibrate for; otherwise around that of the store.
             backend: "cpu", "gpu", or "auto" for a GPU where there is one.
+            whole: Whether all lists are made anew, also where those there are could be refined.
             progress: Called with (stage, done, all).
         """
         self._store.require_writable()
@@ -89,17 +92,23 @@ class Upkeep(Reader):
             require_items(self._view().snapshot)
             self._seen = None  # it would keep the old generation
         if kind != "lists":
-            if lists is not None or queries is not None or temperatures is not None:
-                raise InputError(f"expected lists, queries and temperatures only for lists, not for {kind!r}.")
+            if lists is not None or queries is not None or temperatures is not None or whole:
+                raise InputError(f"expected lists, queries, temperatures and whole only for lists, not for {kind!r}.")
             build_proposer(self._store, self._changing, self._new_view, kind, backend, progress)
         else:
-            build(self._store, self._changing, self._new_view, Wanted(lists, queries, temperatures, backend), progress)
+            wanted = Wanted(lists, queries, temperatures, backend, whole)
+            build(self._store, self._changing, self._new_view, wanted, progress)
             with self._changing:
                 settle(self._store, self._view)
         return self.info()
 
     def forecast_index(
-        self, *, lists: int | None = None, queries: Any = None, temperatures: tuple[float, float] | None = None
+        self,
+        *,
+        lists: int | None = None,
+        queries: Any = None,
+        temperatures: tuple[float, float] | None = None,
+        whole: bool = False,
     ) -> Forecast:
         """What `build_index` of lists would take: seconds, and room on the disk; measures for a moment.
 
@@ -108,7 +117,7 @@ class Upkeep(Reader):
         with self._lock:
             view = self._view()
             require_items(view.snapshot)
-            return forecast_of(view, Wanted(lists, queries, temperatures))
+            return forecast_of(view, Wanted(lists, queries, temperatures, whole=whole))
 
     def tune(
         self,

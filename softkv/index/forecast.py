@@ -47,6 +47,7 @@ class Work:
     lists: int
     queries: int
     temperatures: int
+    refined: bool = False  # whether most rows stay in the lists that they are in
 
 
 def forecast(work: Work) -> Forecast:
@@ -56,7 +57,8 @@ def forecast(work: Work) -> Forecast:
     )  # fmt: skip
     asked, levels = c * t, len(LEVELS) + 1
     sample = min(n, lists * SAMPLED, max(lists, SAMPLE // d))
-    products = (ITERATIONS * sample + n) * lists * d + n * d * (d + 2 * p) + 2 * c * n * d
+    arranging = 0 if work.refined else (ITERATIONS * sample + n) * lists * d
+    products = arranging + n * d * (d + 2 * p) + 2 * c * n * d
     products += asked * lists * (levels * LEADING + LEADING**2)
     numbers = 30.0 * n * (d + (0 if work.labels else p)) + asked * lists * 300
     if work.labels:

@@ -67,6 +67,12 @@ class ListIndex:
         """The units of the values in `quick`."""
         return self.lists.units
 
+    @property
+    def whole(self) -> int:
+        """How many items all lists were last made anew of; 0 where nobody knows."""
+        known = self.facts.get("whole", self.facts.get("items"))
+        return known if isinstance(known, int) and known > 0 else 0
+
     @cached_property
     def grown(self) -> float:
         """By how much what is wrong with the mass may have grown, with the rows since it was calibrated; 1 at least.
@@ -102,10 +108,10 @@ class ListIndex:
         return self.rows + np.flatnonzero(self.joined < 0)
 
     def owners(self, rows: Counts) -> Counts:
-        """The list of each of these rows, -1 for those of no list."""
+        """The list of each of these rows, -1 for those of no list, or that were not looked at."""
         found = np.searchsorted(self.offsets, rows, side="right") - 1
         behind = rows >= self.rows
-        found[behind] = self.joined[rows[behind] - self.rows]
+        found[behind] = np.append(self.joined, -1)[np.minimum(rows[behind], self.known) - self.rows]
         return found
 
     def without(self, rows: Counts, keys: Array, values: Array) -> "ListIndex":

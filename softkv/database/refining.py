@@ -1,0 +1,41 @@
+"""Whether the lists of an index can be refined instead of being made anew, and which rows they have by now.
+
+They can while the store has not outgrown them: up to twice the items of when they were last made anew. What takes half
+of a build is then left out, finding centres and comparing every row with all of them.
+
+Does not arrange rows (index/dividing.py).
+"""
+
+import numpy as np
+
+from softkv.asking.indexed import as_vectors, form_keys
+from softkv.asking.view import View
+from softkv.index.late import Homes
+from softkv.index.lists import Counts, ListIndex
+from softkv.maths.forms import Form
+from softkv.storage.layout import Rows
+
+OUTGROWN = 2.0  # times the items that lists were made anew of
+TOGETHER = 1 << 14  # rows that are looked at together
+
+
+def refinable(view: View, form: Form, lists: int | None) -> ListIndex | None:
+    """The index of a store, if its lists can be refined for one of this form; `lists` is how many were asked for."""
+    index = None if lists is not None else view.index
+    if index is None or not index.whole:
+        return None
+    alike = (index.form.name, index.form.compatibility) == (form.name, form.compatibility)
+    same = index.facts.get("projection") == view.profile.projection
+    grown = max(len(view.snapshot), index.whole) / max(1, min(len(view.snapshot), index.whole))
+    return index if alike and same and grown <= OUTGROWN else None
+
+
+def owners_of(view: View, index: ListIndex, rows: Rows) -> Counts:
+    """The list that each of these rows is in by now, or would be; -1 for those that are far from all lists."""
+    owners = index.owners(rows)
+    homeless, homes = np.flatnonzero(owners < 0), Homes(index)
+    for start in range(0, len(homeless), TOGETHER):
+        some = homeless[start : start + TOGETHER]
+        values = as_vectors(view.snapshot.values(rows[some]), view.snapshot, index.lists.values.shape[1])
+        owners[some] = homes.of(form_keys(index.form, view.snapshot, rows[some]), values)
+    return owners

@@ -1,0 +1,56 @@
+"""Arrange rows anew that are in lists already: divide the lists that have grown, leave out those that are empty.
+
+Most rows stay with those they were with, so no centre is found for all rows and no row is compared with all lists.
+
+Does not move any row: it says in which order they should lie. Rows of no list are divided into lists of their own.
+
+Shapes: n rows, l lists.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from softkv.index.building import ITERATIONS, Counts, list_count
+from softkv.index.engine import assigned, clusters
+from softkv.maths.farfield import Array
+from softkv.progress import Stages
+
+GROWN = 2  # times as many rows as it was made of has a list that is divided, and as many as lists have on average
+SAMPLED = 48  # rows of the sample for each new list
+STAGE = "refining lists"
+
+
+def divided(
+    keys: Callable[[Counts], Array], rows: Counts, owners: Counts, made_of: Counts, *, backend: str, progress: Stages
+) -> tuple[Counts, Counts]:
+    """The rows in list order, and the offsets of the lists, (l + 1,).
+
+    `owners`, (n,), are the lists that the rows are in, -1 for none; `made_of`, (l,), how many rows these lists had.
+    `keys` gives the keys of some rows as float32.
+    """
+    average = len(rows) / list_count(len(rows))
+    order = np.argsort(np.where(owners < 0, len(made_of), owners), kind="stable")
+    sizes = np.bincount(owners + 1, minlength=len(made_of) + 1)
+    sizes = np.append(sizes[1:], sizes[0])
+    large = np.append(sizes[:-1] > GROWN * np.maximum(made_of, average), True)
+    found, done = list[Counts](), 0
+    for some, is_large in zip(np.split(rows[order], sizes.cumsum()[:-1]), large.tolist(), strict=True):
+        count = round(len(some) / average) if is_large else 1
+        found += _parts(keys, some, count, backend=backend) if count > 1 else [some] if len(some) else []
+        done += len(some)
+        if is_large:
+            progress(STAGE, done, len(rows))
+    progress(STAGE, len(rows), len(rows))
+    return np.concatenate(found), np.concatenate([[0], np.cumsum([len(some) for some in found])])
+
+
+def _parts(keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str) -> list[Counts]:
+    """These rows in about so many lists."""
+    sample = np.sort(np.random.default_rng(0).choice(len(rows), min(len(rows), count * SAMPLED), replace=False))
+    find = partial(clusters, seed=0, iterations=ITERATIONS, backend=backend)
+    centres = find(keys(rows[sample]), count)
+    owners = assigned(keys(rows), centres, backend=backend)
+    parts = (rows[owners == number] for number in range(len(centres)))
+    return [some for some in parts if len(some)]
