@@ -13,7 +13,7 @@ import softkv
 from softkv.answer import Answers
 from softkv.database import SoftKV
 from softkv.database.handle import StoreView
-from tests.crash.bank import ACCOUNTS, DEPOSIT, GUESTS, WIDTH, Audit, audit, facts
+from tests.crash.bank import ACCOUNTS, DEPOSIT, GUESTS, PARTS, WIDTH, Audit, audit, facts
 from tests.crash.children import Say
 from tests.crash.ledger import Ledger
 
@@ -111,6 +111,9 @@ class Auditor:
         items = self.tally.timed(lambda: list(view.select()))
         found = audit(items)
         assert found.entry == self.ledger.entry(view.commit), f"commit {view.commit} does not hold what it must"
+        for number, content in view._view().snapshot.derived(PARTS):
+            assert number <= view.commit, "a derived part is of a later commit"
+            assert content == repr(self.ledger.entry(number)).encode(), "a derived part says what another says"
         assert len(view) == len(found.names)
         assert self.tally.timed(lambda: list(view)) == found.names
         return found

@@ -25,6 +25,7 @@ COIN = 1 / 64  # sums of coins are exact in float32, in any order
 GUESTS = 2000  # names of guests; about half of them are in the store
 WIDTH = 16
 COLUMNS = {"number": 1, "vector": 3}
+PARTS = "ledger"  # the name of derived parts
 AHEAD = 16  # commits that change nothing, at most, between two that do
 TEMPERATURE = 0.05
 _CENTRES = np.random.default_rng(5).standard_normal((30, WIDTH)).astype(np.float32)
@@ -153,7 +154,15 @@ class Bank:
         self.sum = self.ledger.entry(view.commit)[0]
 
     def step(self) -> None:
-        """One change: money moves between accounts, or guests come, change or go; each is one commit."""
+        """One change: money moves between accounts, or guests come, change or go; each is one commit.
+
+        Some are followed by another, of a derived part.
+        """
+        self._change_something()
+        if self.random.random() < 0.3:
+            self.derive()
+
+    def _change_something(self) -> None:
         chance = self.random.random()
         if chance < 0.4:
             self._change(self._transfer())
@@ -162,6 +171,15 @@ class Bank:
         else:
             guests = [name for name, one in self.held.items() if one.balance is None]
             self._remove(self.random.sample(guests, min(len(guests) // 4, self.random.choice([1, 1, 3, 40]))))
+
+    def derive(self) -> None:
+        """Put a derived part that says what its commit holds, now and then in the place of all others."""
+        with self.db._changing:
+            store = self.db._store
+            told = store.snapshot().derived_numbers(PARTS) if self.random.random() < 0.2 else []
+            store.put_derived(PARTS, repr((self.sum, len(self.held))).encode(), instead_of=told)
+            self._acknowledged()
+        self.commits += 1
 
     def _transfer(self) -> dict[str, Held]:
         """Between two accounts or more, in one batch."""

@@ -1,4 +1,4 @@
-"""Twelve workloads, one call each, small enough to end them at every single call of the operating system.
+"""Fourteen workloads, one call each, small enough to end them at every single call of the operating system.
 
 Each starts from a store that was prepared for it, and the parent knows what the store must hold before and after. The
 functions whose first argument is `say` run in recorded children; see recorder.py.
@@ -27,10 +27,10 @@ from tests.tiny import shrink
 
 NAMES = (
     "add", "batch", "retry", "replace", "delete", "compact", "build index", "open", "migrate", "close", "backup",
-    "restore",
+    "restore", "derive", "merge",
 )  # fmt: skip
 COPYING = ("backup", "restore")
-CHANGING = ("add", "batch", "retry", "replace", "delete")  # items; the others leave what is there
+CHANGING = ("add", "batch", "retry", "replace", "delete", "derive", "merge")  # the others leave items and parts there
 SEVERAL = ("build index",)  # commits, between which an old generation is removed
 
 
@@ -54,13 +54,16 @@ class Canon:
     def before(self) -> Expectation:
         """What the store that was prepared holds."""
         expected = Expectation(self.kind)
-        for operation in _PREPARATION:
+        for operation in (*_PREPARATION, *_DERIVATION):
             expected = expected.after(operation)
         if self.name in ("open", "close"):
             expected = expected.after(_LAST_ADD)
         if self.name == "build index":
             warm = {"value": 0.1, "origin": "given", "items": 21}
             expected.settings = {"value": self.kind, "compatibility": "cosine", "temperature": warm}
+            expected.doubted = True  # one of its commits is that of another generation
+        if self.name == "migrate":
+            expected = expected.after(Operation("migrate"))
         return expected
 
     @property
@@ -68,7 +71,9 @@ class Canon:
         """What it does to the items."""
         before = self.before
         if self.name not in CHANGING:
-            return Operation("nothing")
+            return Operation("compact" if self.name == "compact" else "nothing")
+        if self.name in ("derive", "merge"):
+            return Operation(self.name, token=before.tokens + 1)
         if self.name == "add":
             return Operation("add", keys=["new"], proofs=[Proof("new", 900)])
         if self.name in ("batch", "retry"):
@@ -89,6 +94,7 @@ def _rows(keys: list[str | None], version: int) -> dict[str, Any]:
 
 _FIRST = Operation("add", **_rows([f"key {i}" if i % 4 else None for i in range(24)], 0))
 _PREPARATION = (_FIRST, Operation("delete", names=["key 2", "#1", "key 19"]))
+_DERIVATION = (Operation("derive", token=1), Operation("derive", token=2), Operation("derive", token=3))
 _LAST_ADD = Operation("add", **_rows(["late", None], 100))
 
 
@@ -109,10 +115,14 @@ def prepare(say: Say, path: str, *given: Any) -> None:
     with windows(canon), Store.open(path, "c") as store:
         for number, operation in enumerate(_PREPARATION):
             perform(store, operation, canon.kind)
-            if canon.name in COPYING and (number == 0 or canon.name == "restore"):
+            if canon.name in COPYING and number == 0:
                 store.backup(_backup_of(path))
         store.put_index("names", names_by_row(store, range(store.rows)))
+        for operation in _DERIVATION:
+            perform(store, operation, canon.kind)
         store.configure(canon.before.settings)
+        if canon.name == "restore":
+            store.backup(_backup_of(path))
         if canon.name == "open":
             perform(store, _LAST_ADD, canon.kind)
             _die_while_compacting(path, store)

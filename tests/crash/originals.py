@@ -1,7 +1,8 @@
 """Real stores to damage, each with an older copy, a newer one, and another store of the same shape.
 
 They are made with everything that a store can hold: payloads, items without keys, replaced and deleted ones, settings,
-an index with rows behind it; some with pages of 512 bytes, so that even a small catalog is a tree of several levels.
+an index with rows behind it, derived parts; some with pages of 512 bytes, so that even a small catalog is a tree of
+several levels.
 """
 
 import sqlite3
@@ -96,6 +97,7 @@ def _begun(path: Path, recipe: Recipe, *, seed: int) -> None:
             db.build_index(lists=max(2, recipe.items // 12), temperatures=(0.5, 2.0))
         else:
             db.build_index(recipe.index)
+        _derive(db)
 
 
 def _go_on(db: Any, recipe: Recipe, *, seed: int) -> None:
@@ -105,6 +107,13 @@ def _go_on(db: Any, recipe: Recipe, *, seed: int) -> None:
     _add(db, recipe, [_name(seed + 8)], rng)
     db.delete([f"tail {seed} 1", _name(seed + 13)])
     db.set_temperature(1.0 + seed / 10)
+    _derive(db)
+
+
+def _derive(db: Any) -> None:
+    """Put a derived part on pages of its own; it begins with the name of the store, so that no other's is taken."""
+    with db._store.snapshot() as snapshot:
+        db._store.put_derived("beside", f"{snapshot.store} {snapshot.commit} ".encode() * 40)
 
 
 def _name(number: int) -> str:

@@ -18,14 +18,14 @@ from softkv.asking import asker
 from softkv.errors import CommitUncertain, StorageFailed
 from softkv.index import calibration
 from softkv.storage import Snapshot
-from softkv.storage.catalog import connection
+from softkv.storage.catalog import catalog, connection, derived
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, VerifiedRows
 from softkv.storage.layout import LOCK
-from softkv.storage.protocol import backup, compaction, opening
+from softkv.storage.protocol import backup, compaction, deriving, opening, snapshot
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile
@@ -354,6 +354,28 @@ def _a_reader_stays_at_its_first_commit() -> None:
     Following.newest = lambda _following, known: known  # type: ignore[method-assign]
 
 
+# Derived parts
+
+
+def _a_part_has_the_number_of_another_commit() -> None:
+    def patched(connection: Connection, generation: int, name: str, part: int, *what: Any) -> None:
+        derived.put(connection, generation, name, part - 1, *what)
+
+    deriving.put = patched
+
+
+def _a_reader_of_an_old_commit_sees_newer_parts() -> None:
+    def patched(connection: Connection, generation: int, name: str, after: int, _commit: int) -> Any:
+        return parts(connection, generation, name, after, 1 << 60)
+
+    parts = snapshot.parts
+    snapshot.parts = patched
+
+
+def _parts_outlive_the_index_file_of_their_name() -> None:
+    catalog._NAMED.pop()
+
+
 # Copies
 
 
@@ -416,6 +438,9 @@ BUGS: dict[str, Callable[[], None]] = {
     "calibrated errors are understated": _calibrated_errors_are_understated,
     "bounds are understated": _bounds_are_understated,
     "a reader stays at its first commit": _a_reader_stays_at_its_first_commit,
+    "a part has the number of another commit": _a_part_has_the_number_of_another_commit,
+    "a reader of an old commit sees newer parts": _a_reader_of_an_old_commit_sees_newer_parts,
+    "parts outlive the index file of their name": _parts_outlive_the_index_file_of_their_name,
     "a backup names rows before they are synced": _a_backup_names_rows_before_they_are_synced,
     "a backup keeps the note of the earlier one": _a_backup_keeps_the_note_of_the_earlier_one,
 }

@@ -1,7 +1,7 @@
 """What is asked of a store that may be damaged, and whether the answers are those of the whole store.
 
 An answer is the same, or an error of ours that says what is wrong, or it is a different one. An answer by the index may
-also be that of a scan, when it says so: an index that cannot be believed is none.
+also be that of a scan, when it says so: an index that cannot be believed is none. Derived parts may be fewer.
 """
 
 import struct
@@ -71,6 +71,8 @@ def _is_right(whole: Outcomes, name: str, outcome: Any) -> bool:
         return True
     if name in INDEXED and outcome["kind"] == "exact":
         return _same(whole[INDEXED[name]], outcome)
+    if name == "derived":  # what is damaged is done without
+        return all(part in whole[name] for part in outcome)
     return name in whole and _same(whole[name], outcome)
 
 
@@ -118,6 +120,12 @@ def _figures(info: Any) -> dict[str, Any]:
     return {name: getattr(info, name) for name in FIGURES}
 
 
+def _derived(db: Any) -> Any:
+    """The derived parts that say that they are of this store."""
+    with db._store.snapshot() as snapshot:
+        return [part for part in snapshot.derived("beside") if part[1].startswith(snapshot.store.encode())]
+
+
 def _every_other(db: Any) -> Any:
     return np.arange(len(db)) % 2 == 0
 
@@ -137,4 +145,5 @@ QUESTIONS: dict[str, Callable[[Any], Any]] = {
     "nearest": lambda db: _answer(db.nearest(QUERY)),
     "select": lambda db: [item.name for item in db.select({"n": {"$gte": 40}})],
     "info": lambda db: _figures(db.info()),
+    "derived": _derived,
 }

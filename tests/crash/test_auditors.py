@@ -56,6 +56,8 @@ def _turns(bank: Bank) -> Tally:
         for _ in range(TURNS):
             auditor.turn()
             bank.step()
+        bank.derive()
+        auditor._look_again()
         auditor.close()
     return tally
 

@@ -82,6 +82,9 @@ FOUND: dict[str, tuple[Hunter, str]] = {  # bug: who finds it, and what he says 
     ),
     "bounds are understated": (hunters.auditors(), "further off than an error that always holds"),
     "a reader stays at its first commit": (hunters.auditors(), "was seen or announced"),
+    "a part has the number of another commit": (hunters.points("derive"), "derived part"),
+    "a reader of an old commit sees newer parts": (hunters.auditors(), "a derived part is of a later commit"),
+    "parts outlive the index file of their name": (hunters.power("parts of an index"), "derived parts have"),
     "a backup names rows before they are synced": (hunters.power("backups"), f"{_LOST}|was cut off|is missing"),
     "a backup keeps the note of the earlier one": (hunters.points("backup"), "the last writer closed at commit"),
 }

@@ -4,6 +4,7 @@ Both draw from the same seed and the same expectation, so that the pipe between 
 """
 
 import copy
+import json
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from tests.stores import names_by_row, wrong_index
 _MANY = 400  # items above which deleting becomes likely
 _CHANGES = {
     "add": 5, "batch": 3, "replace": 3, "ignore": 1, "delete": 4, "compact": 3, "order": 5, "index": 4, "drop": 1,
-    "rebuild": 3, "reopen": 2, "configure": 1,
+    "rebuild": 3, "reopen": 2, "configure": 1, "derive": 4, "merge": 2,
 }  # fmt: skip
 
 
@@ -25,11 +26,12 @@ _CHANGES = {
 class Operation:
     """One call that must happen wholly or not at all."""
 
-    what: str  # add | replace | ignore | delete | compact | order | index | drop | rebuild | reopen | configure | anew
+    what: str  # a key of _CHANGES, or what sessions.py and canonical.py do besides
     keys: list[str | None] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    token: int = 0  # in the derived part that is put
 
     def __str__(self) -> str:
         return f"{self.what} of {len(self.keys) + len(self.names)}"
@@ -44,6 +46,10 @@ class Expectation:
     next_number: int = 1
     versions: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    parts: list[list[int]] = field(default_factory=list)  # the tokens in each derived part, the newest part last
+    tokens: int = 0
+    dead: bool = False  # whether a compaction has something to leave behind
+    doubted: bool = False  # whether a rebuild may have been left unfinished: who finishes it leaves parts behind
 
     def after(self, operation: Operation) -> "Expectation":
         """The expectation once this operation has happened."""
@@ -59,7 +65,23 @@ class Expectation:
         for name in operation.names:
             del new.items[name]
         new.settings = operation.settings or self.settings
+        replaced = operation.keys if operation.what == "replace" else operation.names
+        new.dead = self.dead or any(name in self.items for name in replaced)
+        new.tokens = max(self.tokens, operation.token)
+        new._derive(operation)
         return new
+
+    def _derive(self, operation: Operation) -> None:
+        """Let derived parts come, and go with what they are about."""
+        gone = (self.parts[:-1] or self.parts) if operation.what == "merge" else []
+        if operation.token:
+            self.parts = [*self.parts[len(gone) :], [*(token for part in gone for token in part), operation.token]]
+        elif operation.what in ("index", "drop", "migrate"):
+            self.parts = []
+        elif operation.what in ("order", "rebuild") and self.next_number > 1:
+            self.parts, self.dead, self.doubted = [], False, False
+        elif operation.what == "compact" and self.dead:
+            self.parts, self.dead = self.parts if self.doubted else [], False
 
     def draw(self, random: Random) -> Operation:
         """The next operation."""
@@ -72,6 +94,9 @@ class Expectation:
     def drawn(self, what: str, random: Random) -> Operation:
         """The next operation of this kind; a compaction where there is nothing to delete."""
         names = list(self.items)
+        self.doubted |= what in ("rebuild", "leave")
+        if what in ("derive", "merge") and self.next_number > 1:
+            return Operation("derive" if self.doubted or not self.parts else what, token=self.tokens + 1)
         if what in ("add", "batch", "many", "replace", "ignore"):
             return self._drawn_rows(what, random, names)
         if what in ("delete", "purge") and names:
@@ -79,7 +104,7 @@ class Expectation:
             return Operation("delete", names=random.sample(names, share)) if share else Operation("compact")
         if what == "configure":
             return Operation(what, settings={"number": random.randrange(1000)})
-        return Operation("compact" if what in ("delete", "purge") else what)
+        return Operation("compact" if what in ("delete", "purge", "derive", "merge") else what)
 
     def _drawn_rows(self, what: str, random: Random, names: list[str]) -> Operation:
         count = {"add": 1, "many": 60}.get(what) or random.choice([2, 7, 40, 150])
@@ -105,6 +130,8 @@ def perform(store: Store, operation: Operation, kind: str) -> Store:
         store.compact()
     elif operation.what in ("order", "index", "drop"):
         index(store, operation.what)
+    elif operation.token:
+        derive(store, operation)
     elif operation.what == "configure":
         store.configure(operation.settings)
     elif operation.what in ("reopen", "anew"):
@@ -125,6 +152,17 @@ def index(store: Store, what: str) -> None:
         content = names_by_row(store, range(store.rows))
         store.put_index("names", [content[:100], content[100:]])
         assert store.snapshot().index("names") is not None
+
+
+def derive(store: Store, operation: Operation) -> None:
+    """Put a derived part that proves itself, and says what those say that it replaces."""
+    held = [(number, json.loads(content)) for number, content in store.snapshot().derived("names")]
+    gone = (held[:-1] or held) if operation.what == "merge" else []
+    tokens = [token for _, told in gone for token in told["tokens"]]
+    told = {"commit": store.commit, "rows": store.rows, "names": names_by_row(store, range(store.rows)).decode()}
+    content = json.dumps({**told, "tokens": [*tokens, operation.token]}).encode()
+    number = store.put_derived("names", content, instead_of=[number for number, _ in gone])
+    assert number == store.commit
 
 
 def rebuild(store: Store, batches: int = -1) -> None:
@@ -160,7 +198,7 @@ def differences(snapshot: Snapshot, expected: Expectation) -> list[str]:
     for item, (name, proof) in zip(snapshot.items(snapshot.in_order()), expected.items.items(), strict=True):
         if item.name != name or not proof.holds(item, expected.kind):
             found.append(f"{name} is {item} instead of {proof}")
-    found += wrong_index(snapshot)
+    found += wrong_index(snapshot) + _wrong_parts(snapshot, expected)
     named = [name for name in names if not name.startswith("#")]
     if (snapshot.find_many(named) < 0).any():
         found.append("some keys are listed but not found")
@@ -168,6 +206,24 @@ def differences(snapshot: Snapshot, expected: Expectation) -> list[str]:
         lengths = np.concatenate([np.linalg.norm(block.vectors, axis=1) for block in snapshot.blocks()])
         if not np.allclose(snapshot.norms(0, snapshot.rows), lengths, rtol=1e-5):
             found.append("norms are not the lengths of the key vectors")
+    return found
+
+
+def _wrong_parts(snapshot: Snapshot, expected: Expectation) -> list[str]:
+    """Derived parts that are not of this commit's rows, and those that are missing or too many."""
+    parts = [(number, json.loads(content)) for number, content in snapshot.derived("names")]
+    found = [
+        f"derived part {number} says {told} at commit {snapshot.commit}"[:300]
+        for number, told in parts
+        if told["commit"] != number - 1
+        or not told["commit"] < number <= snapshot.commit
+        or told["rows"] > snapshot.rows
+        or told["names"] != names_by_row(snapshot, range(told["rows"])).decode()
+    ]
+    tokens, wanted = [told["tokens"] for _, told in parts], expected.parts
+    known = [wanted[start:] for start in range(len(wanted) + 1)] if expected.doubted else [wanted]
+    if tokens not in known or snapshot.derived_numbers("names") != [number for number, _ in parts]:
+        found.append(f"derived parts have {tokens} instead of {wanted}")
     return found
 
 

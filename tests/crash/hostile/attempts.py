@@ -12,6 +12,7 @@ import numpy as np
 
 import softkv
 from softkv.asking import route
+from softkv.errors import StoreDamaged
 from softkv.storage import check, repair
 from tests.commands import ran
 from tests.crash.hostile.confinement import Step
@@ -28,6 +29,7 @@ def read(folder: Path, step: Step) -> None:
     query = step("width", lambda: np.linspace(0.1, 1.0, db.info().key_width or 1, dtype=np.float32))
     step("keys", lambda: list(db)[:5])
     step("items", lambda: [(name, value) for name, value in db.items()])
+    step("derived parts", lambda: derived(db))
     step("payloads", lambda: [item.payload for item in db.select()])
     step("get", lambda: (db.get("item 3"), "item 3" in db, db.get("#2"), db.get("nothing")))
     step("filter", lambda: sum(1 for _ in db.select({"n": {"$gte": 2}})))
@@ -46,6 +48,18 @@ def _ask(db: Any, query: Any, step: Step) -> None:
     step("gaussian", lambda: finite(db.lookup(query, compatibility="gaussian", temperature=0.3)))
     step("filtered", lambda: finite(db.lookup(query, where={"n": {"$lt": 5}})))
     step("compare", lambda: str(db.compare(query)))
+
+
+def derived(db: Any) -> Any:
+    """The derived parts, if they can be some; none of them is a reason to refuse."""
+    with db._store.snapshot() as snapshot:
+        try:
+            found = snapshot.derived("lists")
+        except StoreDamaged as error:
+            raise AssertionError(f"derived parts are damage: {error}") from error
+        if not all(0 < number <= snapshot.commit and isinstance(content, bytes) for number, content in found):
+            raise AssertionError(f"derived parts are {found}"[:300])
+        return snapshot.derived_numbers("lists")
 
 
 def finite(answer: Any) -> Any:
@@ -74,6 +88,8 @@ def write(folder: Path, step: Step) -> None:
     step("replace", lambda: db.add(["item 3"], [value], vectors=vectors[:1], on_conflict="replace"))
     step("delete", lambda: db.delete(["item 4"]))
     step("delete all", lambda: db.delete(list(db)[5:]))
+    step("put a derived part", lambda: db._store.put_derived("lists", b"new", instead_of=derived(db)))
+    step("derived parts", lambda: derived(db))
     step("lookup", lambda: finite(db.lookup(vectors[0])))
     step("temperature", lambda: db.set_temperature(0.5))
     step("compact", db.compact)

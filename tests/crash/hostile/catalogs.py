@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from softkv.storage.catalog.tables import seal
 from tests.crash.hostile.attempts import STORE
 from tests.crash.hostile.cases import case
 from tests.crash.hostile.forging import (
@@ -60,6 +61,17 @@ def remade(table: str, definition: str) -> Callable[[Path], None]:
             listed = ", ".join(names[position] for position in kept)
             for row in rows:
                 connection.execute(f"INSERT INTO {table} ({listed}) VALUES ({marks})", [row[i] for i in kept])
+
+    return make
+
+
+def parts(given: list[tuple[Any, ...]]) -> Callable[[Path], None]:
+    """A case with these derived parts, under checksums that are right."""
+
+    def make(folder: Path) -> None:
+        with catalog(folder / "s") as connection:
+            for row in given:
+                connection.execute("INSERT INTO derived VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
 
     return make
 
@@ -119,6 +131,17 @@ add("a secret of a byte", sql("UPDATE secret SET content = x'00'"))
 add("no secret", sql("DELETE FROM secret"))
 add("batches that are none", sql("INSERT INTO batches VALUES ('x', 7, '{', 'y', 'z', 0)"))
 add("a derived part of no name", sql("INSERT INTO derived VALUES (-1, '', -1, x'', 0)"))
+for name, given in {
+    "of every type but bytes": [(1, "lists", 1, "text"), (1, "lists", 2, 7), (1, "lists", 3, 0.5)],
+    "below the first": [(1, "lists", -1, b"x"), (1, "lists", 0, b"x"), (1, "lists", -HUGE - 1, b"x")],
+    "of numbers that are none": [(1, "lists", 1.5, b"x"), (1, "lists", "1st", b"x"), (1, "lists", b"1", b"x")],
+    "of commits to come": [(1, "lists", number, b"x") for number in (*range(1, 40), HUGE)],
+    "of names that are none": [(1, one, 1, b"x") for one in ("", "a\0b", "\x1b]0;owned\x07", b"lists", "x" * 10**6, 7)],
+    "of generations that are none": [(one, "lists", 1, b"x") for one in (0, -1, 2, HUGE, "1st", b"1")],
+    "of fifty million bytes": [(1, "lists", 1, bytes(50_000_000))],
+    "beyond any field": [(1, "lists", 1, bytes(70_000_000))],
+}.items():
+    add(f"derived parts {name}", parts(given), heavy="beyond" in name or "million" in name)
 add("a trigger on the batches", sql("CREATE TRIGGER b AFTER INSERT ON batches BEGIN SELECT 1; END"), refused=True)
 add("an index on an expression", sql("CREATE INDEX more ON items_1 (abs(item))"), refused=True)
 add("an index on a condition", sql("CREATE INDEX more ON contents (item) WHERE length(payload) > 3"), refused=True)

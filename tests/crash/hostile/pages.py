@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.crash.hostile.catalogs import add
+from tests.crash.hostile.catalogs import add, parts
 from tests.crash.hostile.forging import (
     CATALOG,
     PAGE,
@@ -55,6 +55,11 @@ for table, template in {
     "deaths": "number",
 }.items():
     add(f"{table} that never end", lambda folder, table=table: laughing(folder / "s", table), template, heavy=True)
+add(
+    "derived parts that never end",
+    lambda folder: parts([(1, "lists", 1, b"x"), (1, "lists", 2, b"y")])(folder) or laughing(folder / "s", "derived"),
+    heavy=True,
+)
 add("state that never ends", lambda folder: laughing(folder / "s", "state"), refused=True)
 add("a schema that never ends", lambda folder: laughing(folder / "s", "sqlite_master"))
 for claimed in (1 << 30, 900_000_000, (1 << 31) - 1, 1 << 40):
