@@ -88,6 +88,12 @@ class Indexes:
             lost = [number for number in snapshot.derived_numbers(NAME) if number not in known]
             return written, replaced + lost
 
+    def noted(self, number: int, change: Change) -> None:
+        """Take note that this change was written down under a number, so that it need not be read."""
+        with self._lock:
+            if self._followed is not None:
+                self._followed = Followed(self._followed.base, self._followed.past.followed_by(number, change))
+
     def relaid(self, snapshot: Snapshot) -> tuple[Rows, ListIndex] | None:
         """The live rows in an order in which late ones lie in their lists, and the index of rows in that order.
 
@@ -163,10 +169,9 @@ class Followed:
 
     def __init__(self, base: ListIndex, past: Past) -> None:
         self.base, self.past = base, past
-        changes = [change for _, change in past.changes]
-        owners = np.concatenate([base.joined, *(change.owners for change in changes)])
-        self._noted = np.unique(np.concatenate([np.empty(0, np.int64), *(change.dead for change in changes)]))
-        self._drift = summed([Drift.none(base.lists), *(change.drift for change in changes)])
+        self._changes = [change for _, change in past.changes]
+        owners = np.concatenate([base.joined, *(change.owners for change in self._changes)])
+        self._noted = np.unique(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
         self._known = replace(base, joined=owners)
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
@@ -215,6 +220,11 @@ class Followed:
         arrived = Drift.of(self.base.lists, found[there].astype(np.int64), keys[there], values[there])
         drift = summed([arrived, self._left(snapshot, dead)])
         return Change(self.past.file, self.past.number, first, self.past.gone + len(gone), owners, gone, drift)
+
+    @cached_property
+    def _drift(self) -> Drift:
+        """The sums over all rows that came and went."""
+        return summed([Drift.none(self.base.lists), *(change.drift for change in self._changes)])
 
     def _without(self, left: Drift) -> Lists:
         """The statistics for estimates, once these sums have left as well."""

@@ -163,6 +163,10 @@ class View:
         """What is to be noted of these rows, `most` of them at most, and the numbers of the notes that it replaces."""
         return self._findings.indexes.change(self.snapshot, most)
 
+    def noted(self, number: int, change: Change) -> None:
+        """Take note that this change was written down under a number."""
+        self._findings.indexes.noted(number, change)
+
     def relaid_index(self) -> tuple[Rows, ListIndex] | None:
         """The live rows in an order in which late ones lie in their lists, and the index then; None if they do."""
         return self._findings.indexes.relaid(self.snapshot)

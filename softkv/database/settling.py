@@ -32,7 +32,7 @@ def settle(store: Store, view: Callable[[], View]) -> None:
             if change is None:
                 return
             written, replaced = change
-            store.put_derived(NAME, written.encoded(), instead_of=replaced)
+            seen.noted(store.put_derived(NAME, written.encoded(), instead_of=replaced), written)
             LOG.info("noted the lists of %d rows of %s", len(written.owners), store.path)
     except SoftKVError as error:
         LOG.warning("late rows of %s are not in lists yet: %s", store.path, error)

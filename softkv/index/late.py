@@ -111,7 +111,7 @@ def following(parts: Iterable[tuple[int, bytes]], index: ListIndex, past: "Past"
             continue
         if (change.file, change.since, change.first) != (past.file, past.number, past.known) or change.known > rows:
             continue
-        past = Past(past.file, change.known, (*past.changes, (number, change)))
+        past = past.followed_by(number, change)
     return past
 
 
@@ -132,6 +132,11 @@ class Past:
     def gone(self) -> int:
         """How many rows died in all of them."""
         return self.changes[-1][1].gone if self.changes else 0
+
+    def followed_by(self, number: int, change: Change) -> "Past":
+        """The past with a change that was written down under this number, in the place of those it says again."""
+        kept = tuple(one for one in self.changes if one[0] <= change.since)
+        return Past(self.file, change.known, (*kept, (number, change)))
 
     def with_next(self, change: Change) -> tuple[Change, list[int]]:
         """The change to write down next, and the numbers of those that it replaces.
@@ -176,23 +181,24 @@ class Homes:
     def _nearest(self, points: Array) -> Counts:
         """The nearest of the lists in the groups that are nearest, (n,)."""
         near = min(NEAREST, len(self._centres))
-        groups = np.argpartition(_apart(points, self._centres), near - 1, axis=1)[:, :near]
-        best, found = np.full(len(points), np.inf, np.float32), np.zeros(len(points), np.int64)
-        flat = np.argsort(groups, axis=None, kind="stable")
-        askers, ends = flat // near, np.cumsum(np.bincount(groups.ravel(), minlength=len(self._centres)))
+        groups = np.argpartition(-_closeness(points, self._centres), near - 1, axis=1)[:, :near]
+        best, found = np.full(len(points), -np.inf, np.float32), np.zeros(len(points), np.int64)
+        askers = np.argsort(groups, axis=None, kind="stable") // near
+        ends = np.bincount(groups.ravel(), minlength=len(self._centres)).cumsum()
         for members, some in zip(self._groups, np.split(askers, ends[:-1]), strict=True):
             if len(some) and len(members):
-                apart = _apart(points[some], self._points[members])
-                place = apart.argmin(1)
-                least = apart[np.arange(len(some)), place] + np.einsum("ij,ij->i", points[some], points[some])
-                closer = least < best[some]
-                best[some[closer]], found[some[closer]] = least[closer], members[place[closer]]
+                close = _closeness(points[some], self._points[members])
+                place = close.argmax(1)
+                most = close[np.arange(len(some)), place]
+                closer = most > best[some]
+                best[some[closer]], found[some[closer]] = most[closer], members[place[closer]]
         return found
 
 
-def _apart(points: Array, centres: Array) -> Array:
-    """‖x − c‖² − ‖x‖², (n, l)."""
-    found: Array = np.einsum("ij,ij->i", centres, centres) - 2.0 * (points @ centres.T)
+def _closeness(points: Array, centres: Array) -> Array:
+    """x·c − ‖c‖²/2, (n, l), which is largest for the nearest centre of a point."""
+    found: Array = points @ centres.T
+    found -= 0.5 * np.einsum("ij,ij->i", centres, centres)
     return found
 
 
@@ -202,7 +208,7 @@ def _grouped(points: Array) -> tuple[Array, list[Counts]]:
     centres = points[np.linspace(0, max(0, len(points) - 1), count).astype(np.int64)] if len(points) else points
     owners = np.zeros(len(points), np.int64)
     for _ in range(ROUNDS if len(points) else 0):
-        owners = _apart(points, centres).argmin(1)
+        owners = _closeness(points, centres).argmax(1)
         sizes = np.bincount(owners, minlength=len(centres))
         sums = np.zeros_like(centres)
         np.add.at(sums, owners, points)

@@ -145,16 +145,17 @@ def problem_of_drift(drift: Drift, lists: Lists) -> str | None:
 def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: Array, sign: float) -> Drift:
     """The sums over rows in the order of their lists; values are counted in units of this size."""
     numbers, firsts = np.unique(owners, return_index=True)
-    y = keys - lists.means[owners]
-    u = (values - lists.values[owners]) / size
-    inner = y @ lists.axes[:, : lists.leading]
+    # Rounded after the difference is taken: keys may lie far from zero. Sums are added up in float64.
+    y = np.subtract(keys, lists.means[owners], dtype=np.float64).astype(np.float32)
+    u = ((values - lists.values[owners]) / size).astype(np.float32)
+    inner = y @ lists.axes[:, : lists.leading].astype(np.float32)
     rest = np.maximum(_squares(y) - _squares(inner), 0.0)
 
     def summed(x: Array) -> Array:
-        found: Array = (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
+        found: Array = (sign * np.add.reduceat(x, firsts, axis=0, dtype=np.float64)).astype(np.float32)
         return found
 
-    squares = np.concatenate([inner**2, rest[:, None]], axis=1)
+    squares = np.concatenate([inner * inner, rest[:, None]], axis=1)
     return Drift(numbers, summed(np.ones(len(y))), summed(y), summed(squares), summed(u), summed(_squares(u)))
 
 
