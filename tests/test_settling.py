@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from softkv_cli.mixtures import mixture
 
 import softkv
 from softkv.asking import route
@@ -214,6 +215,26 @@ def test_an_index_is_refined_while_items_have_not_outgrown_it(db: softkv.SoftKV)
     assert stages(db, whole=True)[0] == "finding centres"
     assert stages(db, lists=40)[0] == "finding centres"
     assert_right(db.path)
+
+
+def test_answers_are_as_close_as_they_say_while_a_store_grows(tmp_path: Path) -> None:
+    """To four times its size, and after a compaction: what is wrong with a list does not fall when rows come."""
+    made = mixture(16_000, 24, 8, 300, 0)
+    with softkv.open(tmp_path / "growing", value="vector", temperature=0.07) as growing:
+        for stop in (4000, 8000, 12_000, 16_000):
+            part = slice(stop - 4000, stop)
+            growing.add(vectors=made.keys[part], values=made.values[part])
+            if stop == 4000:
+                growing.build_index()
+        for _ in range(2):
+            found, exact = (growing.lookup(made.queries, tolerance=one) for one in (0.02, 0))
+            sure = np.array(found.route) == "calibrated"
+            assert sure.mean() > 0.8
+            apart = np.linalg.norm(found.value - exact.value, axis=1)
+            assert (apart <= found.error)[sure].mean() >= 0.93
+            assert (np.abs(found.log_mass - exact.log_mass) <= found.log_mass_error)[sure].mean() >= 0.9
+            growing.compact()
+        assert growing._view().index.made_of.sum() == 4000
 
 
 def test_compaction_lays_late_rows_into_their_lists(db: softkv.SoftKV) -> None:

@@ -249,7 +249,7 @@ def _arranged(view: View, form: Form, wanted: Wanted, count: int, backend: str, 
     if refined is None:
         order, offsets = arranged(keys, live, count, backend=backend, progress=progress)
     else:
-        owners, made_of, whole = owners_of(view, refined, live), np.diff(refined.offsets), refined.whole
+        owners, made_of, whole = owners_of(view, refined, live), refined.made_of, refined.whole
         order, offsets = divided(keys, live, owners, made_of, backend=backend, progress=progress)
         LOG.info("refines %d lists of %s into %d", len(made_of), snapshot.path, len(offsets) - 1)
     sought = wanted_of(form, wanted.lists, view.profile.projection)

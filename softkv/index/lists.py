@@ -46,6 +46,7 @@ class ListIndex:
     facts: dict[str, Any] = field(default_factory=dict)  # how it was built, for people
     joined: Counts = field(default_factory=_nobody)  # (m,), the lists of the first rows behind them; -1 for no list
     estimates: Lists | None = None  # `quick` as it is by now, where that differs from what was measured
+    sizes: Counts | None = None  # (l,), how many rows lists were made of, where late rows were laid into them since
 
     @property
     def rows(self) -> int:
@@ -67,6 +68,11 @@ class ListIndex:
         """The units of the values in `quick`."""
         return self.lists.units
 
+    @cached_property
+    def made_of(self) -> Counts:
+        """How many rows each list was made of, (l,)."""
+        return np.diff(self.offsets) if self.sizes is None else self.sizes
+
     @property
     def whole(self) -> int:
         """How many items all lists were last made anew of; 0 where nobody knows."""
@@ -75,10 +81,7 @@ class ListIndex:
 
     @cached_property
     def grown(self) -> float:
-        """By how much what is wrong with the mass may have grown, with the rows since it was calibrated; 1 at least.
-
-        Late rows lie in their lists a little differently from those that the lists were made of.
-        """
+        """How many times as many rows are in lists as it was made of; 1 at least."""
         made_of = self.facts.get("items")
         rows = float(self.quick.counts.sum())
         return max(1.0, rows / made_of) if isinstance(made_of, int) and made_of > 0 else 1.0
@@ -127,7 +130,7 @@ class ListIndex:
         """
         lists = with_more(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], lists.counts.astype(np.int64).cumsum()])
-        return replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None)
+        return replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of)
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
@@ -141,6 +144,7 @@ class ListIndex:
                 "joined": self.joined,
                 "centre": self.form.centre,
                 "lengths": self.form.lengths,
+                **({} if self.sizes is None else {"sizes": self.sizes}),
                 **arrays,
             },
         )
@@ -167,6 +171,7 @@ class ListIndex:
                 Calibration(*measured),
                 dict(facts["built"]),
                 arrays["joined"],
+                sizes=arrays.get("sizes"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise IndexDamaged(f"the index lacks {error}: build the index again") from error
@@ -197,6 +202,8 @@ class ListIndex:
             return "has rows that joined lists that are not there"
         if (self.lists.counts < 0).any():
             return "counts fewer rows than none"
+        if self.made_of.shape != (lists,) or self.made_of.dtype != np.int64 or (self.made_of < 0).any():
+            return "was made of rows that are none"
         if not (self.lists.counts <= np.diff(self.offsets) + np.bincount(joined + 1, minlength=lists + 1)[1:]).all():
             return "counts more rows than there are"
         return None

@@ -39,9 +39,13 @@ class Opening:
     log_mass: Array  # (b,), of all lists, estimated
 
 
-def opening(lists: Lists, tilt: Tilt, *, scale: float) -> Opening:
-    """How lists are opened for some queries; `scale` is the value scale."""
-    errors, total, log_mass = _errors(lists, tilt)
+def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = None) -> Opening:
+    """How lists are opened for some queries; `scale` is the value scale.
+
+    `made_of`, (l,), is how many rows lists were made of, where they have others by now. What is wrong with an estimate
+    was rehearsed with so many: with more rows the shape of a list stays what it is, and so does what is wrong with it.
+    """
+    errors, total, log_mass = _errors(lists, tilt, lists.counts if made_of is None else made_of)
     first = min(FIRST, errors.shape[1])
     priority = np.where(lists.counts > 0, errors / np.maximum(lists.counts, 1), -1.0)
     np.put_along_axis(priority, np.argpartition(-_best(lists, tilt), first - 1, axis=1)[:, :first], np.inf, axis=1)
@@ -102,7 +106,7 @@ def _best(lists: Lists, tilt: Tilt) -> Array:
     return found
 
 
-def _errors(lists: Lists, tilt: Tilt) -> tuple[Array, Array, Array]:
+def _errors(lists: Lists, tilt: Tilt, made_of: Array | Counts) -> tuple[Array, Array, Array]:
     """The squared error that each list adds, (b, l), the mass it is a part of, (b,), and the logarithm of that."""
     peak = tilt.logs.max(1)
     masses = np.exp(tilt.logs - peak[:, None])
@@ -112,6 +116,6 @@ def _errors(lists: Lists, tilt: Tilt) -> tuple[Array, Array, Array]:
     first = np.expm1(variances)
     third = np.maximum(first - variances - variances * variances / 2, 0.0)
     beyond = variances - np.minimum(tilt.within, variances)
-    count = np.maximum(lists.counts, 1)
+    count = np.clip(lists.counts, 1, np.maximum(made_of, 1))
     errors = masses * masses / count * ((third + beyond * beyond / 2) * apart * apart + first * lists.noise)
     return errors, mass, peak + logarithm(mass)

@@ -68,7 +68,7 @@ def calibrated(
     are a little unlike those it was judged by.
     """
     tilt = tilted(index.quick, asked.vectors)
-    opened = opening(index.quick, tilt, scale=arena.scale / index.units.size)
+    opened = opening(index.quick, tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
@@ -86,7 +86,7 @@ def calibrated(
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
     sure &= near.blend.peak * asked.temperatures >= [plan.nearest for plan in plans]
     error = np.array([plan.error for plan in plans]) * arena.scale
-    log_mass_error = index.grown * np.array([plan.log_mass_error for plan in plans])
+    log_mass_error = np.array([plan.log_mass_error for plan in plans])
     found = _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
     stated = np.full(len(plans), tolerance * arena.scale)
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
