@@ -14,6 +14,7 @@ import softkv
 from .benchmarks.index_contests import recall
 from .benchmarks.index_quality import Judged
 from .benchmarks.index_report import HEAD
+from .benchmarks.storage import contest
 
 ROOT = Path(__file__).parent.parent
 TINY = ("--scale", "0.003", "--rounds", "1", "--pause", "0")
@@ -113,3 +114,12 @@ def test_builds_are_measured_beside_their_forecasts() -> None:
         "labels beside numbers",
     ]
     assert all(cells[4].startswith("finding centres ") and ", rehearsing " in cells[4] for cells in rows[:3])
+
+
+def test_a_contest_of_adding_names_all_contestants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each, with a ratio, or with what is to be installed; nothing is left in the folder."""
+    contest(str(tmp_path), rounds=1, batch=3)
+    cells = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert [one[0].rpartition("beside ")[2] for one in cells] == ["pwrite + fdatasync", "LanceDB"]
+    assert all("pip install lancedb" in one[1] or float(one[3]) > 0 for one in cells)
+    assert not list(tmp_path.iterdir())

@@ -1,8 +1,9 @@
 """What the store costs beside the same bytes written by hand.
 
-Run: python -m tests.benchmarks.storage [--rows N]
+Run: python -m tests.benchmarks.storage [batches] [contest] [singles] [large] [many] [--rows N]
 
 Every figure is a ratio taken in one run, work and yardstick alternating; a ratio is the median of the pairs' ratios.
+The contest needs LanceDB (`pip install lancedb`), and says so where it is missing.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+import softkv
 from softkv.storage import Store
 from tests.benchmarks.machine import machine
 
@@ -29,6 +31,7 @@ WIDTH, BATCH = 384, 10_000
 def main() -> None:
     """Measure everything and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", help="all when none is named")
     parser.add_argument("--rows", type=int, default=1_000_000, help="items in the large store")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", default=None, help="where to write; a temporary folder by default")
@@ -36,11 +39,16 @@ def main() -> None:
     folder = tempfile.mkdtemp(prefix="softkv-benchmark-", dir=options.folder)
     print(machine())
     print("| work | softkv | by hand | ratio | target |\n|---|---|---|---|---|")
+    work = {
+        "batches": lambda: batches(folder, options.rounds),
+        "contest": lambda: contest(folder, options.rounds),
+        "singles": lambda: singles(folder, options.rounds),
+        "large": lambda: large(folder, options.rows),
+        "many": lambda: many_singles(folder),
+    }
     try:
-        batches(folder, options.rounds)
-        singles(folder, options.rounds)
-        large(folder, options.rows)
-        many_singles(folder)
+        for section in options.sections or work:
+            work[section]()
     finally:
         shutil.rmtree(folder)
 
@@ -106,6 +114,81 @@ def batches(folder: str, rounds: int) -> None:
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+
+
+Batches = list[tuple[list[str], np.ndarray, np.ndarray]]  # names, keys and values
+
+
+def contest(folder: str, rounds: int, batch: int = BATCH) -> None:
+    """Ten batches through `db.add`, beside LanceDB, which syncs nothing, and beside their bytes by hand, in turns."""
+    source, starts = np.random.default_rng(1), range(0, 10 * batch, batch)
+    names = [[f"item {number}" for number in range(start, start + batch)] for start in starts]
+    given = [(some, *source.standard_normal((2, batch, WIDTH), dtype=np.float32)) for some in names]
+    works = {"softkv": _softkv(given), "pwrite + fdatasync": _by_hand(given), "LanceDB": _lancedb(given)}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            if work is not None:
+                times[name].append(_timed_in(folder, work))
+    ours = times.pop("softkv")
+    for name, theirs in times.items():
+        what = f"db.add, {10 * batch:,} × ({WIDTH} + {WIDTH}) in ten batches, beside {name}"
+        if theirs:
+            ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+            row(what, statistics.median(ours), statistics.median(theirs), ratio, "")
+        else:
+            print(f"| {what} | {name} is not installed: pip install {name.lower()} | | | |", flush=True)
+
+
+def _timed_in(folder: str, work: Callable[[str], None]) -> float:
+    """How long one call takes in an empty folder, which then goes."""
+    place = tempfile.mkdtemp(dir=folder)
+    os.sync()  # what another has left unsynced is not to be waited for
+    taken = timed(lambda: work(place))
+    shutil.rmtree(place)
+    return taken
+
+
+def _softkv(given: Batches) -> Callable[[str], None]:
+    def add(path: str) -> None:
+        with softkv.open(os.path.join(path, "s.softkv"), compatibility="cosine", temperature=0.05) as db:
+            for names, keys, values in given:
+                db.add(names, values, vectors=keys)
+
+    return add
+
+
+def _by_hand(given: Batches) -> Callable[[str], None]:
+    def add(path: str) -> None:
+        files = [os.open(os.path.join(path, role), os.O_RDWR | os.O_CREAT) for role in ("keys", "values")]
+        for number, (_, *cells) in enumerate(given):
+            for file, rows in zip(files, cells, strict=True):
+                _write_all(file, rows, number * rows.nbytes)
+            for file in files:
+                os.fdatasync(file)
+        for file in files:
+            os.close(file)
+
+    return add
+
+
+def _lancedb(given: Batches) -> Callable[[str], None] | None:
+    """Add these batches to a new table of LanceDB; None where it is not installed."""
+    try:
+        import lancedb
+        import pyarrow as pa
+    except ImportError:
+        return None
+    wide = pa.list_(pa.float32(), WIDTH)
+    schema = pa.schema([("id", pa.string()), ("vector", wide), ("value", wide)])
+
+    def add(path: str) -> None:
+        table = lancedb.connect(path).create_table("items", schema=schema)
+        for names, *cells in given:
+            columns = [pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDTH) for rows in cells]
+            table.add(pa.table([pa.array(names), *columns], schema=schema))
+
+    return add
 
 
 def _write_all(file: int, cells: np.ndarray, offset: int) -> None:
