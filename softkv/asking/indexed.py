@@ -22,9 +22,10 @@ from softkv.index.candidates import Proposer
 from softkv.index.joining import joining
 from softkv.index.lists import ListIndex
 from softkv.logs import log_of
-from softkv.maths.farfield import Array
+from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
+from softkv.maths.shares import Shares
 from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
@@ -81,7 +82,7 @@ class Indexes:
         assert snapshot.layout is not None
         rows, labels = np.arange(index.known, min(index.known + TOGETHER, snapshot.rows)), index.lists.values.shape[1]
         live, given, keys = snapshot.live[rows], snapshot.values(rows), form_keys(index.form, snapshot, rows)
-        values = as_vectors(given, snapshot, labels)
+        values = summable(given, snapshot)
         # Lists cannot count labels that are newer than they are.
         suited = live & (given < labels) if snapshot.layout.kind.coded else live
         owners = joining(index, keys, values, suited)
@@ -121,9 +122,8 @@ class Indexes:
             index = ListIndex.decoded(
                 file.read(), rows=file.rows, key_width=layout.key_width, metric=partial(_metric, snapshot)
             )
-            width = index.lists.values.shape[1]
-            if not layout.kind.coded and width != layout.value_width:
-                raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
+            if not suits(index.lists, snapshot):
+                raise IndexDamaged(f"the index is of values of shape {index.lists.values.shape}: build it again")
         except (IndexDamaged, FormatTooNew) as error:
             LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
             return Written(file.rows, None, str(error))
@@ -139,7 +139,7 @@ class Indexes:
         more = np.setdiff1d(dead, self._dead, assume_unique=True)
         if len(more):
             keys = form_keys(written.form, snapshot, more)
-            values = as_vectors(snapshot.values(more), snapshot, written.lists.values.shape[1])
+            values = summable(snapshot.values(more), snapshot)
             self._current, self._dead = self._current.without(more, keys, values), dead
         return self._current
 
@@ -203,21 +203,24 @@ def formed(form: Form, keys: Matrix) -> Array:
     return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
 
 
-def as_vectors(values: npt.NDArray[Any], snapshot: Snapshot, labels: int) -> Array:
-    """Values as lists sum them up: numbers in a column, labels as rows that are 1 at their code and 0 elsewhere."""
+def summable(values: npt.NDArray[Any], snapshot: Snapshot) -> npt.NDArray[Any]:
+    """Values as lists sum them up: numbers in a column, labels by their codes."""
     assert snapshot.layout is not None
-    if snapshot.layout.kind.coded:
-        codes: Array = (values[:, None] == np.arange(labels)).astype(np.float32)
-        return codes
-    return values[:, None] if snapshot.layout.kind.narrow else values
+    return values[:, None] if snapshot.layout.kind.scalar else values
+
+
+def suits(lists: Lists, snapshot: Snapshot) -> bool:
+    """Whether lists know values like those of the store; labels may have come since."""
+    assert snapshot.layout is not None
+    shape, layout = lists.values.shape, snapshot.layout
+    if not layout.kind.coded:
+        return not isinstance(lists.values, Shares) and shape[1:] == (layout.value_width,)
+    return isinstance(lists.values, Shares) and 0 < shape[1] <= len(snapshot.labels())
 
 
 def with_labels(index: ListIndex, labels: int) -> ListIndex:
     """The index where there are more labels than when it was built: no list has any of the new ones."""
-    missing = labels - index.lists.values.shape[1]
-    if missing <= 0:
+    values = index.lists.values
+    if not isinstance(values, Shares) or values.labels >= labels:
         return index
-    values = np.pad(index.lists.values, ((0, 0), (0, missing)))
-    return replace(
-        index, lists=replace(index.lists, values=values, slope=np.pad(index.lists.slope, ((0, missing), (0, 0))))
-    )
+    return replace(index, lists=replace(index.lists, values=values.with_labels(labels)))

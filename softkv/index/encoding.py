@@ -14,7 +14,7 @@ import numpy.typing as npt
 from softkv.errors import FormatTooNew, IndexDamaged
 
 MAGIC = b"softkv index\n"
-FORMAT = 2  # 1 knew of no rows that join lists
+FORMAT = 3  # 1 knew of no rows that join lists, 2 held the share of each label in each list
 ALIGNED = 64
 LONGEST_HEADER = 1 << 24
 TYPES = ("float32", "float64", "int64")

@@ -13,6 +13,7 @@ import numpy as np
 from softkv.index.engine import assigned
 from softkv.index.lists import Counts, ListIndex, Mask
 from softkv.maths.farfield import Array
+from softkv.maths.shares import Shares
 
 ROOM = 0.5  # how many rows may join a list, as a share of those it was built of
 
@@ -29,7 +30,11 @@ def joining(index: ListIndex, keys: Array, values: Array, live: Mask) -> Counts:
     y = (keys[rows] - lists.means[found]) @ lists.axes
     apart = np.stack([np.linalg.norm(part, axis=1) for part in np.split(y, [lists.leading], axis=1)], axis=1)
     alike = (apart <= lists.radii[found]).all(1)
-    alike &= np.linalg.norm(values[rows] - lists.values[found], axis=1) <= lists.value_radii[found]
+    if isinstance(lists.values, Shares):
+        far = lists.values.of_rows(found, values[rows].astype(np.int64), lists.slope).squares ** 0.5
+    else:
+        far = np.linalg.norm(values[rows] - lists.values[found], axis=1)
+    alike &= far <= lists.value_radii[found]
     rows, found = rows[alike], found[alike]
     fits = _rank(found) < _room(index)[found]
     owners[rows[fits]] = found[fits]

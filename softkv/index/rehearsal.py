@@ -21,6 +21,7 @@ from softkv.index.opening import LEVELS, Opening, opening, ranked
 from softkv.maths.farfield import AS_GIVEN, Apart, Array, Floats, Lists, Units, estimated_apart, tilted, unpacked
 from softkv.maths.moments import Rows
 from softkv.maths.ranking import Ranking, no_ranking
+from softkv.maths.shares import Shares
 from softkv.progress import Progress
 
 Counts = npt.NDArray[np.int64]
@@ -30,6 +31,7 @@ WEIGHED = 1 << 24  # weights held at once
 ASKED = 512  # queries that go through all rows together
 BLOCK = 1 << 13  # rows scored together
 SCORED = 1 << 26  # scores held at once, where labels are counted
+COUNTED = 1 << 17  # sums by level and label held at once
 _SO_FAR = np.tri(len(LEVELS), len(LEVELS) + 1, dtype=np.float32)  # (j, j + 1), what is opened at each level
 _LATER = 1 - _SO_FAR  # and what is opened later or never
 
@@ -148,18 +150,17 @@ class _Rehearsal(ABC):
         far = estimated_apart(self.lists, self.spreads, tilt, self.sharpness, self.levels[:, number], len(LEVELS) + 1)
         highest = self.peaks[number] * self.sharpness
         base = np.maximum(far.peak, highest)
-        mass, total, whole_mass, whole = self._sums(number, far, np.exp(far.peak - base), np.exp(highest - base))
-        apart = total / mass[..., None] - (whole / whole_mass[:, None]).astype(total.dtype)[:, None]
-        errors = np.sqrt(np.einsum("tjp,tjp->tj", apart, apart)) * (self.units.size / (self.scale or 1.0))
+        mass, whole_mass, squares = self._sums(number, far, np.exp(far.peak - base), np.exp(highest - base))
+        errors = np.sqrt(squares) * (self.units.size / (self.scale or 1.0))
         log_mass = base[:, None] + np.log(mass)
         true = base + np.log(whole_mass)
         return errors, np.abs(log_mass - true[:, None]), np.abs(log_mass - self.foretold[:, number, None])
 
     @abstractmethod
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array, Array]:
-        """Mass (t, j) and total (t, j, p) at each level, and those of all rows, (t,) and (t, p), in the units.
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
+        """Mass at each level, (t, j), that of all rows, (t,), and how far the values are apart, squared, (t, j).
 
-        What is estimated counts `by_far`, (t,), and what was read `by_near`.
+        What is estimated counts `by_far`, (t,), and what was read `by_near`; values are in the units.
         """
 
 
@@ -190,19 +191,25 @@ class _OfVectors(_Rehearsal):
             opened = np.flatnonzero(level < len(LEVELS))
             near[opened * len(LEVELS) + level[opened]] += sums[opened]
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array, Array]:
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
         near = _SO_FAR[:, :-1] @ self.near[:, number] * by_near[:, None, None]
         whole = self.whole[:, number] * by_near[:, None]
         mass = near[..., -1] + far.shares.sum(2) @ _LATER.T * by_far[:, None]
         total = near[..., :-1] + _LATER @ (far.valued(self.lists) + far.pulled) * by_far[:, None, None]
-        return mass, total, whole[:, -1], whole[:, :-1]
+        true = (whole[:, :-1] / whole[:, -1:]).astype(total.dtype)
+        apart = total / mass[..., None] - true[:, None]
+        return mass, whole[:, -1], np.einsum("tjp,tjp->tj", apart, apart)
 
 
 class _OfLabels(_Rehearsal):
-    """Values are codes of labels: all scores of some queries are held, and for each query the weights are counted."""
+    """Values are codes of labels: all scores of some queries are held, and for each query the weights are counted.
+
+    An answer is off by what the lists that are not read are taken for too much or too little, so that is what is added
+    up, by level and label. How far it moves the distribution follows from products with itself and with the truth.
+    """
 
     def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
-        self.sizes, self.counted = np.diff(offsets), counted.astype(np.float32)
+        self.sizes = np.diff(offsets)
         self.scores = np.empty((len(self.queries), len(counted)), np.float32)
         self.codes = np.empty(len(counted), np.int64)
         for start, stop in _blocks(len(counted), BLOCK):
@@ -210,28 +217,53 @@ class _OfLabels(_Rehearsal):
             self.scores[:, start:stop] = self._scored(keys, counted[start:stop])
             told(stop)
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array, Array]:
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
+        step = max(1, COUNTED // ((len(LEVELS) + 1) * self.lists.values.shape[1]))
+        parts = [slice(start, start + step) for start in range(0, len(self.sharpness), step)]
+        found = [self._some_sums(number, far, by_far, by_near, part) for part in parts]
+        mass, whole, squares = (np.concatenate(x) for x in zip(*found, strict=True))
+        return mass, whole, squares
+
+    def _some_sums(
+        self, number: int, far: Apart, by_far: Floats, by_near: Floats, some: slice
+    ) -> tuple[Array, Array, Array]:
+        """The sums at some temperatures."""
+        shares, sharpness = self.lists.values, self.sharpness.astype(np.float32)
+        assert isinstance(shares, Shares)
+        numbers = range(*some.indices(len(sharpness)))
+        wrong = np.empty((len(LEVELS) + 1, len(numbers), shares.labels))
+        truth = np.empty(wrong.shape[1:])
+        for place, at in enumerate(numbers):
+            weights = np.exp(self.scores[number] * sharpness[at])
+            near = self._counted(self.levels[at, number], weights) * by_near[at]
+            wrong[:, place] = self._estimated(self.levels[at, number], far.masses[at]) * by_far[at] - near
+            near.sum(0, out=truth[place])
+        more, whole = wrong.sum(2)[:0:-1].cumsum(0)[::-1], truth.sum(1)
+        wrong[..., shares.steep] += (far.pulled[some] * by_far[some, None, None]).swapaxes(0, 1)
+        for level in range(len(LEVELS) - 1, 0, -1):  # what is opened later is wrong at this level as well
+            wrong[level] += wrong[level + 1]
+        wrong, truth = wrong[1:], truth / whole[:, None]
+        squares = np.einsum("jtp,jtp->jt", wrong, wrong) - 2.0 * more * np.einsum("jtp,tp->jt", wrong, truth)
+        squares += more * more * np.einsum("tp,tp->t", truth, truth)
+        mass = whole + more
+        return mass.T, whole, (np.maximum(squares, 0.0) / mass**2).T
+
+    def _counted(self, levels: npt.NDArray[np.int8], weights: Array) -> Floats:
+        """The weights of rows by level and label, (j + 1, p)."""
         width = self.lists.values.shape[1]
-        weights = np.exp(self.scores[number] * self.sharpness.astype(np.float32)[:, None])
-        weights *= by_near.astype(np.float32)[:, None]
-        by_far = by_far[:, None]
-        # A list's estimate, but for what its slope pulls, is that of its rows: each of them a share of its mass.
-        shares = far.masses * (by_far / np.maximum(self.lists.counts, 1))
-        sums = np.empty((2, len(LEVELS) + 1, len(weights), width), np.float32)  # read and estimated, level by level
-        for place, level in enumerate(self.levels[:, number].astype(np.int64) * width):
-            at = np.repeat(level, self.sizes) + self.codes
-            share = np.repeat(shares[place], self.sizes) * self.counted
-            for kind, weight in enumerate((weights[place], share)):
-                sums[kind, :, place] = np.bincount(at, weight, len(sums[0]) * width).reshape(-1, width)
-        whole, mass = sums[0].sum(0), _added(sums.sum(3, keepdims=True))[..., 0]
-        sums[1] += (far.pulled * by_far[..., None].astype(np.float32)).swapaxes(0, 1)
-        return mass, _added(sums), whole.sum(1), whole
+        places = np.repeat(levels.astype(np.int64) * width, self.sizes) + self.codes
+        found = np.bincount(places, weights, (len(LEVELS) + 1) * width).astype(np.float64, copy=False)
+        return found.reshape(-1, width)
 
-
-def _added(sums: Array) -> Array:
-    """What is read so far and estimated otherwise, (2, j + 1, t, p) -> (t, j, p), in one product."""
-    found: Array = np.hstack([_SO_FAR, _LATER]) @ sums.reshape(2 * sums.shape[1], -1)
-    return found.reshape(-1, *sums.shape[2:]).swapaxes(0, 1)
+    def _estimated(self, levels: npt.NDArray[np.int8], masses: Array) -> Floats:
+        """The masses of lists by level and label, (j + 1, p): to each label its share."""
+        shares = self.lists.values
+        assert isinstance(shares, Shares)
+        parts, width = np.diff(shares.starts), shares.labels
+        places = np.repeat(levels.astype(np.int64) * width, parts) + shares.codes
+        masses = np.repeat(masses, parts) * shares.amounts
+        found = np.bincount(places, masses, (len(LEVELS) + 1) * width).astype(np.float64, copy=False)
+        return found.reshape(-1, width)
 
 
 def _levels(opened: Opening) -> npt.NDArray[np.int8]:
