@@ -117,6 +117,14 @@ def test_shares_are_kept_as_arrays() -> None:
     assert np.eye(LISTS) @ again == pytest.approx(in_full(owners, codes, 20))
 
 
+def test_shares_take_room_for_what_occurs() -> None:
+    """However many labels there are elsewhere."""
+    owners, codes = drawn(9, 1_000_000)
+    shares = shares_of(owners, codes, 1_000_000)
+    assert sum(x.nbytes for x in shares.encoded("x").values()) < 20 * ROWS
+    assert len(shares.with_slope_of_frequent().sloped) == module.SLOPED
+
+
 def _put(name: str, place: int, value: float) -> object:
     def change(arrays: dict[str, np.ndarray]) -> None:
         arrays[name][place] = value

@@ -64,8 +64,7 @@ def forecast(work: Work) -> Forecast:
     products += asked * lists * (levels * LEADING + LEADING**2)
     numbers = 30.0 * n * (d + (0 if work.labels else p)) + asked * lists * 300
     if work.labels:
-        products += asked * (levels + 1) ** 2 * labels
-        numbers += asked * (6 * n + 20 * entries + 4 * levels * labels)
+        numbers += asked * (7 * n + 12 * entries + 4 * levels * labels)
     else:
         products += asked * (n + levels * lists) * (p + 1)
         numbers += asked * (2 * n + 6 * lists * (p + 1))
