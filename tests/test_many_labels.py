@@ -10,7 +10,9 @@ import pytest
 import softkv
 from softkv.asking import lists, route
 from softkv.database import indexing
+from softkv.maths.shares import PARTS
 from tests import reference
+from tests.crash.hostile.indexes import lists as altered
 
 ITEMS, WIDTH, ASKED = 3000, 12, 200
 CASES = [(2, "dot"), (77, "gaussian"), (1024, "cosine"), (5000, "gaussian")]
@@ -143,3 +145,28 @@ def test_many_queries_share_room_for_their_distributions(tmp_path: Path, monkeyp
         monkeypatch.setattr(lists, "calibrated", lambda *a, **b: asked.append(len(a[3])) or usual(*a, **b))
         assert db.lookup(queries).value == pytest.approx(together.value, abs=1e-5)
         assert max(asked) == 4
+
+
+def test_an_index_that_knows_other_labels_than_the_store_is_none(tmp_path: Path) -> None:
+    """More labels than there are, or values where there should be shares: lookups scan, and `info` says why."""
+    keys, change = keys_of(np.random.default_rng(6), 600), {"lists.values.labels": lambda x: x + 1}
+    for kind in ("label", "number"):
+        path = tmp_path / kind / "s"
+        path.parent.mkdir()
+        with softkv.open(path, value=kind, compatibility="dot") as db:
+            db.add(vectors=keys, values=[f"label {n % 5}" if kind == "label" else float(n % 5) for n in range(600)])
+            db.build_index(lists=10)
+            expected = db.lookup(keys[0], tolerance=0)
+
+        def other(_: Any, arrays: Any, kind: str = kind) -> None:
+            if kind == "label":
+                arrays.update({name: make(arrays[name]) for name, make in change.items()})
+            else:  # all items have one label
+                shares = (np.arange(11), np.zeros(10, np.int64), arrays["lists.counts"], [0], [1])
+                arrays.update({f"lists.values.{part}": np.array(x) for part, x in zip(PARTS, shares, strict=True)})
+                del arrays["lists.values"]
+
+        altered(other)(path.parent)
+        with softkv.open(path) as db:
+            assert "values of shape" in db.info().index.problem
+            assert np.all(db.lookup(keys[0]).value == expected.value)
