@@ -103,15 +103,22 @@ def test_scans_are_measured_beside_what_does_the_same_by_hand() -> None:
 
 
 def test_builds_are_measured_beside_their_forecasts() -> None:
-    """A line for each build, with its stages, and the ratio of labels to numbers."""
-    command = [sys.executable, "-m", "tests.benchmarks.builds", "wide", "labels", "--scale", "0.01", "--rounds", "1"]
+    """A line for each build, with its stages, and the ratio of labels to numbers, and that of lookups to scans."""
+    parts = ["wide", "labels", "many", "--scale", "0.01", "--rounds", "1"]
+    command = [sys.executable, "-m", "tests.benchmarks.builds", *parts]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     rows = [line.split(" | ") for line in run.stdout.splitlines()[3:]]
     assert [cells[0].removeprefix("| ") for cells in rows] == [
         "300,000 × 256, values 128 wide",
-        "30,000 × 32 with numbers",
-        "30,000 × 32 with 1,000 labels",
-        "labels beside numbers",
+        "300 × 32 with numbers",
+        "300 × 32 with 1,000 labels",
+        "1,000 labels beside numbers",
+        "1,000 × 64 with numbers",
+        "1,000 × 64 with 5,000 labels",
+        "5,000 labels beside numbers",
+        "1,000 × 64 with 5,000 labels that follow keys",
+        "a lookup at 1 × the temperature by rule",
+        "a lookup at 4 × the temperature by rule",
     ]
     assert all(cells[4].startswith("finding centres ") and ", rehearsing " in cells[4] for cells in rows[:3])
 

@@ -78,6 +78,37 @@ def test_what_came_and_went_leaves_nothing() -> None:
         assert getattr(found, name) == pytest.approx(getattr(quick, name), rel=1e-4, abs=1e-5), name
 
 
+def test_labels_are_counted_in_their_lists() -> None:
+    """Those that came and went, and such as nobody had when the lists were measured; other lists keep theirs."""
+    rng = np.random.default_rng(9)
+    owners, keys, _ = rows_of(9, 500)
+    codes = (owners + rng.integers(0, 4, 500)) % 7
+    order = np.argsort(owners, kind="stable")
+    offsets = np.concatenate([[0], np.bincount(owners, minlength=LISTS).cumsum()])
+    lists = measured(lambda a, b: (keys[order[a:b]], codes[order[a:b]]), offsets, leading=LEADING, labels=7)
+    later, keys_later, _ = rows_of(10, 200)
+    later %= LISTS - 1
+    codes_later = rng.integers(5, 12, 200)
+    gone = np.flatnonzero(owners < 2)[:60]
+    come = Drift.of(lists, later, keys_later, codes_later)
+    drift = together([come, Drift.of(lists, owners[gone], keys[gone], codes[gone], sign=-1.0)])
+    assert problem_of_drift(drift, lists, labels=12) is None
+    assert problem_of_drift(drift, lists, labels=11) == "counts labels that are not there"
+    quick = lists.rounded()
+    whole, steps = drift.applied(quick), drift.among(later[:1]).applied(quick, onto=come.applied(quick))
+    kept = np.setdiff1d(np.arange(500), gone)
+    for number in range(LISTS):
+        there = np.concatenate([codes[kept][owners[kept] == number], codes_later[later == number]])
+        shares = np.bincount(there, minlength=12) / len(there)
+        assert np.eye(LISTS)[[number]] @ whole.values == pytest.approx(shares[None], abs=1e-6)
+        assert whole.scatter[number] == pytest.approx(1 - (shares**2).sum(), abs=1e-5)
+        assert whole.counts[number] == len(there)
+        if number == later[0]:
+            assert np.eye(LISTS)[[number]] @ steps.values == pytest.approx(shares[None], abs=1e-6)
+    nothing = together([drift, Drift.of(lists, later, keys_later, codes_later, sign=-1.0)])
+    assert (nothing.codes < 7).all()
+
+
 def test_lists_that_did_not_change_are_as_they_were() -> None:
     """In what the others are put onto, which itself stays as it is."""
     first = rows_of(4, 300)

@@ -1,11 +1,13 @@
 """What unread lists contribute: the estimate where it is exact, the bound everywhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softkv.maths import moments
+from softkv.maths import moments, shares
 from softkv.maths.blending import Blend, merge
 from softkv.maths.farfield import Lists, bounded, estimated, tilted
 from softkv.maths.moments import measured, with_more, without
@@ -276,3 +278,92 @@ def gap_after(
         near = summed(keys[read], values[read], query)
     answer, true = merge(found.blend, near).value, summed(keys[~gone], values[~gone], query).value
     return float(np.linalg.norm(answer - true)), float(found.error(lists, near)[0])
+
+
+def labelled(keys: np.ndarray, labels: int, seed: int) -> np.ndarray:
+    """Codes of labels that follow from keys, but for a tenth that are drawn; some labels are much more frequent."""
+    rng = np.random.default_rng([seed, 3])
+    codes = (keys @ rng.standard_normal((keys.shape[1], labels)) + 2.0 * rng.standard_normal(labels)).argmax(1)
+    return np.where(rng.random(len(keys)) < 0.1, rng.integers(0, labels, len(keys)), codes)
+
+
+def labels_after(
+    keys: np.ndarray, codes: np.ndarray, offsets: np.ndarray, late: np.ndarray, gone: np.ndarray, labels: int
+) -> Lists:
+    """The statistics of lists of labels that were measured before the late rows came, and from which some are gone."""
+    late = late.copy()
+    late[offsets[:-1][np.diff(offsets) > 0]] = False
+    owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    before, there = np.searchsorted(owners[~late], np.arange(len(offsets))), (keys[~late], codes[~late])
+    lists = measured(lambda start, stop: tuple(x[start:stop] for x in there), before, labels=labels, leading=3)
+    lists = with_more(lists, owners[late], keys[late], codes[late])
+    return without(lists, owners[gone], keys[gone], codes[gone])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("changed", [False, True])
+def test_labels_are_vectors_that_are_1_at_their_code(shape: str, changed: bool) -> None:
+    """Statistics, estimates and bounds of labels are those of such vectors; also once rows came and went."""
+    keys, _, offsets = rows(shape, 11)
+    codes, rng = labelled(keys, 9, 11), np.random.default_rng(12)
+    late, gone = rng.random((2, len(keys))) < (0.3 if changed else 0.0)
+    left = labels_after(keys, codes, offsets, late, gone, 9)
+    right = lists_after(keys, np.eye(9)[codes], offsets, late, gone)
+    there = right.counts > 0
+    for name in ("counts", "means", "spreads", "outside", "value_radii", "slope_gaps", "scatter", "noise"):
+        mine, other = getattr(left, name)[there], getattr(right, name)[there]
+        assert mine == pytest.approx(other, rel=1e-5, abs=1e-5 * max(1e-3, np.abs(other).max())), name
+    assert left.slope == pytest.approx(right.slope, rel=1e-6, abs=1e-6 * max(1.0, np.abs(right.slope).max()))
+    assert (np.eye(len(offsets) - 1) @ left.values)[there] == pytest.approx(right.vectors[there], abs=1e-9)
+    query = rng.standard_normal(6) / np.linalg.norm(keys, axis=1).max()
+    unread = np.array([[True, False, True, True]])
+    blends = [estimated(one, tilted(one, query[None]), unread) for one in (left, right)]
+    bounds = [bounded(one, tilted(one, query[None]), unread) for one in (left, right)]
+    for one, other in (blends, [one.blend for one in bounds]):
+        assert one.value == pytest.approx(other.value, abs=1e-6)
+        assert one.log_mass == pytest.approx(other.log_mass, abs=1e-9)
+    near = Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, 9)), np.zeros(1))
+    errors = [found.error(one, near) for found, one in zip(bounds, (left, right), strict=True)]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(st.integers(0, 10**6), st.floats(-3, 2), st.integers(0, 3))
+def test_the_bound_holds_for_labels_of_which_few_have_a_slope(
+    shape: str, seed: int, sharpness: float, opened: int
+) -> None:
+    """Of 40 labels three have one; rows came and went, and some lists were read."""
+    keys, _, offsets = rows(shape, seed)
+    codes, rng = labelled(keys, 40, seed), np.random.default_rng([seed, 4])
+    late, gone = (rng.random(len(keys)) < rng.choice([0.0, 0.05, 0.5, 0.9]) for _ in range(2))
+    gone[-1] = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shares, "SLOPED", 3)
+        lists = labels_after(keys, codes, offsets, late, gone, 40)
+    assert lists.slope.shape == (3, 6)
+    query = rng.standard_normal(6) * 10.0**sharpness / np.linalg.norm(keys, axis=1).max()
+    found = bounded(lists, tilted(lists, query[None]), np.arange(len(offsets) - 1)[None, :] >= opened)
+    read, values = (np.repeat(np.arange(4), np.diff(offsets)) < opened) & ~gone, np.eye(40)[codes]
+    near = Blend(np.array([-np.inf]), np.zeros(1), np.zeros((1, 40)), np.zeros(1))
+    if read.any():
+        near = summed(keys[read], values[read], query)
+    answer, true = merge(found.blend, near).value, summed(keys[~gone], values[~gone], query).value
+    assert float(np.linalg.norm(answer - true)) <= float(found.error(lists, near)[0]) + 1e-7
+
+
+def test_labels_without_a_slope_are_estimated_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frequent ones follow the keys, the others do not; and what the slope explains is less."""
+    monkeypatch.setattr(shares, "SLOPED", 2)
+    keys, _, offsets = rows("balls", 13)
+    codes, none = labelled(keys, 6, 13), np.zeros(len(keys), np.bool_)
+    some, full = labels_after(keys, codes, offsets, none, none, 6), lists_of(keys, np.eye(6)[codes], offsets, leading=3)
+    steep = np.sort(np.argsort(-np.bincount(codes, minlength=6), kind="stable")[:2])
+    query, unread = np.full((1, 6), 0.1), np.ones((1, 4), np.bool_)
+    flat = replace(full, slope=np.where(np.isin(np.arange(6), steep)[:, None], full.slope, 0.0))
+    found, expected = (estimated(one, tilted(one, query), unread) for one in (some, flat))
+    assert found.total == pytest.approx(expected.total, rel=1e-9)
+    owners = np.repeat(np.arange(4), np.diff(offsets))
+    y, u = (keys - full.means[owners]) @ full.axes, np.eye(6)[codes] - full.vectors[owners]
+    left = np.bincount(owners, ((u - y @ flat.slope.T) ** 2).sum(1)) / np.diff(offsets)
+    assert some.noise == pytest.approx(left, rel=1e-6)
+    assert some.noise.sum() > full.noise.sum() * 1.01

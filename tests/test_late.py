@@ -124,15 +124,15 @@ def test_changes_follow_each_other_up_to_one_that_is_missing() -> None:
     none = Past(7, 1800)
 
     def past(*some: int, rows: int = 5000) -> list[int]:
-        return [number for number, _ in following([parts[one] for one in some], index, none, rows).changes]
+        return [number for number, _ in following([parts[one] for one in some], index, none, rows=rows).changes]
 
     assert past(0, 1, 2) == [11, 15, 19]
     assert past(0, 2) == [11]
     assert past(1, 2) == []
     assert past(0, 1, 2, rows=1900) == [11, 15]
-    assert following(parts, index, Past(8, 1800), 5000).changes == ()
+    assert following(parts, index, Past(8, 1800), rows=5000).changes == ()
     damaged = [parts[0], (15, b"nothing"), parts[2]]
-    assert following(damaged, index, none, 5000).number == 11
+    assert following(damaged, index, none, rows=5000).number == 11
 
 
 def test_a_change_replaces_those_that_are_not_much_larger() -> None:

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from softkv.index import rehearsal
 from softkv.index.opening import LEVELS, closed, opening
 from softkv.index.rehearsal import rehearsed
+from softkv.maths import shares
 from softkv.maths.farfield import estimated, estimated_apart, tilted, unpacked
-from softkv.maths.moments import measured
+from softkv.maths.moments import measured, without
 
 ITEMS, WIDTH, LISTS, LABELS = 3000, 6, 60, 9
 TEMPERATURES = np.array([0.1, 0.4, 1.5])
@@ -41,9 +43,13 @@ def plainly(keys, values, offsets, lists, counted, query, temperature, scale):  
     return np.array(errors), np.array(masses)[:, 0]
 
 
-@pytest.mark.parametrize("kind", ["numbers", "far from zero", "vectors", "labels"])
-def test_errors_are_those_of_one_query_at_a_time(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["numbers", "far from zero", "vectors", "labels", "few labels at a time"])
+def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of values of every kind, with rows that are held out, lists that are empty, and lists longer than a block."""
+    if kind == "few labels at a time":  # and not all have a slope
+        monkeypatch.setattr(rehearsal, "TOGETHER", 4)
+        monkeypatch.setattr(shares, "SLOPED", 6)
+        kind = "labels"
     keys, offsets = drawn()
     rng, codes = np.random.default_rng(1), (np.abs(keys[:, 0]) * 4).astype(np.int64) % LABELS
     width = {"vectors": 5, "labels": LABELS}.get(kind, 1)
@@ -52,6 +58,8 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str) -> None:
     given = codes if kind == "labels" else values if width == 1 else values.astype(np.float32)
     queries, counted = (keys[rng.choice(ITEMS, 7)] * 1.05).astype(np.float32), np.ones(ITEMS, np.bool_)
     lists = measured(lambda a, b: (keys[a:b], given[a:b]), offsets, labels=LABELS if kind == "labels" else 0)
+    counted[gone := rng.choice(ITEMS, 200, replace=False)] = False
+    lists = without(lists, np.searchsorted(offsets, gone, side="right") - 1, keys[gone], given[gone])
     scale = float(np.sqrt(values.var(axis=0).sum()))
     found = rehearsed(
         lists,
@@ -68,7 +76,7 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str) -> None:
             errors, masses = plainly(keys, values, offsets, lists, counted, query, temperature, scale)
             assert found.errors[place, number] == pytest.approx(errors, rel=2e-3, abs=2e-5)
             assert found.log_mass_errors[place, number] == pytest.approx(masses, rel=2e-3, abs=2e-5)
-    assert found.best == pytest.approx((queries @ keys.T).max(1), rel=1e-5)
+    assert found.best == pytest.approx((queries @ keys[counted].T).max(1), rel=1e-5)
 
 
 def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:

@@ -27,6 +27,7 @@ from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
+from softkv.maths.shares import Shares
 from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
@@ -129,7 +130,10 @@ class Indexes:
             past = Past(past.file, base.known)
         if not numbers or numbers[-1] <= past.number:
             return past
-        return following(snapshot.derived(NAME, after=past.number or past.file), base, past, snapshot.rows)
+        assert snapshot.layout is not None
+        labels = len(snapshot.labels()) if snapshot.layout.kind.coded else 0
+        parts = snapshot.derived(NAME, after=past.number or past.file)
+        return following(parts, base, past, rows=snapshot.rows, labels=labels)
 
     def _written_of(self, snapshot: Snapshot) -> Written:
         try:
@@ -155,9 +159,8 @@ class Indexes:
             index = ListIndex.decoded(
                 file.read(), rows=file.rows, key_width=layout.key_width, metric=partial(_metric, snapshot)
             )
-            width = index.lists.values.shape[1]
-            if not layout.kind.coded and width != layout.value_width:
-                raise IndexDamaged(f"the index is of values of width {width}, not {layout.value_width}: build it again")
+            if not suits(index.lists, snapshot):
+                raise IndexDamaged(f"the index is of values of shape {index.lists.values.shape}: build it again")
         except (IndexDamaged, FormatTooNew) as error:
             LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
             return Written(file.rows, None, str(error))
@@ -212,7 +215,7 @@ class Followed:
         first, dead = self.past.known, self._unnoted(snapshot)
         rows = np.arange(first, min(first + most, snapshot.rows))
         live = snapshot.live[rows]
-        owners, come = np.full(len(rows), -1, np.int32), rows[live & self._counted(snapshot, rows)]
+        owners, come = np.full(len(rows), -1, np.int32), rows[live]
         keys, values = self._rows(snapshot, come)
         found = homes.of(keys, values)
         owners[come - first] = found
@@ -247,17 +250,8 @@ class Followed:
         return Drift.of(self.base.lists, owners, *self._rows(snapshot, rows), sign=-1.0)
 
     def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Array, Array]:
-        """Keys as the form makes them, and values as vectors."""
-        values = as_vectors(snapshot.values(rows), snapshot, self.base.lists.values.shape[1])
-        return form_keys(self.base.form, snapshot, rows), values
-
-    def _counted(self, snapshot: Snapshot, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Whether lists can count the values of these rows: labels that are newer than they are, they cannot."""
-        assert snapshot.layout is not None
-        if not snapshot.layout.kind.coded:
-            return np.ones(len(rows), np.bool_)
-        counted: npt.NDArray[np.bool_] = snapshot.values(rows) < self.base.lists.values.shape[1]
-        return counted
+        """Keys as the form makes them, and values as lists sum them up."""
+        return form_keys(self.base.form, snapshot, rows), summable(snapshot.values(rows), snapshot)
 
 
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
@@ -319,23 +313,27 @@ def formed(form: Form, keys: Matrix) -> Array:
     return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
 
 
-def as_vectors(values: npt.NDArray[Any], snapshot: Snapshot, labels: int) -> Array:
-    """Values as lists sum them up: numbers in a column, labels as rows that are 1 at their code and 0 elsewhere."""
+def summable(values: npt.NDArray[Any], snapshot: Snapshot) -> npt.NDArray[Any]:
+    """Values as lists sum them up: numbers in a column, labels by their codes."""
     assert snapshot.layout is not None
-    if snapshot.layout.kind.coded:
-        codes: Array = (values[:, None] == np.arange(labels)).astype(np.float32)
-        return codes
-    return values[:, None] if snapshot.layout.kind.narrow else values
+    return values[:, None] if snapshot.layout.kind.scalar else values
+
+
+def suits(lists: Lists, snapshot: Snapshot) -> bool:
+    """Whether lists know values like those of the store; labels may have come since."""
+    assert snapshot.layout is not None
+    shape, layout = lists.values.shape, snapshot.layout
+    if not layout.kind.coded:
+        return not isinstance(lists.values, Shares) and shape[1:] == (layout.value_width,)
+    return isinstance(lists.values, Shares) and 0 < shape[1] <= len(snapshot.labels())
 
 
 def with_labels(index: ListIndex, labels: int) -> ListIndex:
     """The index where there are more labels than when it was built: no list has any of the new ones."""
-    missing = labels - index.lists.values.shape[1]
-    if missing <= 0:
+    if not isinstance(index.quick.values, Shares) or index.quick.values.labels >= labels:
         return index
-    return replace(index, lists=_padded(index.lists, missing), estimates=_padded(index.quick, missing))
+    return replace(index, lists=_with(index.lists, labels), estimates=_with(index.quick, labels))
 
 
-def _padded(lists: Lists, missing: int) -> Lists:
-    values, slope = np.pad(lists.values, ((0, 0), (0, missing))), np.pad(lists.slope, ((0, missing), (0, 0)))
-    return replace(lists, values=values, slope=slope)
+def _with(lists: Lists, labels: int) -> Lists:
+    return replace(lists, values=lists.values.with_labels(labels)) if isinstance(lists.values, Shares) else lists

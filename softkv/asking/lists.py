@@ -30,6 +30,7 @@ from softkv.maths.nearfield import Rows, Run, Score
 from softkv.storage.layout import Matrix
 
 LOGITS = 1 << 25  # held at once
+SUMS = 1 << 24  # of values held at once
 TOGETHER = 512  # queries that ask all lists at once
 BROAD = 0.1  # the share of rows that is allowed for where no plan says how many are read
 ROUNDING = 2.0**-22  # of logits, as a share of them
@@ -127,7 +128,8 @@ class _Asking:
         most = BROAD
         if self.k is None and not self.question.guarantee:
             most = max(LEVELS[plan.most] for plan in self.plans if plan is not None)
-        return max(1, min(TOGETHER, LOGITS // max(1, int(most * known) + behind)))
+        width = self.view.layout.value_width if self.view.labels is None else len(self.view.labels)
+        return max(1, min(TOGETHER, LOGITS // max(1, int(most * known) + behind), SUMS // width))
 
     def _answers(self, some: Rows) -> Estimate:
         asked = Asked(

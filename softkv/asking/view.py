@@ -250,9 +250,9 @@ class Reach:
         lists, reaches = index.lists, index.reaches[1] if index.known > index.rows else index.lists.value_radii
         there = lists.counts > 0
         middle = (
-            np.average(lists.values[there], axis=0, weights=lists.counts[there]) if there.any() else lists.values[0]
+            np.average(lists.vectors[there], axis=0, weights=lists.counts[there]) if there.any() else lists.vectors[0]
         )
-        apart = np.linalg.norm(lists.values[there] - middle, axis=1) + reaches[there]
+        apart = np.linalg.norm(lists.vectors[there] - middle, axis=1) + reaches[there]
         return cls(middle.astype(np.float64), float(apart.max(initial=0.0)))
 
     def with_more(self, values: npt.NDArray[Any]) -> "Reach":

@@ -10,14 +10,15 @@ Shapes: n rows, l lists, d key width.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from softkv.asking.indexed import suits
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
-from softkv.index.lists import problem_of_statistics
+from softkv.index.lists import problem_of_statistics, statistics_decoded, statistics_encoded
 from softkv.logs import log_of
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form
@@ -57,7 +58,7 @@ class HalfBuilt:
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """As bytes, piece by piece."""
-        measured = {} if self.lists is None else {one.name: getattr(self.lists, one.name) for one in fields(Lists)}
+        measured = {} if self.lists is None else statistics_encoded(self.lists)
         facts = {name: getattr(self, name) for name in _FACTS} | {"wanted": dict(self.wanted)}
         return encoded(facts, {"centre": self.centre, "offsets": self.offsets, "order": self.order, **measured})
 
@@ -92,7 +93,7 @@ def is_begun(snapshot: Snapshot) -> bool:
 def _decoded(content: memoryview, snapshot: Snapshot) -> HalfBuilt:
     facts, arrays = decoded(content)
     try:
-        lists = Lists(*(arrays[one.name] for one in fields(Lists))) if "means" in arrays else None
+        lists = statistics_decoded(arrays) if "means" in arrays else None
         rows, items, whole = (int(facts[name]) for name in ("rows", "items", "whole"))
         told = dict(facts["wanted"]), rows, items, whole, bool(facts["is_refined"])
         begun = HalfBuilt(*told, arrays["centre"], arrays["offsets"], arrays["order"], lists)
@@ -118,17 +119,9 @@ def _problem(begun: HalfBuilt, snapshot: Snapshot) -> str | None:
         return "names rows twice, or such as are not there"
     if begun.lists is None:
         return None
-    if begun.lists.values.ndim == 2 and not _suits(begun.lists.values.shape[1], snapshot):
-        return f"is about values of width {begun.lists.values.shape[1]}"
+    if not suits(begun.lists, snapshot):
+        return f"is about values of shape {begun.lists.values.shape}"
     return problem_of_statistics(begun.lists, offsets, _width(begun, width))
-
-
-def _suits(value_width: int, snapshot: Snapshot) -> bool:
-    """Whether values of this width are those of the store; labels may have come since."""
-    assert snapshot.layout is not None
-    if snapshot.layout.kind.coded:
-        return 0 < value_width <= len(snapshot.labels())
-    return value_width == snapshot.layout.value_width
 
 
 def _width(begun: HalfBuilt, key_width: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.indexed import NAME, as_vectors, form_keys, formed
+from softkv.asking.indexed import NAME, form_keys, formed, summable
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
 from softkv.asking.question import LEARNED
@@ -25,7 +25,7 @@ from softkv.asking.view import View
 from softkv.database.begun import FEWEST, HalfBuilt, found, wanted_of
 from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.refining import owners_of, refinable
-from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
+from softkv.errors import EmptyStore, InputError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
 from softkv.index.dividing import divided
 from softkv.index.engine import chosen_backend
@@ -50,7 +50,6 @@ REFINED = 480  # of them are enough where lists are refined: as many as it takes
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
 SMALLEST, LARGEST = 1e-8, 1e8  # sizes of keys whose squares, and those of their logits, stay within float32
-MOST_LABELS = 1024  # lists know the share of each label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,11 +150,6 @@ def form_for(view: View, asked: npt.NDArray[np.float32] | None, centre: Array | 
         raise NotExpressible(
             f"this store compares by {compatibility!r}, which an index cannot help: its lookups scan. "
             f"Indexes are for {', '.join(one.name for one in COMPATIBILITIES.values() if one.form)}."
-        )
-    if view.labels is not None and len(view.labels) > MOST_LABELS:
-        raise KindError(
-            f"this store has {len(view.labels):,} labels, and lists would know the share of each: at most "
-            f"{MOST_LABELS:,} can be. Its lookups scan."
         )
     if metric is None:
         _require_size(view, compatibility)
@@ -282,16 +276,13 @@ def _overtaken(store: Store) -> StoreError:
 
 def _rows(snapshot: Snapshot, form: Form) -> Blocks:
     """Keys as the form makes them, and values as vectors, or as they are where they are codes of labels."""
-    assert snapshot.layout is not None
-    coded = snapshot.layout.kind.coded
 
     def rows(start: int, stop: int) -> tuple[Array, Array]:
         edges = (
             (np.array([start]), np.array([stop])) if stop > start else (np.empty(0, np.int64), np.empty(0, np.int64))
         )
         block = snapshot.runs(*edges)
-        keys, values = formed(form, block.vectors[start:stop]), block.values[start:stop]
-        return keys, values if coded else as_vectors(values, snapshot, 0)
+        return formed(form, block.vectors[start:stop]), summable(block.values[start:stop], snapshot)
 
     return rows
 
@@ -320,7 +311,7 @@ def _rehearsed(
     counted[held_out] = False
     gone = np.flatnonzero(~counted)
     owners = np.searchsorted(offsets, gone, side="right") - 1
-    values = as_vectors(snapshot.values(gone), snapshot, lists.values.shape[1])
+    values = summable(snapshot.values(gone), snapshot)
     calibration = rehearsed(
         without(lists, owners, form_keys(form, snapshot, gone), values),
         offsets,

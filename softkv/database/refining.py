@@ -8,7 +8,7 @@ Does not arrange rows (index/dividing.py).
 
 import numpy as np
 
-from softkv.asking.indexed import as_vectors, form_keys
+from softkv.asking.indexed import form_keys, summable
 from softkv.asking.view import View
 from softkv.index.late import Homes
 from softkv.index.lists import Counts, ListIndex
@@ -36,6 +36,6 @@ def owners_of(view: View, index: ListIndex, rows: Rows) -> Counts:
     homeless, homes = np.flatnonzero(owners < 0), Homes(index)
     for start in range(0, len(homeless), TOGETHER):
         some = homeless[start : start + TOGETHER]
-        values = as_vectors(view.snapshot.values(rows[some]), view.snapshot, index.lists.values.shape[1])
+        values = summable(view.snapshot.values(rows[some]), view.snapshot)
         owners[some] = homes.of(form_keys(index.form, view.snapshot, rows[some]), values)
     return owners

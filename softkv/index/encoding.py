@@ -14,7 +14,8 @@ import numpy.typing as npt
 from softkv.errors import FormatTooNew, IndexDamaged
 
 MAGIC = b"softkv index\n"
-FORMAT = 2  # 1 knew of no rows that join lists
+FORMAT = 3  # 1 knew of no rows that join lists, 2 held the share of each label in each list
+READ = (2, 3)
 ALIGNED = 64
 LONGEST_HEADER = 1 << 24
 TYPES = ("float32", "float64", "int32", "int64")
@@ -41,7 +42,7 @@ def decoded(content: memoryview) -> tuple[dict[str, Any], Arrays]:
     if len(content) < fixed or bytes(content[: len(MAGIC)]) != MAGIC:
         raise IndexDamaged("this is not an index of softkv: build the index again")
     version, length = (int.from_bytes(content[at : at + 8], "little") for at in (len(MAGIC), len(MAGIC) + 8))
-    if version != FORMAT:
+    if version not in READ:
         raise FormatTooNew(f"the index has format {version}, and this softkv knows {FORMAT}: build the index again")
     if length > min(LONGEST_HEADER, len(content) - fixed):
         raise IndexDamaged("the header of the index is longer than the index: build the index again")

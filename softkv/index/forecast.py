@@ -16,6 +16,7 @@ import numpy as np
 from softkv.index.building import ITERATIONS, SAMPLE, SAMPLED
 from softkv.index.opening import LEVELS
 from softkv.maths.moments import LEADING
+from softkv.maths.shares import SLOPED
 
 ROW = 2e-6  # seconds for the rest of a row, such as its line in the catalog
 BYTE = 4e-9  # seconds to read and write a byte of a row
@@ -56,19 +57,23 @@ def forecast(work: Work) -> Forecast:
         work.rows, work.key_width, work.value_width, work.lists, work.queries, work.temperatures,
     )  # fmt: skip
     asked, levels = c * t, len(LEVELS) + 1
+    labels = min(p, n) if work.labels else 0
+    entries = min(n, lists * labels)  # labels that occur in a list, at most
+    p = min(p, SLOPED) if work.labels else p  # what has a slope
     sample = min(n, lists * SAMPLED, max(lists, SAMPLE // d))
     arranging = 0 if work.refined else (ITERATIONS * sample + n) * lists * d
     products = arranging + n * d * (d + 2 * p) + 2 * c * n * d
     products += asked * lists * (levels * LEADING + LEADING**2)
     numbers = 30.0 * n * (d + (0 if work.labels else p)) + asked * lists * 300
     if work.labels:
-        numbers += asked * (25 * n + 6 * levels * p)
+        numbers += asked * (7 * n + 12 * entries + 4 * levels * labels)
     else:
         products += asked * (n + levels * lists) * (p + 1)
         numbers += asked * (2 * n + 6 * lists * (p + 1))
     multiplied, exponentiated = _speeds()
     seconds = products * multiplied + numbers * exponentiated + n * (ROW + BYTE * work.row_bytes) + LATENT
-    kept = 8 * (lists * (d + p + LEADING * (LEADING + 1) // 2) + d * (d + p)) + 16 * asked * levels
+    values = 2 * entries if work.labels else lists * p
+    kept = 8 * (lists * (d + LEADING * (LEADING + 1) // 2) + values + d * (d + p)) + 16 * asked * levels
     return Forecast(seconds, n * work.row_bytes + 2 * kept, kept)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import Counts, ListIndex
-from softkv.maths.drift import Drift, problem_of_drift
+from softkv.maths.drift import Drift, apart, problem_of_drift
 from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array
 
@@ -60,8 +60,8 @@ class Change:
         return b"".join(encoded(facts, {"owners": self.owners, "dead": self.dead, **drift}))
 
     @classmethod
-    def decoded(cls, content: bytes, index: ListIndex) -> "Change":
-        """The change in these bytes, if it can be one of this index."""
+    def decoded(cls, content: bytes, index: ListIndex, *, labels: int = 0) -> "Change":
+        """The change in these bytes, if it can be one of this index, in a store of so many labels."""
         facts, arrays = decoded(memoryview(content))
         try:
             drift = Drift(*(arrays[f"drift.{one.name}"] for one in fields(Drift)))
@@ -69,12 +69,12 @@ class Change:
             found = cls(file, since, first, gone, arrays["owners"], arrays["dead"], drift)
         except KeyError as error:
             raise IndexDamaged(f"a change of the index lacks {error}") from error
-        problem = found._problem(index)
+        problem = found._problem(index, labels)
         if problem:
             raise IndexDamaged(f"a change of the index {problem}")
         return found
 
-    def _problem(self, index: ListIndex) -> str | None:
+    def _problem(self, index: ListIndex, labels: int) -> str | None:
         if not all(type(one) is int and 0 <= one < 1 << 62 for one in (getattr(self, name) for name in _NUMBERS)):
             return "holds numbers that are none"
         for name, kind in (("owners", np.int32), ("dead", np.int64)):
@@ -85,7 +85,7 @@ class Change:
             return "names lists that are not there"
         if len(self.dead) > self.gone or not ((self.dead >= 0) & (self.dead < self.known)).all():
             return "names dead rows that are not there"
-        return problem_of_drift(self.drift, index.lists)
+        return problem_of_drift(self.drift, index.lists, labels)
 
 
 def joined(changes: Sequence[Change]) -> Change:
@@ -99,14 +99,16 @@ def joined(changes: Sequence[Change]) -> Change:
     )
 
 
-def following(parts: Iterable[tuple[int, bytes]], index: ListIndex, past: "Past", rows: int) -> "Past":
-    """The past with those of some numbered parts that follow it, one after another.
+def following(
+    parts: Iterable[tuple[int, bytes]], index: ListIndex, past: "Past", *, rows: int, labels: int = 0
+) -> "Past":
+    """The past with those of some numbered parts that follow it, one after another, in a store of so many rows.
 
     What followed one that is missing, or no such change, is left out: its rows are looked at again.
     """
     for number, content in parts:
         try:
-            change = Change.decoded(content, index)
+            change = Change.decoded(content, index, labels=labels)
         except (IndexDamaged, FormatTooNew):
             continue
         if (change.file, change.since, change.first) != (past.file, past.number, past.known) or change.known > rows:
@@ -167,7 +169,7 @@ class Homes:
     def of(self, keys: Array, values: Array) -> Owners:
         """The list of each row, or -1 where none is near.
 
-        Keys come as the form makes them, (n, d), values as vectors, (n, p).
+        Keys come as the form makes them, (n, d), values as vectors, (n, p), or codes of labels, (n,).
         """
         if not len(self._there) or not len(keys):
             return np.full(len(keys), -1, np.int32)
@@ -175,7 +177,7 @@ class Homes:
             nearest = self._nearest((keys[:, : self._width] - self._middle).astype(np.float32))
         owners = self._there[nearest]
         near = np.linalg.norm(keys - self._lists.means[owners], axis=1) <= self._radii[nearest]
-        near &= np.linalg.norm(values - self._lists.values[owners], axis=1) <= self._value_radii[nearest]
+        near &= apart(self._lists, owners, values) <= self._value_radii[nearest]
         return np.where(near, owners, -1).astype(np.int32)
 
     def _nearest(self, points: Array) -> Counts:

@@ -8,7 +8,7 @@ Does not read rows (search.py), find the lists of late rows (late.py), nor make 
 Shapes: l lists, m rows behind the lists that were looked at, d key width, p value width.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from softkv.maths.farfield import Array, Lists, Units
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
 from softkv.maths.moments import with_more, without
+from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -134,7 +135,7 @@ class ListIndex:
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
-        arrays = {f"lists.{one.name}": getattr(self.lists, one.name) for one in fields(self.lists)}
+        arrays = statistics_encoded(self.lists, "lists.")
         arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in _MEASURED}
         facts = {"form": self.form.name, "compatibility": self.form.compatibility, "built": self.facts}
         return encoded(
@@ -159,7 +160,7 @@ class ListIndex:
         """
         facts, arrays = decoded(content)
         try:
-            lists = Lists(*(arrays[f"lists.{one.name}"] for one in fields(Lists)))
+            lists = statistics_decoded(arrays, "lists.")
             measured = [arrays[f"calibration.{one}"] for one in _MEASURED]
             form = Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"])
             if form.name == "learned":
@@ -182,8 +183,8 @@ class ListIndex:
 
     def _problem(self, rows: int, key_width: int) -> str | None:
         """Why this is no index of such an arena, if it is none."""
-        if self.offsets.ndim != 1 or self.offsets.dtype != np.int64 or self.lists.values.ndim != 2:
-            return "holds offsets or values that are none"
+        if self.offsets.ndim != 1 or self.offsets.dtype != np.int64:
+            return "holds offsets that are none"
         count, offsets = len(self.offsets) - 1, self.offsets
         if self.form.name == "learned" and self.form.metric is None:
             return "is for another projection than the store compares by"
@@ -224,11 +225,29 @@ class ListIndex:
         return None
 
 
+def statistics_encoded(lists: Lists, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
+    """Statistics as arrays whose names begin like this."""
+    arrays = {f"{prefix}{one.name}": getattr(lists, one.name) for one in fields(Lists)}
+    if isinstance(lists.values, Shares):
+        del arrays[name := f"{prefix}values"]
+        arrays |= lists.values.encoded(name)
+    return arrays
+
+
+def statistics_decoded(arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Lists:
+    """The statistics in arrays, which may be anything (`problem_of_statistics`)."""
+    values = arrays[name] if (name := f"{prefix}values") in arrays else Shares.decoded(name, arrays)
+    others = {one.name: arrays[f"{prefix}{one.name}"] for one in fields(Lists) if one.name != "values"}
+    return Lists(values=values, **others)
+
+
 def problem_of_statistics(lists: Lists, offsets: Counts, width: int) -> str | None:
     """Why these are no statistics of so many lists of keys of this width, if they are none."""
-    if lists.values.ndim != 2 or lists.profile.ndim != 1:
+    values = lists.values
+    if len(values.shape) != 2 or lists.profile.ndim != 1:
         return "holds values that are none"
-    count, value_width, leading = len(offsets) - 1, lists.values.shape[-1], width - lists.profile.size
+    count, leading = len(offsets) - 1, width - lists.profile.size
+    value_width = values.sloped.size if isinstance(values, Shares) else values.shape[1]
     shapes: dict[str, tuple[int, ...]] = {
         "counts": (count,),
         "means": (count, width),
@@ -245,6 +264,8 @@ def problem_of_statistics(lists: Lists, offsets: Counts, width: int) -> str | No
         "scatter": (count,),
         "noise": (count,),
     }
+    if isinstance(values, Shares):
+        del shapes["values"]
     for name, shape in shapes.items():
         found = getattr(lists, name)
         if found.shape != shape or found.dtype != np.float64:
@@ -252,6 +273,9 @@ def problem_of_statistics(lists: Lists, offsets: Counts, width: int) -> str | No
         if not np.isfinite(found).all():
             return f"holds {name} that are not finite"
     with np.errstate(over="ignore"):
-        if not np.isfinite(8.0 * (np.square(lists.values).sum() + np.abs(lists.scatter).sum())):
+        squares = 0.0 if isinstance(values, Shares) else np.square(values).sum()
+        if not np.isfinite(8.0 * (squares + np.abs(lists.scatter).sum())):
             return "holds values whose squares are no numbers"
-    return None if 0 <= leading <= width else "has more leading axes than axes"
+    if not 0 <= leading <= width:
+        return "has more leading axes than axes"
+    return values.problem(lists.counts) if isinstance(values, Shares) else None

@@ -12,6 +12,7 @@ Shapes: c calibration queries, n rows of a block, d key width, p value width, t 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from softkv.index.opening import LEVELS, Opening, opening, ranked
 from softkv.maths.farfield import AS_GIVEN, Apart, Array, Floats, Lists, Units, estimated_apart, tilted, unpacked
 from softkv.maths.moments import Rows
 from softkv.maths.ranking import Ranking, no_ranking
+from softkv.maths.shares import Shares
 from softkv.progress import Progress
 
 Counts = npt.NDArray[np.int64]
@@ -30,6 +32,7 @@ WEIGHED = 1 << 24  # weights held at once
 ASKED = 512  # queries that go through all rows together
 BLOCK = 1 << 13  # rows scored together
 SCORED = 1 << 26  # scores held at once, where labels are counted
+TOGETHER = 1 << 13  # labels counted together
 _SO_FAR = np.tri(len(LEVELS), len(LEVELS) + 1, dtype=np.float32)  # (j, j + 1), what is opened at each level
 _LATER = 1 - _SO_FAR  # and what is opened later or never
 
@@ -148,18 +151,17 @@ class _Rehearsal(ABC):
         far = estimated_apart(self.lists, self.spreads, tilt, self.sharpness, self.levels[:, number], len(LEVELS) + 1)
         highest = self.peaks[number] * self.sharpness
         base = np.maximum(far.peak, highest)
-        mass, total, whole_mass, whole = self._sums(number, far, np.exp(far.peak - base), np.exp(highest - base))
-        apart = total / mass[..., None] - (whole / whole_mass[:, None]).astype(total.dtype)[:, None]
-        errors = np.sqrt(np.einsum("tjp,tjp->tj", apart, apart)) * (self.units.size / (self.scale or 1.0))
+        mass, whole_mass, squares = self._sums(number, far, np.exp(far.peak - base), np.exp(highest - base))
+        errors = np.sqrt(squares) * (self.units.size / (self.scale or 1.0))
         log_mass = base[:, None] + np.log(mass)
         true = base + np.log(whole_mass)
         return errors, np.abs(log_mass - true[:, None]), np.abs(log_mass - self.foretold[:, number, None])
 
     @abstractmethod
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array, Array]:
-        """Mass (t, j) and total (t, j, p) at each level, and those of all rows, (t,) and (t, p), in the units.
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
+        """Mass at each level, (t, j), that of all rows, (t,), and how far the values are apart, squared, (t, j).
 
-        What is estimated counts `by_far`, (t,), and what was read `by_near`.
+        What is estimated counts `by_far`, (t,), and what was read `by_near`; values are in the units.
         """
 
 
@@ -190,48 +192,118 @@ class _OfVectors(_Rehearsal):
             opened = np.flatnonzero(level < len(LEVELS))
             near[opened * len(LEVELS) + level[opened]] += sums[opened]
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array, Array]:
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
         near = _SO_FAR[:, :-1] @ self.near[:, number] * by_near[:, None, None]
         whole = self.whole[:, number] * by_near[:, None]
         mass = near[..., -1] + far.shares.sum(2) @ _LATER.T * by_far[:, None]
         total = near[..., :-1] + _LATER @ (far.valued(self.lists) + far.pulled) * by_far[:, None, None]
-        return mass, total, whole[:, -1], whole[:, :-1]
+        true = (whole[:, :-1] / whole[:, -1:]).astype(total.dtype)
+        apart = total / mass[..., None] - true[:, None]
+        return mass, whole[:, -1], np.einsum("tjp,tjp->tj", apart, apart)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Share:
+    """Some labels, with the rows and the shares of lists that have them, list by list; codes count from the first."""
+
+    width: int  # how many labels
+    rows: slice | Counts
+    codes: Counts  # of these rows
+    sizes: Counts  # (l,), how many of them are in each list
+    shared: Counts  # the codes of the shares
+    amounts: Floats  # the shares
+    parts: Counts  # (l,), how many of them are in each list
+    steep: slice | Counts  # the codes that have a slope
+    pulled: slice  # and where they are among all that have one
+
+    @classmethod
+    def of(cls, first: int, codes: Counts, owners: Counts, shares: Shares) -> "_Share":
+        """The labels from one on, of rows with these labels in these lists."""
+        width, lists = min(TOGETHER, shares.labels - first), shares.shape[0]
+        rows, entries = (np.flatnonzero((x >= first) & (x < first + width)) for x in (codes, shares.codes))
+        pulled = slice(*np.searchsorted(shares.sloped, (first, first + width)).tolist())
+        return cls(
+            width,
+            slice(None) if len(rows) == len(codes) else rows,
+            codes[rows] - first,
+            np.bincount(owners[rows], minlength=lists),
+            shares.codes[entries] - first,
+            shares.amounts[entries],
+            np.bincount(shares.owners[entries], minlength=lists),
+            shares.steep if isinstance(shares.steep, slice) else shares.sloped[pulled] - first,
+            pulled,
+        )
+
+    def counted(self, levels: npt.NDArray[np.int8], weights: Array) -> Floats:
+        """The weights of the rows, by level and label, (j + 1, p)."""
+        return self._by_level(np.repeat(levels.astype(np.int64) * self.width, self.sizes) + self.codes, weights)
+
+    def estimated(self, levels: npt.NDArray[np.int8], masses: Array) -> Floats:
+        """The masses of lists, (l,), by level and label, (j + 1, p): to each label its share."""
+        places = np.repeat(levels.astype(np.int64) * self.width, self.parts) + self.shared
+        return self._by_level(places, np.repeat(masses, self.parts) * self.amounts)
+
+    def _by_level(self, places: Counts, weights: Array) -> Floats:
+        sums = np.bincount(places, weights, (len(LEVELS) + 1) * self.width).astype(np.float64, copy=False)
+        return sums.reshape(-1, self.width)
 
 
 class _OfLabels(_Rehearsal):
-    """Values are codes of labels: all scores of some queries are held, and for each query the weights are counted."""
+    """Values are codes of labels: all scores of some queries are held, and for each query the weights are counted.
+
+    An answer is off by what the lists that are not read are taken for too much or too little, so that is what is added
+    up, by level and label. How far it moves the distribution follows from products with itself and with the truth,
+    which are sums over labels: so some labels are taken at a time, whose sums stay in the cache.
+    """
 
     def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
-        self.sizes, self.counted = np.diff(offsets), counted.astype(np.float32)
-        self.scores = np.empty((len(self.queries), len(counted)), np.float32)
-        self.codes = np.empty(len(counted), np.int64)
+        self.scores, codes = np.empty((len(self.queries), len(counted)), np.float32), np.empty(len(counted), np.int64)
         for start, stop in _blocks(len(counted), BLOCK):
-            keys, self.codes[start:stop] = rows(start, stop)
+            keys, codes[start:stop] = rows(start, stop)
             self.scores[:, start:stop] = self._scored(keys, counted[start:stop])
             told(stop)
+        assert isinstance(self.lists.values, Shares)
+        owners, labels = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), self.lists.values.labels
+        self.parts = [_Share.of(first, codes, owners, self.lists.values) for first in range(0, labels, TOGETHER)]
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array, Array]:
-        width = self.lists.values.shape[1]
-        weights = np.exp(self.scores[number] * self.sharpness.astype(np.float32)[:, None])
-        weights *= by_near.astype(np.float32)[:, None]
-        by_far = by_far[:, None]
-        # A list's estimate, but for what its slope pulls, is that of its rows: each of them a share of its mass.
-        shares = far.masses * (by_far / np.maximum(self.lists.counts, 1))
-        sums = np.empty((2, len(LEVELS) + 1, len(weights), width), np.float32)  # read and estimated, level by level
-        for place, level in enumerate(self.levels[:, number].astype(np.int64) * width):
-            at = np.repeat(level, self.sizes) + self.codes
-            share = np.repeat(shares[place], self.sizes) * self.counted
-            for kind, weight in enumerate((weights[place], share)):
-                sums[kind, :, place] = np.bincount(at, weight, len(sums[0]) * width).reshape(-1, width)
-        whole, mass = sums[0].sum(0), _added(sums.sum(3, keepdims=True))[..., 0]
-        sums[1] += (far.pulled * by_far[..., None].astype(np.float32)).swapaxes(0, 1)
-        return mass, _added(sums), whole.sum(1), whole
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
+        found = [self._of_part(part, number, far, by_far, by_near) for part in self.parts]
+        more, whole, squared, crossed, true = (sum(x) for x in zip(*found, strict=True))
+        mass = whole + more
+        squares = squared - 2.0 * more / whole * crossed + (more / whole) ** 2 * true
+        return mass.T, whole, (np.maximum(squares, 0.0) / mass**2).T
+
+    def _of_part(self, part: _Share, number: int, far: Apart, by_far: Floats, by_near: Floats) -> list[Floats]:
+        """What some labels add, at all temperatures."""
+        scores, found, step = self.scores[number, part.rows], [], max(1, TOGETHER // part.width)
+        for start in range(0, len(self.sharpness), step):
+            some = range(start, min(start + step, len(self.sharpness)))
+            wrong = np.empty((len(some), len(LEVELS) + 1, part.width))
+            truth = np.empty((len(some), part.width))
+            for place, at in enumerate(some):
+                weights, levels = np.exp(scores * np.float32(self.sharpness[at])), self.levels[at, number]
+                near = part.counted(levels, weights) * by_near[at]
+                np.subtract(part.estimated(levels, far.masses[at] * by_far[at]), near, out=wrong[place])
+                near.sum(0, out=truth[place])
+            pulled = far.pulled[some, :, part.pulled] * by_far[some, None, None]
+            found.append(_products(wrong, truth, pulled, part.steep))
+        return [np.concatenate(x, axis=-1) for x in zip(*found, strict=True)]
 
 
-def _added(sums: Array) -> Array:
-    """What is read so far and estimated otherwise, (2, j + 1, t, p) -> (t, j, p), in one product."""
-    found: Array = np.hstack([_SO_FAR, _LATER]) @ sums.reshape(2 * sums.shape[1], -1)
-    return found.reshape(-1, *sums.shape[2:]).swapaxes(0, 1)
+def _products(wrong: Floats, truth: Floats, pulled: Array, steep: slice | Counts) -> tuple[Floats, ...]:
+    """Of the weights by label, (t, p), and by how much they are taken for more, by level, (t, j + 1, p).
+
+    How much mass there is too much at each level, and all; the product of what is too much of each label with itself,
+    and with the truth; and of that with itself.
+    """
+    more = wrong.sum(2)[:, :0:-1].cumsum(1)[:, ::-1]
+    wrong[..., steep] += pulled
+    for level in range(len(LEVELS) - 1, 0, -1):  # what is opened later is wrong at this level as well
+        wrong[:, level] += wrong[:, level + 1]
+    wrong = wrong[:, 1:]
+    # Not by BLAS, whose threads take longer to wake than so small a product takes.
+    squared, crossed = np.einsum("tjp,tjp->jt", wrong, wrong), np.einsum("tjp,tp->jt", wrong, truth)
+    return more.T, truth.sum(1), squared, crossed, np.einsum("tp,tp->t", truth, truth)
 
 
 def _levels(opened: Opening) -> npt.NDArray[np.int8]:

@@ -3,7 +3,7 @@
 A list keeps the mean that it was measured with as the point from which everything is counted. For a row with key k and
 value v, y = k − m and u = v − v̄. Of the rows that came, less those that went, the sums of 1, y, u, ‖u‖² are kept, and
 of the squares of y along each leading axis and along all others together. The sums over some rows and over others are
-added, so they can be written down part by part.
+added, so they can be written down part by part. Labels are counted, list by list.
 
 The estimates of farfield.py are then those of the rows that are there now, with two liberties: how the leading axes of
 a list vary together is scaled by how each varies alone, and the slope explains the share of the scatter that it
@@ -11,20 +11,25 @@ explained when it was measured. Bounds have no room for either, so they take the
 
 Reads no rows, and does not choose lists (index/late.py).
 
-Shapes: n rows, t lists that changed, l lists, d key width, r leading axes, p value width.
+Shapes: n rows, t lists that changed, l lists, d key width, r leading axes, p value width (0 of labels), m labels.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.farfield import Array, Floats, Lists
+from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
 BLOCK = 1 << 13  # rows that are looked at together
 LEAST = 0.01  # the share of a variance that is left of it at least, when rows go
+
+
+_LABELS = ("holders", "codes", "tallies")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +41,17 @@ class Drift:
     keys: Array  # (t, d), of y
     squares: Array  # (t, r + 1), of y² along each leading axis, and along all others
     values: Array  # (t, p), of u
-    scatter: Array  # (t,), of ‖u‖²
+    scatter: Array  # (t,), of ‖u‖²; nothing for labels, whose shares tell it
+    holders: Counts  # (m,), lists in which rows of a label came or went
+    codes: Counts  # (m,), these labels, each once for a list
+    tallies: Array  # (m,), how many
 
     @classmethod
-    def of(cls, lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float = 1.0) -> "Drift":
-        """The sums over some rows that come to the lists `owners`, or with `sign` -1 leave them."""
+    def of(cls, lists: Lists, owners: Counts, keys: Array, values: npt.NDArray[Any], *, sign: float = 1.0) -> "Drift":
+        """The sums over some rows that come to the lists `owners`, or with `sign` -1 leave them.
+
+        Values are vectors, (n, p), or codes of labels, (n,).
+        """
         order, size = np.argsort(owners, kind="stable"), lists.units.size
         parts = [
             _sums(lists, size, owners[rows], keys[rows], values[rows], sign)
@@ -55,13 +66,14 @@ class Drift:
         def empty(*shape: int) -> Array:
             return np.empty((0, *shape), np.float32)
 
-        width, squares, values = lists.means.shape[1], lists.leading + 1, lists.values.shape[1]
-        return cls(np.empty(0, np.int64), empty(), empty(width), empty(squares), empty(values), empty())
+        width, squares, no = lists.means.shape[1], lists.leading + 1, np.empty(0, np.int64)
+        values = 0 if isinstance(lists.values, Shares) else lists.values.shape[1]
+        return cls(no, empty(), empty(width), empty(squares), empty(values), empty(), no, no, empty())
 
     def among(self, lists: Counts) -> "Drift":
         """The sums of some lists."""
-        some = np.isin(self.lists, lists, assume_unique=True)
-        return Drift(*(getattr(self, one.name)[some] for one in fields(self)))
+        some, labelled = np.isin(self.lists, lists, assume_unique=True), np.isin(self.holders, lists)
+        return Drift(*(getattr(self, name)[labelled if name in _LABELS else some] for name in _NAMES))
 
     def applied(self, measured: Lists, *, onto: Lists | None = None) -> Lists:
         """What estimates need of the lists as they are now; `measured` are their statistics in float32, in `units`.
@@ -76,7 +88,7 @@ class Drift:
         before = some.counts.astype(np.float64)
         counts = np.maximum(before + self.counts, 0.0)
         many = np.where(counts > 0, counts, np.inf)[:, None]  # of a list without rows nothing is asked
-        shift, value_shift = self.keys / many, self.values / many
+        shift = self.keys / many
         inner = shift @ some.axes[:, : some.leading]
         moved = np.concatenate([inner**2, np.maximum(_squares(shift) - _squares(inner), 0.0)[:, None]], axis=1)
         diagonal = _diagonal(some.leading)
@@ -89,65 +101,114 @@ class Drift:
         spreads *= scale[:, other]
         spreads *= some.spreads
         spreads[:, diagonal] = varied[:, :-1]
-        scatter = np.maximum((before * some.scatter + self.scatter) / many[:, 0] - _squares(value_shift), 0.0)
+        values, value_means, scatter = self._values(measured, onto, some, before, many)
         noise = np.divide(some.noise, some.scatter, out=np.ones_like(some.noise), where=some.scatter > 0) * scatter
         return _put(
-            onto,
+            replace(onto, values=values),
             at,
             counts=counts,
             means=some.means + shift,
             spreads=spreads,
             outside=varied[:, -1],
-            values=some.values + value_shift,
             scatter=scatter,
             noise=noise,
+            **value_means,
         )
+
+    def _values(
+        self, measured: Lists, onto: Lists, some: Lists, before: Floats, many: Floats
+    ) -> tuple[Array | Shares, dict[str, Array], Array]:
+        """The values of all lists, or those that changed, and the scatter of these."""
+        if isinstance(measured.values, Shares) and isinstance(onto.values, Shares):
+            shares = self._shares(measured.values, onto.values)
+            left = np.where(many[:, 0] < np.inf, 1.0 - shares.squares[self.lists], 0.0)
+            return shares, {}, np.maximum(left, 0.0)
+        shift = self.values / many
+        scatter = np.maximum((before * some.scatter + self.scatter) / many[:, 0] - _squares(shift), 0.0)
+        return onto.values, {"values": some.vectors + shift}, scatter
+
+    def _shares(self, measured: Shares, onto: Shares) -> Shares:
+        """The shares of labels, those of lists that did not change as they are there."""
+        changed = np.zeros(measured.shape[0], np.bool_)
+        changed[self.lists] = True
+        old, kept = changed[measured.owners], ~changed[onto.owners]
+        owners = np.concatenate([onto.owners[kept], measured.owners[old], self.holders])
+        codes = np.concatenate([onto.codes[kept], measured.codes[old], self.codes])
+        tallies = np.concatenate([onto.tallies[kept], measured.tallies[old], self.tallies])
+        labels = max(measured.labels, onto.labels)
+        found = Shares.of(owners, codes, tallies, lists=measured.shape[0], labels=labels)
+        return replace(found, sloped=measured.sloped)
+
+
+_NAMES = tuple(one.name for one in fields(Drift))
 
 
 def together(parts: Sequence[Drift]) -> Drift:
     """The sums over the rows of all parts, of which there is at least one."""
     if len(parts) == 1:
         return parts[0]
-    lists = np.concatenate([part.lists for part in parts])
-    order = np.argsort(lists, kind="stable")
-    numbers, firsts = np.unique(lists[order], return_index=True)
-    if not len(numbers):
+    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES}
+    lists, order = whole["lists"], np.argsort(whole["lists"], kind="stable")
+    if not len(lists):
         return parts[0]
-    summed = {
-        one.name: np.add.reduceat(np.concatenate([getattr(part, one.name) for part in parts])[order], firsts, axis=0)
-        for one in fields(Drift)[1:]
-    }
-    return Drift(numbers, **summed)
+    whole["lists"], firsts = np.unique(lists[order], return_index=True)
+    for name in set(_NAMES) - set(_LABELS) - {"lists"}:
+        whole[name] = np.add.reduceat(whole[name][order], firsts, axis=0)
+    return Drift(**whole | _tallied(*(whole[name] for name in _LABELS)))
 
 
-def problem_of_drift(drift: Drift, lists: Lists) -> str | None:
-    """Why these are no changes of these lists, if they are none."""
-    count = len(drift.lists)
+def _tallied(holders: Counts, codes: Counts, tallies: Array) -> dict[str, npt.NDArray[Any]]:
+    """Each label once for a list, where rows of it came or went."""
+    order = np.lexsort((codes, holders))
+    holders, codes = holders[order], codes[order]
+    new = np.append(True, (np.diff(holders) != 0) | (np.diff(codes) != 0))[: len(order)]
+    firsts = np.flatnonzero(new)
+    sums = np.add.reduceat(tallies[order], firsts).astype(np.float32) if len(firsts) else tallies
+    there = sums != 0
+    return dict(zip(_LABELS, (holders[firsts][there], codes[firsts][there], sums[there]), strict=True))
+
+
+def apart(lists: Lists, owners: Counts, values: npt.NDArray[Any]) -> Floats:
+    """How far the values of some rows, or their labels, are from the means of lists, (n,)."""
+    if isinstance(lists.values, Shares):
+        return np.sqrt(lists.values.apart(owners, values.astype(np.int64)))
+    found: Floats = np.linalg.norm(values - lists.values[owners], axis=1)
+    return found
+
+
+def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
+    """Why these are no changes of these lists in a store of so many labels, if they are none."""
+    count, labelled, width = len(drift.lists), len(drift.codes), drift.none(lists).values.shape[1]
     shapes: dict[str, tuple[int, ...]] = {
         "lists": (count,),
         "counts": (count,),
         "keys": (count, lists.means.shape[1]),
         "squares": (count, lists.leading + 1),
-        "values": (count, lists.values.shape[1]),
+        "values": (count, width),
         "scatter": (count,),
+        **dict.fromkeys(_LABELS, (labelled,)),
     }
     for name, shape in shapes.items():
         found = getattr(drift, name)
-        if found.shape != shape or found.dtype != (np.int64 if name == "lists" else np.float32):
+        if found.shape != shape or found.dtype != (np.int64 if name in ("lists", "holders", "codes") else np.float32):
             return f"holds {name} of shape {found.shape}, not {shape}"
         if not np.isfinite(found).all():
             return f"holds {name} that are not finite"
     if count and not (drift.lists[0] >= 0 and drift.lists[-1] < len(lists.counts) and (np.diff(drift.lists) > 0).all()):
         return "is of lists that are not there"
+    if not np.isin(drift.holders, drift.lists).all() or not ((drift.codes >= 0) & (drift.codes < labels)).all():
+        return "counts labels that are not there"
     return None
 
 
-def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: Array, sign: float) -> Drift:
+def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.NDArray[Any], sign: float) -> Drift:
     """The sums over rows in the order of their lists; values are counted in units of this size."""
     numbers, firsts = np.unique(owners, return_index=True)
     # Rounded after the difference is taken: keys may lie far from zero. Sums are added up in float64.
     y = np.subtract(keys, lists.means[owners], dtype=np.float64).astype(np.float32)
-    u = ((values - lists.values[owners]) / size).astype(np.float32)
+    u = np.empty((len(y), 0), np.float32)
+    if not isinstance(lists.values, Shares):
+        u = ((values - lists.values[owners]) / size).astype(np.float32)
     inner = y @ lists.axes[:, : lists.leading].astype(np.float32)
     rest = np.maximum(_squares(y) - _squares(inner), 0.0)
 
@@ -156,13 +217,23 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: Array,
         return found
 
     squares = np.concatenate([inner * inner, rest[:, None]], axis=1)
-    return Drift(numbers, summed(np.ones(len(y))), summed(y), summed(squares), summed(u), summed(_squares(u)))
+    labelled = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
+    if isinstance(lists.values, Shares):
+        labelled = owners, values.astype(np.int64), np.full(len(y), sign, np.float32)
+    ones, sizes = np.ones(len(y)), _squares(u)
+    sums = numbers, summed(ones), summed(y), summed(squares), summed(u), summed(sizes)
+    return Drift(*sums, **_tallied(*labelled))
 
 
 def _some(lists: Lists, at: Counts | slice) -> Lists:
     """The statistics of some lists."""
-    shared = {"axes", "profile", "slope"}
-    return Lists(*(getattr(lists, one.name)[slice(None) if one.name in shared else at] for one in fields(lists)))
+    shared = {"axes", "profile", "slope"} | ({"values"} if isinstance(lists.values, Shares) else set())
+    return Lists(
+        **{
+            one.name: getattr(lists, one.name) if one.name in shared else getattr(lists, one.name)[at]
+            for one in fields(lists)
+        }
+    )
 
 
 def _put(lists: Lists, at: Counts | slice, **changed: Array) -> Lists:

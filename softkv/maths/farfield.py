@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.blending import Blend
+from softkv.maths.shares import Shares
 
 ROUNDED = 1e-5  # how much wider everything in a list is taken to be where it must bound, for rows in float32
 Floats = npt.NDArray[np.float64]
@@ -53,8 +54,8 @@ class Lists:
     profile: Array  # (d − r,), how that is shared among them
     widest: Array  # (l,), at least the variance in any one direction outside of the leading axes
     radii: Array  # (l, 2), how far keys are from the mean, along the leading axes and along the others
-    values: Array  # (l, p), the means of the values
-    slope: Array  # (p, d), A: how values change with keys within a list, along the axes
+    values: Array | Shares  # (l, p), the means of the values
+    slope: Array  # (p, d), A: how values change with keys within a list, along the axes; (s, d) of labels
     value_radii: Array  # (l,), how far values are from their mean
     slope_gaps: Array  # (l, 2), ‖C − AΣ‖ along the leading axes and along the others
     scatter: Array  # (l,), the variance of the values, summed over their columns
@@ -66,8 +67,16 @@ class Lists:
         return int(self.axes.shape[0]) - len(self.profile)
 
     @property
+    def vectors(self) -> Array:
+        """The means of values that are no labels, (l, p)."""
+        assert not isinstance(self.values, Shares)
+        return self.values
+
+    @property
     def units(self) -> "Units":
-        """Units in which the values are neither far from zero nor large or small."""
+        """Units in which the values are neither far from zero nor large or small; shares of labels never are."""
+        if isinstance(self.values, Shares):
+            return AS_GIVEN
         shares = np.asarray(self.counts, np.float64) / max(float(self.counts.sum()), 1.0)
         middle = shares @ self.values
         farthest = np.abs(self.values - middle).max(initial=0.0)
@@ -78,6 +87,8 @@ class Lists:
 
     def rounded(self) -> "Lists":
         """Statistics in float32 and in `units`: good enough for an estimate, and half as much to read."""
+        if isinstance(self.values, Shares):
+            return self.narrow()
         units = self.units
         counted = replace(self, values=(self.values - units.middle) / units.size)
         for name, power in (("slope", 1), ("value_radii", 1), ("slope_gaps", 1), ("scatter", 2), ("noise", 2)):
@@ -146,7 +157,7 @@ def estimated(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False
     """The blend of the lists that are not read, (b, l), as if their logits were normal; `squares` for their spread."""
     peak, masses = _weighed(tilt, unread)
     mass = masses.sum(1, dtype=np.float64)
-    total = (masses @ lists.values + _pulled(lists, tilt, masses * tilt.thaw)).astype(np.float64)
+    total = _totals(lists, masses, _pulled(lists, tilt, masses * tilt.thaw))
     square = _squared(lists, tilt, masses, total, mass) if squares else None
     return Blend(peak.astype(np.float64), mass, total, _excess(tilt, unread, masses, peak), square)
 
@@ -210,6 +221,13 @@ def _excess(tilt: Tilt, unread: Chosen, masses: Array, peak: Array) -> Floats:
     return excess
 
 
+def _totals(lists: Lists, masses: Array, pulled: Array) -> Floats:
+    """The sum over lists of mass x the mean of the values, and what the slope adds, (b, p)."""
+    if isinstance(lists.values, Shares):
+        return lists.values.with_pull(masses @ lists.values, pulled)
+    return (masses @ lists.values + pulled).astype(np.float64)
+
+
 def _pulled(lists: Lists, tilt: Tilt, masses: Array) -> Array:
     """The sum over lists of mass x βCq, (b, p)."""
     leading = np.einsum("brs,bs->br", unpacked(masses @ lists.spreads, lists.leading), tilt.reduced)
@@ -225,7 +243,7 @@ def _squared(lists: Lists, tilt: Tilt, masses: Array, total: Floats, mass: Float
     pull = _pairs(slope[:, :lead], tilt.reduced) @ lists.spreads.T
     pull = (pull + ((slope[:, lead:] * tilt.beyond) @ lists.profile)[:, None] * lists.outside) * tilt.thaw
     mean = total[:, 0] / np.where(mass > 0, mass, 1.0)
-    apart = (lists.values[:, 0] + pull - mean[:, None]) ** 2 + lists.scatter
+    apart = (lists.vectors[:, 0] + pull - mean[:, None]) ** 2 + lists.scatter
     found: Floats = np.einsum("bl,bl->b", masses, apart, dtype=np.float64)[:, None]
     return found
 
@@ -254,8 +272,10 @@ class Bounded:
         far, close = np.exp(self.blend.peak - peak), np.exp(near.peak - peak)
         mass = far * self.blend.mass + close * near.mass
         value = (far[:, None] * self.blend.total + close[:, None] * near.total) / mass[:, None]
-        # By their differences: from squares, as `distances` has it, a distance could come out too short.
-        apart = np.linalg.norm(lists.values - value[:, None], axis=2)
+        if isinstance(lists.values, Shares):
+            apart = lists.values.distances(value)
+        else:  # by their differences: from squares, as `distances` has it, a distance could come out too short
+            apart = np.linalg.norm(lists.values - value[:, None], axis=2)
         # A bound beyond float64 is infinite; so is 0 x inf, of a list that nothing is known about.
         with np.errstate(invalid="ignore", over="ignore"):
             wrong = np.maximum(self.most - self.guessed, self.guessed - self.least) * apart + self.strayed
@@ -291,7 +311,7 @@ def bounded(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) 
     with np.errstate(over="ignore", invalid="ignore"):
         base, least, most, guessed = (np.exp(x - shift) for x in (base, least, most, guessed))
         strayed = base * gap + lists.value_radii * np.maximum(most - base, 0.0)
-    total = guessed @ lists.values + _pulled(lists, tilt, base)
+    total = _totals(lists, guessed, _pulled(lists, tilt, base))
     mass = guessed.sum(1)
     square = _squared(lists, tilt, guessed, total, mass) if squares else None
     blend = Blend(peak, mass, total, _excess(tilt, unread, guessed, peak), square)
@@ -305,12 +325,14 @@ def logarithm(x: Array) -> Array:
     return found
 
 
-def distances(values: Array, centres: Array) -> Array:
+def distances(values: Array | Shares, centres: Array) -> Array:
     """‖v − c‖ for each of (l, p) values and (b, p) centres, (b, l)."""
+    if isinstance(values, Shares):
+        return values.distances(centres)
     # Subtle: by the squares, which cancel where both are far from 0; so all are counted from the mean first.
     middle = values.mean(0)
-    values, centres = values - middle, centres - middle
-    squares = (values * values).sum(1) - 2.0 * (centres @ values.T) + (centres * centres).sum(1)[:, None]
+    apart, centres = values - middle, centres - middle
+    squares = (apart * apart).sum(1) - 2.0 * (centres @ apart.T) + (centres * centres).sum(1)[:, None]
     found: Array = np.sqrt(np.maximum(squares, 0.0))
     return found
 

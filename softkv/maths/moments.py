@@ -7,13 +7,13 @@ Shapes: n rows of a block, l lists, d key width, r leading axes, p value width.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import ROUNDED, Array, Floats, Lists, unpacked
+from softkv.maths.farfield import ROUNDED, Array, Floats, Lists
+from softkv.maths.shares import Labelled, Shares, Turned
 from softkv.progress import Progress
 
 # Rows start .. stop - 1: their keys (n, d) and their values as vectors (n, p), or as codes of labels (n,).
@@ -34,22 +34,23 @@ def measured(
     Where there are `labels`, values are codes of them, and count as vectors that are 1 there and 0 elsewhere.
     """
     counts = np.diff(offsets)
-    read = rows if not labels else partial(_one_hot, rows, labels)
-    means, value_means, largest = _means(read, offsets)
-    axes, variances, slope = _shared(read, offsets, means, value_means)
+    means, value_means, largest = _means(rows, offsets, labels)
+    axes, variances, slope = _shared(rows, offsets, means, value_means)
     leading = min(leading, len(variances))
     rest = variances[leading:]
     profile = rest / rest.sum() if rest.sum() > 0 else np.full(len(rest), 1.0 / max(1, len(rest)))
     squared = bool(((largest == 0.0) | ((largest > 1.0 / SQUARED) & (largest < SQUARED))).all())
-    keys, values = read(0, 0)
-    kind = keys.dtype if keys.dtype == values.dtype and squared else np.float64
-    frame = _Shared(axes.astype(kind), leading, profile, slope.astype(kind))
+    keys, values = rows(0, 0)
+    kind = keys.dtype if squared and (labels or keys.dtype == values.dtype) else np.float64
+    frame = _Shared(axes.astype(kind), leading, profile, slope if labels else slope.astype(kind))
     found = _Sums(len(counts), leading)
     for stretch in _stretches(offsets):
-        keys, values = (x if squared else x.astype(np.float64) for x in read(stretch.start, stretch.stop))
-        found.add(stretch, frame, stretch.apart(keys, means) @ frame.axes, stretch.apart(values, value_means))
+        keys, values = (x if squared else x.astype(np.float64) for x in rows(stretch.start, stretch.stop))
+        y, owners = stretch.apart(keys, means) @ frame.axes, stretch.owners
+        u = _counted_from(value_means, owners, values, frame.slope, kind=values.dtype)
+        found.add(stretch, frame, y, u)
         if stretch.stop == offsets[stretch.lists[-1] + 1]:
-            found.close(stretch.lists, frame, counts)
+            found.close(stretch.lists, counts)
         if progress is not None:
             progress(stretch.stop, int(offsets[-1]))
     return Lists(
@@ -70,23 +71,58 @@ def measured(
     )
 
 
-def _one_hot(rows: Rows, labels: int, start: int, stop: int) -> tuple[Array, Array]:
-    keys, codes = rows(start, stop)
-    return keys, (codes[:, None] == np.arange(labels)).astype(np.float32)
-
-
-def _means(rows: Rows, offsets: Counts) -> tuple[Floats, Floats, Floats]:
+def _means(rows: Rows, offsets: Counts, labels: int) -> tuple[Floats, Floats | Shares, Floats]:
     """The means of the keys and of the values of each list, and the largest number among either."""
     counts, (keys, values) = np.diff(offsets), rows(0, 0)
-    sums, value_sums = np.zeros((len(counts), keys.shape[1])), np.zeros((len(counts), values.shape[1]))
-    largest = np.zeros(2)
+    sums, value_sums = np.zeros((len(counts), keys.shape[1])), np.zeros((len(counts), *values.shape[1:]))
+    largest, tallies = np.zeros(2), []
     for stretch in _stretches(offsets):
         keys, values = rows(stretch.start, stretch.stop)
-        for total, x in ((sums, keys), (value_sums, values)):
-            total[stretch.lists] += np.add.reduceat(x, stretch.firsts, axis=0, dtype=np.float64)
+        sums[stretch.lists] += np.add.reduceat(keys, stretch.firsts, axis=0, dtype=np.float64)
+        if labels:
+            tallies.append(Shares.of(stretch.owners, values, np.ones(len(values)), lists=len(counts), labels=labels))
+        else:
+            value_sums[stretch.lists] += np.add.reduceat(values, stretch.firsts, axis=0, dtype=np.float64)
         largest = np.maximum(largest, [max(x.max(initial=0.0), -x.min(initial=0.0)) for x in (keys, values)])
     many = np.maximum(counts, 1)[:, None]
-    return sums / many, value_sums / many, largest
+    if not labels:
+        return sums / many, value_sums / many, largest
+    return sums / many, Shares.joined(tallies, lists=len(counts), labels=labels).with_slope_of_frequent(), largest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Vectors:
+    """Values that are vectors, counted from means, or moves of means."""
+
+    rows: Array  # (n, p)
+
+    @property
+    def squares(self) -> Floats:
+        """Their squared lengths."""
+        return _squares(self.rows)
+
+    def left(self, slope: Array, axes: slice, x: Array) -> Floats:
+        """‖u − Ax‖² for what lies along some axes, (n, r) of (n, d)."""
+        return _squares(self.rows - x @ slope[:, axes].T)
+
+    def gaps(self, rows: slice, y: Array, spread: Array, slope: Array, profile: Array) -> tuple[float, float]:
+        """‖C − AΣ‖, times their number, of some rows of one list: along the leading axes and along the others.
+
+        `spread` is Σ along the leading axes, times the number.
+        """
+        lead, pulled = len(spread), self.rows[rows].T @ y
+        outside = (y[:, lead:].astype(np.float64) ** 2).sum()
+        inner = np.linalg.norm(pulled[:, :lead] - slope[:, :lead] @ spread.astype(np.float64))
+        return float(inner), float(np.linalg.norm(pulled[:, lead:] - slope[:, lead:] * (outside * profile)))
+
+
+def _counted_from(
+    means: Array | Shares, owners: Counts, values: Array, slope: Array, *, kind: npt.DTypeLike = np.float64
+) -> _Vectors | Labelled:
+    """Values of rows counted from the means of their lists, in a precision: rounded after the difference is taken."""
+    if isinstance(means, Shares):
+        return means.of_rows(owners, values.astype(np.int64, copy=False), slope)
+    return _Vectors((values - means[owners]).astype(kind, copy=False))
 
 
 def without(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
@@ -106,8 +142,9 @@ def _changed(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: 
     for first in range(0, len(order), BLOCK):
         rows = order[first : first + BLOCK]
         numbers, starts = np.unique(owners[rows], return_index=True)
-        y, u = keys[rows] - changed.means[owners[rows]], values[rows] - changed.values[owners[rows]]
-        _Groups(numbers, starts, sign).move(changed, frame, y @ frame.axes, u)
+        y = (keys[rows] - changed.means[owners[rows]]) @ frame.axes
+        u = _counted_from(changed.values, owners[rows], values[rows], lists.slope)
+        changed = _Groups(numbers, starts, sign).moved(changed, frame, y, u)
     return changed
 
 
@@ -129,14 +166,15 @@ class _Groups:
         found: Floats = np.maximum.reduceat(x, self.starts).astype(np.float64)
         return found
 
-    def move(self, lists: Lists, frame: "_Shared", y: Array, u: Array) -> None:
-        """Bring the statistics up to date; keys along the axes and values, both counted from the means there were."""
+    def moved(self, lists: Lists, frame: "_Shared", y: Array, u: _Vectors | Labelled) -> Lists:
+        """The statistics brought up to date; keys along the axes and values, both counted from the means there were."""
         sizes = self.sums(np.ones(len(y)))
         before = lists.counts[self.numbers]
         after = before + self.sign * sizes
         lists.counts[self.numbers] = after
         after = np.where(after > 0, after, np.inf)  # what is said of a list without rows is not looked at
-        shift, value_shift = (self.sign * self.sums(x) / after[:, None] for x in (y, u))
+        shift = self.sign * self.sums(y) / after[:, None]
+        values, value_shift = self._moved_values(lists, u, after)
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         s_in, s_out = shift[:, : frame.leading], shift[:, frame.leading :]
 
@@ -147,17 +185,17 @@ class _Groups:
             return found
 
         gaps = frame.gaps(self, (before[:, None] * lists.slope_gaps[self.numbers]), y, u, shift, value_shift, after)
-        squares, sizes_of_values = _squares(outer), _squares(u)
+        squares, sizes_of_values = _squares(outer), u.squares
         at, upper = self.numbers, np.triu_indices(frame.leading)
         lists.spreads[at] = (
             mean(lists.spreads[at], inner[:, upper[0]] * inner[:, upper[1]]) - s_in[:, upper[0]] * s_in[:, upper[1]]
         )
         lists.outside[at] = np.maximum(mean(lists.outside[at], squares) - _squares(s_out), 0.0)
-        lists.scatter[at] = np.maximum(mean(lists.scatter[at], sizes_of_values) - _squares(value_shift), 0.0)
+        lists.scatter[at] = np.maximum(mean(lists.scatter[at], sizes_of_values) - value_shift.squares, 0.0)
         come = max(self.sign, 0.0)
         # What leaves is not taken out of these: they are no more than allowed for.
         lists.widest[at] = (before * lists.widest[at] + come * (1.0 + ROUNDED) * self.sums(squares)) / after
-        noise = (before * lists.noise[at] + come * self.sums(_squares(u - y @ frame.slope.T))) / after
+        noise = (before * lists.noise[at] + come * self.sums(u.left(frame.slope, slice(None), y))) / after
         lists.noise[at] = np.minimum(lists.scatter[at], noise)
         lists.slope_gaps[at] = gaps
         lengths = np.stack([self.most(_squares(inner)), self.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
@@ -165,9 +203,22 @@ class _Groups:
         lists.radii[at] = (
             np.maximum(lists.radii[at], come * lengths) + np.stack([_squares(s_in), _squares(s_out)], 1) ** 0.5
         )
-        lists.value_radii[at] = np.maximum(lists.value_radii[at], come * farthest) + _squares(value_shift) ** 0.5
+        lists.value_radii[at] = np.maximum(lists.value_radii[at], come * farthest) + value_shift.squares**0.5
         lists.means[at] += shift @ frame.axes.T
-        lists.values[at] += value_shift
+        return replace(lists, values=values)
+
+    def _moved_values(
+        self, lists: Lists, u: _Vectors | Labelled, after: Floats
+    ) -> tuple[Array | Shares, _Vectors | Turned]:
+        """The means of the values of all lists, and how far those of these have moved."""
+        if isinstance(u, _Vectors):
+            shift = self.sign * self.sums(u.rows) / after[:, None]
+            lists.vectors[self.numbers] += shift
+            return lists.values, _Vectors(shift)
+        assert isinstance(lists.values, Shares)
+        sizes = np.diff(np.append(self.starts, len(u.codes)))
+        moved = lists.values.with_more(np.repeat(self.numbers, sizes), u.codes, self.sign)
+        return moved, lists.values.moved_to(moved, self.numbers, lists.slope)
 
 
 def _squares(x: Array) -> Floats:
@@ -192,18 +243,25 @@ class _Shared:
         return found
 
     def gaps(
-        self, groups: _Groups, gaps: Floats, y: Array, u: Array, shift: Floats, value_shift: Floats, after: Floats
+        self,
+        groups: _Groups,
+        gaps: Floats,
+        y: Array,
+        u: _Vectors | Labelled,
+        shift: Floats,
+        value_shift: _Vectors | Turned,
+        after: Floats,
     ) -> Floats:
         """At least ‖C − AΣ‖ for the rows there are now, along both kinds of axes; `gaps` is n times what it was."""
         inner, outer = slice(None, self.leading), slice(self.leading, None)
-        length, astray = _squares(u) ** 0.5, _squares(u - y[:, inner] @ self.slope[:, inner].T) ** 0.5
+        length, astray = u.squares**0.5, u.left(self.slope, inner, y[:, inner]) ** 0.5
         y_in, y_out = _squares(y[:, inner]) ** 0.5, _squares(y[:, outer]) ** 0.5
         steep = float(np.linalg.norm(self.outer_slope))
-        shifted = _squares(value_shift - shift[:, inner] @ self.slope[:, inner].T) ** 0.5
+        shifted = value_shift.left(self.slope, inner, shift[:, inner]) ** 0.5
         s_in, s_out = _squares(shift[:, inner]) ** 0.5, _squares(shift[:, outer]) ** 0.5
         within = (gaps[:, 0] + groups.sums(astray * y_in)) / after + shifted * s_in
         beyond = (gaps[:, 1] + groups.sums(length * y_out + steep * y_out * y_out)) / after
-        return np.stack([within, beyond + _squares(value_shift) ** 0.5 * s_out + steep * s_out * s_out], axis=1)
+        return np.stack([within, beyond + value_shift.squares**0.5 * s_out + steep * s_out * s_out], axis=1)
 
 
 class _Sums:
@@ -216,37 +274,30 @@ class _Sums:
         self.spreads = np.zeros((lists, leading * (leading + 1) // 2))
         self.outside, self.widest, self.scatter, self.noise, self.value_radii = (np.zeros(lists) for _ in range(5))
         self.radii, self.slope_gaps = np.zeros((lists, 2)), np.zeros((lists, 2))
-        self._pulled: dict[int, Floats] = {}
 
-    def add(self, rows: "_Stretch", frame: _Shared, y: Array, u: Array) -> None:
+    def add(self, rows: "_Stretch", frame: _Shared, y: Array, u: _Vectors | Labelled) -> None:
         """Some rows: their keys along the axes and their values, both counted from the means."""
-        inner, outer, left = y[:, : frame.leading], y[:, frame.leading :], u - y @ frame.slope.T
+        inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         groups, at = _Groups(rows.lists, rows.firsts, 1.0), rows.lists
-        squares, sizes = _squares(outer), _squares(u)
+        squares, sizes, left = _squares(outer), u.squares, u.left(frame.slope, slice(None), y)
         lengths = np.stack([groups.most(_squares(inner)), groups.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
         self.radii[at] = np.maximum(self.radii[at], lengths)
         self.value_radii[at] = np.maximum(self.value_radii[at], groups.most(sizes) ** 0.5 * (1.0 + ROUNDED))
-        for sums, x in ((self.outside, squares), (self.scatter, sizes), (self.noise, _squares(left))):
+        for sums, x in ((self.outside, squares), (self.scatter, sizes), (self.noise, left)):
             sums[at] += groups.sums(x)
         upper = np.triu_indices(frame.leading)
         for number, start, stop in rows.bounds:
             some = inner[start:stop]
-            self.spreads[number] += (some.T @ some)[upper]
-            self._pulled[number] = self._pulled.get(number, 0.0) + u[start:stop].T @ y[start:stop]
-            # The widest direction of all parts of a list is at most the sum of theirs.
+            spread = some.T @ some
+            self.spreads[number] += spread[upper]
+            # What all parts of a list add up to is no wider, and no longer, than the sum of what each of them does.
+            self.slope_gaps[number] += u.gaps(slice(start, stop), y[start:stop], spread, frame.slope, frame.profile)
             self.widest[number] += _widest(outer[start:stop])
 
-    def close(self, lists: Counts, frame: _Shared, counts: Counts) -> None:
+    def close(self, lists: Counts, counts: Counts) -> None:
         """The last rows of these lists were added."""
-        for sums in (self.spreads, self.outside, self.scatter, self.noise, self.widest):
+        for sums in (self.spreads, self.outside, self.scatter, self.noise, self.widest, self.slope_gaps):
             sums[lists] = (sums[lists].T / counts[lists]).T
-        spreads, lead = unpacked(self.spreads[lists], frame.leading), frame.leading
-        for number, spread in zip(lists.tolist(), spreads, strict=True):
-            pulled = self._pulled.pop(number) / counts[number]
-            self.slope_gaps[number] = (
-                np.linalg.norm(pulled[:, :lead] - frame.slope[:, :lead] @ spread),
-                np.linalg.norm(pulled[:, lead:] - self.outside[number] * frame.outer_slope),
-            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,10 +315,14 @@ class _Stretch:
         firsts = self.firsts.tolist()
         return zip(self.lists.tolist(), firsts, [*firsts[1:], self.stop - self.start], strict=True)
 
+    @property
+    def owners(self) -> Counts:
+        """The list of each row."""
+        return np.repeat(self.lists, np.diff(np.append(self.firsts, self.stop - self.start)))
+
     def apart(self, x: Array, means: Floats) -> Array:
         """Rows counted from the means of their lists, in their own precision: rounded after the difference is taken."""
-        sizes = np.diff(np.append(self.firsts, self.stop - self.start))
-        found: Array = (x - np.repeat(means[self.lists], sizes, axis=0)).astype(x.dtype, copy=False)
+        found: Array = (x - means[self.owners]).astype(x.dtype, copy=False)
         return found
 
 
@@ -284,17 +339,21 @@ def _stretches(offsets: Counts) -> Iterator[_Stretch]:
         first = last
 
 
-def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats) -> tuple[Floats, Floats, Floats]:
+def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats | Shares) -> tuple[Floats, Floats, Floats]:
     """The axes, the variance along each, and the slope of the values along them, by a sample of whole lists."""
-    width, height = means.shape[1], value_means.shape[1]
+    width = means.shape[1]
+    height = len(value_means.sloped) if isinstance(value_means, Shares) else value_means.shape[1]
     covariance, pulled, seen = np.zeros((width, width)), np.zeros((height, width)), 0
     filled = np.flatnonzero(np.diff(offsets))
     for number in np.random.default_rng(0).permutation(filled).tolist():
         start = int(offsets[number])
         keys, values = rows(start, min(int(offsets[number + 1]), start + BLOCK))
-        y, u = keys - means[number], values - value_means[number]
+        y = keys - means[number]
         covariance += y.T @ y
-        pulled += u.T @ y
+        if isinstance(value_means, Shares):
+            value_means.add_by_slope(pulled, values, y)
+        else:
+            pulled += (values - value_means[number]).T @ y
         seen += len(y)
         if seen >= SAMPLE:
             break

@@ -11,6 +11,7 @@ Shapes: b queries, p value width, s segments, n rows of a run, m queries that as
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -153,10 +154,24 @@ class _Flat:
         """The sums of weights times values, (b, p), and for numbers those about the mean, (b, 1)."""
         if isinstance(values, Numbers):
             return self._blended_numbers(values, weights, mass)
-        total = np.zeros((self.count, _width(values)))
+        if isinstance(values, Labels):
+            return self._counted(values, weights), None
+        total = np.zeros((self.count, values.array.shape[-1]))
         for run, block in zip(self.runs, self._cut(weights), strict=True):
             total[run.queries] += _summed(block, values, run.start, run.stop)
         return total, None
+
+    def _counted(self, labels: Labels, weights: Array) -> Floats:
+        """The weights by label, (b, p): of all runs of a query at once, since one may have fewer rows than labels."""
+        total, order = np.zeros((self.count, labels.count)), np.argsort(self.queries, kind="stable")
+        bounds = np.searchsorted(self.queries[order], np.arange(self.count + 1)).tolist()
+        for query, (first, last) in enumerate(pairwise(bounds)):
+            some = order[first:last]
+            lengths = self.lengths[some]
+            ahead = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+            rows, places = (np.repeat(starts[some], lengths) + ahead for starts in (self.firsts, self.starts))
+            total[query] = np.bincount(labels.array[rows], weights[places], labels.count)
+        return total
 
     def _blended_numbers(self, values: Numbers, weights: Array, mass: Floats) -> tuple[Floats, Floats]:
         """The sums of numbers, (b, 1), and of their squares about the mean: those within runs, and between these."""
@@ -174,15 +189,9 @@ class _Flat:
         return total[:, None], self._by_query(squares + masses * apart * apart)[:, None]
 
 
-def _width(values: Values) -> int:
-    return values.count if isinstance(values, Labels) else int(values.array.shape[-1])
-
-
 def _summed(weights: Array, values: Values, start: int, stop: int) -> Floats:
     """Weights times the values of a run, (m, n) -> (m, p)."""
     part = values.array[start:stop]
-    if isinstance(values, Labels):
-        return np.array([np.bincount(part, row, values.count) for row in weights])
     found: Floats
     if len(weights) > 1 or len(part) <= RUN:
         found = (weights @ part).astype(np.float64)

@@ -1,10 +1,12 @@
 """What it takes to make an index, and to tune: seconds, beside what was forecast, and labels beside numbers.
 
-Run: SOFTKV_DATA=folder python -m tests.benchmarks.builds [wide labels large tune] [--scale X] [--rounds N]
+Run: SOFTKV_DATA=folder python -m tests.benchmarks.builds [wide labels many large tune] [--scale X] [--rounds N]
 
     wide    300,000 keys 256 wide with values 128 wide, in 2,000 clusters
     large   1,000,000 keys 384 wide with values 64 wide
     labels  30,000 keys 32 wide with 1,000 labels, in turns with numbers
+    many    100,000 keys 64 wide with 5,000 labels in the same way, and with 5,000 that follow the keys; then lookups of
+            these, in turns with scans
     tune    20,000 texts of CLINC150 and Banking77, embedded by the model that comes along, with their intents
 
 Builds are of a fresh store each, on the CPU. Of labels the ratio to numbers is that of pairs. With the seconds of the
@@ -24,10 +26,12 @@ from typing import Any
 import numpy as np
 
 import softkv
+from tests.benchmarks.index_report import never_cheap
 from tests.benchmarks.machine import machine
 
-PARTS = ("wide", "labels", "large", "tune")
+PARTS = ("wide", "labels", "many", "large", "tune")
 PIECE = 50_000  # items added together
+ASKED = 200  # lookups
 
 
 def main() -> None:
@@ -44,7 +48,10 @@ def main() -> None:
     if "large" in chosen.parts:
         built("1,000,000 × 384, values 64 wide", *mixture(int(1_000_000 * chosen.scale), 384, 64), "≤ 80 s")
     if "labels" in chosen.parts:
-        labels(int(30_000 * chosen.scale), chosen.rounds)
+        labels(int(30_000 * chosen.scale), 32, 1000, chosen.rounds, "≤ 1.3 ×")
+    if "many" in chosen.parts:
+        labels(int(100_000 * chosen.scale), 64, 5000, chosen.rounds, "≤ 2 ×")
+        asked(int(100_000 * chosen.scale), 64, 5000)
     if "tune" in chosen.parts and "SOFTKV_DATA" in os.environ:
         tuned(Path(os.environ["SOFTKV_DATA"]), int(20_000 * chosen.scale), chosen.rounds)
 
@@ -79,15 +86,48 @@ def built(work: str, keys: np.ndarray, values: Any, target: str, kind: str | Non
     return wall
 
 
-def labels(items: int, rounds: int) -> None:
-    """A thousand labels beside numbers."""
-    keys, values = mixture(items, 32, 1)
-    names = np.array([f"label {number}" for number in np.random.default_rng(1).integers(0, 1000, items)], object)
-    ratios = []
+def labels(items: int, width: int, count: int, rounds: int, target: str) -> None:
+    """So many labels, drawn for each item, beside numbers."""
+    keys, values = mixture(items, width, 1)
+    names = np.array([f"label {number}" for number in np.random.default_rng(1).integers(0, count, items)], object)
+    ratios, work = [], f"{items:,} × {width}"
     for _ in range(rounds):
-        numbers = built("30,000 × 32 with numbers", keys, values[:, 0].astype(float), "", "number")
-        ratios.append(built("30,000 × 32 with 1,000 labels", keys, names, "", "label") / numbers)
-    print(f"| labels beside numbers | {np.median(ratios):.2f} × | | | {min(ratios):.2f}–{max(ratios):.2f} | ≤ 1.3 × |")
+        numbers = built(f"{work} with numbers", keys, values[:, 0].astype(float), "", "number")
+        ratios.append(built(f"{work} with {count:,} labels", keys, names, "", "label") / numbers)
+    told = f"{min(ratios):.2f}–{max(ratios):.2f}"
+    print(f"| {count:,} labels beside numbers | {np.median(ratios):.2f} × | | | {told} | {target} |", flush=True)
+
+
+def asked(items: int, width: int, count: int) -> None:
+    """Lookups of labels that follow the keys, by the index and by a scan in turns."""
+    keys, _ = mixture(items, width, 1)
+    rng = np.random.default_rng(1)
+    chosen = keys[rng.choice(items, min(count, items), replace=False)]
+    parts = (keys[start : start + PIECE // 10] for start in range(0, items, PIECE // 10))
+    nearest = np.concatenate([(part @ chosen.T - (chosen**2).sum(1) / 2).argmax(1) for part in parts])
+    queries = keys[rng.choice(items, ASKED)] + np.float32(0.2) * rng.standard_normal((ASKED, width), dtype=np.float32)
+    with (
+        never_cheap(),
+        tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder,
+        softkv.open(os.path.join(folder, "s"), value="label", compatibility="cosine") as db,
+    ):
+        for start in range(0, items, PIECE):
+            some = slice(start, start + PIECE)
+            db.add(vectors=keys[some], values=[f"label {number}" for number in nearest[some]])
+        seconds = timed(lambda: db.build_index(backend="cpu"))[0]
+        print(f"| {items:,} × {width} with {count:,} labels that follow keys | {seconds:.1f} | | | | |")
+        for warmth in (1.0, 4.0):
+            temperature = db.info().temperature * warmth
+            pairs = [(singly(db, query, temperature, 0.01), singly(db, query, temperature, 0)) for query in queries]
+            found, scanned = np.array(pairs[1:]).T
+            ratio, ends = np.median(found / scanned), np.quantile(found / scanned, (0.1, 0.9))
+            told = f"{ratio:.2f} × a scan ({ends[0]:.2f}–{ends[1]:.2f})"
+            print(f"| a lookup at {warmth:g} × the temperature by rule | {np.median(found):.2g} | | | {told} | |")
+
+
+def singly(db: softkv.SoftKV, query: np.ndarray, temperature: float, tolerance: float) -> float:
+    """Seconds for one lookup."""
+    return timed(lambda: db.lookup(query, temperature=temperature, tolerance=tolerance))[0]
 
 
 def tuned(data: Path, items: int, rounds: int) -> None:

@@ -71,6 +71,11 @@ def array(name: str, make: Callable[[Any], Any]) -> Callable[[dict[str, Any], di
     return change
 
 
+def _without(name: str) -> Callable[[dict[str, Any], dict[str, Any]], Any]:
+    """An array is not there."""
+    return lambda facts, arrays: arrays.pop(name)
+
+
 STATISTICS = (
     "counts",
     "means",
@@ -139,9 +144,27 @@ for fact, lies in {
             lists(lambda facts, arrays, fact=fact, lie=lie: facts.update({fact: lie})),
         )  # type: ignore[misc]
 add("values of another width", lists(array("lists.values", lambda x: np.hstack([x, x]))))
-add("labels too many", lists(array("lists.values", lambda x: np.hstack([x] * 50))), "indexed label")
+SHARED = ("starts", "codes", "tallies", "sloped", "labels")
+for part in SHARED:
+    for name, make in {
+        "are huge": lambda x: x * (1 << 40),
+        "are below zero": lambda x: x - 5,
+        "are all zero": lambda x: x * 0,
+        "fall": lambda x: x[::-1].copy(),
+        "are NaN": lambda x: np.full(len(x), np.nan),
+        "are a matrix": lambda x: np.stack([x, x]),
+        "are too few": lambda x: x[:-1],
+        "are none": lambda x: x[:0],
+        "are a number": lambda x: x[0],
+    }.items():
+        add(f"shares whose {part} {name}", lists(array(f"lists.values.{part}", make)), "indexed label")
+    add(f"shares without {part}", lists(_without(f"lists.values.{part}")), "indexed label")
+add("labels too many", lists(array("lists.values.labels", lambda x: x * 50)), "indexed label")
+add("labels without end", lists(array("lists.values.labels", lambda x: x + (1 << 30))), "indexed label")
 add("labels too few", lists(lambda facts, arrays: _fewer(arrays)), "indexed label")
-add("shares of labels that are no shares", lists(fill("lists.values", -7.0)), "indexed label")
+add("labels in lists that have others", lists(array("lists.values.codes", lambda x: 2 - x)), "indexed label")
+add("values where there should be shares", lists(lambda facts, arrays: _in_full(arrays)), "indexed label")
+add("shares where there should be values", lists(lambda facts, arrays: _shared(arrays)))
 
 
 def _many(arrays: dict[str, Any]) -> None:
@@ -155,7 +178,27 @@ def _many(arrays: dict[str, Any]) -> None:
 
 
 def _fewer(arrays: dict[str, Any]) -> None:
-    arrays["lists.values"], arrays["lists.slope"] = arrays["lists.values"][:, :2], arrays["lists.slope"][:2]
+    arrays["lists.values.labels"] -= 1
+    arrays["lists.values.sloped"], arrays["lists.slope"] = arrays["lists.values.sloped"][:2], arrays["lists.slope"][:2]
+    there = arrays["lists.values.codes"] < arrays["lists.values.labels"]
+    starts = np.append(0, there.cumsum())[arrays["lists.values.starts"]]
+    arrays["lists.values.starts"] = starts
+    for name in ("codes", "tallies"):
+        arrays[f"lists.values.{name}"] = arrays[f"lists.values.{name}"][there]
+    arrays["lists.counts"] = np.add.reduceat(np.append(arrays["lists.values.tallies"], 0.0), starts[:-1])
+
+
+def _in_full(arrays: dict[str, Any]) -> None:
+    for part in SHARED:
+        del arrays[f"lists.values.{part}"]
+    arrays["lists.values"] = np.full((len(arrays["lists.counts"]), len(arrays["lists.slope"])), 0.25)
+
+
+def _shared(arrays: dict[str, Any]) -> None:
+    count = len(arrays["lists.counts"])
+    del arrays["lists.values"]
+    shares = (np.arange(count + 1), np.zeros(count, np.int64), arrays["lists.counts"], np.zeros(1, np.int64), [1])
+    arrays.update({f"lists.values.{part}": np.array(x) for part, x in zip(SHARED, shares, strict=True)})
 
 
 # The envelope of lists
