@@ -133,7 +133,7 @@ def test_every_item_may_have_a_label_of_its_own(tmp_path: Path) -> None:
 def test_many_queries_share_room_for_their_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers do not depend on how many are asked together."""
     rng = np.random.default_rng(3)
-    keys = keys_of(rng, ITEMS)
+    keys = keys_of(rng, ITEMS // 2)
     with softkv.open(tmp_path / "s", value="label", compatibility="cosine") as db:
         db.add(vectors=keys, values=labels_of(rng, keys, 300))
         db.build_index()

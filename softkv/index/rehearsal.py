@@ -203,7 +203,7 @@ class _OfVectors(_Rehearsal):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Share:
+class _SomeLabels:
     """Some labels, with the rows and the shares of lists that have them, list by list; codes count from the first."""
 
     width: int  # how many labels
@@ -217,7 +217,7 @@ class _Share:
     pulled: slice  # and where they are among all that have one
 
     @classmethod
-    def of(cls, first: int, codes: Counts, owners: Counts, shares: Shares) -> "_Share":
+    def of(cls, first: int, codes: Counts, owners: Counts, shares: Shares) -> "_SomeLabels":
         """The labels from one on, of rows with these labels in these lists."""
         width, lists = min(TOGETHER, shares.labels - first), shares.shape[0]
         rows, entries = (np.flatnonzero((x >= first) & (x < first + width)) for x in (codes, shares.codes))
@@ -264,7 +264,7 @@ class _OfLabels(_Rehearsal):
             told(stop)
         assert isinstance(self.lists.values, Shares)
         owners, labels = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), self.lists.values.labels
-        self.parts = [_Share.of(first, codes, owners, self.lists.values) for first in range(0, labels, TOGETHER)]
+        self.parts = [_SomeLabels.of(first, codes, owners, self.lists.values) for first in range(0, labels, TOGETHER)]
 
     def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
         found = [self._of_part(part, number, far, by_far, by_near) for part in self.parts]
@@ -273,7 +273,7 @@ class _OfLabels(_Rehearsal):
         squares = squared - 2.0 * more / whole * crossed + (more / whole) ** 2 * true
         return mass.T, whole, (np.maximum(squares, 0.0) / mass**2).T
 
-    def _of_part(self, part: _Share, number: int, far: Apart, by_far: Floats, by_near: Floats) -> list[Floats]:
+    def _of_part(self, part: _SomeLabels, number: int, far: Apart, by_far: Floats, by_near: Floats) -> list[Floats]:
         """What some labels add, at all temperatures."""
         scores, found, step = self.scores[number, part.rows], [], max(1, TOGETHER // part.width)
         for start in range(0, len(self.sharpness), step):
