@@ -127,6 +127,47 @@ def test_many_keys_are_asked_for_as_one_is(tmp_path: Path) -> None:
         assert db.check().ok
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_keys_are_asked_for_as_one_is_after_all_were_listed(tmp_path: Path, kind: str) -> None:
+    """Rows that were compared with their checksums are not read again: the same values, contents only of texts."""
+    db, plain = moved(tmp_path / "s", kind)
+    named = [key for key in plain if not key.startswith("#")]
+    asked = [*named, "gone", *(f"key {number}" for number in range(40)), *named[:9]]
+    with db, db.snapshot() as then:
+        fresh = db.get_many(asked)
+        assert list(db) == list(plain)
+        statements = list[str]()
+        db._store._catalog.connection._driver.set_trace_callback(statements.append)
+        listed = db.get_many(asked)
+        db._store._catalog.connection._driver.set_trace_callback(None)
+        for one, other, key in zip(fresh, listed, asked, strict=True):
+            assert np.array_equal(one, other)
+            assert np.array_equal(other, plain.get(key))
+        assert len(named) > 100
+        assert any("contents" in one for one in statements) == (kind == "text")
+        db.delete(named[:3])
+        db.add(named[3:5], values_of(kind)[:2], vectors=vectors_of(2)[:, :2], on_conflict="replace")
+        list(db)
+        for key, now, before in zip(named, db.get_many(named), then.get_many(named), strict=True):
+            assert np.array_equal(now, db.get(key))
+            assert np.array_equal(before, plain[key])
+        assert db.check().ok
+
+
+def test_many_keys_lead_to_no_dead_row(tmp_path: Path) -> None:
+    """Where one is dead by the record of the dead alone, all rows being as they were written."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add([f"key {number}" for number in range(COUNT)], np.arange(COUNT), vectors=vectors_of(COUNT))
+        list(db)
+        snapshot = db._store.snapshot()
+        snapshot._live = snapshot.live.copy()
+        snapshot._live[500] = False
+        snapshot._deaths = snapshot._deaths.replaced(snapshot._deaths.buried(np.array([500])))
+        with pytest.raises(StoreDamaged, match="'key 500' is live in one place and dead in another"):
+            snapshot.found_values([f"key {number}" for number in range(COUNT)])
+        snapshot.close()
+
+
 @pytest.mark.parametrize(
     "change", ["ordinal = 650 WHERE row = 500", "key = 'other' WHERE row = 500", "item = 9999 WHERE row = 500"]
 )

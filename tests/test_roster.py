@@ -152,6 +152,19 @@ def test_an_index_of_the_living_that_leads_to_the_dead_is_damage(tmp_path: Path)
         assert not store.check().ok
 
 
+def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
+    """Such a key is not taken for one that no item has."""
+    with Store.open(misled(tmp_path / "s", "key 5", 5, 77), "w") as store:
+        for ask in (
+            lambda: store.get("key 5"),
+            lambda: store.find_many(["key 1", "key 5"]),
+            lambda: store.delete(["key 1", "key 5"]),
+        ):
+            with pytest.raises(StoreDamaged):
+                ask()
+        assert len(store) == 6
+
+
 @pytest.mark.parametrize("row", [0, 3, 5])
 def test_an_item_that_is_not_listed_any_more_is_missed(tmp_path: Path, row: int) -> None:
     """The last one when the store is opened, the others when they are listed: never a shorter list."""

@@ -47,6 +47,10 @@ class Matches:
         with self._lock:
             self._verify(rows)
 
+    def are_sound(self, rows: int) -> bool:
+        """Whether the first `rows` rows were compared with their checksums."""
+        return rows <= self._sound
+
     def _verify(self, rows: int) -> None:
         if rows > self._sound:
             self._roster.require_sound(self._sound, rows)

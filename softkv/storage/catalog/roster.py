@@ -54,6 +54,12 @@ class RosterEntry(NamedTuple):
         """The key, or `#<number>` for an item without one."""
         return f"#{self.item}" if self.key is None else self.key
 
+    @property
+    def payload(self) -> Any:
+        """What is carried along as JSON, or None."""
+        carried = self.content[2]
+        return None if carried is None else loaded(carried, f"the payload of the item in row {self.row}")
+
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
@@ -98,6 +104,7 @@ def _statements(generation: int) -> _Statements:
     asked = f"FROM json_each(?) asked JOIN {items} i ON"
     seen_dead = "i.died IS NOT NULL AND i.born <= ? AND i.died > ?"
     itself = f"LEFT JOIN {items} t ON t.row = i.row"  # else SQLite would give the key that stands in the index
+    named = "asked.key, i.row, t.key IS asked.value"
     behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
     copied = "i.item, i.ordinal, i.key, i.born, i.died, i.seal - i.row"
     return _Statements(
@@ -107,9 +114,9 @@ def _statements(generation: int) -> _Statements:
         nameless=f"{joined} WHERE i.item = ? AND i.key IS NULL",
         by_rows=f"SELECT {columns} {asked} i.row = asked.value {carried} ORDER BY asked.key",
         between=f"{joined} WHERE i.row >= ? AND i.row < ? ORDER BY i.row",
-        live_many=f"SELECT asked.key, i.row, t.key {asked} i.key = asked.value {itself} "
-        "WHERE i.died IS NULL AND i.born <= ?",
-        dead_many=f"SELECT asked.key, i.row, t.key {asked} i.key = asked.value {itself} WHERE {seen_dead}",
+        # A row that is not there has NULLs in it, and so is no answer, rather than passed over.
+        live_many=f"SELECT {named} {asked} i.key = asked.value {itself} WHERE i.died IS NULL AND (t.born > ?) IS NOT 1",
+        dead_many=f"SELECT {named} {asked} i.key = asked.value {itself} WHERE {seen_dead}",
         keyed=f"SELECT {columns}, asked.key {asked} i.key = asked.value {carried} WHERE i.died IS NULL",
         bury=f"UPDATE {items} SET died = ?, seal = seal + ? "
         "WHERE died IS NULL AND row IN (SELECT value FROM json_each(?))",
@@ -185,7 +192,7 @@ class Roster:
             found = self._connection.rows(self._sql.live_many, (asked, commit))
             if len(found) < len(keys):
                 found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
-        if any(keys[position] != kept for position, _, kept in found):  # rows of others would be deleted in their place
+        if not all(same for _, _, same in found):  # rows of others would be deleted in their place
             raise StoreDamaged(f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`.")
         if found:
             places[[one[0] for one in found]] = numbers_of([one[1] for one in found], self._connection.path)

@@ -16,16 +16,17 @@ from softkv.storage.protocol.snapshot import Snapshot
 def checked_names(keys: str | Sequence[str]) -> list[str]:
     """Keys and `#<number>`s, each once."""
     names = [keys] if isinstance(keys, str) else list(keys)
-    for position, name in enumerate(names):
-        if not isinstance(name, str):
-            raise KeyTextError(f"key {position} is a {type(name).__name__}, not a text")
+    if set(map(type, names)) != {str}:
+        for position, name in enumerate(names):
+            if not isinstance(name, str):
+                raise KeyTextError(f"key {position} is a {type(name).__name__}, not a text")
     return list(dict.fromkeys(names))
 
 
 def rows_of(names: Sequence[str], view: Snapshot) -> Rows:
     """The rows of the items with these names; refused when one of them is missing."""
-    named = [name for name in names if not name.startswith("#")]
+    numbered = [name for name in names if name[:1] == "#"]
+    named = [name for name in names if name[:1] != "#"] if numbered else list(names)
     rows = view.find_many(named)
     refuse_missing(named, rows)
-    numbered = [view.find(name) for name in names if name.startswith("#")]
-    return np.concatenate([rows, np.array(numbered, np.int64)])
+    return np.concatenate([rows, np.array([view.find(name) for name in numbered], np.int64)])

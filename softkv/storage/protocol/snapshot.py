@@ -8,6 +8,7 @@ Writes nothing.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from softkv.storage.batch import checked_key, keys_among, require_keys, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.derived import checked_number, numbers, parts
 from softkv.storage.catalog.labels import LabelBook, require_counts
-from softkv.storage.catalog.loading import loaded, loaded_settings, require_rows
+from softkv.storage.catalog.loading import loaded_settings, require_rows
 from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
@@ -167,10 +168,15 @@ class Snapshot:
     def found_values(self, keys: Sequence[object]) -> dict[str, Value]:
         """The values of those of these keys and `#<number>`s that are there: all keys in one question."""
         self._require_open()
-        if self._roster is None:
+        if self._roster is None or self._generation is None:
             return {}
         texts = [key for key in keys if isinstance(key, str)]
         plain = keys_among(texts)
+        if FEW < len(plain) == len(texts) and self._generation.matches.are_sound(self.rows):  # so only rows are asked
+            rows = require_rows(self._roster.find_many(plain, self.commit), self.rows, self.path)
+            there = rows >= 0
+            if self.live[rows[there]].all():
+                return dict(zip(compress(plain, there), self.read(rows[there]), strict=True))
         found = dict(zip(plain, self._roster.find_all(plain, self.commit), strict=True))
         found |= {key: self._find(key) for key in texts if key.startswith("#")}
         entries = {key: self._required(entry, key) for key, entry in found.items() if entry is not None}
@@ -374,8 +380,7 @@ class Snapshot:
         vectors = self._opened().keys.take(np.array([entry.row for entry in entries], np.int64))
         told = zip(entries, vectors, self._values(entries), strict=True)
         return [
-            Item(one.row, one.item, one.key, vector, value, _payload(one), one.content[0])
-            for one, vector, value in told
+            Item(one.row, one.item, one.key, vector, value, one.payload, one.content[0]) for one, vector, value in told
         ]
 
     def _values(self, entries: Sequence[RosterEntry]) -> list[Value]:
@@ -391,8 +396,3 @@ class Snapshot:
         cells = () if kind.embedded else generation.values.take(rows)
         found: list[Value] = kind.read(cells, texts, self._labels.label)
         return found
-
-
-def _payload(entry: RosterEntry) -> Any:
-    carried = entry.content[2]
-    return None if carried is None else loaded(carried, f"the payload of the item in row {entry.row}")
