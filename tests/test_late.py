@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from softkv.errors import IndexDamaged
+from softkv.index import late
 from softkv.index.calibration import BEST, Calibration
 from softkv.index.late import Change, Homes, Past, following
 from softkv.index.lists import ListIndex
@@ -147,3 +148,14 @@ def test_a_change_replaces_those_that_are_not_much_larger() -> None:
     assert written.drift.counts.sum() == 80
     assert written.dead.tolist() == [small.first, small.known]
     assert past.with_next(change(index, first=small.known, since=15, count=30_000))[1] == [11, 15]
+
+
+def test_changes_that_would_be_too_large_together_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog has no room for parts of any size."""
+    index = made()[0]
+    first = change(index)
+    past = Past(7, first.known, ((11, first),))
+    following_it = change(index, first=first.known, since=11)
+    assert past.with_next(following_it)[1] == [11]
+    monkeypatch.setattr(late, "LARGEST", 2 * first.size - 1)
+    assert past.with_next(following_it)[1] == []

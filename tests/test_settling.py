@@ -11,7 +11,7 @@ import pytest
 from softkv_cli.mixtures import mixture
 
 import softkv
-from softkv.asking import route
+from softkv.asking import indexed, route
 from softkv.asking.indexed import NAME
 from softkv.database import indexing, settling
 from softkv.errors import StorageFull
@@ -131,6 +131,14 @@ def test_a_note_that_cannot_be_written_costs_no_item(
     assert_right(db.path)
     db.delete(names(0, 1))
     assert told(db) == (300, 1, 0)
+    assert_right(db.path)
+
+
+def test_sums_that_are_too_large_are_not_noted(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very wide keys and values in many lists: such rows are read by every lookup."""
+    monkeypatch.setattr(indexed, "LARGEST", 1000)
+    add(db, 10_000, 300)
+    assert told(db) == (300, 0, 300)
     assert_right(db.path)
 
 

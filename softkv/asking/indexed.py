@@ -19,7 +19,7 @@ from softkv.asking.learned import read
 from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
-from softkv.index.late import Change, Homes, Past, following
+from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
 from softkv.logs import log_of
 from softkv.maths.drift import Drift
@@ -77,7 +77,10 @@ class Indexes:
             return 0 if followed is None else followed.waiting(snapshot)
 
     def change(self, snapshot: Snapshot, most: int) -> tuple[Change, list[int]] | None:
-        """The next change to note down, about `most` rows at most, and the numbers of those that it replaces."""
+        """The next change to note down, of `most` rows at most, and the numbers of those that it replaces.
+
+        None without an index, and where the sums over lists are too large to be written with every few rows.
+        """
         with self._lock:
             followed = self._as_of(snapshot)
             if followed is None:
@@ -85,6 +88,8 @@ class Indexes:
             if self._homes is None:
                 self._homes = Homes(followed.base)
             written, replaced = followed.past.with_next(followed.next(snapshot, self._homes, most))
+            if written.size > LARGEST:
+                return None
             known = {number for number, _ in followed.past.changes}
             lost = [number for number in snapshot.derived_numbers(NAME) if number not in known]
             return written, replaced + lost

@@ -25,6 +25,7 @@ from softkv.maths.farfield import Array
 
 NEAREST = 6  # groups of lists in which the nearest list is looked for: with 3, one row in thirty found another
 ROUNDS = 4  # of finding groups
+LARGEST = 24 << 20  # bytes of a change: one that would be larger is not written down
 GROWN = 4  # times the size of a change that those before it have at least, or they become one
 Owners = npt.NDArray[np.int32]
 _NUMBERS = ("file", "since", "first", "gone")
@@ -148,7 +149,7 @@ class Past:
         kept = list(self.changes)
         replaced = list[tuple[int, Change]]()
         size = change.size
-        while kept and kept[-1][1].size <= GROWN * size:
+        while kept and kept[-1][1].size <= min(GROWN * size, LARGEST - size):
             replaced.insert(0, kept.pop())
             size += replaced[0][1].size
         return joined([*(one for _, one in replaced), change]), [number for number, _ in replaced]
@@ -160,9 +161,10 @@ class Homes:
     def __init__(self, index: ListIndex) -> None:
         self._lists, self._width = index.lists, index.lists.means.shape[1] - index.form.measures_distance
         self._there = np.flatnonzero(index.lists.counts > 0)
-        self._means = index.lists.means[self._there, : self._width]
-        self._middle = self._means.mean(0) if len(self._there) else np.zeros(self._width)
-        self._points = (self._means - self._middle).astype(np.float32)
+        means = index.lists.means[self._there, : self._width]
+        # In float32, as keys are: what is lost far from zero is no more than keys themselves have lost.
+        self._middle = (means.mean(0) if len(means) else np.zeros(self._width)).astype(np.float32)
+        self._points = (means - self._middle).astype(np.float32)
         self._centres, self._groups = _grouped(self._points)
         self._radii, self._value_radii = (reach[self._there] for reach in index.reaches)
 
@@ -174,14 +176,15 @@ class Homes:
         if not len(self._there) or not len(keys):
             return np.full(len(keys), -1, np.int32)
         with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 is near no list
-            nearest = self._nearest((keys[:, : self._width] - self._middle).astype(np.float32))
-        owners = self._there[nearest]
-        near = np.linalg.norm(keys - self._lists.means[owners], axis=1) <= self._radii[nearest]
+            points = keys[:, : self._width].astype(np.float32, copy=False) - self._middle
+            nearest, close = self._nearest(points)
+            distances = np.sqrt(np.maximum(np.einsum("ij,ij->i", points, points) - 2.0 * close, 0.0))
+            owners, near = self._there[nearest], distances <= self._radii[nearest]
         near &= apart(self._lists, owners, values) <= self._value_radii[nearest]
         return np.where(near, owners, -1).astype(np.int32)
 
-    def _nearest(self, points: Array) -> Counts:
-        """The nearest of the lists in the groups that are nearest, (n,)."""
+    def _nearest(self, points: Array) -> tuple[Counts, Array]:
+        """The nearest of the lists in the groups that are nearest, (n,), and how close it is."""
         near = min(NEAREST, len(self._centres))
         groups = np.argpartition(-_closeness(points, self._centres), near - 1, axis=1)[:, :near]
         best, found = np.full(len(points), -np.inf, np.float32), np.zeros(len(points), np.int64)
@@ -194,7 +197,7 @@ class Homes:
                 most = close[np.arange(len(some)), place]
                 closer = most > best[some]
                 best[some[closer]], found[some[closer]] = most[closer], members[place[closer]]
-        return found
+        return found, best
 
 
 def _closeness(points: Array, centres: Array) -> Array:

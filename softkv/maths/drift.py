@@ -204,8 +204,13 @@ def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
 def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.NDArray[Any], sign: float) -> Drift:
     """The sums over rows in the order of their lists; values are counted in units of this size."""
     numbers, firsts = np.unique(owners, return_index=True)
-    # Rounded after the difference is taken: keys may lie far from zero. Sums are added up in float64.
-    y = np.subtract(keys, lists.means[owners], dtype=np.float64).astype(np.float32)
+    # In float32, as keys are: what is lost far from zero is no more than keys themselves have lost.
+    y = (
+        keys.astype(np.float32, copy=False)
+        - lists.means[numbers].astype(np.float32)[
+            np.repeat(np.arange(len(numbers)), np.diff(np.append(firsts, len(owners))))
+        ]
+    )
     u = np.empty((len(y), 0), np.float32)
     if not isinstance(lists.values, Shares):
         u = ((values - lists.values[owners]) / size).astype(np.float32)
@@ -213,7 +218,7 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
     rest = np.maximum(_squares(y) - _squares(inner), 0.0)
 
     def summed(x: Array) -> Array:
-        found: Array = (sign * np.add.reduceat(x, firsts, axis=0, dtype=np.float64)).astype(np.float32)
+        found: Array = (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
         return found
 
     squares = np.concatenate([inner * inner, rest[:, None]], axis=1)
