@@ -105,3 +105,9 @@ def test_infinite_errors_and_doubts_make_no_plan() -> None:
     known.errors[2], known.doubts[2] = np.inf, np.inf
     assert known.plan(0.3, 0.1, 0.95) is None
     assert known.plan(0.15, 0.1, 0.95) is not None
+
+
+def test_too_few_queries_make_no_plan() -> None:
+    """Of one or two none is left to choose."""
+    for queries in (1, 2):
+        assert calibration(queries).plan(0.2, 0.5, 0.8) is None

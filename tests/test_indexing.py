@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import softkv
 from softkv import errors
 from softkv.asking import route
 from softkv.database import indexing
+from softkv.index import encoding
 from softkv.index.building import list_count, side_by_side
 from softkv.storage import Store
 
@@ -296,3 +298,26 @@ def test_neighbours_stand_side_by_side() -> None:
     along = np.abs(np.diff(line[side_by_side(centres)]))
     assert np.median(along) == 1
     assert sorted(side_by_side(centres).tolist()) == list(range(64))
+
+
+@pytest.mark.parametrize("kind", ["vector", "label"])
+def test_an_index_of_an_earlier_format_is_asked_as_it_is(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for one of labels, which held the share of each: it says that it has to be built again."""
+    keys = np.random.default_rng(3).standard_normal((300, 4))
+    with softkv.open(tmp_path / "s", value=kind) as db:
+        db.add(vectors=keys, values=keys if kind == "vector" else [f"{key[0] > 0}" for key in keys])
+        db.build_index()
+        index = db._view().index
+        assert index is not None
+        monkeypatch.setattr(encoding, "FORMAT", 2)
+        if kind == "label":
+            dense = np.eye(len(index.lists.counts)) @ index.lists.values
+            index = replace(index, lists=replace(index.lists, values=dense))
+        db._store.put_index("lists", index.encoded())
+    with softkv.open(tmp_path / "s", "r") as db:
+        found = db.info().index
+        assert found is not None
+        assert (found.problem is None) == (kind == "vector")
+        assert "build" in (found.problem or "build")

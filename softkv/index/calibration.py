@@ -111,6 +111,8 @@ class Calibration:
     def _chosen(self, both: slice, tolerance: float, confidence: float) -> tuple[float, int, int] | None:
         """The plan that reads least of those that keep a tolerance on the queries that choose."""
         doubts, errors = (x[both, : self._choosing] for x in (self.doubts, self.errors))
+        if not doubts.size:
+            return None
         levels = np.array(LEVELS)
         least, most = np.triu_indices(len(levels))
         found = []

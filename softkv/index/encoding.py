@@ -15,7 +15,7 @@ from softkv.errors import FormatTooNew, IndexDamaged
 
 MAGIC = b"softkv index\n"
 FORMAT = 3  # 1 knew of no rows that join lists, 2 held the share of each label in each list
-READ = (2, 3)
+READ = (2, FORMAT)  # what differs are labels, and those of 2 are refused by who looks at them
 ALIGNED = 64
 LONGEST_HEADER = 1 << 24
 TYPES = ("float32", "float64", "int32", "int64")
