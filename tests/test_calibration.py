@@ -99,6 +99,17 @@ def test_the_best_rows_are_looked_for_as_deep_as_they_were_found() -> None:
     assert known.depth(1, 0.95) is None
 
 
+def test_the_best_of_more_rows_are_looked_for_as_fewer_of_those_rehearsed() -> None:
+    """Which lie as far out; and no less deep than as many."""
+    known = calibration(1500)
+    depths = {k: known.depth(k, 0.9) for k in (4, 8, 16)}
+    found = known.depth(16, 0.9, grown=4.0)
+    assert found is not None
+    assert found == (16, max(depths[4][1], depths[16][1]))
+    assert known.depth(64, 0.9, grown=3.0) is not None
+    assert known.depth(65, 0.9, grown=3.0) is None
+
+
 def test_infinite_errors_and_doubts_make_no_plan() -> None:
     """Where estimates left float32, quietly; other temperatures keep their plans."""
     known = calibration(1500)

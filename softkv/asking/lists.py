@@ -109,7 +109,7 @@ class _Asking:
     def depth(self) -> tuple[int, float] | None:
         """How the k best rows are found."""
         assert self.k is not None
-        return self.index.calibration.depth(self.k, self.question.confidence)
+        return self.index.calibration.depth(self.k, self.question.confidence, grown=self.index.grown)
 
     @cached_property
     def plans(self) -> list[Plan | None]:

@@ -80,13 +80,17 @@ class Calibration:
             self._known[wanted] = self._cheapest(cell, tolerance, confidence)
         return self._known[wanted]
 
-    def depth(self, k: int, confidence: float) -> tuple[int, float] | None:
-        """How many best rows to look for, and the share of them to expect, so that the k best are all found."""
-        place = int(np.searchsorted(BEST, k))
+    def depth(self, k: int, confidence: float, *, grown: float = 1.0) -> tuple[int, float] | None:
+        """How many best rows to look for, and the share of them to expect, so that the k best are all found.
+
+        Where there are `grown` times as many rows as were rehearsed, the k best lie as far out as fewer did then.
+        """
+        place, farther = (int(np.searchsorted(BEST, count)) for count in (k, k / grown))
         if place == len(BEST):
             return None
-        share = limit(self.depths[None, :, place], confidence)
-        return None if share is None or share >= 1 else (BEST[place], share)
+        shares = [limit(self.depths[None, :, one], confidence) for one in (place, farther)]
+        known = [one for one in shares if one is not None and one < 1]
+        return (BEST[place], max(known)) if len(known) == len(shares) else None
 
     @cached_property
     def strange(self) -> float:

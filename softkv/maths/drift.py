@@ -94,13 +94,7 @@ class Drift:
         diagonal = _diagonal(some.leading)
         alone = np.concatenate([some.spreads[:, diagonal], some.outside[:, None]], axis=1).astype(np.float64)
         varied = np.maximum((before[:, None] * alone + self.squares) / many - moved, LEAST * alone)
-        scale = np.sqrt(np.divide(varied, alone, out=np.ones_like(varied), where=alone > 0))[:, :-1]
-        one, other = np.triu_indices(some.leading)
-        scale = scale.astype(np.float32)
-        spreads = scale[:, one]
-        spreads *= scale[:, other]
-        spreads *= some.spreads
-        spreads[:, diagonal] = varied[:, :-1]
+        spreads = _spreads(some, before, counts, varied[:, :-1])
         values, value_means, scatter = self._values(measured, onto, some, before, many)
         noise = np.divide(some.noise, some.scatter, out=np.ones_like(some.noise), where=some.scatter > 0) * scatter
         return _put(
@@ -155,6 +149,30 @@ def together(parts: Sequence[Drift]) -> Drift:
     for name in set(_NAMES) - set(_LABELS) - {"lists"}:
         whole[name] = np.add.reduceat(whole[name][order], firsts, axis=0)
     return Drift(**whole | _tallied(*(whole[name] for name in _LABELS)))
+
+
+def _spreads(lists: Lists, before: Floats, counts: Floats, varied: Floats) -> Array:
+    """The covariances along the leading axes of lists that had `before` rows, by what varies along each axis now.
+
+    How late rows vary along two axes together is not known. It is taken to be as in the rows before, but for what
+    chance alone makes of so few of these: of n rows, correlations are 1/√n where there are none.
+    """
+    one, other = np.triu_indices(lists.leading)
+    diagonal = one == other
+    alone = lists.spreads[:, diagonal]
+    scale = np.sqrt(np.divide(varied, alone, out=np.ones_like(varied), where=alone > 0)).astype(np.float32)
+    found: Array = scale[:, one]
+    found *= scale[:, other]
+    found *= lists.spreads
+    if lists.leading > 1:
+        squares = _squares(lists.spreads) - _squares(alone)  # of covariances off the diagonal, and if all went together
+        most = (alone.sum(1, dtype=np.float64) ** 2 - _squares(alone)) / 2
+        usual = np.divide(squares, most, out=np.zeros(len(most)), where=most > 0)
+        chance = np.divide(1.0, before * usual, out=np.ones(len(usual)), where=before * usual > 1.0)
+        late = np.clip(1.0 - np.divide(before, counts, out=np.ones(len(counts)), where=counts > 0), 0.0, 1.0)
+        found *= (1.0 - late * chance)[:, None].astype(np.float32)
+    found[:, diagonal] = varied
+    return found
 
 
 def _tallied(holders: Counts, codes: Counts, tallies: Array) -> dict[str, npt.NDArray[Any]]:
