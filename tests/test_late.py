@@ -139,7 +139,7 @@ def test_changes_follow_each_other_up_to_one_that_is_missing() -> None:
 def test_a_change_replaces_those_that_are_not_much_larger() -> None:
     """So there are few, and together they say the same."""
     index = made()[0]
-    large = change(index, count=20_000)
+    large = change(index, count=200_000)
     small = change(index, first=large.known, since=11)
     past = Past(7, small.known, ((11, large), (15, small)))
     written, replaced = past.with_next(change(index, first=small.known, since=15, gone=2))
@@ -147,7 +147,7 @@ def test_a_change_replaces_those_that_are_not_much_larger() -> None:
     assert (written.since, written.first, written.known, written.gone) == (11, large.known, small.known + 40, 2)
     assert written.drift.counts.sum() == 80
     assert written.dead.tolist() == [small.first, small.known]
-    assert past.with_next(change(index, first=small.known, since=15, count=30_000))[1] == [11, 15]
+    assert past.with_next(change(index, first=small.known, since=15, count=300_000))[1] == [11, 15]
 
 
 def test_changes_that_would_be_too_large_together_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:

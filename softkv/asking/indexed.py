@@ -19,7 +19,7 @@ from softkv.asking.learned import read
 from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
-from softkv.index.late import LARGEST, Change, Homes, Past, following
+from softkv.index.late import LARGEST, Change, Homes, Past, following, widest
 from softkv.index.lists import ListIndex
 from softkv.logs import log_of
 from softkv.maths.drift import Drift
@@ -33,6 +33,7 @@ from softkv.storage.layout import Matrix, Rows
 
 NAME = "lists"  # of the index file, and of the changes to it
 PROPOSER = "proposer"  # of that of a proposer
+MOST = 8  # times LARGEST: bytes of changes, from which on no more are noted
 LOG = log_of(__name__)
 
 
@@ -79,7 +80,7 @@ class Indexes:
     def change(self, snapshot: Snapshot, most: int) -> tuple[Change, list[int]] | None:
         """The next change to note down, of `most` rows at most, and the numbers of those that it replaces.
 
-        None without an index, and where the sums over lists are too large to be written with every few rows.
+        None without an index, and where notes have become very large: of wide keys and values in many lists.
         """
         with self._lock:
             followed = self._as_of(snapshot)
@@ -87,9 +88,10 @@ class Indexes:
                 return None
             if self._homes is None:
                 self._homes = Homes(followed.base)
-            written, replaced = followed.past.with_next(followed.next(snapshot, self._homes, most))
-            if written.size > LARGEST:
+            if sum(change.size for _, change in followed.past.changes) > MOST * LARGEST:
                 return None
+            most = max(1, min(most, LARGEST // widest(followed.base)))
+            written, replaced = followed.past.with_next(followed.next(snapshot, self._homes, most))
             known = {number for number, _ in followed.past.changes}
             lost = [number for number in snapshot.derived_numbers(NAME) if number not in known]
             return written, replaced + lost

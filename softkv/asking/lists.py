@@ -19,7 +19,7 @@ from softkv.asking.rounding import moved_logits, rounding, summed
 from softkv.asking.route import BOUND, CALIBRATED, DEAR, UNSURE, unrehearsed
 from softkv.asking.view import View
 from softkv.index.calibration import Plan
-from softkv.index.lists import ListIndex
+from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.index.opening import LEVELS
 from softkv.index.search import Asked, Estimate, Readable, assured, best, calibrated, together
 from softkv.maths.blending import Numbers, blend_of_rows
@@ -103,12 +103,14 @@ class _Asking:
     def unrehearsed(self, number: int) -> str:
         """Why the index cannot be asked a query."""
         at = float(self.temperatures[number])
-        return unrehearsed(self.index.calibration, self.question, at, float(self.equal[number]))
+        return unrehearsed(self.index, self.question, at, float(self.equal[number]))
 
     @cached_property
     def depth(self) -> tuple[int, float] | None:
         """How the k best rows are found."""
         assert self.k is not None
+        if self.index.grown > OUTGROWN:
+            return None
         return self.index.calibration.depth(self.k, self.question.confidence, grown=self.index.grown)
 
     @cached_property

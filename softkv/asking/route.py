@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from softkv.asking.question import Question
 from softkv.asking.view import View
-from softkv.index.calibration import BEST, Calibration
-from softkv.index.lists import ListIndex
+from softkv.index.calibration import BEST
+from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
 
@@ -127,10 +127,13 @@ def _suits_proposer(view: View, question: Question) -> bool:
     return form is not None and form == form_of(view.profile.compatibility) and view.proposer is not None
 
 
-def unrehearsed(calibration: Calibration, question: Question, temperature: float, equal: float) -> str:
+def unrehearsed(index: ListIndex, question: Question, temperature: float, equal: float) -> str:
     """Why a query at this temperature, which is equal to another in rehearsals, was not rehearsed."""
     if not math.isfinite(equal):
         return "queries of this length were not rehearsed; `softkv index build --queries` rehearses others"
+    calibration = index.calibration
+    if question.k is not None and index.grown > OUTGROWN:
+        return f"the best of {index.grown:.1f} times as many items were not rehearsed; `softkv index build` does"
     if question.k is not None:
         return f"at most the {BEST[-1]} best are found by the index, and {question.k:,} were not rehearsed"
     low, high = (float(one) * temperature / equal for one in calibration.temperatures[[0, -1]])

@@ -11,11 +11,10 @@ import numpy as np
 from softkv.asking.indexed import form_keys, summable
 from softkv.asking.view import View
 from softkv.index.late import Homes
-from softkv.index.lists import Counts, ListIndex
+from softkv.index.lists import OUTGROWN, Counts, ListIndex
 from softkv.maths.forms import Form
 from softkv.storage.layout import Rows
 
-OUTGROWN = 2.0  # times the items that lists were made anew of
 TOGETHER = 1 << 14  # rows that are looked at together
 
 

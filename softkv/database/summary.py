@@ -14,12 +14,11 @@ from softkv.asking.view import View
 from softkv.database.backend import backend_name
 from softkv.database.begun import is_begun
 from softkv.errors import IndexDamaged
-from softkv.index.lists import ListIndex
+from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.storage.layout import GENERATION_NAME, generation_name
 from softkv.storage.protocol.opening import is_backup
 
 LOOSE = 0.02  # the share of items in no list from which on an index should be built again
-GROWN = 2.0  # times the items that it was made of, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ def _again(index: ListIndex, loose: int, items: int) -> str | None:
     """Why an index should be built again."""
     if loose > LOOSE * items:
         return f"{loose:,} of {items:,} items are in no list, and every lookup reads them"
-    if index.grown > GROWN:
+    if index.grown > OUTGROWN:
         return f"there are {index.grown:.1f} times as many items as it was made of"
     return None
 

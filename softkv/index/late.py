@@ -25,7 +25,7 @@ from softkv.maths.farfield import Array
 
 NEAREST = 6  # groups of lists in which the nearest list is looked for: with 3, one row in thirty found another
 ROUNDS = 4  # of finding groups
-LARGEST = 24 << 20  # bytes of a change: one that would be larger is not written down
+LARGEST = 24 << 20  # bytes of a change, at most
 GROWN = 4  # times the size of a change that those before it have at least, or they become one
 Owners = npt.NDArray[np.int32]
 _NUMBERS = ("file", "since", "first", "gone")
@@ -87,6 +87,13 @@ class Change:
         if len(self.dead) > self.gone or not ((self.dead >= 0) & (self.dead < self.known)).all():
             return "names dead rows that are not there"
         return problem_of_drift(self.drift, index.lists, labels)
+
+
+def widest(index: ListIndex) -> int:
+    """The bytes that a row adds to a change, where no other row of it is in its list."""
+    sums = Drift.none(index.lists)
+    columns = (getattr(sums, one.name).shape[1:] for one in fields(sums))
+    return 4 * sum(shape[0] if shape else 1 for shape in columns) + 64
 
 
 def joined(changes: Sequence[Change]) -> Change:

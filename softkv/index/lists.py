@@ -28,6 +28,7 @@ from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+OUTGROWN = 2.0  # times as many rows as an index was made of, from which on it is to be built again
 FAR = 1.15  # times the radius of a list: how far a late row of it may be from its mean
 _MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
 

@@ -1,13 +1,12 @@
 """How the statistics of lists change with rows that come and go: sums over these rows, which add up and take little.
 
 A list keeps the mean that it was measured with as the point from which everything is counted. For a row with key k and
-value v, y = k − m and u = v − v̄. Of the rows that came, less those that went, the sums of 1, y, u, ‖u‖² are kept, and
-of the squares of y along each leading axis and along all others together. The sums over some rows and over others are
-added, so they can be written down part by part. Labels are counted, list by list.
+value v, y = k − m and u = v − v̄. Of the rows that came, less those that went, the sums of 1, y, u, ‖u‖² are kept, of
+the products of y along any two leading axes, and of its square along all others. The sums over some rows and over
+others are added, so they can be written down part by part. Labels are counted, list by list.
 
-The estimates of farfield.py are then those of the rows that are there now, with two liberties: how the leading axes of
-a list vary together is scaled by how each varies alone, and the slope explains the share of the scatter that it
-explained when it was measured. Bounds have no room for either, so they take the statistics of moments.py.
+The estimates of farfield.py are then those of the rows that are there now, but for the share of the scatter that the
+slope explains: it is what it was when the lists were measured. Bounds take the statistics of moments.py.
 
 Reads no rows, and does not choose lists (index/late.py).
 
@@ -39,7 +38,7 @@ class Drift:
     lists: Counts  # (t,), rising
     counts: Array  # (t,)
     keys: Array  # (t, d), of y
-    squares: Array  # (t, r + 1), of y² along each leading axis, and along all others
+    squares: Array  # (t, r(r + 1)/2 + 1), of the products of y along leading axes, packed, and of y² along all others
     values: Array  # (t, p), of u
     scatter: Array  # (t,), of ‖u‖²; nothing for labels, whose shares tell it
     holders: Counts  # (m,), lists in which rows of a label came or went
@@ -66,7 +65,7 @@ class Drift:
         def empty(*shape: int) -> Array:
             return np.empty((0, *shape), np.float32)
 
-        width, squares, no = lists.means.shape[1], lists.leading + 1, np.empty(0, np.int64)
+        width, squares, no = lists.means.shape[1], lists.spreads.shape[1] + 1, np.empty(0, np.int64)
         values = 0 if isinstance(lists.values, Shares) else lists.values.shape[1]
         return cls(no, empty(), empty(width), empty(squares), empty(values), empty(), no, no, empty())
 
@@ -90,11 +89,10 @@ class Drift:
         many = np.where(counts > 0, counts, np.inf)[:, None]  # of a list without rows nothing is asked
         shift = self.keys / many
         inner = shift @ some.axes[:, : some.leading]
-        moved = np.concatenate([inner**2, np.maximum(_squares(shift) - _squares(inner), 0.0)[:, None]], axis=1)
-        diagonal = _diagonal(some.leading)
-        alone = np.concatenate([some.spreads[:, diagonal], some.outside[:, None]], axis=1).astype(np.float64)
-        varied = np.maximum((before[:, None] * alone + self.squares) / many - moved, LEAST * alone)
-        spreads = _spreads(some, before, counts, varied[:, :-1])
+        one, other = np.triu_indices(some.leading)
+        beyond = np.maximum(_squares(shift) - _squares(inner), 0.0)
+        spreads = (before[:, None] * some.spreads + self.squares[:, :-1]) / many - inner[:, one] * inner[:, other]
+        outside = (before * some.outside + self.squares[:, -1]) / many[:, 0] - beyond
         values, value_means, scatter = self._values(measured, onto, some, before, many)
         noise = np.divide(some.noise, some.scatter, out=np.ones_like(some.noise), where=some.scatter > 0) * scatter
         return _put(
@@ -103,7 +101,7 @@ class Drift:
             counts=counts,
             means=some.means + shift,
             spreads=spreads,
-            outside=varied[:, -1],
+            outside=np.maximum(outside, LEAST * some.outside),
             scatter=scatter,
             noise=noise,
             **value_means,
@@ -151,30 +149,6 @@ def together(parts: Sequence[Drift]) -> Drift:
     return Drift(**whole | _tallied(*(whole[name] for name in _LABELS)))
 
 
-def _spreads(lists: Lists, before: Floats, counts: Floats, varied: Floats) -> Array:
-    """The covariances along the leading axes of lists that had `before` rows, by what varies along each axis now.
-
-    How late rows vary along two axes together is not known. It is taken to be as in the rows before, but for what
-    chance alone makes of so few of these: of n rows, correlations are 1/√n where there are none.
-    """
-    one, other = np.triu_indices(lists.leading)
-    diagonal = one == other
-    alone = lists.spreads[:, diagonal]
-    scale = np.sqrt(np.divide(varied, alone, out=np.ones_like(varied), where=alone > 0)).astype(np.float32)
-    found: Array = scale[:, one]
-    found *= scale[:, other]
-    found *= lists.spreads
-    if lists.leading > 1:
-        squares = _squares(lists.spreads) - _squares(alone)  # of covariances off the diagonal, and if all went together
-        most = (alone.sum(1, dtype=np.float64) ** 2 - _squares(alone)) / 2
-        usual = np.divide(squares, most, out=np.zeros(len(most)), where=most > 0)
-        chance = np.divide(1.0, before * usual, out=np.ones(len(usual)), where=before * usual > 1.0)
-        late = np.clip(1.0 - np.divide(before, counts, out=np.ones(len(counts)), where=counts > 0), 0.0, 1.0)
-        found *= (1.0 - late * chance)[:, None].astype(np.float32)
-    found[:, diagonal] = varied
-    return found
-
-
 def _tallied(holders: Counts, codes: Counts, tallies: Array) -> dict[str, npt.NDArray[Any]]:
     """Each label once for a list, where rows of it came or went."""
     order = np.lexsort((codes, holders))
@@ -201,7 +175,7 @@ def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
         "lists": (count,),
         "counts": (count,),
         "keys": (count, lists.means.shape[1]),
-        "squares": (count, lists.leading + 1),
+        "squares": (count, lists.spreads.shape[1] + 1),
         "values": (count, width),
         "scatter": (count,),
         **dict.fromkeys(_LABELS, (labelled,)),
@@ -239,7 +213,8 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
         found: Array = (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
         return found
 
-    squares = np.concatenate([inner * inner, rest[:, None]], axis=1)
+    one, other = np.triu_indices(lists.leading)
+    squares = np.concatenate([inner[:, one] * inner[:, other], rest[:, None]], axis=1)
     labelled = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
     if isinstance(lists.values, Shares):
         labelled = owners, values.astype(np.int64), np.full(len(y), sign, np.float32)
@@ -266,12 +241,6 @@ def _put(lists: Lists, at: Counts | slice, **changed: Array) -> Lists:
         found[name] = np.empty_like(getattr(lists, name)) if isinstance(at, slice) else getattr(lists, name).copy()
         found[name][at] = rows
     return replace(lists, **found)
-
-
-def _diagonal(leading: int) -> Counts:
-    """Where the variances lie in a packed covariance."""
-    one, other = np.triu_indices(leading)
-    return np.flatnonzero(one == other)
 
 
 def _squares(x: Array) -> Floats:
