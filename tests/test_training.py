@@ -9,8 +9,8 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import indexed, route
-from softkv.database import indexing, training
+from softkv.asking import route
+from softkv.database import indexing, settling, training
 from softkv.learning import fitting
 
 ITEMS, WIDTH = 900, 8
@@ -148,8 +148,7 @@ def test_an_index_helps_what_was_learned(
     """Within what it states, by reading a part; not for lookups without it, and not for what is learned next."""
     db: softkv.SoftKV = request.getfixturevalue(kind)
     monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(indexed, "TOGETHER", 20)
-    monkeypatch.setattr(indexed, "WORTH", 1)
+    monkeypatch.setattr(settling, "FEWEST", 20)
     db.fit(planes=False)
     db.build_index(lists=30)
     values = numbers_of(QUERIES[:30]) if kind == "waves" else labels_of(QUERIES[:30])
@@ -162,8 +161,6 @@ def test_an_index_helps_what_was_learned(
         assert (apart <= found.error).mean() >= 0.92
         db.add(vectors=QUERIES[:30], values=values)
         db.delete([str(n) for n in range(30)] if "5" in db else [])
-        for query in QUERIES[:3]:
-            db.lookup(query, tolerance=0.7, temperature=5.0)
     assert db._view().index.known > db._view().index.rows
     assert db.lookup(QUERIES[0], tolerance=0.7, projection=False).error_kind == "exact"
     db.fit(planes=False, seed=1)
