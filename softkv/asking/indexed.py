@@ -90,7 +90,8 @@ class Indexes:
                 self._homes = Homes(followed.base)
             if sum(change.size for _, change in followed.past.changes) > MOST * LARGEST:
                 return None
-            most = max(1, min(most, LARGEST // widest(followed.base)))
+            room = LARGEST // widest(followed.base)  # for rows that are in a list each
+            most = most if len(followed.base.lists.counts) <= room else max(1, min(most, room))
             written, replaced = followed.past.with_next(followed.next(snapshot, self._homes, most))
             known = {number for number, _ in followed.past.changes}
             lost = [number for number in snapshot.derived_numbers(NAME) if number not in known]

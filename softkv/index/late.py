@@ -224,5 +224,6 @@ def _grouped(points: Array) -> tuple[Array, list[Counts]]:
         sizes = np.bincount(owners, minlength=len(centres))
         sums = np.zeros_like(centres)
         np.add.at(sums, owners, points)
-        centres = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], centres)
+        means = sums / np.maximum(sizes, 1).astype(np.float32)[:, None]
+        centres = np.where(sizes[:, None] > 0, means, centres)
     return centres, [np.flatnonzero(owners == number) for number in range(len(centres))]
