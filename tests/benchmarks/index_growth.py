@@ -1,7 +1,6 @@
 """What becomes of an index: how lookups grow with the store, and what is left of them when the store has changed."""
 
 import shutil
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -88,7 +87,6 @@ def changed(bench: Bench) -> None:
             name: singly(queries, lambda asked, db=db: db.lookup(asked, temperature=TEMPERATURE))
             for name, db in (("before", before), ("after", after))
         }
-        bench.row("lookups until what was added is in lists", *_settled(after, queries))
         found = turns(bench, works)
         judged = {"before": _judged(bench, before, data), "after": _judged(bench, after, later)}
     for name, one in judged.items():
@@ -98,16 +96,6 @@ def changed(bench: Bench) -> None:
     ratio = each[1] / each[0]
     what, figure = f"T {TEMPERATURE}: 1 query, for each live row", f"{found['after']}: {ratio:.3g} ×"
     bench.row(what, figure, f"before, {found['before']}", at_most(SLOWER), ratio)
-
-
-def _settled(db: Any, queries: Array) -> tuple[str, str]:
-    """Ask until lookups read no fewer rows any more: how many times that was, and what they read at first and then."""
-    read, asked, started = [float("inf")], 0, time.perf_counter()
-    while len(read) < 3 or read[-1] < 0.98 * read[-2]:
-        read.append(float(np.mean([db.lookup(query, temperature=TEMPERATURE).scored for query in queries])))
-        asked += len(queries)
-    seconds = time.perf_counter() - started
-    return f"{asked - len(queries):,} in {seconds:.1f} s", f"rows read: {read[1]:,.0f} at first, {read[-1]:,.0f} then"
 
 
 def _after(data: DataSet) -> tuple[Any, DataSet]:
