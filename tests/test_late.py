@@ -142,12 +142,12 @@ def test_a_change_replaces_those_that_are_not_much_larger() -> None:
     large = change(index, count=200_000)
     small = change(index, first=large.known, since=11)
     past = Past(7, small.known, ((11, large), (15, small)))
-    written, replaced = past.with_next(change(index, first=small.known, since=15, gone=2))
+    written, replaced = past.with_next(change(index, first=small.known, since=15, gone=2), LISTS)
     assert replaced == [15]
     assert (written.since, written.first, written.known, written.gone) == (11, large.known, small.known + 40, 2)
     assert written.drift.counts.sum() == 80
     assert written.dead.tolist() == [small.first, small.known]
-    assert past.with_next(change(index, first=small.known, since=15, count=300_000))[1] == [11, 15]
+    assert past.with_next(change(index, first=small.known, since=15, count=300_000), LISTS)[1] == [11, 15]
 
 
 def test_changes_that_would_be_too_large_together_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +156,10 @@ def test_changes_that_would_be_too_large_together_stay_apart(monkeypatch: pytest
     first = change(index)
     past = Past(7, first.known, ((11, first),))
     following_it = change(index, first=first.known, since=11)
-    assert past.with_next(following_it)[1] == [11]
-    monkeypatch.setattr(late, "LARGEST", 2 * first.size - 1)
-    assert past.with_next(following_it)[1] == []
+    written, replaced = past.with_next(following_it, LISTS)
+    assert replaced == [11]
+    assert written.size <= first.size_with(following_it, LISTS) < first.size + following_it.size
+    monkeypatch.setattr(late, "LARGEST", first.size_with(following_it, LISTS))
+    assert past.with_next(following_it, LISTS)[1] == [11]
+    monkeypatch.setattr(late, "LARGEST", first.size_with(following_it, LISTS) - 1)
+    assert past.with_next(following_it, LISTS)[1] == []

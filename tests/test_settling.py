@@ -115,13 +115,14 @@ def test_many_rows_are_noted_in_steps(db: softkv.SoftKV, monkeypatch: pytest.Mon
     assert_right(db.path)
 
 
+@pytest.mark.parametrize("kind", [StorageFull, ValueError])
 def test_a_note_that_cannot_be_written_costs_no_item(
-    db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    db: softkv.SoftKV, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was acknowledged is there; it is logged, and the next writer notes it."""
 
     def full(*_: Any, **__: Any) -> int:
-        raise StorageFull("no room")
+        raise kind("no room")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "softkv"):
         patch.setattr(Store, "put_derived", full)

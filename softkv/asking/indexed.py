@@ -19,7 +19,7 @@ from softkv.asking.learned import read
 from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
-from softkv.index.late import LARGEST, Change, Homes, Past, following, widest
+from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
 from softkv.logs import log_of
 from softkv.maths.drift import Drift
@@ -90,9 +90,10 @@ class Indexes:
                 self._homes = Homes(followed.base)
             if sum(change.size for _, change in followed.past.changes) > MOST * LARGEST:
                 return None
-            room = LARGEST // widest(followed.base)  # for rows that are in a list each
-            most = most if len(followed.base.lists.counts) <= room else max(1, min(most, room))
-            written, replaced = followed.past.with_next(followed.next(snapshot, self._homes, most))
+            lists, width = len(followed.base.lists.counts), Drift.none(followed.base.lists).width
+            room = max(1, LARGEST // (width + 64))  # for rows that are in a list each
+            change = followed.next(snapshot, self._homes, most if lists <= room else min(most, room))
+            written, replaced = followed.past.with_next(change, lists)
             known = {number for number, _ in followed.past.changes}
             lost = [number for number in snapshot.derived_numbers(NAME) if number not in known]
             return written, replaced + lost

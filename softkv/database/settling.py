@@ -34,5 +34,9 @@ def settle(store: Store, view: Callable[[], View]) -> None:
             written, replaced = change
             seen.noted(store.put_derived(NAME, written.encoded(), instead_of=replaced), written)
             LOG.info("noted the lists of %d rows of %s", len(written.owners), store.path)
-    except SoftKVError as error:
-        LOG.warning("late rows of %s are not in lists yet: %s", store.path, error)
+    except Exception as error:  # whatever it is, the write is done, and must not look as if it were not
+        LOG.warning("late rows of %s are not in lists yet: %s", store.path, error, exc_info=not _is_ours(error))
+
+
+def _is_ours(error: Exception) -> bool:
+    return isinstance(error, SoftKVError)

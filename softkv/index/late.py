@@ -25,7 +25,7 @@ from softkv.maths.farfield import Array
 
 NEAREST = 6  # groups of lists in which the nearest list is looked for: with 3, one row in thirty found another
 ROUNDS = 4  # of finding groups
-LARGEST = 24 << 20  # bytes of a change, at most
+LARGEST = 31 << 20  # bytes of a change, at most
 GROWN = 4  # times the size of a change that those before it have at least, or they become one
 Owners = npt.NDArray[np.int32]
 _NUMBERS = ("file", "since", "first", "gone")
@@ -47,6 +47,11 @@ class Change:
     def known(self) -> int:
         """The first row that no change up to this one has looked at."""
         return self.first + len(self.owners)
+
+    def size_with(self, other: "Change", lists: int) -> int:
+        """The bytes, at most, of what this says together with another: of so many lists there are, each counts once."""
+        sums, twice = self.size + other.size, len(self.drift.lists) + len(other.drift.lists) - lists
+        return sums - max(0, twice) * self.drift.width
 
     @property
     def size(self) -> int:
@@ -87,13 +92,6 @@ class Change:
         if len(self.dead) > self.gone or not ((self.dead >= 0) & (self.dead < self.known)).all():
             return "names dead rows that are not there"
         return problem_of_drift(self.drift, index.lists, labels)
-
-
-def widest(index: ListIndex) -> int:
-    """The bytes that a row adds to a change, where no other row of it is in its list."""
-    sums = Drift.none(index.lists)
-    columns = (getattr(sums, one.name).shape[1:] for one in fields(sums))
-    return 4 * sum(shape[0] if shape else 1 for shape in columns) + 64
 
 
 def joined(changes: Sequence[Change]) -> Change:
@@ -148,18 +146,18 @@ class Past:
         kept = tuple(one for one in self.changes if one[0] <= change.since)
         return Past(self.file, change.known, (*kept, (number, change)))
 
-    def with_next(self, change: Change) -> tuple[Change, list[int]]:
-        """The change to write down next, and the numbers of those that it replaces.
+    def with_next(self, change: Change, lists: int) -> tuple[Change, list[int]]:
+        """The change to write down next, and the numbers of those that it replaces; `lists` is how many there are.
 
         One that is not much larger is replaced, so there are few of them, and each is written few times.
         """
-        kept = list(self.changes)
-        replaced = list[tuple[int, Change]]()
-        size = change.size
-        while kept and kept[-1][1].size <= min(GROWN * size, LARGEST - size):
-            replaced.insert(0, kept.pop())
-            size += replaced[0][1].size
-        return joined([*(one for _, one in replaced), change]), [number for number, _ in replaced]
+        replaced = list[int]()
+        for number, before in reversed(self.changes):
+            if before.size > GROWN * change.size or before.size_with(change, lists) > LARGEST:
+                break
+            change = joined([before, change])
+            replaced.insert(0, number)
+        return change, replaced
 
 
 class Homes:

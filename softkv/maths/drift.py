@@ -69,6 +69,12 @@ class Drift:
         values = 0 if isinstance(lists.values, Shares) else lists.values.shape[1]
         return cls(no, empty(), empty(width), empty(squares), empty(values), empty(), no, no, empty())
 
+    @property
+    def width(self) -> int:
+        """The bytes of the sums of a list, but for its labels."""
+        columns: int = self.keys.shape[1] + self.squares.shape[1] + self.values.shape[1]
+        return 8 + 4 * (2 + columns)
+
     def among(self, lists: Counts) -> "Drift":
         """The sums of some lists."""
         some, labelled = np.isin(self.lists, lists, assume_unique=True), np.isin(self.holders, lists)
