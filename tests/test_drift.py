@@ -126,7 +126,7 @@ def test_lists_that_did_not_change_are_as_they_were() -> None:
 
 
 def test_sums_of_some_lists_are_those() -> None:
-    """And of the others there are none."""
+    """Other lists have none there."""
     lists, later = lists_of(*rows_of(5, 300)), rows_of(6, 100)
     whole = Drift.of(lists, *later)
     part = whole.among(np.array([1, 4]))

@@ -5,6 +5,7 @@ process believes. It is seen catching bugs that are planted.
 """
 
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -135,8 +136,6 @@ STEPS = [0.3, 0.12, 0.2, 0.1, 0.05, 0.1, 0.1, 0.03]
 
 def lose(path: Path, rng: np.random.Generator) -> None:
     """Lose one of the notes, if there are any."""
-    import sqlite3
-
     with sqlite3.connect(path / "catalog.sqlite") as catalog:
         parts = [part for (part,) in catalog.execute("SELECT part FROM derived WHERE name = ?", (NAME,))]
         if parts:
@@ -176,9 +175,11 @@ def wrong_sign(patch: pytest.MonkeyPatch) -> None:
 def wrong_list(patch: pytest.MonkeyPatch) -> None:
     """Rows are noted for the list beside theirs, and summed up for theirs."""
     true = late.joined
-    shifted = lambda changes: replace(  # noqa: E731
-        found := true(changes), owners=np.where(found.owners >= 0, found.owners // 2 * 2, -1).astype(np.int32)
-    )
+
+    def shifted(changes: Any) -> Any:
+        found = true(changes)
+        return replace(found, owners=np.where(found.owners >= 0, found.owners // 2 * 2, -1).astype(np.int32))
+
     patch.setattr(late, "joined", shifted)
 
 

@@ -1,5 +1,8 @@
 """Shares of labels: what is computed from those that occur is what a matrix of all of them would give."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from softkv.maths import shares as module
 from softkv.maths.shares import Shares
 
 LISTS, ROWS = 7, 60
+Change = Callable[[dict[str, np.ndarray]], None]
 
 
 def drawn(seed: int, labels: int, *, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +113,7 @@ def test_a_label_that_is_newer_has_no_share() -> None:
 
 
 def test_shares_are_kept_as_arrays() -> None:
-    """And those that come back are the same."""
+    """What comes back from the arrays equals what was put into them."""
     owners, codes = drawn(7, 20)
     shares = shares_of(owners, codes, 20).with_slope_of_frequent()
     again = Shares.decoded("x", shares.encoded("x"))
@@ -125,16 +129,16 @@ def test_shares_take_room_for_what_occurs() -> None:
     assert len(shares.with_slope_of_frequent().sloped) == module.SLOPED
 
 
-def _put(name: str, place: int, value: float) -> object:
+def _put(name: str, place: int, value: float) -> Change:
     def change(arrays: dict[str, np.ndarray]) -> None:
         arrays[name][place] = value
 
     return change
 
 
-def _swap(name: str, make: object) -> object:
+def _swap(name: str, make: Callable[[Any], Any]) -> Change:
     def change(arrays: dict[str, np.ndarray]) -> None:
-        arrays[name] = make(arrays[name])  # type: ignore[operator]
+        arrays[name] = make(arrays[name])
 
     return change
 
@@ -166,11 +170,11 @@ def _swap(name: str, make: object) -> object:
         _swap("x.labels", lambda x: x[:0]),
     ],
 )
-def test_arrays_that_are_no_shares_are_refused(change: object) -> None:
+def test_arrays_that_are_no_shares_are_refused(change: Change) -> None:
     """Whatever is wrong with them, before anything is computed with them."""
     owners, codes = drawn(8, 20)
     arrays = {name: x.copy() for name, x in shares_of(owners, codes, 20).with_slope_of_frequent().encoded("x").items()}
-    change(arrays)  # type: ignore[operator]
+    change(arrays)
     try:
         problem = Shares.decoded("x", arrays).problem(np.bincount(owners, minlength=LISTS).astype(np.float64))
     except ValueError as error:

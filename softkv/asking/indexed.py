@@ -107,11 +107,11 @@ class Indexes:
     def relaid(self, snapshot: Snapshot) -> tuple[Rows, ListIndex] | None:
         """The live rows in an order in which late ones lie in their lists, and the index of rows in that order.
 
-        None where there is no index, or nothing has come or gone since it was built.
+        None where there is no index, or nothing has died and no late row is in a list.
         """
         with self._lock:
             followed = self._as_of(snapshot)
-            if followed is None or len(snapshot) == snapshot.rows == followed.base.rows:
+            if followed is None or not (followed.has_late or len(snapshot) < snapshot.rows):
                 return None
             return followed.relaid(snapshot)
 
@@ -187,6 +187,11 @@ class Followed:
         self._known = replace(base, joined=owners)
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
+
+    @property
+    def has_late(self) -> bool:
+        """Whether rows that lie behind the lists are in one."""
+        return bool((self._known.joined >= 0).any())
 
     def waiting(self, snapshot: Snapshot) -> int:
         """How many rows came or died that no change tells of."""

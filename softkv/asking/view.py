@@ -155,7 +155,7 @@ class View:
         return self._with_labels(self._findings.indexes.bounding(self.snapshot))
 
     @property
-    def index_is_waiting(self) -> int:
+    def waiting_rows(self) -> int:
         """How many rows came or died since it was last noted which lists they belong to."""
         return self._findings.indexes.waiting(self.snapshot)
 
@@ -209,6 +209,11 @@ class View:
             return None if self.learned is None else self.learned.temperature
         known = self._remembered(compatibility)
         return known or self._findings.known_temperature(compatibility, self.profile.embedder)
+
+    @property
+    def usual_temperature(self) -> float:
+        """The temperature of lookups that do not say, by the way in which the store compares."""
+        return 1.0 if self.profile.projection else self.temperature(self.profile.compatibility or "dot").value
 
     def _remembered(self, compatibility: str) -> Temperature | None:
         kept = self.profile.temperature

@@ -195,7 +195,7 @@ def _checked_count(lists: int | None, rows: int) -> int:
 def _temperatures(view: View, given: tuple[float, float] | None) -> Array:
     """The temperatures to rehearse at, rising, no further apart than WARMTH."""
     if given is None:
-        usual = 1.0 if view.learned else view.temperature(view.profile.compatibility or "dot").value
+        usual = view.usual_temperature
         return np.array([usual * WARMTH**step for step in range(COLDEST, WARMEST + 1)])
     try:
         low, high = (float(one) for one in given)

@@ -26,7 +26,7 @@ def settle(store: Store, view: Callable[[], View]) -> None:
     try:
         for _ in range(0, MOST, TOGETHER):
             seen = view()
-            if seen.index_is_waiting < FEWEST:
+            if seen.waiting_rows < FEWEST:
                 return
             change = seen.next_change(TOGETHER)
             if change is None:
@@ -35,8 +35,6 @@ def settle(store: Store, view: Callable[[], View]) -> None:
             seen.noted(store.put_derived(NAME, written.encoded(), instead_of=replaced), written)
             LOG.info("noted the lists of %d rows of %s", len(written.owners), store.path)
     except Exception as error:  # whatever it is, the write is done, and must not look as if it were not
-        LOG.warning("late rows of %s are not in lists yet: %s", store.path, error, exc_info=not _is_ours(error))
-
-
-def _is_ours(error: Exception) -> bool:
-    return isinstance(error, SoftKVError)
+        LOG.warning(
+            "late rows of %s are not in lists yet: %s", store.path, error, exc_info=not isinstance(error, SoftKVError)
+        )

@@ -160,9 +160,8 @@ def _share(view: View, index: ListIndex, loose: int) -> float | None:
     """The share of the items that a lookup at the temperature of the store reads."""
     if against_loose(index, view.snapshot.rows):
         return None
-    learned = view.profile.projection is not None
-    usual = 1.0 if learned else view.temperature(view.profile.compatibility or "").value
-    plan, items = index.calibration.plan(usual, TOLERANCE, CONFIDENCE), max(1, len(view.snapshot))
+    plan = index.calibration.plan(view.usual_temperature, TOLERANCE, CONFIDENCE)
+    items = max(1, len(view.snapshot))
     return None if plan is None else min(1.0, (plan.share * (items - loose) + loose) / items)
 
 

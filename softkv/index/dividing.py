@@ -8,17 +8,15 @@ Shapes: n rows, l lists.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
-from softkv.index.building import ITERATIONS, Counts, list_count
+from softkv.index.building import ITERATIONS, SAMPLED, Counts, list_count
 from softkv.index.engine import assigned, clusters
 from softkv.maths.farfield import Array
 from softkv.progress import Stages
 
 GROWN = 2  # times as many rows as it was made of has a list that is divided, and as many as lists have on average
-SAMPLED = 48  # rows of the sample for each new list
 STAGE = "refining lists"
 
 
@@ -49,8 +47,7 @@ def divided(
 def _parts(keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str) -> list[Counts]:
     """These rows in about so many lists."""
     sample = np.sort(np.random.default_rng(0).choice(len(rows), min(len(rows), count * SAMPLED), replace=False))
-    find = partial(clusters, seed=0, iterations=ITERATIONS, backend=backend)
-    centres = find(keys(rows[sample]), count)
+    centres = clusters(keys(rows[sample]), count, seed=0, iterations=ITERATIONS, backend=backend)
     owners = assigned(keys(rows), centres, backend=backend)
     parts = (rows[owners == number] for number in range(len(centres)))
     return [some for some in parts if len(some)]

@@ -21,13 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.farfield import Array, Floats, Lists
+from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
 BLOCK = 1 << 13  # rows that are looked at together
 LEAST = 0.01  # the share of a variance that is left of it at least, when rows go
-
-
 _LABELS = ("holders", "codes", "tallies")
 
 
@@ -96,7 +95,7 @@ class Drift:
         shift = self.keys / many
         inner = shift @ some.axes[:, : some.leading]
         one, other = np.triu_indices(some.leading)
-        beyond = np.maximum(_squares(shift) - _squares(inner), 0.0)
+        beyond = np.maximum(squared_lengths(shift) - squared_lengths(inner), 0.0)
         spreads = (before[:, None] * some.spreads + self.squares[:, :-1]) / many - inner[:, one] * inner[:, other]
         outside = (before * some.outside + self.squares[:, -1]) / many[:, 0] - beyond
         values, value_means, scatter = self._values(measured, onto, some, before, many)
@@ -122,7 +121,7 @@ class Drift:
             left = np.where(many[:, 0] < np.inf, 1.0 - shares.squares[self.lists], 0.0)
             return shares, {}, np.maximum(left, 0.0)
         shift = self.values / many
-        scatter = np.maximum((before * some.scatter + self.scatter) / many[:, 0] - _squares(shift), 0.0)
+        scatter = np.maximum((before * some.scatter + self.scatter) / many[:, 0] - squared_lengths(shift), 0.0)
         return onto.values, {"values": some.vectors + shift}, scatter
 
     def _shares(self, measured: Shares, onto: Shares) -> Shares:
@@ -176,19 +175,11 @@ def apart(lists: Lists, owners: Counts, values: npt.NDArray[Any]) -> Floats:
 
 def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
     """Why these are no changes of these lists in a store of so many labels, if they are none."""
-    count, labelled, width = len(drift.lists), len(drift.codes), drift.none(lists).values.shape[1]
-    shapes: dict[str, tuple[int, ...]] = {
-        "lists": (count,),
-        "counts": (count,),
-        "keys": (count, lists.means.shape[1]),
-        "squares": (count, lists.spreads.shape[1] + 1),
-        "values": (count, width),
-        "scatter": (count,),
-        **dict.fromkeys(_LABELS, (labelled,)),
-    }
-    for name, shape in shapes.items():
-        found = getattr(drift, name)
-        if found.shape != shape or found.dtype != (np.int64 if name in ("lists", "holders", "codes") else np.float32):
+    count, empty = len(drift.lists), Drift.none(lists)
+    for name in _NAMES:
+        found, alike = getattr(drift, name), getattr(empty, name)
+        shape = (len(drift.codes) if name in _LABELS else count, *alike.shape[1:])
+        if found.shape != shape or found.dtype != alike.dtype:
             return f"holds {name} of shape {found.shape}, not {shape}"
         if not np.isfinite(found).all():
             return f"holds {name} that are not finite"
@@ -203,17 +194,13 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
     """The sums over rows in the order of their lists; values are counted in units of this size."""
     numbers, firsts = np.unique(owners, return_index=True)
     # In float32, as keys are: what is lost far from zero is no more than keys themselves have lost.
-    y = (
-        keys.astype(np.float32, copy=False)
-        - lists.means[numbers].astype(np.float32)[
-            np.repeat(np.arange(len(numbers)), np.diff(np.append(firsts, len(owners))))
-        ]
-    )
+    means, sizes = lists.means[numbers].astype(np.float32), np.diff(np.append(firsts, len(owners)))
+    y = keys.astype(np.float32, copy=False) - np.repeat(means, sizes, axis=0)
     u = np.empty((len(y), 0), np.float32)
     if not isinstance(lists.values, Shares):
         u = ((values - lists.values[owners]) / size).astype(np.float32)
     inner = y @ lists.axes[:, : lists.leading].astype(np.float32)
-    rest = np.maximum(_squares(y) - _squares(inner), 0.0)
+    rest = np.maximum(squared_lengths(y) - squared_lengths(inner), 0.0)
 
     def summed(x: Array) -> Array:
         found: Array = (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
@@ -224,9 +211,8 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
     labelled = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
     if isinstance(lists.values, Shares):
         labelled = owners, values.astype(np.int64), np.full(len(y), sign, np.float32)
-    ones, sizes = np.ones(len(y)), _squares(u)
-    sums = numbers, summed(ones), summed(y), summed(squares), summed(u), summed(sizes)
-    return Drift(*sums, **_tallied(*labelled))
+    counts, scatter = sign * sizes.astype(np.float32), summed(squared_lengths(u))
+    return Drift(numbers, counts, summed(y), summed(squares), summed(u), scatter, **_tallied(*labelled))
 
 
 def _some(lists: Lists, at: Counts | slice) -> Lists:
@@ -247,9 +233,3 @@ def _put(lists: Lists, at: Counts | slice, **changed: Array) -> Lists:
         found[name] = np.empty_like(getattr(lists, name)) if isinstance(at, slice) else getattr(lists, name).copy()
         found[name][at] = rows
     return replace(lists, **found)
-
-
-def _squares(x: Array) -> Floats:
-    """The squared length of each row."""
-    found: Floats = np.einsum("ij,ij->i", x, x, dtype=np.float64)
-    return found

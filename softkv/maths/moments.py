@@ -99,11 +99,11 @@ class _Vectors:
     @property
     def squares(self) -> Floats:
         """Their squared lengths."""
-        return _squares(self.rows)
+        return squared_lengths(self.rows)
 
     def left(self, slope: Array, axes: slice, x: Array) -> Floats:
         """‖u − Ax‖² for what lies along some axes, (n, r) of (n, d)."""
-        return _squares(self.rows - x @ slope[:, axes].T)
+        return squared_lengths(self.rows - x @ slope[:, axes].T)
 
     def gaps(self, rows: slice, y: Array, spread: Array, slope: Array, profile: Array) -> tuple[float, float]:
         """‖C − AΣ‖, times their number, of some rows of one list: along the leading axes and along the others.
@@ -185,12 +185,12 @@ class _Groups:
             return found
 
         gaps = frame.gaps(self, (before[:, None] * lists.slope_gaps[self.numbers]), y, u, shift, value_shift, after)
-        squares, sizes_of_values = _squares(outer), u.squares
+        squares, sizes_of_values = squared_lengths(outer), u.squares
         at, upper = self.numbers, np.triu_indices(frame.leading)
         lists.spreads[at] = (
             mean(lists.spreads[at], inner[:, upper[0]] * inner[:, upper[1]]) - s_in[:, upper[0]] * s_in[:, upper[1]]
         )
-        lists.outside[at] = np.maximum(mean(lists.outside[at], squares) - _squares(s_out), 0.0)
+        lists.outside[at] = np.maximum(mean(lists.outside[at], squares) - squared_lengths(s_out), 0.0)
         lists.scatter[at] = np.maximum(mean(lists.scatter[at], sizes_of_values) - value_shift.squares, 0.0)
         come = max(self.sign, 0.0)
         # What leaves is not taken out of these: they are no more than allowed for.
@@ -198,10 +198,11 @@ class _Groups:
         noise = (before * lists.noise[at] + come * self.sums(u.left(frame.slope, slice(None), y))) / after
         lists.noise[at] = np.minimum(lists.scatter[at], noise)
         lists.slope_gaps[at] = gaps
-        lengths = np.stack([self.most(_squares(inner)), self.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
+        lengths = np.stack([self.most(squared_lengths(inner)), self.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
         farthest = self.most(sizes_of_values) ** 0.5 * (1.0 + ROUNDED)
         lists.radii[at] = (
-            np.maximum(lists.radii[at], come * lengths) + np.stack([_squares(s_in), _squares(s_out)], 1) ** 0.5
+            np.maximum(lists.radii[at], come * lengths)
+            + np.stack([squared_lengths(s_in), squared_lengths(s_out)], 1) ** 0.5
         )
         lists.value_radii[at] = np.maximum(lists.value_radii[at], come * farthest) + value_shift.squares**0.5
         lists.means[at] += shift @ frame.axes.T
@@ -221,7 +222,7 @@ class _Groups:
         return moved, lists.values.moved_to(moved, self.numbers, lists.slope)
 
 
-def _squares(x: Array) -> Floats:
+def squared_lengths(x: Array) -> Floats:
     """The squared length of each row."""
     found: Floats = np.einsum("ij,ij->i", x, x, dtype=np.float64)
     return found
@@ -255,10 +256,10 @@ class _Shared:
         """At least ‖C − AΣ‖ for the rows there are now, along both kinds of axes; `gaps` is n times what it was."""
         inner, outer = slice(None, self.leading), slice(self.leading, None)
         length, astray = u.squares**0.5, u.left(self.slope, inner, y[:, inner]) ** 0.5
-        y_in, y_out = _squares(y[:, inner]) ** 0.5, _squares(y[:, outer]) ** 0.5
+        y_in, y_out = squared_lengths(y[:, inner]) ** 0.5, squared_lengths(y[:, outer]) ** 0.5
         steep = float(np.linalg.norm(self.outer_slope))
         shifted = value_shift.left(self.slope, inner, shift[:, inner]) ** 0.5
-        s_in, s_out = _squares(shift[:, inner]) ** 0.5, _squares(shift[:, outer]) ** 0.5
+        s_in, s_out = squared_lengths(shift[:, inner]) ** 0.5, squared_lengths(shift[:, outer]) ** 0.5
         within = (gaps[:, 0] + groups.sums(astray * y_in)) / after + shifted * s_in
         beyond = (gaps[:, 1] + groups.sums(length * y_out + steep * y_out * y_out)) / after
         return np.stack([within, beyond + value_shift.squares**0.5 * s_out + steep * s_out * s_out], axis=1)
@@ -279,8 +280,8 @@ class _Sums:
         """Some rows: their keys along the axes and their values, both counted from the means."""
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         groups, at = _Groups(rows.lists, rows.firsts, 1.0), rows.lists
-        squares, sizes, left = _squares(outer), u.squares, u.left(frame.slope, slice(None), y)
-        lengths = np.stack([groups.most(_squares(inner)), groups.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
+        squares, sizes, left = squared_lengths(outer), u.squares, u.left(frame.slope, slice(None), y)
+        lengths = np.stack([groups.most(squared_lengths(inner)), groups.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
         self.radii[at] = np.maximum(self.radii[at], lengths)
         self.value_radii[at] = np.maximum(self.value_radii[at], groups.most(sizes) ** 0.5 * (1.0 + ROUNDED))
         for sums, x in ((self.outside, squares), (self.scatter, sizes), (self.noise, left)):
