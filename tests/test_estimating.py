@@ -10,8 +10,8 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import lists, route
-from softkv.database import indexing, settling
+from softkv.asking import indexed, lists, route
+from softkv.database import indexing
 from softkv.maths.compatibility import bilinear
 from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
@@ -335,7 +335,7 @@ def test_rows_that_were_added_are_in_lists_for_every_process(
     large: None, tmp_path: Path, compatibility: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new reader reads few of them; answers are as good as before, also of an earlier commit, and compacted."""
-    monkeypatch.setattr(settling, "FEWEST", 50)
+    monkeypatch.setattr(indexed, "FEWEST", 50)
     kind = KINDS[compatibility]
     with softkv.open(tmp_path / "s", value=kind, compatibility=compatibility) as db:
         rng = np.random.default_rng(22)
@@ -379,7 +379,7 @@ def test_rows_that_were_added_are_in_lists_for_every_process(
 
 def test_rows_unlike_all_lists_belong_to_none(large: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read by every lookup, so that nothing is estimated from lists that they are not like."""
-    monkeypatch.setattr(settling, "FEWEST", 50)
+    monkeypatch.setattr(indexed, "FEWEST", 50)
     with softkv.open(tmp_path / "s", value="vector", compatibility="dot") as db:
         keys = keys_of(np.random.default_rng(23), ITEMS)
         db.add(vectors=keys, values=values_of("vector", keys))

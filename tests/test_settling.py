@@ -41,7 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and hundred rows are noted."""
     monkeypatch.setattr(route, "CHEAP", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 400)
-    monkeypatch.setattr(settling, "FEWEST", 100)
+    monkeypatch.setattr(indexed, "FEWEST", 100)
 
 
 @pytest.fixture
@@ -87,12 +87,53 @@ def test_few_rows_wait_until_they_are_enough(db: softkv.SoftKV) -> None:
     """Every lookup reads them meanwhile; deaths count as well."""
     add(db, 10_000, 60)
     assert told(db) == (60, 0, 60)
-    db.delete(names(0, 39))
-    assert told(db) == (60, 39, 60)
+    db.delete(names(0, 9))  # each takes as long to be read as four that came
+    assert told(db) == (60, 9, 60)
     assert_right(db.path)
-    db.delete(names(39, 1))
-    assert told(db) == (60, 40, 0)
+    db.delete(names(9, 1))
+    assert told(db) == (60, 10, 0)
     assert_right(db.path)
+
+
+def test_a_reader_goes_on_with_what_it_knows_while_that_is_nearly_all(
+    db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the few rows that it does not know of, instead of all notes anew at every commit."""
+    read = list[int]()
+    followed = indexed.following
+
+    def counted(*given: Any, **options: Any) -> Any:
+        read.append(options["rows"])
+        return followed(*given, **options)
+
+    monkeypatch.setattr(indexed, "following", counted)
+    queries = keys_of(99, 60)
+    with softkv.open(db.path, "r") as reader:
+
+        def assert_as_it_is() -> None:
+            found, exact = reader.lookup(queries, tolerance=0.1), reader.lookup(queries, tolerance=0)
+            assert list(found.error_kind).count("calibrated") > 40
+            assert (np.linalg.norm(found.value - exact.value, axis=1) <= found.error + exact.error).mean() > 0.92
+
+        add(db, 10_000, 100)
+        assert_as_it_is()
+        pinned = reader.snapshot()
+        answer = pinned.lookup(queries, tolerance=0.1).value
+        assert read == [ITEMS + 100]
+        for first in (20_000, 30_000):  # the second replaces the note of the first, and that was not read
+            monkeypatch.setattr(indexed, "FEWEST", 50)
+            add(db, first, 60)
+            monkeypatch.setattr(indexed, "FEWEST", 150)
+            assert_as_it_is()
+        assert len(db._view().snapshot.derived_numbers(NAME)) == 1
+        assert read == [ITEMS + 100]
+        assert told(reader) == (220, 0, 0)  # who asks is told how it is
+        assert read == [ITEMS + 100, ITEMS + 220]
+        db.delete(names(0, 40))
+        assert_as_it_is()
+        assert read[2:] == [ITEMS + 220]
+        assert np.array_equal(pinned.lookup(queries, tolerance=0.1).value, answer)
+        pinned.close()
 
 
 def test_items_that_are_replaced_leave_their_list_and_find_one(db: softkv.SoftKV) -> None:

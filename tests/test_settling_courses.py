@@ -19,7 +19,7 @@ import pytest
 import softkv
 from softkv.asking import indexed, route
 from softkv.asking.indexed import NAME, Followed
-from softkv.database import indexing, settling
+from softkv.database import indexing
 from softkv.index import late
 from softkv.maths.drift import Drift
 from softkv.storage.protocol import snapshot as snapshots
@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and thirty rows are noted."""
     monkeypatch.setattr(route, "CHEAP", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 120)
-    monkeypatch.setattr(settling, "FEWEST", 30)
+    monkeypatch.setattr(indexed, "FEWEST", 30)
 
 
 def keys_of(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -233,8 +233,8 @@ DYING = """
 import sys
 import numpy as np
 import softkv
-from softkv.database import settling
-settling.FEWEST = 30
+from softkv.asking import indexed
+indexed.FEWEST = 30
 rng = np.random.default_rng(int(sys.argv[2]))
 with softkv.open(sys.argv[1]) as db:
     for number in range(1000):

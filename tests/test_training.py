@@ -9,8 +9,8 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import route
-from softkv.database import indexing, settling, training
+from softkv.asking import indexed, route
+from softkv.database import indexing, training
 from softkv.learning import fitting
 
 ITEMS, WIDTH = 900, 8
@@ -148,7 +148,7 @@ def test_an_index_helps_what_was_learned(
     """Within what it states, by reading a part; not for lookups without it, and not for what is learned next."""
     db: softkv.SoftKV = request.getfixturevalue(kind)
     monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(settling, "FEWEST", 20)
+    monkeypatch.setattr(indexed, "FEWEST", 20)
     db.fit(planes=False)
     db.build_index(lists=30)
     values = numbers_of(QUERIES[:30]) if kind == "waves" else labels_of(QUERIES[:30])

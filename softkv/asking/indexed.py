@@ -34,6 +34,9 @@ from softkv.storage.layout import Matrix, Rows
 NAME = "lists"  # of the index file, and of the changes to it
 PROPOSER = "proposer"  # of that of a proposer
 MOST = 8  # times LARGEST: bytes of changes, from which on no more are noted
+FEWEST = 512  # rows that came from which on they are noted; fewer are read by a lookup in a moment
+PART = 64  # in a large store as many wait as this part of its rows
+DEAD = 4  # rows that came take as long to be read as one that died, which may lie anywhere
 LOG = log_of(__name__)
 
 
@@ -59,10 +62,13 @@ class Indexes:
         self._followed: Followed | None = None  # as a commit sees it
         self._homes: Homes | None = None
 
-    def of(self, snapshot: Snapshot) -> ListIndex | None:
-        """The index that suits this commit, or None."""
+    def of(self, snapshot: Snapshot, *, lately: bool = True) -> ListIndex | None:
+        """The index that suits this commit, or None.
+
+        It is enough if it was up to date lately: what it does not know of is then little, and read by every lookup.
+        """
         with self._lock:
-            followed = self._as_of(snapshot)
+            followed = self._as_of(snapshot, lately=lately)
             return None if followed is None else followed.index(snapshot)
 
     def bounding(self, snapshot: Snapshot) -> ListIndex | None:
@@ -71,11 +77,11 @@ class Indexes:
             followed = self._as_of(snapshot)
             return None if followed is None else followed.bounding(snapshot)
 
-    def waiting(self, snapshot: Snapshot) -> int:
-        """How many rows came or died that no change tells of."""
+    def is_behind(self, snapshot: Snapshot) -> bool:
+        """Whether so many rows came or died that no change tells of that they should be noted."""
         with self._lock:
-            followed = self._as_of(snapshot)
-            return 0 if followed is None else followed.waiting(snapshot)
+            followed = self._as_of(snapshot, lately=False)
+            return followed is not None and not _is_enough(followed.past, snapshot)
 
     def change(self, snapshot: Snapshot, most: int) -> tuple[Change, list[int]] | None:
         """The next change to note down, of `most` rows at most, and the numbers of those that it replaces.
@@ -83,7 +89,7 @@ class Indexes:
         None without an index, and where notes have become very large: of wide keys and values in many lists.
         """
         with self._lock:
-            followed = self._as_of(snapshot)
+            followed = self._as_of(snapshot, lately=False)
             if followed is None:
                 return None
             if self._homes is None:
@@ -110,7 +116,7 @@ class Indexes:
         None where there is no index, or nothing has died and no late row is in a list.
         """
         with self._lock:
-            followed = self._as_of(snapshot)
+            followed = self._as_of(snapshot, lately=False)
             if followed is None or not (followed.has_late or len(snapshot) < snapshot.rows):
                 return None
             return followed.relaid(snapshot)
@@ -121,10 +127,12 @@ class Indexes:
             found = self._written_of(snapshot)
             return None if found is NONE else found
 
-    def _as_of(self, snapshot: Snapshot) -> "Followed | None":
+    def _as_of(self, snapshot: Snapshot, *, lately: bool = True) -> "Followed | None":
         base = self._written_of(snapshot).index
         if base is None:
             return None
+        if lately and self._followed is not None and _is_enough(self._followed.past, snapshot):
+            return self._followed
         past = self._past(snapshot, base)
         if self._followed is None or self._followed.past is not past:
             self._followed = Followed(base, past)
@@ -192,11 +200,6 @@ class Followed:
     def has_late(self) -> bool:
         """Whether rows that lie behind the lists are in one."""
         return bool((self._known.joined >= 0).any())
-
-    def waiting(self, snapshot: Snapshot) -> int:
-        """How many rows came or died that no change tells of."""
-        dead = snapshot.rows - len(snapshot)
-        return snapshot.rows - self.past.known + max(0, dead - self.past.gone)
 
     def index(self, snapshot: Snapshot) -> ListIndex:
         """The index by which is estimated, without what is dead."""
@@ -266,6 +269,13 @@ class Followed:
     def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Array, Array]:
         """Keys as the form makes them, and values as lists sum them up."""
         return form_keys(self.base.form, snapshot, rows), summable(snapshot.values(rows), snapshot)
+
+
+def _is_enough(past: Past, snapshot: Snapshot) -> bool:
+    """Whether these changes are all up to this commit but for a few rows, which are read in less time than changes."""
+    came, died = snapshot.rows - past.known, snapshot.rows - len(snapshot) - past.gone
+    known = past.number <= snapshot.commit and came >= 0
+    return known and came + DEAD * max(0, died) < max(FEWEST, snapshot.rows // PART)
 
 
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:

@@ -155,9 +155,14 @@ class View:
         return self._with_labels(self._findings.indexes.bounding(self.snapshot))
 
     @property
-    def waiting_rows(self) -> int:
-        """How many rows came or died since it was last noted which lists they belong to."""
-        return self._findings.indexes.waiting(self.snapshot)
+    def noted_index(self) -> ListIndex | None:
+        """The index with all that was noted up to this commit, of which `index` may lack the last."""
+        return self._with_labels(self._findings.indexes.of(self.snapshot, lately=False))
+
+    @property
+    def index_is_behind(self) -> bool:
+        """Whether so many rows came or died that it is time to note which lists they belong to."""
+        return self._findings.indexes.is_behind(self.snapshot)
 
     def next_change(self, most: int) -> tuple[Change, list[int]] | None:
         """What is to be noted of these rows, `most` of them at most, and the numbers of the notes that it replaces."""

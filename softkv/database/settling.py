@@ -16,7 +16,6 @@ from softkv.logs import log_of
 from softkv.storage import Store
 
 LOG = log_of(__name__)
-FEWEST = 512  # rows that came or died from which on they are noted; fewer are read by a lookup in a moment
 TOGETHER = 1 << 14  # rows that are looked at together
 MOST = 1 << 17  # rows that are noted after one write: whoever wrote few does not wait for those of many others
 
@@ -26,9 +25,7 @@ def settle(store: Store, view: Callable[[], View]) -> None:
     try:
         for _ in range(0, MOST, TOGETHER):
             seen = view()
-            if seen.waiting_rows < FEWEST:
-                return
-            change = seen.next_change(TOGETHER)
+            change = seen.next_change(TOGETHER) if seen.index_is_behind else None
             if change is None:
                 return
             written, replaced = change

@@ -137,7 +137,7 @@ def _index(view: View) -> IndexInfo | None:
     written, snapshot = view.index_as_written, view.snapshot
     if written is None:
         return None
-    index, live = view.index, snapshot.live
+    index, live = view.noted_index, snapshot.live
     added = int(live[written.rows :].sum())
     waiting = added if index is None else int(live[index.known :].sum())
     strangers = 0 if index is None else int(live[index.strangers].sum())

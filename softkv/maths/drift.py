@@ -25,7 +25,7 @@ from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
-BLOCK = 1 << 13  # rows that are looked at together
+BLOCK = 1 << 10  # rows that are looked at together: their products stay in the cache
 LEAST = 0.01  # the share of a variance that is left of it at least, when rows go
 _LABELS = ("holders", "codes", "tallies")
 
@@ -89,15 +89,16 @@ class Drift:
             return onto
         at: Counts | slice = slice(None) if len(self.lists) == len(measured.counts) else self.lists
         some = _some(measured, at)
-        before = some.counts.astype(np.float64)
+        before = some.counts
         counts = np.maximum(before + self.counts, 0.0)
         many = np.where(counts > 0, counts, np.inf)[:, None]  # of a list without rows nothing is asked
         shift = self.keys / many
         inner = shift @ some.axes[:, : some.leading]
-        one, other = np.triu_indices(some.leading)
         beyond = np.maximum(squared_lengths(shift) - squared_lengths(inner), 0.0)
-        spreads = (before[:, None] * some.spreads + self.squares[:, :-1]) / many - inner[:, one] * inner[:, other]
         outside = (before * some.outside + self.squares[:, -1]) / many[:, 0] - beyond
+        spreads = some.spreads * (before[:, None] / many)
+        spreads += self.squares[:, :-1] / many
+        spreads -= _products(inner)
         values, value_means, scatter = self._values(measured, onto, some, before, many)
         noise = np.divide(some.noise, some.scatter, out=np.ones_like(some.noise), where=some.scatter > 0) * scatter
         return _put(
@@ -113,7 +114,7 @@ class Drift:
         )
 
     def _values(
-        self, measured: Lists, onto: Lists, some: Lists, before: Floats, many: Floats
+        self, measured: Lists, onto: Lists, some: Lists, before: Array, many: Array
     ) -> tuple[Array | Shares, dict[str, Array], Array]:
         """The values of all lists, or those that changed, and the scatter of these."""
         if isinstance(measured.values, Shares) and isinstance(onto.values, Shares):
@@ -138,20 +139,30 @@ class Drift:
 
 
 _NAMES = tuple(one.name for one in fields(Drift))
+_SUMS = tuple(name for name in _NAMES if name != "lists" and name not in _LABELS)
 
 
 def together(parts: Sequence[Drift]) -> Drift:
     """The sums over the rows of all parts, of which there is at least one."""
-    if len(parts) == 1:
-        return parts[0]
-    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES}
-    lists, order = whole["lists"], np.argsort(whole["lists"], kind="stable")
-    if not len(lists):
-        return parts[0]
-    whole["lists"], firsts = np.unique(lists[order], return_index=True)
-    for name in set(_NAMES) - set(_LABELS) - {"lists"}:
-        whole[name] = np.add.reduceat(whole[name][order], firsts, axis=0)
-    return Drift(**whole | _tallied(*(whole[name] for name in _LABELS)))
+    changed = [part for part in parts if len(part.lists)]
+    if len(changed) < 2:
+        return (changed or parts)[0]
+    lists = np.unique(np.concatenate([part.lists for part in changed]))
+    places = [np.searchsorted(lists, part.lists) for part in changed]
+    sums = {name: _added(len(lists), places, [getattr(part, name) for part in changed]) for name in _SUMS}
+    labelled = _tallied(*(np.concatenate([getattr(part, name) for part in changed]) for name in _LABELS))
+    return Drift(**{"lists": lists} | sums | labelled)
+
+
+def _added(count: int, places: Sequence[Counts], parts: Sequence[Array]) -> Array:
+    """Sums over some lists, put at their places among all and added up."""
+    found = np.zeros((count, *parts[0].shape[1:]), np.float32)
+    for at, part in zip(places, parts, strict=True):
+        if len(at) == at[-1] + 1 - at[0]:
+            found[at[0] : at[-1] + 1] += part
+        else:
+            found[at] += part
+    return found
 
 
 def _tallied(holders: Counts, codes: Counts, tallies: Array) -> dict[str, npt.NDArray[Any]]:
@@ -206,13 +217,20 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
         found: Array = (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
         return found
 
-    one, other = np.triu_indices(lists.leading)
-    squares = np.concatenate([inner[:, one] * inner[:, other], rest[:, None]], axis=1)
+    squares = np.concatenate([_products(inner), rest[:, None]], axis=1)
     labelled = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
     if isinstance(lists.values, Shares):
         labelled = owners, values.astype(np.int64), np.full(len(y), sign, np.float32)
     counts, scatter = sign * sizes.astype(np.float32), summed(squared_lengths(u))
     return Drift(numbers, counts, summed(y), summed(squares), summed(u), scatter, **_tallied(*labelled))
+
+
+def _products(x: Array) -> Array:
+    """The products of any two columns, (n, r(r + 1)/2), packed."""
+    one, other = np.triu_indices(x.shape[1])
+    found: Array = x.take(one, axis=1)
+    found *= x.take(other, axis=1)
+    return found
 
 
 def _some(lists: Lists, at: Counts | slice) -> Lists:
