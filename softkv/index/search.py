@@ -201,6 +201,8 @@ def _gathered(arena: Readable, asked: Asked, rows: Rows, runs: Sequence[Run], sh
     rows = np.concatenate([rows[run.start : run.stop] for run in runs])
     stops = np.cumsum([run.stop - run.start for run in runs]).tolist()
     moved = [Run(stop - (run.stop - run.start), stop, run.queries) for run, stop in zip(runs, stops, strict=True)]
+    if len(asked.vectors) == 1:  # which asks all of them
+        moved = [Run(0, len(rows), runs[0].queries)]
     live = None if arena.live is None else arena.live[rows]
     near = read(asked.score_some(rows), arena.some_values(rows), moved, live, count=len(asked.vectors), show=show)
     return replace(near, rows=np.where(near.rows < 0, -1, rows[near.rows]))
@@ -258,11 +260,11 @@ def _tail(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | 
     everybody = np.arange(len(asked.vectors))
     strangers = [Run(0, len(index.strangers), everybody)] if len(index.strangers) else []
     behind = [Run(index.known, arena.rows, everybody)] if index.known < arena.rows else []
-    if not strangers and not behind:
-        return None
+    apart = _gathered(arena, asked, index.strangers, strangers, show)
+    if not behind:
+        return apart
     arena.verify(behind)
-    tail = read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show)
-    return _and(tail, _gathered(arena, asked, index.strangers, strangers, show), show)
+    return _and(read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show), apart, show)
 
 
 def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Array]:

@@ -54,10 +54,8 @@ def read(
     flat = _Flat(runs, count)
     for run, block in zip(runs, flat.blocks(), strict=True):
         score(run.queries, run.start, run.stop, block)
-        if live is not None:
-            alive = live[run.start : run.stop]
-            if not alive.all():
-                block[:, ~alive] = -np.inf
+    if live is not None:
+        flat.leave_out(live)
     scored = flat.scored(everything=live is None)
     rows, logits = flat.heaviest(show)
     return Near(flat.blend(values), rows, logits, scored)
@@ -76,6 +74,17 @@ class _Flat:
         self.starts = np.concatenate([[0], self.lengths.cumsum()[:-1]]).astype(np.int64)  # (s,)
         self.firsts = np.repeat(np.array([run.start for run in runs], np.int64), asked)  # (s,)
         self.logits = np.empty(int(self.offsets[-1]), np.float32)
+
+    def leave_out(self, live: npt.NDArray[np.bool_]) -> None:
+        """Take away the logits of rows that are not live."""
+        if self.count == 1:  # runs are many, and short
+            alive = np.concatenate([live[run.start : run.stop] for run in self.runs]) if self.runs else live[:0]
+            self.logits[~alive] = -np.inf
+            return
+        for run, block in zip(self.runs, self.blocks(), strict=True):
+            alive = live[run.start : run.stop]
+            if not alive.all():
+                block[:, ~alive] = -np.inf
 
     def blocks(self) -> "list[Array]":
         """The logits of each run, (m, n)."""
