@@ -4,7 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,21 +218,43 @@ HARM: dict[str, dict[str, Any]] = {
     "too few rows": {"order": np.arange(5), "rows": ITEMS},
     "rows that are no numbers": {"rows": "many"},
     "offsets that fall": {"offsets": np.array([0, 7, 3, ITEMS])},
+    "heads larger than lists": {"heads": np.array([6, 1, 1])},
+    "heads below zero": {"heads": np.array([-1, 1, 1])},
+    "heads that are broken": {"heads": np.ones(3)},
+    "too few heads": {"heads": np.array([1, 1])},
     "a centre of another width": {"centre": np.zeros(WIDTH + 1)},
     "a centre that is no number": {"centre": np.full(WIDTH, np.nan)},
     "statistics without an end": {"means": np.full((3, WIDTH), np.inf)},
 }
 
 
+def forged(**changes: Any) -> Iterator[bytes | memoryview]:
+    """The file of an unfinished build in which some arrays, or the number of rows, are others."""
+    arrays = {"centre": np.zeros(WIDTH), "offsets": np.array([0, 5, 9, ITEMS]), "order": np.arange(0)} | changes
+    wanted = {"form": "cosine", "compatibility": "cosine", "lists": None, "projection": None}
+    facts = {"wanted": wanted, "rows": arrays.pop("rows", ITEMS), "items": ITEMS, "whole": ITEMS, "is_refined": False}
+    return encoded(facts, arrays)
+
+
 @pytest.mark.parametrize("harm", HARM)
 def test_what_cannot_be_believed_is_not_gone_on_with(tmp_path: Path, harm: str) -> None:
     """A file of an unfinished build that is damaged or forged is passed over, and the build starts over."""
     filled(tmp_path / "s")
-    arrays = {"centre": np.zeros(WIDTH), "offsets": np.array([0, 5, 9, ITEMS]), "order": np.arange(0)} | HARM[harm]
-    wanted = {"form": "cosine", "compatibility": "cosine", "lists": None, "projection": None}
-    facts = {"wanted": wanted, "rows": arrays.pop("rows", ITEMS), "items": ITEMS}
     with Store.open(tmp_path / "s", "w") as store:
-        store.put_index(begun.NAME, encoded(facts, arrays) if harm != "nothing" else b"nothing")
+        store.put_index(begun.NAME, forged(**HARM[harm]) if HARM[harm] else b"nothing")
     with softkv.open(tmp_path / "s") as db:
         assert build(db) == STAGES
         require_sound(db)
+
+
+@pytest.mark.parametrize("heads", [{}, {"heads": np.array([1, 1, 45])}])
+def test_what_can_be_believed_is_gone_on_with(tmp_path: Path, heads: dict[str, Any]) -> None:
+    """The files above are refused for what was forged in them; heads may be missing, as in files of before."""
+    filled(tmp_path / "s")
+    with Store.open(tmp_path / "s", "w") as store:
+        store.put_index(begun.NAME, forged(**heads))
+    with softkv.open(tmp_path / "s") as db:
+        assert build(db) == STAGES[3:]
+        index = db._view().index
+        assert index is not None
+        assert (None if index.heads is None else index.heads.tolist()) == (heads["heads"].tolist() if heads else None)

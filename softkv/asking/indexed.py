@@ -21,12 +21,14 @@ from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
 from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
+from softkv.index.shuffling import heads_first
 from softkv.logs import log_of
 from softkv.maths.drift import Drift
 from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
+from softkv.maths.sampling import drawer
 from softkv.maths.shares import Shares
 from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows
@@ -225,7 +227,9 @@ class Followed:
         late = live[(live >= self.base.known) & (owners >= 0)]
         last = np.where(owners >= 0, owners, len(self.base.lists.counts))
         index = bounding.relaid(known.owners(late), *self._rows(snapshot, late))
-        return live[np.argsort(last, kind="stable")], index
+        order = live[np.argsort(last, kind="stable")]
+        order[: index.rows], heads = with_heads(snapshot, index.form, order[: index.rows], index.offsets)
+        return order, replace(index, heads=heads)
 
     def next(self, snapshot: Snapshot, homes: Homes, most: int) -> Change:
         """What became of the next rows, `most` of them at most, and of what died."""
@@ -335,6 +339,12 @@ def formed(form: Form, keys: Matrix) -> Array:
     """Keys as a form makes them, whatever the store says of their lengths: those are derived, and statistics stay."""
     lengths = np.linalg.norm(keys.astype(np.float64), axis=1)
     return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
+
+
+def with_heads(snapshot: Snapshot, form: Form, rows: Rows, offsets: Rows) -> tuple[Rows, Rows]:
+    """The rows of lists with each head first and each body in an order drawn for this generation, and the heads."""
+    draw = drawer(snapshot.secret, "bodies of lists", snapshot.generation)
+    return heads_first(lambda some: form.placed(snapshot.vectors(some)), rows, offsets, draw)
 
 
 def summable(values: npt.NDArray[Any], snapshot: Snapshot) -> npt.NDArray[Any]:

@@ -19,11 +19,12 @@ from softkv.asking.indexed import suits
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import problem_of_statistics, statistics_decoded, statistics_encoded
+from softkv.index.shuffling import problem_of_heads
 from softkv.logs import log_of
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form
 from softkv.storage import Snapshot
-from softkv.storage.layout import Rows
+from softkv.storage.layout import Mask, Rows
 
 NAME = "lists-unfinished"  # of the index file
 FEWEST = 4  # items of an index, since a quarter of them is held out
@@ -42,6 +43,7 @@ class HalfBuilt:
     is_refined: bool  # whether that was earlier: lists that there were are refined
     centre: Array  # (d,), of the form
     offsets: Rows  # (l + 1,)
+    heads: Rows | None  # (l,), how many of the first rows of each list are its head
     order: Rows = field(default_factory=lambda: np.empty(0, np.int64))  # (n,)
     lists: Lists | None = None  # once they are measured
 
@@ -52,15 +54,20 @@ class HalfBuilt:
             return f"rows are assigned to {len(self.offsets) - 1:,} lists"
         return "rows lie in their lists" if self.lists is None else "lists are measured"
 
-    def laid(self, offsets: Rows) -> "HalfBuilt":
-        """Once the rows lie in their order."""
-        return replace(self, rows=int(offsets[-1]), offsets=offsets, order=np.empty(0, np.int64))
+    def laid(self, kept: Mask) -> "HalfBuilt":
+        """Once those rows that were `kept`, (n,), lie in their order."""
+        before = np.concatenate([[0], kept.cumsum()])
+        offsets = before[self.offsets]
+        heads = None if self.heads is None else before[self.offsets[:-1] + self.heads] - offsets[:-1]
+        return replace(self, rows=int(offsets[-1]), offsets=offsets, heads=heads, order=np.empty(0, np.int64))
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """As bytes, piece by piece."""
         measured = {} if self.lists is None else statistics_encoded(self.lists)
         facts = {name: getattr(self, name) for name in _FACTS} | {"wanted": dict(self.wanted)}
-        return encoded(facts, {"centre": self.centre, "offsets": self.offsets, "order": self.order, **measured})
+        heads = {} if self.heads is None else {"heads": self.heads}
+        rows = {"centre": self.centre, "offsets": self.offsets, "order": self.order, **heads}
+        return encoded(facts, rows | measured)
 
 
 def wanted_of(form: Form, lists: int | None, projection: str | None) -> dict[str, Any]:
@@ -96,7 +103,7 @@ def _decoded(content: memoryview, snapshot: Snapshot) -> HalfBuilt:
         lists = statistics_decoded(arrays) if "means" in arrays else None
         rows, items, whole = (int(facts[name]) for name in ("rows", "items", "whole"))
         told = dict(facts["wanted"]), rows, items, whole, bool(facts["is_refined"])
-        begun = HalfBuilt(*told, arrays["centre"], arrays["offsets"], arrays["order"], lists)
+        begun = HalfBuilt(*told, arrays["centre"], arrays["offsets"], arrays.get("heads"), arrays["order"], lists)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise IndexDamaged(f"what was begun lacks {error}") from error
     problem = _problem(begun, snapshot)
@@ -117,8 +124,9 @@ def _problem(begun: HalfBuilt, snapshot: Snapshot) -> str | None:
         return "does not divide the rows into lists"
     if len(order) and (order.min() < 0 or order.max() >= begun.rows or np.bincount(order).max() > 1):
         return "names rows twice, or such as are not there"
-    if begun.lists is None:
-        return None
+    problem = problem_of_heads(begun.heads, offsets)
+    if problem or begun.lists is None:
+        return problem
     if not suits(begun.lists, snapshot):
         return f"is about values of shape {begun.lists.values.shape}"
     return problem_of_statistics(begun.lists, offsets, _width(begun, width))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.indexed import NAME, form_keys, formed, summable
+from softkv.asking.indexed import NAME, form_keys, formed, summable, with_heads
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
 from softkv.asking.question import LEARNED
@@ -222,23 +222,10 @@ def _checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
     return vectors
 
 
-def clustered(snapshot: Snapshot, form: Form, rows: Rows) -> npt.NDArray[np.float32]:
-    """The keys of some rows, as they are arranged: where directions are compared, their directions."""
-    keys = snapshot.vectors(rows)
-    if form.metric is not None:
-        return form.metric.projected(keys)
-    if form.name == "cosine":
-        lengths = np.linalg.norm(keys.astype(np.float64), axis=1, keepdims=True)
-        keys = (keys / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
-    if form.name == "gaussian":
-        keys = keys - form.centre.astype(np.float32)
-    return keys
-
-
 def _arranged(view: View, form: Form, wanted: Wanted, count: int, backend: str, progress: Stages) -> HalfBuilt:
     """Which rows belong into which list: those they are in by now, or else the nearest of new ones."""
     snapshot, whole = view.snapshot, len(view.snapshot)
-    live, keys = np.flatnonzero(snapshot.live), lambda some: clustered(snapshot, form, some)
+    live, keys = np.flatnonzero(snapshot.live), lambda some: form.placed(snapshot.vectors(some))
     refined = None if wanted.whole else refinable(view, form, wanted.lists)
     if refined is None:
         order, offsets = arranged(keys, live, count, backend=backend, progress=progress)
@@ -246,8 +233,9 @@ def _arranged(view: View, form: Form, wanted: Wanted, count: int, backend: str, 
         owners, made_of, whole = owners_of(view, refined, live), refined.made_of, refined.whole
         order, offsets = divided(keys, live, owners, made_of, backend=backend, progress=progress)
         LOG.info("refines %d lists of %s into %d", len(made_of), snapshot.path, len(offsets) - 1)
+    order, heads = with_heads(snapshot, form, order, offsets)
     sought = wanted_of(form, wanted.lists, view.profile.projection)
-    return HalfBuilt(sought, snapshot.rows, len(live), whole, refined is not None, form.centre, offsets, order)
+    return HalfBuilt(sought, snapshot.rows, len(live), whole, refined is not None, form.centre, offsets, heads, order)
 
 
 def _laid(store: Store, generation: int, begun: HalfBuilt, progress: Stages) -> tuple[HalfBuilt, int]:
@@ -262,7 +250,7 @@ def _laid(store: Store, generation: int, begun: HalfBuilt, progress: Stages) -> 
         added = begun.rows + np.flatnonzero(live[begun.rows :])
         everything = np.concatenate([begun.order[kept], added])
         learned = carried(now, Profile.of(now.settings).projection, everything)
-    laid = begun.laid(np.concatenate([[0], kept.cumsum()])[begun.offsets].astype(np.int64))
+    laid = begun.laid(kept)
     store.compact(
         everything, index=learned | {UNFINISHED: laid.encoded()}, progress=partial(progress, "laying rows in order")
     )
@@ -322,7 +310,8 @@ def _rehearsed(
         scale=snapshot.value_scale,
         progress=partial(progress, "rehearsing"),
     )
-    return ListIndex(form, offsets, lists, calibration, {"calibrated on": "items" if asked is None else "queries"})
+    facts = {"calibrated on": "items" if asked is None else "queries"}
+    return ListIndex(form, offsets, lists, calibration, facts, heads=begun.heads)
 
 
 def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
@@ -333,6 +322,7 @@ def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.N
 
 
 def _drawn(snapshot: Snapshot, rows: int, most: int) -> Rows:
-    """Some items to rehearse with, and to be held out."""
-    live = np.flatnonzero(snapshot.live[:rows])
-    return np.sort(np.random.default_rng(1).choice(live, min(len(live) // 4, most), replace=False))
+    """Some items to rehearse with, and to be held out: in any order of the rows they are the same."""
+    live = snapshot.in_order()
+    live = live[live < rows]
+    return live[np.sort(np.random.default_rng(1).choice(len(live), min(len(live) // 4, most), replace=False))]

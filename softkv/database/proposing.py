@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from softkv.asking.indexed import PROPOSER
 from softkv.asking.view import View
-from softkv.database.indexing import clustered, form_for, put, untold
+from softkv.database.indexing import form_for, put, untold
 from softkv.index.candidates import Proposer
 from softkv.progress import Stages
 from softkv.storage import Store
@@ -34,12 +34,12 @@ def build_proposer(
 
     def blocks() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         for start in range(0, snapshot.rows, BLOCK):
-            yield start, clustered(snapshot, form, np.arange(start, min(start + BLOCK, snapshot.rows)))
+            yield start, form.placed(snapshot.vectors(np.arange(start, min(start + BLOCK, snapshot.rows))))
 
     found = Proposer.build(
         kind,
         blocks,
-        clustered(snapshot, form, sample),
+        form.placed(snapshot.vectors(sample)),
         before.layout.key_width,
         rows=snapshot.rows,
         metric="l2" if form.name == "gaussian" else "dot",

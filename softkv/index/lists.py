@@ -20,6 +20,7 @@ from softkv.errors import IndexDamaged
 from softkv.index.calibration import BEST, Calibration
 from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
+from softkv.index.shuffling import problem_of_heads
 from softkv.maths.farfield import Array, Lists, Units
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
@@ -49,6 +50,7 @@ class ListIndex:
     joined: Counts = field(default_factory=_nobody)  # (m,), the lists of the first rows behind them; -1 for no list
     estimates: Lists | None = None  # `quick` as it is by now, where that differs from what was measured
     sizes: Counts | None = None  # (l,), how many rows lists were made of, where late rows were laid into them since
+    heads: Counts | None = None  # (l,), how many of the first rows of each list are its head, dead ones included
 
     @property
     def rows(self) -> int:
@@ -132,7 +134,9 @@ class ListIndex:
         """
         lists = with_more(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], lists.counts.astype(np.int64).cumsum()])
-        return replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of)
+        return replace(
+            self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of, heads=None
+        )
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
@@ -147,6 +151,7 @@ class ListIndex:
                 "centre": self.form.centre,
                 "lengths": self.form.lengths,
                 **({} if self.sizes is None else {"sizes": self.sizes}),
+                **({} if self.heads is None else {"heads": self.heads}),
                 **arrays,
             },
         )
@@ -174,6 +179,7 @@ class ListIndex:
                 dict(facts["built"]),
                 arrays["joined"],
                 sizes=arrays.get("sizes"),
+                heads=arrays.get("heads"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise IndexDamaged(f"the index lacks {error}: build the index again") from error
@@ -194,6 +200,7 @@ class ListIndex:
         if offsets.ndim != 1 or count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
             return f"does not divide the {rows} rows into lists"
         problem = problem_of_statistics(self.lists, offsets, self.form.width(key_width))
+        problem = problem or problem_of_heads(self.heads, offsets)
         return problem or self._problem_of_rows(rows) or self._calibration_problem()
 
     def _problem_of_rows(self, rows: int) -> str | None:

@@ -57,6 +57,18 @@ class Form:
         """How wide that part of k′ is by which rows are arranged."""
         return key_width if self.metric is None else len(self.metric.factors)
 
+    def placed(self, keys: Array) -> Array:
+        """That part of k′ by which rows are arranged, in the precision of the keys."""
+        if self.metric is not None:
+            return self.metric.projected(keys.astype(np.float32, copy=False))
+        if self.measures_distance:
+            moved: Array = keys - self.centre.astype(keys.dtype)
+            return moved
+        if self.name == "cosine":
+            lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))
+            return self.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
+        return keys
+
     def _moved(self, vectors: Array) -> Floats:
         if self.metric is not None:
             return self.metric.projected(vectors.astype(np.float32)).astype(np.float64)

@@ -178,20 +178,19 @@ class _Groups:
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         s_in, s_out = shift[:, : frame.leading], shift[:, frame.leading :]
 
-        def mean(old: Array, rows: Array) -> Floats:
-            """A mean over all rows of a list, from the old mean and what these rows have."""
-            turned = (before * old.T + self.sign * self.sums(rows).T) / after
+        def mean(old: Array, sums: Array) -> Floats:
+            """A mean over all rows of a list, from the old mean and the sums over these rows."""
+            turned = (before * old.T + self.sign * sums.T) / after
             found: Floats = turned.T
             return found
 
         gaps = frame.gaps(self, (before[:, None] * lists.slope_gaps[self.numbers]), y, u, shift, value_shift, after)
         squares, sizes_of_values = squared_lengths(outer), u.squares
         at, upper = self.numbers, np.triu_indices(frame.leading)
-        lists.spreads[at] = (
-            mean(lists.spreads[at], inner[:, upper[0]] * inner[:, upper[1]]) - s_in[:, upper[0]] * s_in[:, upper[1]]
-        )
-        lists.outside[at] = np.maximum(mean(lists.outside[at], squares) - squared_lengths(s_out), 0.0)
-        lists.scatter[at] = np.maximum(mean(lists.scatter[at], sizes_of_values) - value_shift.squares, 0.0)
+        spreads = np.stack([(some.T @ some)[upper] for some in np.split(inner, self.starts[1:])])
+        lists.spreads[at] = mean(lists.spreads[at], spreads) - s_in[:, upper[0]] * s_in[:, upper[1]]
+        lists.outside[at] = np.maximum(mean(lists.outside[at], self.sums(squares)) - squared_lengths(s_out), 0.0)
+        lists.scatter[at] = np.maximum(mean(lists.scatter[at], self.sums(sizes_of_values)) - value_shift.squares, 0.0)
         come = max(self.sign, 0.0)
         # What leaves is not taken out of these: they are no more than allowed for.
         lists.widest[at] = (before * lists.widest[at] + come * (1.0 + ROUNDED) * self.sums(squares)) / after
@@ -347,8 +346,8 @@ def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats | Sh
     covariance, pulled, seen = np.zeros((width, width)), np.zeros((height, width)), 0
     filled = np.flatnonzero(np.diff(offsets))
     for number in np.random.default_rng(0).permutation(filled).tolist():
-        start = int(offsets[number])
-        keys, values = rows(start, min(int(offsets[number + 1]), start + BLOCK))
+        stop = int(offsets[number + 1])  # where rows lie in random order: the first are the farthest (shuffling.py)
+        keys, values = rows(max(int(offsets[number]), stop - BLOCK), stop)
         y = keys - means[number]
         covariance += y.T @ y
         if isinstance(value_means, Shares):

@@ -1,9 +1,9 @@
-"""The order in which rows shall lie: is it one of all live rows, and the rows in it, block by block.
+"""Row numbers that are handed in: are they rows, or an order of all live ones; and the rows in it, block by block.
 
 Does not choose the order, and writes nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,18 @@ from softkv.storage.layout import Mask, Rows
 from softkv.storage.protocol.generation import Generation
 
 _NORMS = 1 << 16  # norms gathered at a time
+
+
+def checked_rows(rows: Sequence[int] | Rows, count: int) -> Rows:
+    """Row numbers of a store of so many rows, or why they are none."""
+    numbers = np.asarray(rows)
+    if numbers.shape == (0,):
+        return np.empty(0, np.int64)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise ShapeError(f"rows must be a list of integers, not {numbers.dtype} of shape {numbers.shape}")
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+        raise ShapeError(f"rows {numbers.min()} to {numbers.max()} were asked for, but the store has {count}")
+    return numbers.astype(np.int64)
 
 
 def checked_order(order: Any, live: Mask) -> Rows:

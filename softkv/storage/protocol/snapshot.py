@@ -21,11 +21,13 @@ from softkv.storage.catalog.derived import checked_number, numbers, parts
 from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded_settings, require_rows
 from softkv.storage.catalog.roster import Roster, RosterEntry
+from softkv.storage.catalog.secret import secret
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile, checked_name, find
 from softkv.storage.protocol.item import Block, Item, Value
+from softkv.storage.protocol.ordering import checked_rows
 
 if TYPE_CHECKING:
     from softkv.storage.filters.conditions import Test
@@ -64,6 +66,12 @@ class Snapshot:
     def generation(self) -> int:
         """The number of the files that hold the rows; 0 while nothing was ever added. Rows of one never change."""
         return self._standing.generation if self._standing else 0
+
+    @property
+    def secret(self) -> bytes:
+        """The secret of the store, from which follows what is drawn for it; empty before format 3."""
+        self._require_open()
+        return secret(self._catalog.connection)
 
     @property
     def layout(self) -> Layout | None:
@@ -121,7 +129,7 @@ class Snapshot:
 
     def items(self, rows: Sequence[int] | Rows) -> list[Item]:
         """The items in these rows, in this order, dead or alive."""
-        numbers = self._checked_rows(rows)
+        numbers = checked_rows(rows, self.rows)
         if not len(numbers) or self._roster is None:
             return []
         return self._items(self._roster.entries(numbers))
@@ -247,11 +255,11 @@ class Snapshot:
 
     def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
         """The key vectors of these rows, in this order."""
-        return self._opened().keys.take(self._checked_rows(rows))
+        return self._opened().keys.take(checked_rows(rows, self.rows))
 
     def values(self, rows: Sequence[int] | Rows) -> npt.NDArray[Any]:
         """What is blended of these rows: vectors, or one number or label code per row."""
-        return self._blended(self._opened().values.take(self._checked_rows(rows)))
+        return self._blended(self._opened().values.take(checked_rows(rows, self.rows)))
 
     def norms(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The lengths of the key vectors of rows start .. stop - 1."""
@@ -339,16 +347,6 @@ class Snapshot:
 
     def _blended(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return cells[:, 0] if self.layout is not None and self.layout.kind.narrow else cells
-
-    def _checked_rows(self, rows: Sequence[int] | Rows) -> Rows:
-        numbers = np.asarray(rows)
-        if numbers.shape == (0,):
-            return np.empty(0, np.int64)
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise ShapeError(f"rows must be a list of integers, not {numbers.dtype} of shape {numbers.shape}")
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.rows:
-            raise ShapeError(f"rows {numbers.min()} to {numbers.max()} were asked for, but the store has {self.rows}")
-        return numbers.astype(np.int64)
 
     def _find(self, key: str) -> RosterEntry | None:
         self._require_open()

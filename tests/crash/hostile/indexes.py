@@ -125,6 +125,18 @@ for name, make in {
     "are a number": lambda x: x[0],
 }.items():
     add(f"offsets that {name}", lists(array("offsets", make)))
+for name, make in {
+    "are huge": lambda x: x + (1 << 40),
+    "are larger than their lists": lambda x: x + 20,
+    "are below zero": lambda x: x - 5,
+    "are broken": lambda x: x.astype(np.float64) + 0.5,
+    "are NaN": lambda x: np.full(len(x), np.nan),
+    "are a matrix": lambda x: np.stack([x, x]),
+    "are too few": lambda x: x[:-1],
+    "are none": lambda x: x[:0],
+    "are a number": lambda x: x[0],
+}.items():
+    add(f"heads that {name}", lists(array("heads", make)))
 add("counts beyond the lists", lists(array("lists.counts", lambda x: x + 1e6)))
 add("counts below zero", lists(fill("lists.counts", -3.0)))
 add("counts of a fraction", lists(fill("lists.counts", 0.25)))
