@@ -13,18 +13,31 @@ import numpy as np
 
 from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
 from softkv.asking import heads as by_heads
-from softkv.asking import lists, proposed
+from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
 from softkv.asking.given import array_of, comparison_of, temperatures_of, texts_of
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
-from softkv.asking.route import BOUND, CALIBRATED, LARGE, NOTHING, PROPOSED, SCAN, route
-from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, scan
+from softkv.asking.route import (
+    BOUND,
+    CALIBRATED,
+    LARGE,
+    MEASURED,
+    NOTHING,
+    PROPOSED,
+    SCAN,
+    UNMEASURED,
+    gathers,
+    measures,
+    route,
+)
+from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, rows_left, scan
 from softkv.asking.view import View
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.logs import log_of
 from softkv.maths.heads import Heads
+from softkv.storage.layout import Mask
 
 LOG = log_of(__name__)
 STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
@@ -39,6 +52,8 @@ def _ask(view: View, question: Question) -> Answers:
     chosen = route(view, question)
     if chosen.way in (CALIBRATED, BOUND):
         found = _by_lists(view, question, chosen.reason) if question.heads is None else _by_heads(view, question)
+    elif chosen.way == MEASURED:
+        found = _among(view, question, chosen.reason)
     elif chosen.way == PROPOSED:
         found = _by_proposals(view, question, chosen.reason)
     else:
@@ -54,17 +69,44 @@ def _log_scan(view: View, found: Answers) -> None:
 
 
 def _by_lists(view: View, question: Question, reason: str) -> Answers:
-    """Estimates of the queries that suit the lists, and scans of the others."""
+    """Estimates of the queries that suit the lists; the others are measured, or scanned."""
     found = lists.estimate(view, question, reason)
     if not found.refused:
         assert found.answers is not None
         return found.answers
     rest = np.array(sorted(found.refused))
     everyone = len(rest) == len(question.queries)
-    scanned = scan(view, question if everyone else question.part(rest), "")
-    scanned = replace(scanned, reason=tuple(found.refused[number] for number in rest.tolist()))
+    others = _measured(
+        view, question if everyone else question.part(rest), None, [found.refused[n] for n in rest.tolist()]
+    )
     parts = [] if everyone or found.answers is None else [(found.queries, found.answers)]
-    return joined([*parts, (rest, scanned)], question.temperature)
+    return joined([*parts, (rest, others)], question.temperature)
+
+
+def _among(view: View, question: Question, reason: str) -> Answers:
+    """Answers about the items that a filter or a mask leaves: measured, where these are not few."""
+    mask = rows_left(view, question)
+    if gathers(int(mask.sum()), view, len(question.queries)):
+        return scan(view, question, reason)
+    return _measured(view, question, mask, [reason] * len(question.queries))
+
+
+def _measured(view: View, question: Question, mask: Mask | None, reasons: list[str]) -> Answers:
+    """Answers whose error is measured, for these reasons, and scans where that does not pay."""
+    if not measures(view, question):
+        return replace(scan(view, question, ""), reason=_told(reasons))
+    found = sampled.estimate(view, question, mask, _told(reasons))
+    assert found.answers is not None
+    if not found.refused:
+        return found.answers
+    rest = np.array(sorted(found.refused))
+    scanned = scan(view, question.part(rest), "")
+    scanned = replace(scanned, reason=tuple(f"{reasons[number]}, and {UNMEASURED}" for number in rest.tolist()))
+    return joined([(found.queries, found.answers), (rest, scanned)], question.temperature)
+
+
+def _told(reasons: list[str]) -> str | tuple[str, ...]:
+    return reasons[0] if len(set(reasons)) == 1 else tuple(reasons)
 
 
 def _by_heads(view: View, question: Question) -> Answers:

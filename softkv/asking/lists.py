@@ -16,7 +16,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding, summed
-from softkv.asking.route import BOUND, CALIBRATED, DEAR, UNSURE, unrehearsed
+from softkv.asking.route import CALIBRATED, DEAR, UNSURE, unrehearsed
 from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
@@ -27,7 +27,7 @@ from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
-from softkv.storage.layout import Matrix
+from softkv.storage.layout import Mask, Matrix
 
 LOGITS = 1 << 25  # held at once
 SUMS = 1 << 24  # of values held at once
@@ -49,21 +49,21 @@ def estimate(view: View, question: Question, reason: str) -> Estimated:
     """The answers to a question by the index, routed for this reason."""
     index = view.bounding_index if question.guarantee else view.index
     assert index is not None
-    asking = _Asking(view, index, question)
+    asking = Asking(view, index, question)
     suited = asking.suited()
     refused = {number: asking.unrehearsed(number) for number in np.flatnonzero(~suited).tolist()}
     some = np.flatnonzero(suited)
     if not len(some):
         return Estimated(some, None, refused)
     found = asking.answers(some)
-    answers = replace(asking.presented(found, some), reason=reason)
+    answers = replace(asking.presented(found, some, question.guarantee or CALIBRATED), reason=reason)
     assert answers.error is not None
     sure = found.sure & np.isfinite(answers.error)  # values of 1e300 are numbers, and the squares of them are not
     refused |= dict.fromkeys(some[~sure].tolist(), DEAR if question.guarantee else UNSURE)
     return Estimated(some, answers, refused)
 
 
-class _Asking:
+class Asking:
     """A question on its way through the index."""
 
     def __init__(self, view: View, index: ListIndex, question: Question) -> None:
@@ -133,27 +133,33 @@ class _Asking:
         width = self.view.layout.value_width if self.view.labels is None else len(self.view.labels)
         return max(1, min(TOGETHER, LOGITS // max(1, int(most * known) + behind), SUMS // width))
 
-    def _answers(self, some: Rows) -> Estimate:
-        asked = Asked(
+    def asked(self, some: Rows) -> Asked:
+        """Some of the queries, as the lists are asked them."""
+        return Asked(
             self.vectors[some],
             self.added[some],
             self.equal[some].astype(np.float64),
             self._score(some, self.compatibility, self.block.vectors, self._lengths()),
             partial(self._score_some, some),
         )
+
+    def arena(self, live: Mask | None) -> Readable:
+        """The rows, of which those count that are live; None where all do."""
         snapshot = self.view.snapshot
-        arena = Readable(
+        return Readable(
             self.values,
             lambda rows: self.view.blended(snapshot.values(rows)),
             self._verify,
-            None if len(snapshot) == snapshot.rows else snapshot.live,
+            live,
             snapshot.rows,
             snapshot.value_scale,
         )
+
+    def _answers(self, some: Rows) -> Estimate:
+        snapshot = self.view.snapshot
+        arena = self.arena(None if len(snapshot) == snapshot.rows else snapshot.live)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
-            found = self._found(arena, asked, some)
-        finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
-        return replace(found, sure=found.sure & finite & np.isfinite(found.error))
+            return only_finite(self._found(arena, self.asked(some), some))
 
     def _found(self, arena: Readable, asked: Asked, some: Rows) -> Estimate:
         tolerance = self.question.tolerance
@@ -165,12 +171,12 @@ class _Asking:
         plans = [plan for plan in (self.plans[number] for number in some.tolist()) if plan is not None]
         return calibrated(self.index, arena, asked, plans, tolerance, show=self.show)
 
-    def presented(self, found: Estimate, some: Rows) -> Answers:
+    def presented(self, found: Estimate, some: Rows, way: str) -> Answers:
         """Estimates as answers; those that are not sure may be anything."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return self._presented(found, some)
+            return self._presented(found, some, way)
 
-    def _presented(self, found: Estimate, some: Rows) -> Answers:
+    def _presented(self, found: Estimate, some: Rows, way: str) -> Answers:
         question, kind = self.question.part(some), self.view.layout.kind
         log_mass, read, used = found.blend.log_mass, found.near.blend, found.blend
         scored, rows, logits = found.near.scored, found.near.rows[:, : self.show], found.near.logits[:, : self.show]
@@ -206,9 +212,9 @@ class _Asking:
             Answers.of(answered, question.temperature, self.view.labels, len(self.view.snapshot), numbers=numbers),
             kind=kind.value,
             error=error,
-            error_kind="bound" if question.guarantee else "calibrated",
+            error_kind=way,
             log_mass_error=None if self.k is not None else self._log_mass_error(found, question),
-            route=BOUND if question.guarantee else CALIBRATED,
+            route=way,
             rows_read=found.near.scored,
             source=self.view,
         )
@@ -258,3 +264,9 @@ class _Asking:
             out[...] = scorer(keys[start:stop], start)
 
         return score
+
+
+def only_finite(found: Estimate) -> Estimate:
+    """Estimates of which those are sure that are numbers."""
+    finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
+    return replace(found, sure=found.sure & finite & np.isfinite(found.error))

@@ -3,11 +3,12 @@
     gather      compare the few rows that a filter or a mask leaves
     scan        compare all rows
     calibrated  by the lists of the index, with an error that was rehearsed
+    measured    by rows drawn from the lists of the index, with an error that they tell
     bound       by the lists of the index, with an error that always holds
     proposed    score the rows that another index proposes, for the k best
 
-Lists are asked in two steps: the question has to suit the index, and then each query its rehearsals. A query that does
-not, or whose estimate turns out not to be sure, is scanned, and its reason says so.
+Lists are asked in steps: the question has to suit the index, and then each query its rehearsals. A query that does not,
+or whose estimate turns out not to be sure, is measured where that pays, and else scanned, and its reason says so.
 
 Does not answer anything.
 """
@@ -16,6 +17,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from softkv.asking.question import Question
 from softkv.asking.view import View
 from softkv.index.calibration import BEST
@@ -23,7 +26,8 @@ from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
 
-GATHER, SCAN, CALIBRATED, BOUND, PROPOSED = "gather", "scan", "calibrated", "bound", "proposed"
+GATHER, SCAN, CALIBRATED, MEASURED = "gather", "scan", "calibrated", "measured"
+BOUND, PROPOSED = "bound", "proposed"
 GATHERED, ALONE = 4, 16  # rows are gathered when they are at most one in so many: for several queries, for one
 MOST_LOOSE = 0.5  # the share of rows in no list up to which lists are asked
 COPIED = 3  # times as long as reading a row where it lies does gathering it take
@@ -33,6 +37,12 @@ FEW = ""  # the reason why so few items are scanned: it goes without saying
 UNSURE = "the query is unlike those rehearsed; `softkv index build --queries` rehearses others"
 DEAR = "the bound would need most rows; a larger tolerance needs fewer"
 NOTHING = "the index proposed no rows"
+FILTERED = "the index was not rehearsed for some of the items"
+UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
+# What drawing rows takes, as numbers of keys that a scan reads in that time.
+STARTED = 27_000_000  # to find out how many to draw
+DRAWN, DRAWN_NUMBER = 4500, 3.6  # for each row, and each of its numbers
+BATCHED = 4  # times less a scan takes for one of many queries than for one alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +71,10 @@ def route(view: View, question: Question) -> Route:
     why = _against_estimates(view, question)
     if why is None:
         why = _against_lists(view, question)
-    if why is None:
+    if why is None and question.asks_all:
         return Route(question.guarantee or CALIBRATED, "the index was built for this")
+    if why is None:
+        return Route(MEASURED, FILTERED)
     if _suits_proposer(view, question):
         return Route(PROPOSED, "the index proposes rows for the k best")
     return Route(SCAN, why)
@@ -74,9 +86,11 @@ def _against_estimates(view: View, question: Question) -> str | None:
         return FEW
     if not question.tolerance:
         return "tolerance 0 asks for all items"
-    if question.causal or question.mask is not None:
+    if question.causal or (
+        question.mask is not None and not (measures(view, question) and np.ndim(question.mask) == 1)
+    ):
         return "a mask is applied to all items"
-    if question.where is not None:
+    if question.where is not None and not measures(view, question):
         return "a filter is applied to all items"
     return None
 
@@ -112,6 +126,20 @@ def against_loose(index: ListIndex | None, rows: int) -> str | None:
     if behind + COPIED * apart <= MOST_LOOSE * rows:
         return None
     return f"{behind + apart:,} of {rows:,} rows are in no list; `softkv index build` puts them into some"
+
+
+def worth_drawing(view: View, queries: int) -> float:
+    """How many rows may be drawn for each of so many queries before a scan takes less time; not above 0 if it does."""
+    layout = view.layout
+    numbers = layout.key_width + (0 if layout.kind.coded else 2 * layout.value_width)
+    scanned = view.snapshot.rows * layout.key_width / min(BATCHED, queries)
+    return (scanned - STARTED) / (DRAWN + DRAWN_NUMBER * numbers)
+
+
+def measures(view: View, question: Question) -> bool:
+    """Whether rows may be drawn for a question that suits the lists."""
+    plain = question.k is None and question.guarantee is None
+    return plain and worth_drawing(view, len(question.queries)) > 0
 
 
 def _suits_proposer(view: View, question: Question) -> bool:

@@ -77,7 +77,16 @@ def row_equal_to(snapshot: Snapshot, query: Matrix) -> int | None:
     return None
 
 
-def _candidates(view: View, question: Question) -> Candidates:
+def rows_left(view: View, question: Question) -> Mask:
+    """The rows that a filter, and a mask that is the same for all queries, leave."""
+    mask = _left(view, question)
+    assert mask is not None
+    left: Mask = mask[0]
+    return left
+
+
+def _left(view: View, question: Question) -> Mask | None:
+    """The rows that may count, (b or 1, rows); None where all do."""
     snapshot = view.snapshot
     mask = None if snapshot.live.all() else snapshot.live[None, :]
     if question.where is not None:
@@ -88,6 +97,11 @@ def _candidates(view: View, question: Question) -> Candidates:
         mask = _over_rows(view, question.mask) & (True if mask is None else mask)
         if not mask.any() and len(mask):
             raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
+    return mask
+
+
+def _candidates(view: View, question: Question) -> Candidates:
+    snapshot, mask = view.snapshot, _left(view, question)
     if mask is not None and mask.shape[0] == 1:
         rows = np.flatnonzero(mask[0])
         if gathers(len(rows), view, len(question.queries)):

@@ -48,7 +48,7 @@ def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = 
     errors, total, log_mass = _errors(lists, tilt, lists.counts if made_of is None else made_of)
     first = min(FIRST, errors.shape[1])
     priority = np.where(lists.counts > 0, errors / np.maximum(lists.counts, 1), -1.0)
-    np.put_along_axis(priority, np.argpartition(-_best(lists, tilt), first - 1, axis=1)[:, :first], np.inf, axis=1)
+    np.put_along_axis(priority, np.argpartition(-likeliest(lists, tilt), first - 1, axis=1)[:, :first], np.inf, axis=1)
     order = np.argsort(-priority, axis=1)
     sorted_errors = np.take_along_axis(errors, order, axis=1)
     # What is left, summed from the end: the difference of two large sums would be their rounding.
@@ -66,7 +66,7 @@ def ranked(lists: Lists, tilt: Tilt, k: int) -> tuple[Counts, Array]:
 
     A logit above which k rows are expected, if logits are normal, says how many of these each list holds.
     """
-    best = _best(lists, tilt)
+    best = likeliest(lists, tilt)
     some = min(LIKELY, best.shape[1])
     likely = np.argpartition(-best, some - 1, axis=1)[:, :some]
     likely = np.take_along_axis(likely, np.argsort(-np.take_along_axis(best, likely, axis=1), axis=1), axis=1)
@@ -100,7 +100,7 @@ def closed(order: Counts, stops: Counts, lists: int) -> Chosen:
     return found
 
 
-def _best(lists: Lists, tilt: Tilt) -> Array:
+def likeliest(lists: Lists, tilt: Tilt) -> Array:
     """The logit that the best row of each list has, if logits are normal, (b, l)."""
     found: Array = np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
     return found

@@ -72,7 +72,9 @@ def calibrated(
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
-    near = _opened(index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show)
+    near = read_lists(
+        index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show
+    )
     far = estimated(
         index.quick,
         tilt,
@@ -101,7 +103,7 @@ def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, floa
     tilt = tilted(index.quick, asked.vectors)
     order, before = ranked(index.quick, tilt, depth[0])
     stops = np.maximum((before <= depth[1]).sum(1), 1)
-    near = _opened(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
+    near = read_lists(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
     far = unread_mass(tilt, closed(order, stops, len(index.quick.counts)))
     blend = merge(near.blend, replace(far, peak=far.peak + asked.added))
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange
@@ -115,19 +117,19 @@ def _no_values(rows: int) -> Values:
 
 def assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, *, show: int) -> Estimate:
     """Answers whose error is bounded by the tolerance, a share of the value scale; not sure where that is too dear."""
-    found = [_assured(index, arena, _one(asked, number), tolerance, show) for number in range(len(asked.vectors))]
+    found = [_assured(index, arena, one_of(asked, number), tolerance, show) for number in range(len(asked.vectors))]
     return together(found)
 
 
 def _assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, show: int) -> Estimate:
     lists, wanted = index.lists, tolerance * arena.scale
     tilt, squares = tilted(lists, asked.vectors.astype(np.float64)), isinstance(arena.values, Numbers)
-    unread, tail = (lists.counts > 0)[None, :].copy(), _tail(index, arena, asked, show)
+    unread, tail = (lists.counts > 0)[None, :].copy(), tail_of(index, arena, asked, show)
 
-    def opened() -> Near:
-        return _and(_opened(index, arena, asked, [np.flatnonzero(~unread[0])], show), tail, show)
+    def read_so_far() -> Near:
+        return both(read_lists(index, arena, asked, [np.flatnonzero(~unread[0])], show), tail, show)
 
-    near = opened()
+    near = read_so_far()
     while True:
         far = bounded(lists, tilt, unread, squares=squares)
         far = replace(far, blend=replace(far.blend, peak=far.blend.peak + asked.added))
@@ -141,7 +143,7 @@ def _assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, 
         unread[0, more] = False
         if lists.counts[~unread[0]].sum() > MOST * lists.counts.sum():
             return Estimate(near, near.blend, np.full(1, np.inf), np.full(1, np.inf), np.zeros(1, np.bool_))
-        near = opened()
+        near = read_so_far()
     return Estimate(near, merge(near.blend, far.blend), error, far.log_mass_error(near.blend), error <= wanted)
 
 
@@ -152,7 +154,7 @@ def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:
     return order[: max(1, int((left > allowed).sum()))]
 
 
-def _one(asked: Asked, number: int) -> Asked:
+def one_of(asked: Asked, number: int) -> Asked:
     """One of the queries."""
 
     def alone(score: Score) -> Score:
@@ -185,13 +187,13 @@ def together(found: Sequence[Estimate]) -> Estimate:
     return Estimate(near, blend, *joined(found, Estimate.__slots__[2:]))
 
 
-def _opened(index: ListIndex, arena: Readable, asked: Asked, lists: Sequence[Rows], show: int) -> Near:
+def read_lists(index: ListIndex, arena: Readable, asked: Asked, lists: Sequence[Rows], show: int) -> Near:
     """Read the lists of each query, with the rows that joined them."""
     runs = _runs(index.offsets, lists)
     arena.verify(runs)
     near = read(asked.score, arena.values, runs, arena.live, count=len(lists), show=show)
     members, starts = index.members
-    return _and(near, _gathered(arena, asked, members, _runs(starts, lists), show), show)
+    return both(near, _gathered(arena, asked, members, _runs(starts, lists), show), show)
 
 
 def _gathered(arena: Readable, asked: Asked, rows: Rows, runs: Sequence[Run], show: int) -> Near | None:
@@ -208,7 +210,7 @@ def _gathered(arena: Readable, asked: Asked, rows: Rows, runs: Sequence[Run], sh
     return replace(near, rows=np.where(near.rows < 0, -1, rows[near.rows]))
 
 
-def _and(near: Near, more: Near | None, show: int) -> Near:
+def both(near: Near, more: Near | None, show: int) -> Near:
     """What was read of two sets of rows."""
     if more is None:
         return near
@@ -242,7 +244,7 @@ def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
 
 def _with_tail(index: ListIndex, arena: Readable, asked: Asked, found: Estimate, show: int) -> Estimate:
     """Estimates with the rows of no list."""
-    tail = _tail(index, arena, asked, show)
+    tail = tail_of(index, arena, asked, show)
     if tail is None or not tail.scored.any():
         return found
     blend = merge(found.blend, tail.blend)
@@ -252,10 +254,10 @@ def _with_tail(index: ListIndex, arena: Readable, asked: Asked, found: Estimate,
     apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
     grown = share * np.expm1(found.log_mass_error)
     error = (share + grown) / (1.0 + grown) * found.error + grown * apart
-    return Estimate(_and(found.near, tail, show), blend, error, np.log1p(grown), found.sure & np.isfinite(grown))
+    return Estimate(both(found.near, tail, show), blend, error, np.log1p(grown), found.sure & np.isfinite(grown))
 
 
-def _tail(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | None:
+def tail_of(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | None:
     """The rows of no list, which are read by every query; None where there are none."""
     everybody = np.arange(len(asked.vectors))
     strangers = [Run(0, len(index.strangers), everybody)] if len(index.strangers) else []
@@ -264,7 +266,7 @@ def _tail(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | 
     if not behind:
         return apart
     arena.verify(behind)
-    return _and(read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show), apart, show)
+    return both(read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show), apart, show)
 
 
 def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Array]:
