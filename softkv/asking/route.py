@@ -40,6 +40,7 @@ NOTHING = "the index proposed no rows"
 FILTERED = "the index was not rehearsed for some of the items"
 UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
 # What drawing rows takes, as numbers of keys that a scan reads in that time.
+MOST_DRAWN = 0.4  # the share of the rows from which on all are read
 STARTED = 27_000_000  # to find out how many to draw
 DRAWN, DRAWN_NUMBER = 4500, 3.6  # for each row, and each of its numbers
 BATCHED = 4  # times less a scan takes for one of many queries than for one alone
@@ -133,7 +134,7 @@ def worth_drawing(view: View, queries: int) -> float:
     layout = view.layout
     numbers = layout.key_width + (0 if layout.kind.coded else 2 * layout.value_width)
     scanned = view.snapshot.rows * layout.key_width / min(BATCHED, queries)
-    return (scanned - STARTED) / (DRAWN + DRAWN_NUMBER * numbers)
+    return min((scanned - STARTED) / (DRAWN + DRAWN_NUMBER * numbers), MOST_DRAWN * view.snapshot.rows)
 
 
 def measures(view: View, question: Question) -> bool:

@@ -124,6 +124,7 @@ class _Measuring:
         wanted = tolerance * self.arena.scale / self.units.size
         known, masses = self._strata(wanted)
         strata = known
+        single = quantile(1.0, confidence)
         first, guess = strata.sizes(PILOT), strata.enough((AIM * wanted) ** 2)
         if first.expected > most or guess.expected > DOUBTED * most:
             return self._estimate(self._look(strata, Sizes.none(len(first.rows))), math.inf, math.inf)
@@ -131,7 +132,8 @@ class _Measuring:
         for aim in (AIM, AGAIN):
             thought = np.maximum(look.thought, np.finfo(np.float64).tiny)
             strata = strata.scaled(np.maximum(look.told.variance / thought, 1.0))
-            sizes = strata.enough((aim * wanted) ** 2 / quantile(look.told.columns, confidence))
+            goals = (aim * wanted) ** 2 / quantile(look.told.columns, confidence), (aim * LOG_MASS) ** 2 / single
+            sizes = strata.enough(goals[0], also=(masses, goals[1]))
             if sizes.expected > most:
                 break
             look = self._look(strata, sizes)

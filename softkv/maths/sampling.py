@@ -111,12 +111,14 @@ class Strata:
         within = self.within * left
         return np.array([within[there].sum(), ((1.0 / chances - 1.0) * (self.between + within))[there].sum()])
 
-    def enough(self, variance: float) -> Sizes:
-        """The fewest rows by which V is thought to be no larger than this."""
-        low, high = 1.0, 8.0 * float(self.counts.sum()) + 1.0
+    def enough(self, variance: float, *, also: "tuple[Strata, float] | None" = None) -> Sizes:
+        """The fewest rows by which V is thought to be no larger than this, and that of others than another."""
+        goals, low, high = [(self, variance), *([also] if also else [])], 1.0, 8.0 * float(self.counts.sum()) + 1.0
         for _ in range(HALVINGS):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.variance(self.sizes(middle)).sum() > variance else (low, middle)
+            sizes = self.sizes(middle)
+            few = any(one.variance(sizes).sum() > most for one, most in goals)
+            low, high = (middle, high) if few else (low, middle)
         return self.sizes(high)
 
     def scaled(self, factors: Floats) -> "Strata":

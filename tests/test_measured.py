@@ -1,0 +1,253 @@
+"""Lookups that were not rehearsed are measured: within what they state, whatever is asked, or scanned where dear."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.asking import route
+from softkv.database import indexing
+from tests.stores import with_secret
+
+ITEMS, WIDTH = 12_000, 10
+KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label"}
+SMALL = {"cosine": 0.05, "dot": 0.3, "gaussian": 0.5}  # temperatures that are rehearsed
+TOLERANCE = 0.05
+QUERIES = np.random.default_rng(5).standard_normal((120, WIDTH)).astype(np.float32)  # in no cluster
+
+
+def keys_of(seed: int, count: int) -> np.ndarray:
+    """Keys in clusters of different sizes."""
+    centres, rng = np.random.default_rng(7).standard_normal((40, WIDTH)), np.random.default_rng(seed)
+    chosen = rng.choice(40, count, p=(weights := 1 / np.arange(1, 41)) / weights.sum())
+    return (centres[chosen] + 0.5 * rng.standard_normal((count, WIDTH))).astype(np.float32)
+
+
+def values_of(kind: str, keys: np.ndarray) -> Any:
+    """Values that depend on keys, and vary by themselves."""
+    rng = np.random.default_rng(len(keys))
+    smooth = np.tanh(keys @ np.random.default_rng(8).standard_normal((WIDTH, 5))) + rng.normal(size=(len(keys), 5))
+    if kind == "number":
+        return smooth[:, 0] * 100 + 5000
+    return [f"class {one}" for one in smooth.argmax(1)] if kind == "label" else smooth.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[None]:
+    """Stores count as large from the first item on, and to draw rows takes no time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(route, "CHEAP", 0)
+        patch.setattr(indexing, "REHEARSED", 400)
+        for name, given in (("STARTED", 0), ("DRAWN", 5), ("DRAWN_NUMBER", 0.0)):
+            patch.setattr(route, name, given)
+        yield
+
+
+@pytest.fixture(scope="module")
+def stores(large: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, softkv.SoftKV]]:
+    """A store for each way to compare, whose secret is fixed, so that the same rows are drawn every time."""
+    found = {}
+    for compatibility, kind in KINDS.items():
+        path = tmp_path_factory.mktemp("stores") / compatibility
+        keys = keys_of(1, ITEMS)
+        payloads = [{"third": number % 3 == 0, "left": bool(key[0] < 0)} for number, key in enumerate(keys)]
+        temperature = SMALL[compatibility]
+        with softkv.open(path, value=kind, compatibility=compatibility, temperature=temperature) as db:
+            db.add([str(number) for number in range(ITEMS)], values_of(kind, keys), vectors=keys, payloads=payloads)
+        with_secret(path, compatibility.encode().ljust(32))
+        found[compatibility] = softkv.open(path)
+        found[compatibility].build_index()
+    yield found
+    for db in found.values():
+        assert db.check().ok
+        db.close()
+
+
+def apart(found: Any, exact: Any) -> np.ndarray:
+    """How far answers are from each other."""
+    count = len(found.scored)
+    return np.linalg.norm((np.asarray(found.value) - np.asarray(exact.value)).reshape(count, -1), axis=1)
+
+
+def kinds(found: Any) -> np.ndarray:
+    """What is said of the error of each answer."""
+    return np.broadcast_to(np.asarray(found.error_kind), len(found.scored))
+
+
+def assert_kept(db: softkv.SoftKV, queries: np.ndarray, least: int, **options: Any) -> None:
+    """At least so many are measured, and 95 in a hundred of these keep what they state, but for chance."""
+    given = {"tolerance": TOLERANCE} | options
+    found, exact = db.lookup(queries, **given), db.lookup(queries, **given | {"tolerance": 0})
+    measured = kinds(found) == "measured"
+    assert measured.sum() >= least
+    assert set(np.broadcast_to(np.asarray(found.route), len(queries))[measured]) == {"measured"}
+    error = found.error[measured]
+    assert (error <= TOLERANCE * db._view().snapshot.value_scale * 1.001).all()
+    assert (found.rows_read[measured] < 0.5 * len(db)).all()
+    within = apart(found, exact)[measured] <= error
+    allowed = 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / measured.sum())  # one in a thousand would have more by chance
+    assert 1 - within.mean() <= allowed
+    log_mass = np.abs(found.log_mass - exact.log_mass)[measured] <= found.log_mass_error[measured]
+    assert 1 - log_mass.mean() <= allowed
+    assert np.array_equal(found.seen, exact.seen)
+
+
+@pytest.mark.parametrize("compatibility", KINDS)
+@pytest.mark.parametrize("times", [12.0, 100.0])
+def test_temperatures_that_were_not_rehearsed_are_measured(
+    stores: dict[str, softkv.SoftKV], compatibility: str, times: float
+) -> None:
+    """Whatever is compared and blended."""
+    assert_kept(stores[compatibility], QUERIES, 100, temperature=times * SMALL[compatibility])
+
+
+@pytest.mark.parametrize("compatibility", KINDS)
+def test_filters_and_masks_are_measured(stores: dict[str, softkv.SoftKV], compatibility: str) -> None:
+    """Of items spread over all lists, and of some lists alone."""
+    db, temperature = stores[compatibility], 12 * SMALL[compatibility]
+    assert_kept(db, QUERIES[:60], 40, where={"third": False}, temperature=temperature)
+    assert_kept(db, QUERIES[:60], 40, where={"left": True}, temperature=temperature)
+    assert_kept(db, QUERIES[:60], 40, mask=np.arange(ITEMS) % 4 > 0, temperature=temperature)
+    assert_kept(db, QUERIES[:60], 40, mask=np.arange(ITEMS) > 999, where={"left": False}, temperature=temperature)
+
+
+def test_a_query_unlike_those_rehearsed_is_measured(stores: dict[str, softkv.SoftKV]) -> None:
+    """At a temperature that was; the reason says why the rehearsals did not do."""
+    db = stores["cosine"]
+    found = db.lookup(QUERIES, temperature=4 * SMALL["cosine"], tolerance=TOLERANCE)
+    unlike = [reason for reason, way in zip(found.reason, found.route, strict=True) if way == "measured"]
+    assert len(unlike) > 10
+    assert set(unlike) == {route.UNSURE}
+    assert_kept(db, QUERIES, 10, temperature=4 * SMALL["cosine"])
+
+
+def test_what_is_stated_is_of_the_confidence_that_was_asked_for(stores: dict[str, softkv.SoftKV]) -> None:
+    """More of it takes more rows, and so does a smaller tolerance."""
+    db, temperature = stores["cosine"], 12 * SMALL["cosine"]
+
+    def read(**options: Any) -> float:
+        found = db.lookup(QUERIES[:20], temperature=temperature, **options)
+        assert found.error_kind == "measured"
+        return float(np.mean(found.rows_read))
+
+    assert read(tolerance=0.05, confidence=0.8) < read(tolerance=0.05) < read(tolerance=0.05, confidence=0.99)
+    assert read(tolerance=0.05) < read(tolerance=0.04)
+
+
+def test_who_asks_again_gets_the_same_answer(stores: dict[str, softkv.SoftKV]) -> None:
+    """In another process as well, alone or in a batch; another store draws others."""
+    db, options = stores["cosine"], {"temperature": 12 * SMALL["cosine"], "tolerance": TOLERANCE}
+    first = db.lookup(QUERIES[:5], **options)
+    assert first.error_kind == "measured"
+    with softkv.open(db.path, "r") as again:
+        assert np.array_equal(again.lookup(QUERIES[:5], **options).value, first.value)
+        for number in range(5):
+            alone = again.lookup(QUERIES[number], **options)
+            assert np.allclose(alone.value, first.value[number], atol=1e-6)
+            assert alone.rows_read == first.rows_read[number]
+
+
+def test_the_heaviest_of_the_rows_that_were_read_are_named(stores: dict[str, softkv.SoftKV]) -> None:
+    """With the share that they have of all; what was read holds less than all."""
+    db, options = stores["cosine"], {"temperature": 12 * SMALL["cosine"]}
+    answer, exact = db.lookup(QUERIES[0], tolerance=TOLERANCE, **options), db.lookup(QUERIES[0], tolerance=0, **options)
+    weights = [one.weight for one in answer.contributors]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[0] <= exact.contributors[0].weight * 1.2
+    assert 0 < answer.mass < 0.6
+    told = json.loads(answer.to_json())
+    assert (told["route"], told["error_kind"], told["contributors_are"]) == (
+        "measured",
+        "measured",
+        "the heaviest of the rows read",
+    )
+    assert "(measured)" in repr(answer)
+    numbers = stores["dot"]
+    warm = {"temperature": 12 * SMALL["dot"]}
+    found, true = (
+        numbers.lookup(QUERIES[:20], tolerance=TOLERANCE, **warm),
+        numbers.lookup(QUERIES[:20], tolerance=0, **warm),
+    )
+    assert np.allclose(found.spread, true.spread, rtol=0.1)
+    assert np.allclose(found.effective, true.effective, rtol=0.2)
+
+
+def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None:
+    """What each asks is a question like any other."""
+    rng = np.random.default_rng(3)
+    query, key, value = (rng.standard_normal((2, 6, n)) / np.sqrt(n) for n in (WIDTH, WIDTH, 5))
+    heads = softkv.Heads(query, key, value)
+    options: dict[str, Any] = {"heads": heads, "temperature": 6.0}
+    db = stores["cosine"]
+    with softkv.open(f"{db.path} dot", value="vector", compatibility="dot", temperature=0.3) as other:
+        keys = keys_of(1, ITEMS)
+        other.add(vectors=keys, values=values_of("vector", keys))
+        other.build_index()
+        found, exact = (
+            other.lookup(QUERIES[:20], tolerance=TOLERANCE, **options),
+            other.lookup(QUERIES[:20], **options | {"tolerance": 0}),
+        )
+        assert "measured" in str(found.error_kind), found.reason
+        assert (apart(found, exact) <= found.error).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        ({"tolerance": 0}, "scan"),
+        ({"tolerance": 0.0005}, "scan"),
+        ({"where": {"rare": True}}, "gather"),
+        ({"mask": np.ones((1, ITEMS + 1), np.bool_)}, "scan"),
+        ({"compatibility": "laplace"}, "scan"),
+    ],
+    ids=str,
+)
+def test_what_is_not_measured(stores: dict[str, softkv.SoftKV], options: dict[str, Any], way: str) -> None:
+    """Answers are exact then, and say why."""
+    db = stores["cosine"]
+    db.add("rare", np.zeros(5), vectors=np.ones(WIDTH), payloads={"rare": True}, on_conflict="replace")
+    found = db.lookup(QUERIES[0], temperature=12 * SMALL["cosine"], **{"tolerance": TOLERANCE} | options)
+    assert (found.route, found.error_kind) == (way, "exact")
+    assert found.reason
+
+
+def test_a_tolerance_that_needs_most_rows_says_so(stores: dict[str, softkv.SoftKV]) -> None:
+    """Beside why the rehearsals did not do."""
+    found = stores["cosine"].lookup(QUERIES[:2], temperature=12 * SMALL["cosine"], tolerance=0.0005)
+    assert found.reason.endswith(route.UNMEASURED)
+    assert "was not rehearsed" in found.reason
+
+
+def test_items_that_came_and_went_count(large: None, tmp_path: Path) -> None:
+    """Late rows of lists are drawn as well, those of no list are read, and dead ones count no more."""
+    keys = keys_of(1, ITEMS)
+    with softkv.open(tmp_path / "s", value="vector", compatibility="cosine", temperature=0.05) as db:
+        db.add([str(number) for number in range(ITEMS)], values_of("vector", keys), vectors=keys)
+    with_secret(tmp_path / "s", b"s" * 32)
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index()
+        more = keys_of(2, 3000)
+        db.add([f"late {number}" for number in range(3000)], values_of("vector", more) + 1.0, vectors=more)
+        db.delete([str(number) for number in range(0, ITEMS, 5)])
+        db.add([f"few {number}" for number in range(200)], values_of("vector", more[:200]), vectors=more[:200])
+        assert_kept(db, QUERIES, 100, temperature=0.6)
+        assert_kept(db, QUERIES, 100, temperature=5.0)
+        db.compact()
+        assert_kept(db, QUERIES, 100, temperature=0.6)
+
+
+def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> None:
+    """Far from zero, one column a thousand times as large, and one outlier."""
+    keys = keys_of(1, ITEMS)
+    values = values_of("vector", keys).astype(np.float64) * [1.0, 1000.0, 1e-3, 1.0, 1.0] + 1e4
+    values[17] += 1e5
+    with softkv.open(tmp_path / "s", value="vector", compatibility="cosine", temperature=0.05) as db:
+        db.add([str(number) for number in range(ITEMS)], values, vectors=keys)
+    with_secret(tmp_path / "s", b"t" * 32)
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index()
+        assert_kept(db, QUERIES, 60, temperature=0.6)

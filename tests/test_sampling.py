@@ -1,0 +1,196 @@
+"""Samples of strata: what they estimate is right on average, and what they say of their error is how wrong they are."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from softkv.maths import sampling
+from softkv.maths.sampling import Columns, Draw, LabelColumns, Sizes, Strata, VectorColumns, quantile, sampled
+
+STRATA, WIDTH = 40, 6
+# Quantiles of χ² as they are tabled (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.4).
+TABLED = {
+    (1, 0.9): 2.706,
+    (1, 0.95): 3.841,
+    (1, 0.99): 6.635,
+    (2, 0.95): 5.991,
+    (3, 0.95): 7.815,
+    (10, 0.9): 15.987,
+    (10, 0.95): 18.307,
+    (30, 0.99): 50.892,
+    (100, 0.95): 124.342,
+}
+
+
+@pytest.mark.parametrize(("columns", "confidence"), TABLED)
+def test_quantiles_are_those_of_tables(columns: int, confidence: float) -> None:
+    """Of χ², divided by its degrees of freedom."""
+    assert quantile(columns, confidence) == pytest.approx(TABLED[columns, confidence] / columns, rel=1e-3)
+
+
+def test_columns_between_whole_numbers_are_taken_for_fewer() -> None:
+    """The quantile falls with the columns, so that is cautious."""
+    assert quantile(3.06, 0.95) == quantile(3.0, 0.95) > quantile(3.2, 0.95) > quantile(4.0, 0.95)
+
+
+class Population:
+    """Rows with weights and values, in strata of different sizes."""
+
+    def __init__(self, seed: int, *, labels: bool = False, steep: float = 0.7) -> None:
+        rng = np.random.default_rng(seed)
+        self.counts = np.concatenate([[0, 1, 2], rng.integers(3, 60, STRATA - 3)])
+        self.owners = np.repeat(np.arange(STRATA), self.counts)
+        self.firsts = self.counts.cumsum() - self.counts
+        self.e = np.exp(rng.normal(size=STRATA)[self.owners] + steep * rng.normal(size=len(self.owners)))
+        values = rng.normal(size=(STRATA, WIDTH))[self.owners] + rng.normal(size=(len(self.owners), WIDTH)) + 3.0
+        self.codes = values.argmax(1)
+        self.values = np.eye(WIDTH)[self.codes] if labels else values
+        self.labels = labels
+
+    @property
+    def mass(self) -> float:
+        """The sum of all weights."""
+        return float(self.e.sum())
+
+    @property
+    def total(self) -> np.ndarray:
+        """The sum of all weights times values."""
+        return self.e @ self.values
+
+    def strata(self) -> Strata:
+        """What is really true of them."""
+        y = self.e[:, None] * (self.values - self.total / self.mass) / self.mass
+        sums = np.zeros((STRATA, WIDTH))
+        np.add.at(sums, self.owners, y)
+        means = sums / np.maximum(self.counts, 1)[:, None]
+        squares = np.bincount(self.owners, ((y - means[self.owners]) ** 2).sum(1), STRATA)
+        within = self.counts**2 * squares / np.maximum(self.counts - 1, 1)
+        return Strata(self.counts, within, (sums**2).sum(1), np.full(STRATA, 0.7))
+
+    def columns(self, rows: np.ndarray) -> Columns:
+        """The values of some rows."""
+        return LabelColumns(self.codes[rows], WIDTH) if self.labels else VectorColumns(self.values[rows])
+
+    def sample(self, random: np.random.Generator, strata: Strata, sizes: Sizes) -> sampling.Sampled:
+        """What one draw says."""
+        read = sizes.whole(strata.counts)[self.owners]
+        draw = Draw.of(random, strata, sizes)
+        rows = self.firsts[draw.strata[draw.owners]] + draw.places
+        known = float(self.e[read].sum()), self.e[read] @ self.values[read]
+        return sampled(draw, self.e[rows], self.columns(rows), mass=known[0], total=known[1], random=random)
+
+
+def test_each_set_of_rows_is_as_likely_as_any_other() -> None:
+    """Two of five and three of four, side by side: χ² of 20,000 draws, at a level of 0.001."""
+    random, counts, sizes = np.random.default_rng(1), np.array([5, 4]), np.array([2, 3])
+    seen = dict.fromkeys(((a, b) for a in combinations(range(5), 2) for b in combinations(range(4), 3)), 0)
+    for _ in range(20_000):
+        places = sampling._different(random, counts, sizes).tolist()
+        seen[tuple(places[:2]), tuple(places[2:])] += 1
+    expected = 20_000 / len(seen)
+    assert sum((found - expected) ** 2 / expected for found in seen.values()) < 72.055  # of 39 degrees of freedom
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("rows", [60.0, 250.0])
+def test_estimates_are_right_on_average_and_so_is_their_variance(labels: bool, rows: float) -> None:
+    """The mass, the total, V and the variance of the mass, over 4,000 draws of one population."""
+    population, random = Population(3, labels=labels), np.random.default_rng(4)
+    strata = population.strata()
+    sizes = strata.sizes(rows)
+    assert (sizes.chances < 1).sum() > 5
+    assert not sizes.whole(strata.counts).all()
+    found = [population.sample(random, strata, sizes) for _ in range(4000)]
+    masses, totals = np.array([one.mass for one in found]), np.array([one.total for one in found])
+    assert abs(masses.mean() - population.mass) < 4 * masses.std() / np.sqrt(len(found))
+    assert (np.abs(totals.mean(0) - population.total) < 4.5 * totals.std(0) / np.sqrt(len(found))).all()
+    assert np.mean([one.mass_variance for one in found]) == pytest.approx(masses.var(), rel=0.1)
+    # To first order, the error of the value is that of Σ y with the true value.
+    moved = (totals - masses[:, None] * (population.total / population.mass)).var(0).sum()
+    assert np.mean([one.within + one.between for one in found]) == pytest.approx(moved, rel=0.12)
+    thought = strata.variance(sizes).sum() * population.mass**2
+    assert thought == pytest.approx(moved, rel=0.12)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("labels", [False, True])
+def test_answers_are_within_what_is_stated_as_often_as_that_says(labels: bool, confidence: float) -> None:
+    """Of 40 populations, 100 draws each; a little less is allowed for, since only many rows make an error normal."""
+    kept = list[bool]()
+    for seed in range(40):
+        population, random = Population(100 + seed, labels=labels), np.random.default_rng(seed)
+        strata = population.strata()
+        sizes, true = strata.sizes(300.0), population.total / population.mass
+        for _ in range(100):
+            found = population.sample(random, strata, sizes)
+            kept.append(bool(np.linalg.norm(found.total / found.mass - true) <= found.error(confidence)))
+    assert np.mean(kept) >= confidence - 0.02
+    assert np.mean(kept) <= confidence + (1 - confidence) * 0.8
+
+
+def test_labels_are_vectors_that_are_1_at_their_code() -> None:
+    """The same draw of labels, and of such vectors, says the same."""
+    coded, dense = Population(5, labels=True), Population(5, labels=True)
+    dense.labels = False
+    strata = coded.strata()
+    one, other = (x.sample(np.random.default_rng(6), strata, strata.sizes(150.0)) for x in (coded, dense))
+    for name in ("mass", "total", "within", "between", "columns", "mass_variance"):
+        assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-9), name
+
+
+@pytest.mark.parametrize(("rank", "columns"), [(1, (1.0, 1.6)), (8, (5.0, 9.0)), (64, (25.0, 64.0))])
+def test_columns_that_vary_together_count_as_fewer(rank: int, columns: tuple[float, float]) -> None:
+    """Values 64 wide of some rank; the median of 50 draws."""
+    rng = np.random.default_rng(7)
+    values = rng.normal(size=(3000, rank)) @ np.linalg.qr(rng.normal(size=(64, rank)))[0].T
+    strata = Strata(np.full(10, 300), np.full(10, 1.0), np.full(10, 1e-9), np.full(10, 0.9))
+    found = []
+    for _ in range(50):
+        draw = Draw.of(rng, strata, strata.sizes(600.0))
+        rows = draw.strata[draw.owners] * 300 + draw.places
+        e = np.ones(len(rows))
+        found.append(sampled(draw, e, VectorColumns(values[rows]), mass=0.0, total=np.zeros(64), random=rng).columns)
+    assert columns[0] <= np.median(found) <= columns[1]
+
+
+def test_sizes_follow_from_what_is_wanted() -> None:
+    """No more variance than that, by no more rows than it takes; all rows of strata that are read in any case."""
+    strata = Population(8).strata()
+    for wanted in (1e-2, 1e-3, 1e-4):
+        sizes = strata.enough(wanted)
+        assert strata.variance(sizes).sum() <= wanted
+        assert strata.variance(strata.sizes(0.9 * sizes.expected)).sum() > 0.8 * wanted
+        assert ((sizes.rows <= strata.counts) | (strata.counts == 0)).all()
+        assert (sizes.chances[strata.counts == 0] == 0).all()
+    always = Strata(strata.counts, strata.within, strata.between, np.where(np.arange(STRATA) == 7, 0.0, 0.7))
+    assert always.sizes(1.0).whole(strata.counts)[7]
+
+
+def test_what_is_read_whole_has_no_error() -> None:
+    """Then nothing is drawn, and the sums are those of all rows."""
+    population = Population(9)
+    strata = population.strata()
+    sizes = Sizes(np.ones(STRATA), population.counts)
+    found = population.sample(np.random.default_rng(0), strata, sizes)
+    assert (found.within, found.between, found.mass_variance) == (0.0, 0.0, 0.0)
+    assert found.mass == pytest.approx(population.mass)
+    assert found.error(0.95) == found.log_mass_error(0.95) == 0.0
+
+
+def test_nothing_is_known_where_nothing_was_found() -> None:
+    """Neither a value nor an error."""
+    strata = Population(10).strata()
+    found = Population(10).sample(np.random.default_rng(0), strata, Sizes.none(STRATA))
+    assert (found.mass, found.error(0.95), found.log_mass_error(0.95)) == (0.0, np.inf, np.inf)
+
+
+def test_variances_are_not_lowered_by_what_was_thought() -> None:
+    """They are raised."""
+    population = Population(11)
+    strata = population.strata()
+    found = population.sample(np.random.default_rng(0), strata, strata.sizes(100.0))
+    raised = found.at_least(4.0 * found.variance, np.array([1.0, 0.0]))
+    assert raised.error(0.95) == pytest.approx(2.0 * found.error(0.95))
+    assert raised.mass_variance == pytest.approx(found.mass**2)
+    assert found.at_least(0.1 * found.variance, np.zeros(2)).error(0.95) == found.error(0.95)
