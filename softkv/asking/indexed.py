@@ -8,6 +8,7 @@ An index that is missing, damaged, or of another format is none: everything is s
 """
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -21,6 +22,7 @@ from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
 from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
+from softkv.index.verdict import Verdict
 from softkv.logs import log_of
 from softkv.maths.drift import Drift
 from softkv.maths.drift import together as summed
@@ -32,6 +34,8 @@ from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
 NAME = "lists"  # of the index file, and of the changes to it
+CHECKED = "checked"  # of what became of its calibration
+SOME = 256  # lists whose statistics are worked out together, where that must not take long at once
 PROPOSER = "proposer"  # of that of a proposer
 MOST = 8  # times LARGEST: bytes of changes, from which on no more are noted
 LOG = log_of(__name__)
@@ -44,6 +48,7 @@ class Written:
     rows: int
     index: ListIndex | None
     problem: str = ""
+    commit: int = 0  # of the file
 
 
 NONE = Written(0, None)  # where none was built
@@ -115,6 +120,11 @@ class Indexes:
                 return None
             return followed.relaid(snapshot)
 
+    def followed(self, snapshot: Snapshot) -> "Followed | None":
+        """The index with the changes to it up to this commit, or None."""
+        with self._lock:
+            return self._as_of(snapshot)
+
     def as_written(self, snapshot: Snapshot) -> Written | None:
         """The index before anything of it died, which costs less; None when none was built."""
         with self._lock:
@@ -173,7 +183,7 @@ class Indexes:
         except (IndexDamaged, FormatTooNew) as error:
             LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
             return Written(file.rows, None, str(error))
-        return Written(index.rows, index)
+        return Written(index.rows, index, commit=file.commit)
 
 
 class Followed:
@@ -187,6 +197,11 @@ class Followed:
         self._known = replace(base, joined=owners)
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
+
+    @property
+    def joined(self) -> ListIndex:
+        """The index with the rows that joined its lists, by statistics as they were measured."""
+        return self._known
 
     @property
     def has_late(self) -> bool:
@@ -207,6 +222,22 @@ class Followed:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is scanned instead
                 self._index = dead, replace(self._known, estimates=self._without(self._left(snapshot, dead)))
         return self._index[1]
+
+    def leaving(self, snapshot: Snapshot, rows: Rows) -> Iterator[ListIndex]:
+        """The index without what is dead and without these rows, SOME more of its lists at a time: the last is right.
+
+        For whoever must not work for long at once; `index` takes less in all.
+        """
+        drifts = [one.drift for one in self._changes]
+        drifts.append(self._left(snapshot, np.concatenate([self._unnoted(snapshot), rows])))
+        lists, measured = np.arange(len(self.base.lists.counts)), self.base.quick
+        estimates, step = measured, len(lists) if isinstance(measured.values, Shares) else SOME  # shares change as one
+        for start in range(0, len(lists), step):
+            yield replace(self._known, estimates=estimates)
+            drift = summed([one.among(lists[start : start + step]) for one in drifts])
+            with np.errstate(over="ignore", invalid="ignore"):
+                estimates = drift.applied(measured, onto=estimates)
+        yield replace(self._known, estimates=estimates)
 
     def bounding(self, snapshot: Snapshot) -> ListIndex:
         """The index without what is dead, by statistics that bounds can be told by."""
@@ -271,6 +302,15 @@ class Followed:
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
     """What the store has learned, if it goes by this name."""
     return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
+
+
+def verdict_of(snapshot: Snapshot, written: Written) -> Verdict | None:
+    """The last verdict on the calibration of an index, as of this commit; it is in the file after a compaction."""
+    if written.index is None:
+        return None
+    found = [Verdict.decoded(content) for _, content in snapshot.derived(CHECKED)]
+    about = [one for one in found if one is not None and one.file == written.commit]
+    return about[-1] if about else Verdict.of(written.index.facts.get("checked"))
 
 
 class Proposers:

@@ -49,7 +49,7 @@ def estimate(view: View, question: Question, reason: str) -> Estimated:
     """The answers to a question by the index, routed for this reason."""
     index = view.bounding_index if question.guarantee else view.index
     assert index is not None
-    asking = _Asking(view, index, question)
+    asking = Asking(view, index, question)
     suited = asking.suited()
     refused = {number: asking.unrehearsed(number) for number in np.flatnonzero(~suited).tolist()}
     some = np.flatnonzero(suited)
@@ -63,11 +63,15 @@ def estimate(view: View, question: Question, reason: str) -> Estimated:
     return Estimated(some, answers, refused)
 
 
-class _Asking:
-    """A question on its way through the index."""
+class Asking:
+    """A question on its way through the index; `live` says which rows answer, where these are not all that are live."""
 
-    def __init__(self, view: View, index: ListIndex, question: Question) -> None:
+    def __init__(
+        self, view: View, index: ListIndex, question: Question, live: npt.NDArray[np.bool_] | None = None
+    ) -> None:
         self.view, self.index, self.question = view, index, question
+        snapshot = view.snapshot
+        self.live = live if live is not None or len(snapshot) == snapshot.rows else snapshot.live
         self.block = view.snapshot.runs(np.empty(0, np.int64), np.empty(0, np.int64))
         self.values = self.view.blended(self.block.values)
         inputs = checked(
@@ -146,7 +150,7 @@ class _Asking:
             self.values,
             lambda rows: self.view.blended(snapshot.values(rows)),
             self._verify,
-            None if len(snapshot) == snapshot.rows else snapshot.live,
+            self.live,
             snapshot.rows,
             snapshot.value_scale,
         )
@@ -216,6 +220,14 @@ class _Asking:
     def _log_mass_error(self, found: Estimate, question: Question) -> npt.NDArray[np.float64]:
         error: npt.NDArray[np.float64] = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
         return error + moved_logits(self.view, found.blend.log_mass, question) if question.guarantee else error
+
+    def logits(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """The logits of all queries with a run of rows, (b, n)."""
+        everybody = np.arange(self.count)
+        self._verify([Run(start, stop, everybody)])
+        found = np.empty((self.count, stop - start), np.float32)
+        self._score(everybody, self.compatibility, self.block.vectors, self._lengths())(everybody, start, stop, found)
+        return found
 
     def _verify(self, runs: Sequence[Run]) -> None:
         """Compare what is about to be read with its checksums, on first touch."""

@@ -101,7 +101,17 @@ def _against_lists(view: View, question: Question) -> str | None:
     if view.index.form.name != form:
         built = view.index.form.compatibility
         return f"the index was built for {built}; `softkv index build` makes one for how the store compares"
-    return against_loose(view.bounding_index if question.guarantee else view.index, view.snapshot.rows)
+    if question.guarantee:
+        return against_loose(view.bounding_index, view.snapshot.rows)
+    return against_calibration(view) or against_loose(view.index, view.snapshot.rows)
+
+
+def against_calibration(view: View) -> str | None:
+    """Why what was rehearsed when the index was built is not to be believed any more."""
+    verdict = view.verdict
+    if verdict is None or not verdict.withdrawn:
+        return None
+    return f"the calibration of the index no longer holds: {verdict}; `softkv index build`"
 
 
 def against_loose(index: ListIndex | None, rows: int) -> str | None:
