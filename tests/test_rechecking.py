@@ -23,6 +23,7 @@ from softkv.maths.drift import Drift
 from softkv.storage import Store
 
 from . import reference
+from .commands import ran
 
 ITEMS, WIDTH = 1500, 6
 KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian"}
@@ -375,6 +376,8 @@ def test_a_lost_verdict_is_found_again(db: softkv.SoftKV) -> None:
     db.close()
     with softkv.open(path) as again:
         again.delete("0")
+        lines = ran("index", "status", "--db", path, terminal=True).out.splitlines()
+        assert f"checked     0 changes ago: {checked(again)}" in lines
         assert checked(again).items == before.items - 1
         assert len(again._view().snapshot.derived_numbers(CHECKED)) == 1
 
@@ -413,7 +416,7 @@ def test_facts_of_an_index_may_be_anything(db: softkv.SoftKV, facts: dict[str, A
 def test_a_check_that_fails_costs_no_item(
     db: softkv.SoftKV, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, and tried again a hundredth of the items later."""
+    """It is logged, and tried again a hundred items later."""
 
     def full(self: Store, name: str, *given: Any, **options: Any) -> int:
         if name == CHECKED:
@@ -426,10 +429,10 @@ def test_a_check_that_fails_costs_no_item(
         add(db, 5, 300)
         assert "could not be checked: no room" in caplog.text
         caplog.clear()
-        add(db, 6, 10)
+        add(db, 6, 99)
         assert not caplog.text
-    assert (len(db), checked(db)) == (ITEMS + 310, None)
-    add(db, 7, 20)
+    assert (len(db), checked(db)) == (ITEMS + 399, None)
+    add(db, 7, 1)
     assert ago(db) == 0
 
 

@@ -14,7 +14,6 @@ Shapes: b left-out items, n rows of a slice, t temperatures.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ HELD = 1 << 22  # sums of values held at once
 MOST = 0.010  # seconds of work in a write
 SCANNED, ESTIMATED = 0.0025, 0.006  # of what is done at once: rows are scanned, or estimates asked for
 FIRST = 128  # rows of the first slice
-AGAIN = 0.01  # of the items: how many come or go before a check that failed, or was of no use, is tried again
+FEWEST, AGAIN = 100, 0.01  # changes, and as a share of the items, until one that failed or was of no use is tried again
 
 clock = time.perf_counter
 Steps = Generator[float, None, Verdict]  # tells how many seconds the next step will take
@@ -56,10 +55,10 @@ class Rechecking:
         self.drop()
 
     def drop(self) -> None:
-        """Forget how far it is; what was pinned for it is let go."""
+        """Forget how far it is, and let go of what is pinned for it; for when rows or the index are others."""
         self._steps: Steps | None = None
         self._about: tuple[int, int] | None = None  # generation, and commit of the index
-        self._due: float | None = None  # from how many changes on a check begins; None until that is looked up
+        self._due = 0.0  # how many items have to come or go, of all there ever were, before a check may be due
 
     def go_on(self, store: Store, view: Callable[[], View]) -> None:
         """Work a little on what is due. A failure is logged: the write is done, and must not look as if it were not."""
@@ -75,34 +74,38 @@ class Rechecking:
             )
 
     def _go_on(self, store: Store, seen: View) -> None:
-        written = seen.index_as_written
-        if written is None or written.index is None:
+        if self._steps is None:
+            if not self._begins(seen):
+                return
+            assert seen.index_as_written is not None
+            self._about = seen.snapshot.generation, seen.index_as_written.commit
+            self._steps = _check(seen, seen.index_as_written.commit)
+        elif seen.index_as_written is None or self._about != (seen.snapshot.generation, seen.index_as_written.commit):
             self.drop()
             return
-        about = seen.snapshot.generation, written.commit
-        if self._about != about:
-            self.drop()
-            self._about = about
-        if self._steps is None and self._begins(seen, written.index):
-            self._steps = _check(seen, written.commit)
-        verdict = None if self._steps is None else self._worked(self._steps)
+        verdict = self._worked(self._steps)
         if verdict is not None:
             self._steps = None
             store.put_derived(CHECKED, verdict.encoded(), instead_of=seen.snapshot.derived_numbers(CHECKED))
-            self._due = None
+            self._due = 0.0
             LOG.log(*_told(verdict), store.path, verdict)
 
-    def _begins(self, seen: View, index: ListIndex) -> bool:
+    def _begins(self, seen: View) -> bool:
         """Whether a check is due, and of use: whether lookups are answered by the index."""
-        if self._due is None:
-            last, made_of = seen.verdict, index.facts.get("items")
-            items = last.items if last else made_of if isinstance(made_of, int) else index.rows
-            own = index.facts.get("calibrated on") == "items"
-            self._due = (last.changes if last else 0) + CHANGED * items if own else math.inf
-        if seen.changes < self._due or is_cheap(seen):
+        rows, items = seen.snapshot.rows, len(seen.snapshot)
+        moved = 2 * rows - items  # all that came, and all that died
+        if moved < self._due:
             return False
-        rows = seen.snapshot.rows
-        self._due = seen.changes + AGAIN * len(seen.snapshot)  # should it fail, or not begin
+        self._due = moved + max(FEWEST, AGAIN * items)
+        index = None if seen.index_as_written is None else seen.index_as_written.index
+        if index is None or index.facts.get("calibrated on") != "items" or is_cheap(seen):
+            return False
+        last, made_of = seen.verdict, index.facts.get("items")
+        before, then = (last.changes, last.items) if last else (0, made_of if isinstance(made_of, int) else index.rows)
+        early = before + CHANGED * then - seen.changes
+        if early > 0:
+            self._due = moved + early
+            return False
         followed = seen.followed
         return followed is not None and not against_calibration(seen) and not against_loose(followed.joined, rows)
 

@@ -111,6 +111,7 @@ class Upkeep(Reader):
             wanted = Wanted(lists, queries, temperatures, backend, whole)
             build(self._store, self._changing, self._new_view, wanted, progress)
             with self._changing:
+                self._rechecking.drop()
                 self._settle()
         return self.info()
 
