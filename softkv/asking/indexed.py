@@ -22,7 +22,6 @@ from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.candidates import Proposer
 from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
-from softkv.index.verdict import Verdict
 from softkv.logs import log_of
 from softkv.maths.drift import Drift
 from softkv.maths.drift import together as summed
@@ -302,15 +301,6 @@ class Followed:
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
     """What the store has learned, if it goes by this name."""
     return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
-
-
-def verdict_of(snapshot: Snapshot, written: Written) -> Verdict | None:
-    """The last verdict on the calibration of an index, as of this commit; it is in the file after a compaction."""
-    if written.index is None:
-        return None
-    found = [Verdict.decoded(content) for _, content in snapshot.derived(CHECKED)]
-    about = [one for one in found if one is not None and one.file == written.commit]
-    return about[-1] if about else Verdict.of(written.index.facts.get("checked"))
 
 
 class Proposers:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
-from softkv.asking.indexed import Followed, Indexes, Proposers, Written, verdict_of, with_labels
+from softkv.asking.indexed import CHECKED, Followed, Indexes, Proposers, Written, with_labels
 from softkv.asking.learned import Learned, Projections
 from softkv.asking.profile import Profile, Temperature
 from softkv.asking.question import LEARNED
@@ -198,8 +198,13 @@ class View:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """The last verdict on the calibration of the index, if it was ever checked."""
-        return None if self.index_as_written is None else verdict_of(self.snapshot, self.index_as_written)
+        """The last verdict on the calibration of the index as of this commit; after a compaction it is in its file."""
+        written = self.index_as_written
+        if written is None or written.index is None:
+            return None
+        found = [Verdict.decoded(content) for _, content in self.snapshot.derived(CHECKED)]
+        about = [one for one in found if one is not None and one.file == written.commit]
+        return about[-1] if about else Verdict.of(written.index.facts.get("checked"))
 
     @property
     def changes(self) -> int:
