@@ -50,7 +50,7 @@ def test_log_masses_may_be_off_a_little_more_often() -> None:
 def test_without_answers_nothing_is_withdrawn() -> None:
     """All queries were scanned, which is right."""
     nothing = Verdict(7, 1, 2, 0.95, (), (), (), ())
-    assert (nothing.withdrawn, str(nothing)) == (False, "no answers within what it states")
+    assert (nothing.withdrawn, str(nothing)) == (False, "100% of 0 answers within what it states")
     assert not replace(GOOD, asked=(0, 0), values=(0, 0), masses=(0, 0)).withdrawn
 
 
@@ -64,8 +64,8 @@ LIES: dict[str, Any] = {
     "file": [-1, 1.5, None, "7", True, 1 << 70],
     "changes": [-1, "x", [1]],
     "items": [-1, None],
-    "confidence": [0.0, 1.0, -0.5, 2, "0.95", float("nan"), None],
-    "temperatures": [None, 3, "ab", [0.1], [0.1, "x"], [0.1, -1.0], [0.1, float("nan")], [[1.0], [2.0]], {}],
+    "confidence": [0.0, 0.4, 0.5, 1.0, -0.5, 2, "0.95", float("nan"), None],
+    "temperatures": [None, 3, "ab", [0.1] * 9, [0.1], [0.1, "x"], [0.1, -1.0], [0.1, float("nan")], [[1.0], [2.0]], {}],
     "asked": [[256], [256, -1], [256, 1 << 60], [1.0, 2.0], None, [250, 250, 250]],
     "values": [[257, 1], [-1, 1], ["1", 1], 7],
     "masses": [[257, 1], [None, 1], {"a": 1, "b": 2}],

@@ -24,7 +24,7 @@ CHANGED = 0.1  # of the items: as many came or went before a calibration is chec
 CHANCE = 0.001  # that one which holds is withdrawn, at most
 SLACK = 2.0  # times as many log masses as values may be off by more: they are stated without room for drift
 LIGHT = -60.0  # the logarithm of a weight that is nothing beside 1: smaller ones slow products down
-MOST = 1 << 10  # items and temperatures in a verdict
+MOST_ASKED, MOST_TEMPERATURES = 1 << 10, 8  # in a verdict
 _NUMBERS, _EACH = ("file", "changes", "items", "confidence"), ("temperatures", "asked", "values", "masses")
 
 
@@ -47,18 +47,18 @@ class Verdict:
         return self._worst[0] * max(1, 2 * len(self.temperatures)) < CHANCE
 
     @property
-    def _worst(self) -> tuple[float, float, str]:
-        """Of what was seen the least probable by a calibration that holds: how probable, the share, and in words."""
-        least = {"values": self.confidence, "log masses": 1.0 - SLACK * (1.0 - self.confidence)}
-        seen = [(at_most(0, 0, 0.5), 1.0, "no answers")]
-        for what, counts in zip(least, (self.values, self.masses), strict=True):
-            for within, asked in zip(counts, self.asked, strict=True):
-                share = within / max(1, asked)
-                seen.append((at_most(within, asked, least[what]), share, f"{share:.0%} of {asked} {what}"))
+    def _worst(self) -> tuple[float, int, int, str]:
+        """Of what was seen the least probable by a calibration that holds: how probable, how many, of how many."""
+        masses = 1.0 - SLACK * (1.0 - self.confidence)
+        seen = [(1.0, 1, 0, "answers")]
+        for what, share, counts in (("values", self.confidence, self.values), ("log masses", masses, self.masses)):
+            each = zip(counts, self.asked, strict=True)
+            seen += [(at_most(within, asked, share), within, asked, what) for within, asked in each]
         return min(seen)
 
     def __str__(self) -> str:
-        return f"{self._worst[2]} within what it states"
+        _, within, asked, what = self._worst
+        return f"{within / max(1, asked):.0%} of {asked} {what} within what it states"
 
     def encoded(self) -> bytes:
         """The verdict as bytes."""
@@ -84,12 +84,13 @@ class Verdict:
 
     def _is_sound(self) -> bool:
         counts = (self.file, self.changes, self.items, *self.asked, *self.values, *self.masses)
-        if not all(is_count(one) for one in counts) or not MOST >= len(self.asked) == len(self.temperatures):
+        if not all(is_count(one) for one in counts) or len(self.temperatures) > MOST_TEMPERATURES:
             return False
         if not all(type(one) is float and 0 < one < math.inf for one in (1.0 - self.confidence, *self.temperatures)):
             return False
         seen = zip(self.values + self.masses, self.asked * 2, strict=True)
-        return self.confidence > 0 and all(within <= asked <= MOST for within, asked in seen)
+        alike = len(self.asked) == len(self.values) == len(self.masses) == len(self.temperatures)
+        return alike and 1.0 - self.confidence < 1.0 / SLACK and all(one <= asked <= MOST_ASKED for one, asked in seen)
 
 
 def is_count(given: object) -> bool:
