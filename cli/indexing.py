@@ -125,6 +125,8 @@ def _lines(found: "Info") -> list[str]:
         low, high = built["temperatures"]
         shown["calibrated"] = f"on {built['queries']:,} {built['calibrated_on']}, for T from {low:.4g} to {high:.4g}"
         shown["built in"] = f"{built['seconds']} s"
+    if found.index and found.index.checked:
+        shown["checked"] = found.index.checked
     shown["backend"] = found.backend
     return [f"{name:10}  {says}" for name, says in shown.items()]
 

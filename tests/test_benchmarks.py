@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from softkv_cli.mixtures import mixture
 
 import softkv
+from softkv import database
 
+from .benchmarks import rechecking
 from .benchmarks.index_contests import recall
 from .benchmarks.index_quality import Judged
 from .benchmarks.index_report import HEAD
@@ -130,3 +133,15 @@ def test_a_contest_of_adding_names_all_contestants(tmp_path: Path, capsys: pytes
     assert [one[0].rpartition("beside ")[2] for one in cells] == ["pwrite + fdatasync", "LanceDB"]
     assert all("pip install lancedb" in one[1] or float(one[3]) > 0 for one in cells)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_check_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both tables have their lines, and the check ends with a verdict."""
+    monkeypatch.setattr(database.rechecking, "is_cheap", lambda _: False)
+    rechecking.compared(tmp_path, mixture(2500, 8, rechecking.VALUE_WIDTH, 10, 0), 2000)
+    printed = capsys.readouterr().out
+    assert "| add 2,000 | 7 |" in printed
+    assert "| add one | " in printed
+    assert "within what it states" in printed

@@ -8,6 +8,7 @@ An index that is missing, damaged, or of another format is none: everything is s
 """
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -34,6 +35,8 @@ from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows
 
 NAME = "lists"  # of the index file, and of the changes to it
+CHECKED = "checked"  # of what became of its calibration
+SOME = 256  # lists whose statistics are worked out together, where that must not take long at once
 PROPOSER = "proposer"  # of that of a proposer
 MOST = 8  # times LARGEST: bytes of changes, from which on no more are noted
 FEWEST = 512  # rows that came from which on they are noted; fewer are read by a lookup in a moment
@@ -49,6 +52,7 @@ class Written:
     rows: int
     index: ListIndex | None
     problem: str = ""
+    commit: int = 0  # of the file
 
 
 NONE = Written(0, None)  # where none was built
@@ -123,6 +127,11 @@ class Indexes:
                 return None
             return followed.relaid(snapshot)
 
+    def followed(self, snapshot: Snapshot) -> "Followed | None":
+        """The index with the changes to it up to this commit, or None."""
+        with self._lock:
+            return self._as_of(snapshot)
+
     def as_written(self, snapshot: Snapshot) -> Written | None:
         """The index before anything of it died, which costs less; None when none was built."""
         with self._lock:
@@ -183,7 +192,7 @@ class Indexes:
         except (IndexDamaged, FormatTooNew) as error:
             LOG.warning("the index of %s cannot be used: %s", snapshot.path, error)
             return Written(file.rows, None, str(error))
-        return Written(index.rows, index)
+        return Written(index.rows, index, commit=file.commit)
 
 
 class Followed:
@@ -199,6 +208,11 @@ class Followed:
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
 
     @property
+    def joined(self) -> ListIndex:
+        """The index with the rows that joined its lists, by statistics as they were measured."""
+        return self._known
+
+    @property
     def has_late(self) -> bool:
         """Whether rows that lie behind the lists are in one."""
         return bool((self._known.joined >= 0).any())
@@ -212,6 +226,22 @@ class Followed:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is scanned instead
                 self._index = dead, replace(self._known, estimates=self._without(self._left(snapshot, dead)))
         return self._index[1]
+
+    def leaving(self, snapshot: Snapshot, rows: Rows) -> Iterator[ListIndex]:
+        """The index without what is dead and without these rows, SOME more of its lists at a time: the last is right.
+
+        For whoever must not work for long at once; `index` takes less in all.
+        """
+        drifts = [one.drift for one in self._changes]
+        drifts.append(self._left(snapshot, np.concatenate([self._unnoted(snapshot), rows])))
+        lists, measured = np.arange(len(self.base.lists.counts)), self.base.quick
+        estimates, step = measured, len(lists) if isinstance(measured.values, Shares) else SOME  # shares change as one
+        for start in range(0, len(lists), step):
+            yield replace(self._known, estimates=estimates)
+            drift = summed([one.among(lists[start : start + step]) for one in drifts])
+            with np.errstate(over="ignore", invalid="ignore"):
+                estimates = drift.applied(measured, onto=estimates)
+        yield replace(self._known, estimates=estimates)
 
     def bounding(self, snapshot: Snapshot) -> ListIndex:
         """The index without what is dead, by statistics that bounds can be told by."""

@@ -64,10 +64,12 @@ def estimate(view: View, question: Question, reason: str) -> Estimated:
 
 
 class Asking:
-    """A question on its way through the index."""
+    """A question on its way through the index; `live` says which rows answer, where these are not all that are live."""
 
-    def __init__(self, view: View, index: ListIndex, question: Question) -> None:
+    def __init__(self, view: View, index: ListIndex, question: Question, live: Mask | None = None) -> None:
         self.view, self.index, self.question = view, index, question
+        snapshot = view.snapshot
+        self.live = live if live is not None or len(snapshot) == snapshot.rows else snapshot.live
         self.block = view.snapshot.runs(np.empty(0, np.int64), np.empty(0, np.int64))
         self.values = self.view.blended(self.block.values)
         inputs = checked(
@@ -143,21 +145,20 @@ class Asking:
             partial(self._score_some, some),
         )
 
-    def arena(self, live: Mask | None) -> Readable:
-        """The rows, of which those count that are live; None where all do."""
+    def arena(self) -> Readable:
+        """The rows of the store."""
         snapshot = self.view.snapshot
         return Readable(
             self.values,
             lambda rows: self.view.blended(snapshot.values(rows)),
             self._verify,
-            live,
+            self.live,
             snapshot.rows,
             snapshot.value_scale,
         )
 
     def _answers(self, some: Rows) -> Estimate:
-        snapshot = self.view.snapshot
-        arena = self.arena(None if len(snapshot) == snapshot.rows else snapshot.live)
+        arena = self.arena()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
             return only_finite(self._found(arena, self.asked(some), some))
 
@@ -222,6 +223,14 @@ class Asking:
     def _log_mass_error(self, found: Estimate, question: Question) -> npt.NDArray[np.float64]:
         error: npt.NDArray[np.float64] = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
         return error + moved_logits(self.view, found.blend.log_mass, question) if question.guarantee else error
+
+    def logits(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """The logits of all queries with a run of rows, (b, n)."""
+        everybody = np.arange(self.count)
+        self._verify([Run(start, stop, everybody)])
+        found = np.empty((self.count, stop - start), np.float32)
+        self._score(everybody, self.compatibility, self.block.vectors, self._lengths())(everybody, start, stop, found)
+        return found
 
     def _verify(self, runs: Sequence[Run]) -> None:
         """Compare what is about to be read with its checksums, on first touch."""

@@ -69,13 +69,13 @@ def gathers(rows: int, view: View, queries: int) -> bool:
 
 def route(view: View, question: Question) -> Route:
     """The way to answer a question: by an index where there is one for it, and else by a scan."""
-    why = _against_estimates(view, question)
+    why = _against_estimates(view, question) or _against_lists(view, question)
     if why is None:
-        why = _against_lists(view, question)
-    if why is None and question.asks_all:
-        return Route(question.guarantee or CALIBRATED, "the index was built for this")
-    if why is None:
-        return Route(MEASURED, FILTERED)
+        why = _against_rehearsals(view, question)
+        if why is None:
+            return Route(question.guarantee or CALIBRATED, "the index was built for this")
+        if measures(view, question):
+            return Route(MEASURED, why)
     if _suits_proposer(view, question):
         return Route(PROPOSED, "the index proposes rows for the k best")
     return Route(SCAN, why)
@@ -116,7 +116,24 @@ def _against_lists(view: View, question: Question) -> str | None:
     if view.index.form.name != form:
         built = view.index.form.compatibility
         return f"the index was built for {built}; `softkv index build` makes one for how the store compares"
-    return against_loose(view.bounding_index if question.guarantee else view.index, view.snapshot.rows)
+    if question.guarantee:
+        return against_loose(view.bounding_index, view.snapshot.rows)
+    return against_loose(view.index, view.snapshot.rows)
+
+
+def _against_rehearsals(view: View, question: Question) -> str | None:
+    """Why what was rehearsed says nothing of a question that suits the lists."""
+    if question.guarantee:
+        return None
+    return against_calibration(view) or (None if question.asks_all else FILTERED)
+
+
+def against_calibration(view: View) -> str | None:
+    """Why what was rehearsed when the index was built is not to be believed any more."""
+    verdict = view.verdict
+    if verdict is None or not verdict.withdrawn:
+        return None
+    return f"the calibration of the index no longer holds: {verdict}; `softkv index build`"
 
 
 def against_loose(index: ListIndex | None, rows: int) -> str | None:

@@ -25,14 +25,12 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
     """The answers to a question about the items that a mask leaves, measured for this reason."""
     index, snapshot = view.index, view.snapshot
     assert index is not None
-    asking, everyone = Asking(view, index, question), np.arange(len(question.queries))
+    asking, everyone = Asking(view, index, question, mask), np.arange(len(question.queries))
     names, secret = [np.asarray(query, np.float32).tobytes().hex() for query in question.queries], snapshot.secret
-    if mask is None and len(snapshot) < snapshot.rows:
-        mask = snapshot.live
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
         found = measured(
             index,
-            asking.arena(mask),
+            asking.arena(),
             asking.asked(everyone),
             lambda number: drawer(secret, names[number], snapshot.generation),
             tolerance=question.tolerance,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
-from softkv.asking.indexed import Indexes, Proposers, Written, with_labels
+from softkv.asking.indexed import CHECKED, Followed, Indexes, Proposers, Written, with_labels
 from softkv.asking.learned import Learned, Projections
 from softkv.asking.profile import Profile, Temperature
 from softkv.asking.question import LEARNED
@@ -24,6 +24,7 @@ from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
 from softkv.index.late import Change
 from softkv.index.lists import ListIndex
+from softkv.index.verdict import Verdict, changes
 from softkv.kinds import ValueKind
 from softkv.learning.temperature import typical_temperature, unit_of_scores
 from softkv.learning.tuning import lowest_log_mass
@@ -142,7 +143,7 @@ class View:
     @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
-        return self._findings.reach(self.snapshot, self.index)
+        return self._findings.reach(self.snapshot, None if self.followed is None else self.followed.joined)
 
     @cached_property
     def index(self) -> ListIndex | None:
@@ -195,10 +196,33 @@ class View:
         written = self.index_as_written
         return "" if written is None else written.problem
 
-    @property
+    @cached_property
     def index_as_written(self) -> Written | None:
         """The index without what happened since; None when none was built."""
         return self._findings.indexes.as_written(self.snapshot)
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """The last verdict on the calibration of the index as of this commit; after a compaction it is in its file."""
+        written = self.index_as_written
+        if written is None or written.index is None:
+            return None
+        found = [Verdict.decoded(content) for _, content in self.snapshot.derived(CHECKED)]
+        about = [one for one in found if one is not None and one.file == written.commit]
+        return about[-1] if about else Verdict.of(written.index.facts.get("checked"))
+
+    @property
+    def changes(self) -> int:
+        """How many items came or went since the index was calibrated."""
+        written, rows = self.index_as_written, self.snapshot.rows
+        return (
+            0 if written is None or written.index is None else changes(written.index, rows, rows - len(self.snapshot))
+        )
+
+    @cached_property
+    def followed(self) -> Followed | None:
+        """The index with the changes to it."""
+        return self._findings.indexes.followed(self.snapshot)
 
     def temperature(self, compatibility: str) -> Temperature:
         """The temperature that the store remembers, or else the one by rule."""

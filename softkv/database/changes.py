@@ -14,7 +14,6 @@ from softkv.asking.view import Findings
 from softkv.database import intake
 from softkv.database.loading import load
 from softkv.database.reader import Value
-from softkv.database.settling import settle
 from softkv.database.stamping import stamp
 from softkv.database.upkeep import Upkeep
 from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
@@ -81,12 +80,12 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
     def _append(self, *given: Any, **options: Any) -> Added:
         added = self._store.append(*given, **options)
-        settle(self._store, self._view)
+        self._settle()
         return added
 
     def _delete(self, keys: str | Sequence[str], stamp: Stamp | None = None) -> int:
         deleted = self._store.delete(keys, stamp=stamp)
-        settle(self._store, self._view)
+        self._settle()
         return deleted
 
     def _afresh(self, kept: Profile) -> Profile:

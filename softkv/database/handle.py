@@ -16,6 +16,7 @@ from softkv.asking.view import Findings, View
 from softkv.database.aside import put_back, require_nothing_kept
 from softkv.database.changes import Changes
 from softkv.database.reader import Reader
+from softkv.database.rechecking import Rechecking
 from softkv.database.summary import Info, summary
 from softkv.errors import InputError, StoreError
 from softkv.progress import Progress
@@ -92,6 +93,7 @@ class SoftKV(Changes):
         self._lock = threading.RLock()
         self._findings = Findings()
         self._seen: View | None = None
+        self._rechecking = Rechecking()
         self._wanted = None if writes else wanted
         if wanted is not None and writes:
             store.configure(wanted.settings())
@@ -168,7 +170,7 @@ class SoftKV(Changes):
             try:
                 self._leave_temperature()
             finally:
-                self._seen = None
+                self._unpin()
                 self._store.close()
 
     def _leave_temperature(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from softkv.asking.indexed import Written
 from softkv.asking.question import CONFIDENCE, TOLERANCE
-from softkv.asking.route import against_loose, is_cheap
+from softkv.asking.route import against_calibration, against_loose, is_cheap
 from softkv.asking.view import View
 from softkv.database.backend import backend_name
 from softkv.database.begun import is_begun
@@ -36,6 +36,7 @@ class IndexInfo:
     needed: bool  # False while the store is so small that lookups scan all of it anyway
     built: dict[str, Any]  # in how many seconds, calibrated on what, and for which temperatures
     problem: str | None = None  # why it cannot be used
+    checked: str | None = None  # how many changes ago, and how many answers were within what they state
 
     def __str__(self) -> str:
         if self.problem is not None:
@@ -46,6 +47,7 @@ class IndexInfo:
         told += [f"{self.waiting:,} of them in no list yet"] if self.waiting else []
         told += [f"{self.deleted:,} deleted since"] if self.deleted else []
         told += [f"lookups read {self.share:.1%}"] if self.share is not None and self.needed else []
+        told += [f"checked {self.checked}"] if self.checked else []
         told += [f"build it again: {self.again}"] if self.again else []
         told += [] if self.needed else ["not needed yet: so few are scanned in a moment"]
         return ", ".join(told)
@@ -149,24 +151,35 @@ def _index(view: View) -> IndexInfo | None:
         waiting=waiting,
         deleted=written.rows - int(live[: written.rows].sum()),
         share=None if index is None else _share(view, index, strangers + waiting),
-        again=None if index is None else _again(index, strangers + waiting, len(snapshot)),
+        again=None if index is None else _again(view, index, strangers + waiting),
         needed=not is_cheap(view),
         built=_built(written),
         problem=written.problem or None,
+        checked=_checked(view),
     )
+
+
+def _checked(view: View) -> str | None:
+    """What the last check of the calibration found."""
+    if view.verdict is None:
+        return None
+    return f"{_counted(max(0, view.changes - view.verdict.changes), 'change')} ago: {view.verdict}"
 
 
 def _share(view: View, index: ListIndex, loose: int) -> float | None:
     """The share of the items that a lookup at the temperature of the store reads."""
-    if against_loose(index, view.snapshot.rows):
+    if against_calibration(view) or against_loose(index, view.snapshot.rows):
         return None
     plan = index.calibration.plan(view.usual_temperature, TOLERANCE, CONFIDENCE)
     items = max(1, len(view.snapshot))
     return None if plan is None else min(1.0, (plan.share * (items - loose) + loose) / items)
 
 
-def _again(index: ListIndex, loose: int, items: int) -> str | None:
+def _again(view: View, index: ListIndex, loose: int) -> str | None:
     """Why an index should be built again."""
+    items = len(view.snapshot)
+    if against_calibration(view):
+        return "its calibration no longer holds, so lookups scan"
     if loose > LOOSE * items:
         return f"{loose:,} of {items:,} items are in no list, and every lookup reads them"
     if index.grown > OUTGROWN:

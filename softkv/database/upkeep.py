@@ -20,6 +20,7 @@ from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.indexing import Wanted, build, forecast_of
 from softkv.database.proposing import build_proposer
 from softkv.database.reader import Reader
+from softkv.database.rechecking import Rechecking, still_checked
 from softkv.database.reembedding import reembed
 from softkv.database.settling import settle
 from softkv.database.summary import Info
@@ -41,9 +42,20 @@ class Upkeep(Reader):
     _changing: threading.RLock  # held by who changes something, and taken before the other
     _lock: threading.RLock
     _seen: View | None  # what was read last; forgotten by who would keep old files with it
+    _rechecking: Rechecking  # it pins what it reads, too
 
     def _new_view(self) -> View:
         raise NotImplementedError
+
+    def _settle(self) -> None:
+        """After a write: note what it means for the index, and go on with checking that."""
+        settle(self._store, self._view)
+        self._rechecking.go_on(self._store, self._view)
+
+    def _unpin(self) -> None:
+        """Let go of what would keep the files of this generation."""
+        self._seen = None
+        self._rechecking.drop()
 
     def compact(self) -> None:
         """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed.
@@ -54,12 +66,12 @@ class Upkeep(Reader):
             view = self._view()
             relaid = view.relaid_index()
             order, index = (np.flatnonzero(view.snapshot.live), None) if relaid is None else relaid
-            kept = {} if index is None else {NAME: index.encoded()}
+            kept = {} if index is None else {NAME: still_checked(view, index).encoded()}
             kept |= carried(view.snapshot, view.profile.projection, order)
-            self._seen = None
+            self._unpin()
             del view
             self._store.compact(None if relaid is None else order, index=kept)
-            settle(self._store, self._view)
+            self._settle()
 
     def build_index(
         self,
@@ -90,7 +102,7 @@ class Upkeep(Reader):
         self._store.require_writable()
         with self._lock:
             require_items(self._view().snapshot)
-            self._seen = None  # it would keep the old generation
+            self._unpin()
         if kind != "lists":
             if lists is not None or queries is not None or temperatures is not None or whole:
                 raise InputError(f"expected lists, queries, temperatures and whole only for lists, not for {kind!r}.")
@@ -99,7 +111,8 @@ class Upkeep(Reader):
             wanted = Wanted(lists, queries, temperatures, backend, whole)
             build(self._store, self._changing, self._new_view, wanted, progress)
             with self._changing:
-                settle(self._store, self._view)
+                self._rechecking.drop()
+                self._settle()
         return self.info()
 
     def forecast_index(
@@ -222,7 +235,7 @@ class Upkeep(Reader):
         nothing else can be written; `abandon_reembedding` drops what was begun.
         """
         with self._changing:
-            self._seen = None
+            self._unpin()
             count = reembed(self._store, embedder, progress)
             remembered = Profile.of(self._store.settings).embedder
             if remembered is not None:

@@ -26,6 +26,7 @@ from softkv.index.opening import LEVELS
 
 Array = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
+Tried = tuple[float, Counts, Counts, Array, Array]  # a doubt; of plans the first and last levels, costs and errors
 MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # of the tolerance that plans are to keep, in turn
 ROOM = 0.9  # of the tolerance: the rest is for queries that are a little unlike those that judge
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
@@ -105,33 +106,27 @@ class Calibration:
 
     def _cheapest(self, cell: int, tolerance: float, confidence: float) -> Plan | None:
         both = slice(cell, cell + 2)
+        tried = self._tried(both, confidence)
         for margin in MARGINS:
-            chosen = self._chosen(both, margin * tolerance, confidence)
+            chosen = _chosen(tried, margin * tolerance)
             plan = None if chosen is None else self._judged(both, *chosen, confidence)
             if plan is not None and plan.error <= ROOM * tolerance:
                 return plan
         return None
 
-    def _chosen(self, both: slice, tolerance: float, confidence: float) -> tuple[float, int, int] | None:
-        """The plan that reads least of those that keep a tolerance on the queries that choose."""
+    def _tried(self, both: slice, confidence: float) -> list[Tried]:
+        """Plans by the doubt at which they stop, with what they cost those that choose, and how wrong they are then."""
         doubts, errors = (x[both, : self._choosing] for x in (self.doubts, self.errors))
-        if not doubts.size:
-            return None
         levels = np.array(LEVELS)
         least, most = np.triu_indices(len(levels))
-        found = []
-        ranks = np.linspace(0, doubts.size - 1, THRESHOLDS).astype(np.int64)
+        found, ranks = [], np.linspace(0, doubts.size - 1, THRESHOLDS if doubts.size else 0).astype(np.int64)
         for doubt in np.unique(np.sort(doubts, axis=None)[ranks]).tolist():
             stops = np.clip(_first(doubts <= doubt)[..., None], least, most)  # (t, c, plans)
             wrong = np.take_along_axis(errors, stops, axis=2)
             with np.errstate(invalid="ignore"):  # between infinite errors lies no number, which keeps no tolerance
                 worst = np.quantile(wrong, confidence, axis=1).max(0)
-            cost = levels[stops].mean((0, 1))
-            cost = np.where(worst <= tolerance, cost, np.inf)
-            best = int(cost.argmin())
-            found.append((float(cost[best]), doubt, int(least[best]), int(most[best])))
-        cheapest = min(found)
-        return None if math.isinf(cheapest[0]) else cheapest[1:]
+            found.append((doubt, least, most, levels[stops].mean((0, 1)), worst))
+        return found
 
     def _judged(self, both: slice, doubt: float, least: int, most: int, confidence: float) -> Plan | None:
         """A plan with what the queries that had no part in its choice say of it."""
@@ -149,6 +144,17 @@ class Calibration:
         farthest, surprise = float(at_stops(self.doubts).max()), float(at_stops(self.surprises).max())
         share = float(np.array(LEVELS)[stops].mean())
         return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
+
+
+def _chosen(tried: list[Tried], tolerance: float) -> tuple[float, int, int] | None:
+    """The plan that reads least of those that keep a tolerance on the queries that choose."""
+    found = []
+    for doubt, least, most, cost, worst in tried:
+        kept = np.where(worst <= tolerance, cost, np.inf)
+        best = int(kept.argmin())
+        found.append((float(kept[best]), doubt, int(least[best]), int(most[best])))
+    cheapest = min(found, default=(math.inf, 0.0, 0, 0))
+    return None if math.isinf(cheapest[0]) else cheapest[1:]
 
 
 def _first(fine: npt.NDArray[np.bool_]) -> Counts:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import softkv
-from softkv.asking.lists import _Asking
+from softkv.asking.lists import Asking
 from softkv.asking.question import Question
 from softkv.index.calibration import Plan
 from softkv.index.opening import LEVELS
@@ -97,7 +97,7 @@ def opened(db: Any, queries: Array, temperature: float, level: int | None = None
     """What the index says at a level, or where its plan says; None without a plan for this temperature."""
     view = db._view()
     question = Question(queries, "cosine", temperature, show=0, tolerance=WITHIN)
-    asking = _Asking(view, view.index, question)
+    asking = Asking(view, view.index, question)
     # Nothing is doubted at a level of our own choice: it is how wrong it is that we want to see.
     if level is not None:
         asking.plans = [Plan(-1.0, level, level, 0.0, 0.0, np.inf, np.inf, -np.inf)] * len(queries)

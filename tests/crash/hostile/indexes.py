@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from softkv.index.encoding import decoded, encoded
+from softkv.storage.catalog.tables import seal
 from tests.crash.hostile.cases import case
 from tests.crash.hostile.forging import catalog, forge, sparse
 from tests.crash.hostile.templates import PROPOSERS
@@ -25,6 +26,18 @@ NUMBERS64 = (0, 1, (1 << 64) - 1, HUGE, 1 << 63, 1 << 32, 1 << 40, 301, 299)
 def add(name: str, make: Callable[[Path], Any], template: str = "indexed number", **options: Any) -> None:
     """A case of a store whose index files were altered."""
     case(name, GROUP, make, template=template, attempts=options.pop("attempts", ATTEMPTS), refused=False, **options)
+
+
+def checked(said: bytes) -> Callable[[Path], None]:
+    """A case in which this was written of a check of the calibration, under a checksum that is right."""
+
+    def make(folder: Path) -> None:
+        with catalog(folder / "s") as connection:
+            ((generation, number),) = connection.execute("SELECT generation, number FROM indexes").fetchall()
+            row = (generation, "checked", number, said.replace(b"FILE", str(number).encode()))
+            connection.execute("INSERT INTO derived VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
+
+    return make
 
 
 def content(store: Path) -> tuple[Path, bytes]:
@@ -148,7 +161,16 @@ add("a centre that is NaN", lists(fill("centre", np.nan)))
 for fact, lies in {
     "form": ("none", "", 7, None, ["cosine"], {"__class__": "os"}, "gaussian", "dot"),
     "compatibility": ("none", 7, None, "gaussian"),
-    "built": (None, 7, "x", [1], {"seconds": "\x1b]0;owned\x07"}, {"lists": HUGE * 10}, {"seconds": float("nan")}),
+    "built": (
+        None,
+        7,
+        "x",
+        [1],
+        {"seconds": "\x1b]0;owned\x07"},
+        {"lists": HUGE * 10},
+        {"seconds": float("nan")},
+        {"changed": HUGE * 10, "checked": {"file": 1}},
+    ),
 }.items():
     for lie in lies:
         add(
@@ -156,6 +178,16 @@ for fact, lies in {
             lists(lambda facts, arrays, fact=fact, lie=lie: facts.update({fact: lie})),
         )  # type: ignore[misc]
 add("values of another width", lists(array("lists.values", lambda x: np.hstack([x, x]))))
+SAID = '{"file": FILE, "changes": 0, "items": 1, "confidence": 0.95, "temperatures": LIST, "asked": LIST, "values": %s}'
+for name, said in {
+    "nothing": "",
+    "much": "[" * 1_000_000,
+    "half of it": SAID % "LIST",
+    "no numbers": SAID.replace("LIST", '[7, "\x1b]0;owned\x07"]') % '[7, {}], "masses": [null, 0]',
+    "that nothing is right": SAID.replace("LIST", "[1.0]") % '[0], "masses": [0]',
+    "huge numbers": SAID.replace("LIST", f"[{HUGE}0]") % f'[{HUGE}0], "masses": [{HUGE}0]',
+}.items():
+    add(f"a check that says {name}", checked(said.encode()))
 SHARED = ("starts", "codes", "tallies", "sloped", "labels")
 for part in SHARED:
     for name, make in {

@@ -1,0 +1,241 @@
+"""Check, after many items came and went, whether the index still answers as exactly as it states.
+
+A few hundred items are drawn and left out, and asked at some temperatures: exactly, for which all rows are read, and by
+the index as it is without them. That goes on within the writes of one handle, for MOST seconds in each, and is about
+the rows as they were when it began; rows do not change within a generation. What was found so far is kept by the handle
+alone: with another generation, or another process, a check begins anew. The verdict is a small derived part of the
+store, in a commit of its own; without it, the check is only made again.
+
+An index that was calibrated on queries of its own is not checked: left-out items are unlike them.
+
+Does not judge (index/verdict.py), and does not decide who may use the index then (asking/route.py).
+
+Shapes: b left-out items, n rows of a slice, t temperatures.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.asking.indexed import CHECKED, summable, with_labels
+from softkv.asking.lists import Asking
+from softkv.asking.question import CONFIDENCE, TOLERANCE, Question
+from softkv.asking.route import CALIBRATED, against_calibration, against_loose, is_cheap
+from softkv.asking.view import View
+from softkv.errors import SoftKVError
+from softkv.index.lists import ListIndex
+from softkv.index.verdict import CHANGED, Truth, Verdict, moved
+from softkv.logs import log_of
+from softkv.maths.farfield import Units
+from softkv.storage import Store
+from softkv.storage.layout import Mask, Rows
+
+LOG = log_of(__name__)
+ASKED = 256  # items that are left out
+HELD = 1 << 22  # sums of values held at once
+MOST = 0.010  # seconds of work in a write
+SCANNED, ESTIMATED = 0.0025, 0.006  # of what is done at once: rows are scanned, or estimates asked for
+FIRST = 128  # rows of the first slice
+FEWEST, AGAIN = 100, 0.01  # changes, and as a share of the items, until one that failed or was of no use is tried again
+
+clock = time.perf_counter
+Steps = Generator[float, None, Verdict]  # tells how many seconds the next step will take
+
+
+class Rechecking:
+    """The check that a writer's handle is at, if any."""
+
+    def __init__(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget how far it is, and let go of what is pinned for it; for when rows or the index are others."""
+        self._steps: Steps | None = None
+        self._about: tuple[int, int] | None = None  # generation, and commit of the index
+        self._due = 0.0  # how many items have to come or go, of all there ever were, before a check may be due
+
+    def go_on(self, store: Store, view: Callable[[], View]) -> None:
+        """Work a little on what is due. A failure is logged: the write is done, and must not look as if it were not."""
+        try:
+            self._go_on(store, view())
+        except Exception as error:
+            self._steps = None
+            LOG.warning(
+                "the calibration of the index of %s could not be checked: %s",
+                store.path,
+                error,
+                exc_info=not isinstance(error, SoftKVError),
+            )
+
+    def _go_on(self, store: Store, seen: View) -> None:
+        if self._steps is None:
+            if not self._begins(seen):
+                return
+            assert seen.index_as_written is not None
+            self._about = seen.snapshot.generation, seen.index_as_written.commit
+            self._steps = _check(seen, seen.index_as_written.commit)
+        elif seen.index_as_written is None or self._about != (seen.snapshot.generation, seen.index_as_written.commit):
+            self.drop()
+            return
+        verdict = self._worked(self._steps)
+        if verdict is not None:
+            self._steps = None
+            store.put_derived(CHECKED, verdict.encoded(), instead_of=seen.snapshot.derived_numbers(CHECKED))
+            self._due = 0.0
+            LOG.log(*_told(verdict), store.path, verdict)
+
+    def _begins(self, seen: View) -> bool:
+        """Whether a check is due, and of use: whether lookups are answered by the index."""
+        rows, items = seen.snapshot.rows, len(seen.snapshot)
+        moved = 2 * rows - items  # all that came, and all that died
+        if moved < self._due:
+            return False
+        self._due = moved + max(FEWEST, AGAIN * items)
+        index = None if seen.index_as_written is None else seen.index_as_written.index
+        if index is None or index.facts.get("calibrated on") != "items" or is_cheap(seen):
+            return False
+        last, made_of = seen.verdict, index.facts.get("items")
+        before, then = (last.changes, last.items) if last else (0, made_of if isinstance(made_of, int) else index.rows)
+        early = before + CHANGED * then - seen.changes
+        if early > 0:
+            self._due = moved + early
+            return False
+        followed = seen.followed
+        return followed is not None and not against_calibration(seen) and not against_loose(followed.joined, rows)
+
+    def _worked(self, steps: Steps) -> Verdict | None:
+        """The verdict, if it is found in the time there is: a step at least, and others while they fit in."""
+        end = clock() + MOST
+        try:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is not counted
+                while clock() + next(steps) <= end:
+                    pass
+        except StopIteration as found:
+            verdict: Verdict | None = found.value
+            return verdict
+        return None
+
+
+def still_checked(view: View, index: ListIndex) -> ListIndex:
+    """An index of the live rows in another order, with what is known of its calibration."""
+    return replace(index, facts=moved(index, view.changes, len(view.snapshot), view.verdict))
+
+
+def _told(verdict: Verdict) -> tuple[int, str]:
+    if verdict.withdrawn:
+        return logging.WARNING, "the calibration of the index of %s no longer holds, so lookups scan: %s"
+    return logging.INFO, "checked the calibration of the index of %s: %s"
+
+
+def _check(view: View, file: int) -> Steps:
+    """The verdict on the index of a commit; in between, how long the next step takes."""
+    live = np.flatnonzero(view.snapshot.live)
+    left_out = np.sort(np.random.default_rng(view.snapshot.commit).choice(live, min(ASKED, len(live) // 4), False))
+    yield MOST
+    index = yield from _leaving(view, left_out)
+    counted = view.snapshot.live.copy()
+    counted[left_out] = False
+    temperatures = _temperatures(view, index)
+    seen = np.zeros((3, len(temperatures)), np.int64)
+    for some in _portions(view, left_out, len(temperatures)):
+        asked = [Asking(view, index, _question(view, index, some, one), counted) for one in temperatures]
+        truths = yield from _exactly(view, index, asked, counted)
+        for place, (asking, truth) in enumerate(zip(asked, truths, strict=True)):
+            seen[:, place] += yield from _compared(asking, truth)
+    each = (tuple(some) for some in seen.tolist())
+    return Verdict(file, view.changes, len(view.snapshot), CONFIDENCE, tuple(temperatures), *each)
+
+
+def _leaving(view: View, rows: Rows) -> Generator[float, None, ListIndex]:
+    """The index without some rows."""
+    assert view.followed is not None
+    index = view.followed.joined
+    for part in view.followed.leaving(view.snapshot, rows):
+        index = part
+        yield MOST
+    return index if view.labels is None else with_labels(index, len(view.labels))
+
+
+def _portions(view: View, left_out: Rows, temperatures: int) -> Iterator[Rows]:
+    """As many of the left-out items at once as there is room for the sums of their values."""
+    width = view.layout.value_width if view.labels is None else len(view.labels)
+    step = max(1, HELD // (width * temperatures))
+    return (left_out[start : start + step] for start in range(0, len(left_out), step))
+
+
+def _temperatures(view: View, index: ListIndex) -> list[float]:
+    """The lowest that was calibrated, that of the store, and the highest."""
+    low, high = (float(one) for one in index.calibration.temperatures[[0, -1]])
+    return sorted({low, min(max(low, view.usual_temperature), high), high})
+
+
+def _question(view: View, index: ListIndex, rows: Rows, temperature: float) -> Question:
+    """What a lookup that says nothing else asks, with the keys of some rows, in the way that was calibrated."""
+    keys, compared = view.snapshot.vectors(rows), index.form.compatibility
+    return Question(keys, compatibility=compared, temperature=temperature, tolerance=TOLERANCE, show=0)
+
+
+class _Pace:
+    """How much is done at once, so that it takes about so many seconds."""
+
+    def __init__(self, first: int, seconds: float) -> None:
+        self.size, self._seconds, self.next = first, seconds, seconds  # what the next is expected to take
+
+    @contextmanager
+    def measured(self, done: int) -> Iterator[None]:
+        """Measure how long something takes, and do more or less of it the next time."""
+        before = clock()
+        yield
+        took = max(clock() - before, 1e-6)
+        self.size = max(1, min(2 * done, int(done * self._seconds / took)))
+        self.next = took * self.size / done
+
+
+def _exactly(view: View, index: ListIndex, asked: list[Asking], counted: Mask) -> Generator[float, None, list[Truth]]:
+    """The exact answers to all questions, by all rows that count; values are counted in the units of the index."""
+    snapshot, coldest, pace, start = view.snapshot, asked[0], _Pace(FIRST, SCANNED), 0
+    width = view.layout.value_width if view.labels is None else len(view.labels)
+    found = [Truth(coldest.count, width) for _ in asked]
+    while start < snapshot.rows:
+        stop = min(start + pace.size, snapshot.rows)
+        with pace.measured(stop - start):
+            logits = coldest.logits(start, stop)
+            values = _in_units(summable(snapshot.values(np.arange(start, stop)), snapshot), index.units)
+            for asking, truth in zip(asked, found, strict=True):
+                cooler = np.float32(coldest.temperatures[0] / asking.temperatures[0])
+                truth.add(logits * cooler, values, counted[start:stop])
+        start = stop
+        yield pace.next
+    return found
+
+
+def _in_units(values: npt.NDArray[Any], units: Units) -> npt.NDArray[Any]:
+    """Values as statistics count them, so that sums in float32 lose little; codes of labels as they are."""
+    return values if values.ndim == 1 else ((values - units.middle) / units.size).astype(np.float32)
+
+
+def _compared(asking: Asking, truth: Truth) -> Generator[float, None, npt.NDArray[np.int64]]:
+    """How many are answered by the index, and of these, how many values and log masses are within what is stated."""
+    suited, pace, seen = np.flatnonzero(asking.suited()), _Pace(1, ESTIMATED), np.zeros(3, np.int64)
+    yield MOST
+    while len(suited):
+        some, suited = suited[: pace.size], suited[pace.size :]
+        with pace.measured(len(some)):
+            found = asking.answers(some)
+            stated = asking.presented(found, some, CALIBRATED)
+            assert stated.error is not None
+            assert stated.log_mass_error is not None
+            units = asking.index.units
+            apart = np.linalg.norm(truth.values[some] * units.size + units.middle - found.blend.value, axis=1)
+            sure = found.sure & np.isfinite(stated.error) & np.isfinite(apart)
+            off = np.abs(found.blend.log_mass - truth.log_masses[some])
+            within = sure & (apart <= stated.error), sure & (off <= stated.log_mass_error)
+            seen += [int(one.sum()) for one in (sure, *within)]
+        yield pace.next
+    return seen

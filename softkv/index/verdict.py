@@ -1,0 +1,166 @@
+"""Whether a calibration still holds, after many items came and went: what left-out items say, and what follows.
+
+Items that were left out are asked exactly and by the index. By a calibration that holds, at least the confidence of all
+answers are within what they state, so of those that were asked very few are often not: a calibration is withdrawn where
+as few as were seen would be within it with a probability below CHANCE.
+
+Asks nothing itself, and does not choose the items (database/rechecking.py).
+
+Shapes: b queries, n rows of a block, p value width.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from softkv.index.lists import Counts, ListIndex, Mask
+from softkv.maths.farfield import Array, Floats
+
+CHANGED = 0.1  # of the items: as many came or went before a calibration is checked again
+CHANCE = 0.001  # that one which holds is withdrawn, at most
+SLACK = 2.0  # times as many log masses as values may be off by more: they are stated without room for drift
+LIGHT = -60.0  # the logarithm of a weight that is nothing beside 1: smaller ones slow products down
+MOST_ASKED, MOST_TEMPERATURES = 1 << 10, 8  # in a verdict
+_NUMBERS, _EACH = ("file", "changes", "items", "confidence"), ("temperatures", "asked", "values", "masses")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many of some left-out items were answered within what is stated, at each of some temperatures."""
+
+    file: int  # the commit of the index that this is about
+    changes: int  # how many items had come or gone since it was calibrated
+    items: int  # how many there were then
+    confidence: float  # the share of answers that is to be within what they state
+    temperatures: tuple[float, ...]
+    asked: tuple[int, ...]  # how many of the left-out items the index answered
+    values: tuple[int, ...]  # how many of these values were within the error that is stated
+    masses: tuple[int, ...]  # and how many log masses
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the calibration does not hold any more."""
+        return self._worst[0] * max(1, 2 * len(self.temperatures)) < CHANCE
+
+    @property
+    def _worst(self) -> tuple[float, int, int, str]:
+        """Of what was seen the least probable by a calibration that holds: how probable, how many, of how many."""
+        masses = 1.0 - SLACK * (1.0 - self.confidence)
+        seen = [(1.0, 1, 0, "answers")]
+        for what, share, counts in (("values", self.confidence, self.values), ("log masses", masses, self.masses)):
+            each = zip(counts, self.asked, strict=True)
+            seen += [(at_most(within, asked, share), within, asked, what) for within, asked in each]
+        return min(seen)
+
+    def __str__(self) -> str:
+        _, within, asked, what = self._worst
+        return f"{within / max(1, asked):.0%} of {asked} {what} within what it states"
+
+    def encoded(self) -> bytes:
+        """The verdict as bytes."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, content: bytes) -> "Verdict | None":
+        """The verdict in these bytes, which may be anything; None where they are none."""
+        try:
+            return cls.of(json.loads(content))
+        except (ValueError, RecursionError):
+            return None
+
+    @classmethod
+    def of(cls, facts: Any) -> "Verdict | None":
+        """The verdict in these facts, which may be anything; None where they are none."""
+        try:
+            numbers, each = ([facts[name] for name in names] for names in (_NUMBERS, _EACH))
+            found = cls(*numbers, *(tuple(one) for one in each))
+            return found if found._is_sound() else None
+        except (TypeError, KeyError, ValueError):
+            return None
+
+    def _is_sound(self) -> bool:
+        counts = (self.file, self.changes, self.items, *self.asked, *self.values, *self.masses)
+        if not all(is_count(one) for one in counts) or len(self.temperatures) > MOST_TEMPERATURES:
+            return False
+        if not all(type(one) is float and 0 < one < math.inf for one in (1.0 - self.confidence, *self.temperatures)):
+            return False
+        seen = zip(self.values + self.masses, self.asked * 2, strict=True)
+        alike = len(self.asked) == len(self.values) == len(self.masses) == len(self.temperatures)
+        return alike and 1.0 - self.confidence < 1.0 / SLACK and all(one <= asked <= MOST_ASKED for one, asked in seen)
+
+
+def is_count(given: object) -> bool:
+    """Whether this is a number of something."""
+    return type(given) is int and 0 <= given < 1 << 62
+
+
+@lru_cache
+def at_most(within: int, asked: int, share: float) -> float:
+    """The probability that at most so many of those asked are within, where each is with this probability.
+
+    >>> round(at_most(1, 2, 0.5), 6)
+    0.75
+    """
+    inside, outside, all_ways = math.log(share), math.log1p(-share), math.lgamma(asked + 1)
+
+    def exactly(k: int) -> float:
+        ways = all_ways - math.lgamma(k + 1) - math.lgamma(asked - k + 1)
+        return math.exp(ways + k * inside + (asked - k) * outside)
+
+    return min(1.0, math.fsum(exactly(k) for k in range(within + 1)))
+
+
+def changes(index: ListIndex, rows: int, dead: int) -> int:
+    """How many items came or went since an index was calibrated, of so many rows with dead ones among them."""
+    before: Any = index.facts.get("changed")
+    return (before if is_count(before) else 0) + max(0, rows - index.rows) + dead
+
+
+def moved(index: ListIndex, changed: int, rows: int, verdict: Verdict | None) -> dict[str, Any]:
+    """The facts of an index whose rows are laid in another order, with what is known of its calibration."""
+    known = {"changed": changed - (rows - index.rows)}
+    return {**index.facts, **known, **({} if verdict is None else {"checked": asdict(verdict)})}
+
+
+class Truth:
+    """The exact answers to some queries, block by block of the rows."""
+
+    def __init__(self, count: int, width: int) -> None:
+        self.peaks, self.masses, self.totals = np.full(count, -np.inf), np.zeros(count), np.zeros((count, width))
+
+    def add(self, logits: Array, values: Array | Counts, counted: Mask) -> None:
+        """Rows with these logits, (b, n), which are overwritten; values are vectors, (n, p), or codes, (n,)."""
+        logits[:, ~counted] = -np.inf
+        peaks = np.maximum(self.peaks, logits.max(1))
+        raised = (peaks > self.peaks) & (self.masses > 0)
+        factors = np.exp(self.peaks[raised] - peaks[raised])
+        self.masses[raised] *= factors
+        self.totals[raised] *= factors[:, None]
+        self.peaks = peaks
+        logits -= np.where(np.isfinite(peaks), peaks, 0.0).astype(np.float32)[:, None]
+        weights = np.exp(np.maximum(logits, np.float32(LIGHT), out=logits), out=logits)
+        weights[:, ~counted] = 0.0
+        self.masses += weights.sum(1, dtype=np.float64)
+        self._add_values(weights, values)
+
+    def _add_values(self, weights: Array, values: Array | Counts) -> None:
+        if values.ndim == 2:
+            self.totals += weights @ values
+            return
+        order = np.argsort(values, kind="stable")
+        codes, firsts = np.unique(values[order], return_index=True)
+        self.totals[:, codes] += np.add.reduceat(weights[:, order], firsts, axis=1, dtype=np.float64)
+
+    @property
+    def values(self) -> Floats:
+        """The means of the values, (b, p)."""
+        return self.totals / self.masses[:, None]
+
+    @property
+    def log_masses(self) -> Floats:
+        """The logarithms of the masses, (b,)."""
+        return self.peaks + np.log(self.masses)
