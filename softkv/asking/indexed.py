@@ -19,7 +19,6 @@ import numpy.typing as npt
 from softkv.asking.learned import read
 from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
-from softkv.index.candidates import Proposer
 from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
 from softkv.index.shuffling import heads_first
@@ -37,7 +36,6 @@ from softkv.storage.layout import Matrix, Rows
 NAME = "lists"  # of the index file, and of the changes to it
 CHECKED = "checked"  # of what became of its calibration
 SOME = 256  # lists whose statistics are worked out together, where that must not take long at once
-PROPOSER = "proposer"  # of that of a proposer
 MOST = 8  # times LARGEST: bytes of changes, from which on no more are noted
 FEWEST = 512  # rows that came from which on they are noted; fewer are read by a lookup in a moment
 PART = 64  # in a large store as many wait as this part of its rows
@@ -315,49 +313,6 @@ def _is_enough(past: Past, snapshot: Snapshot) -> bool:
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
     """What the store has learned, if it goes by this name."""
     return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
-
-
-class Proposers:
-    """The proposer that a handle has read, shared with its snapshots."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._file: tuple[int, int] | None = None
-        self._found: Proposer | None = None
-
-    def there(self, snapshot: Snapshot) -> bool:
-        """Whether there is one, of use or not."""
-        try:
-            file = snapshot.index(PROPOSER)
-        except IndexDamaged:
-            return True
-        if file is not None:
-            file.close()
-        return file is not None
-
-    def of(self, snapshot: Snapshot) -> Proposer | None:
-        """The proposer of this commit, or None when there is none that can be used."""
-        with self._lock:
-            try:
-                file = snapshot.index(PROPOSER)
-                if file is None:
-                    return None
-                with_file = snapshot.generation, file.commit
-                if self._file != with_file:
-                    self._found, self._file = None, with_file
-                    self._found = _read(file.read(), snapshot, file.rows)
-                file.close()
-            except (IndexDamaged, FormatTooNew):
-                return None
-            return self._found
-
-
-def _read(content: memoryview, snapshot: Snapshot, rows: int) -> Proposer:
-    assert snapshot.layout is not None
-    known = int.from_bytes(content[:8], "little")
-    if known > rows:
-        raise IndexDamaged(f"the proposer knows {known} rows, but {rows} were there: build it again")
-    return Proposer.from_bytes(content[8:], width=snapshot.layout.key_width, rows=known)
 
 
 def form_keys(form: Form, snapshot: Snapshot, rows: Rows) -> Array:

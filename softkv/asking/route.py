@@ -69,7 +69,9 @@ def gathers(rows: int, view: View, queries: int) -> bool:
 
 def route(view: View, question: Question) -> Route:
     """The way to answer a question: by an index where there is one for it, and else by a scan."""
-    why = _against_estimates(view, question) or _against_lists(view, question)
+    why = _against_estimates(view, question)
+    if why is None:
+        why = _against_lists(view, question)
     if why is None:
         why = _against_rehearsals(view, question)
         if why is None:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Described
-from softkv.asking.indexed import CHECKED, Followed, Indexes, Proposers, Written, with_labels
+from softkv.asking.indexed import CHECKED, Followed, Indexes, Written, with_labels
 from softkv.asking.learned import Learned, Projections
 from softkv.asking.profile import Profile, Temperature
+from softkv.asking.proposers import Proposers
 from softkv.asking.question import LEARNED
 from softkv.asking.together import Together
 from softkv.embedders import Identity

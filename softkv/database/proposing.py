@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.indexed import PROPOSER
+from softkv.asking.proposers import PROPOSER
 from softkv.asking.view import View
 from softkv.database.indexing import form_for, put, untold
 from softkv.index.candidates import Proposer

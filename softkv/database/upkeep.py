@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from softkv.asking.embedding import Given
-from softkv.asking.indexed import NAME, PROPOSER
+from softkv.asking.indexed import NAME
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
+from softkv.asking.proposers import PROPOSER
 from softkv.asking.scan import require_items
 from softkv.asking.view import View
 from softkv.database import training
