@@ -103,10 +103,10 @@ class Answer:
     labels: tuple[object, ...] | None = None
     kind: str | None = None  # number, vector, label or text; None for the values of plain arrays
     error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
-    error_kind: str = "exact"  # or "bound", "calibrated", "unknown"
+    error_kind: str = "exact"  # or "bound", "calibrated", "measured", "unknown"
     log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
     log_mass_floor: float | None = None  # the lowest log mass of an item of the store, left out, where it is known
-    route: str | None = None  # how a store was asked: "scan", "gather", "calibrated", "bound" or "proposed"
+    route: str | None = None  # how a store was asked: one of those in asking/route.py
     reason: str | None = None  # why so, and what would change it
     rows_read: int | None = None  # how many rows were compared
 

@@ -1,0 +1,153 @@
+"""Lookups that no rehearsal was about, beside scans: other temperatures, random directions, filters.
+
+    python -m tests.benchmarks.measured --items 1000000 --width 384 --folder FOLDER
+
+A mixture of 2,000 clusters with values 64 wide and an index as it is built by default; afterwards 5% of the items are
+added and 1% deleted. A fresh process asks one query after the other, each in turn by the index, by a scan, and where
+torch is installed by its softmax over all keys (not with filters). A line says how the queries were answered, what share of the rows was read, for how many estimates the answer was within what it stated against the scan,
+the median times and their ratios. The first lookups of fresh processes come last. Stores are kept in the folder, and
+used again. Does not judge: timings depend on the machine.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from softkv_cli.mixtures import Mixture, mixture
+
+import softkv
+
+from .late import put
+from .machine import machine
+
+VALUE_WIDTH, ASKED, BUILT_FOR = 64, 60, 0.07
+TEMPERATURES = (0.02, 0.05, 0.07, 0.1, 0.5, 5.0)
+FILTERS: dict[str, dict[str, Any]] = {"half at random": {"half": True}, "half by cluster": {"left": True}}
+
+
+def made(path: Path, items: Mixture, count: int) -> None:
+    """A store of these items with an index, some that came since, and some that went."""
+    payloads = [{"half": number % 2 == 0, "left": bool(key[0] < 0)} for number, key in enumerate(items.keys)]
+    with softkv.open(path, "n", temperature=BUILT_FOR) as db:
+        for start in range(0, count, 10_000):
+            part = slice(start, min(start + 10_000, count))
+            names = [f"item {number}" for number in range(part.start, part.stop)]
+            db.add(names, items.values[part], vectors=items.keys[part], payloads=payloads[part])
+        db.build_index()
+        put(db, items, count, len(items.keys))
+        db.delete([f"item {number}" for number in range(0, count, 100)])
+
+
+def exact_torch(db: Any) -> Callable[[np.ndarray, float], Any] | None:
+    """A softmax over the directions of all keys by torch, if it is installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    snapshot = db._view().snapshot
+    rows = np.flatnonzero(snapshot.live)
+    keys, values = torch.from_numpy(snapshot.vectors(rows)), torch.from_numpy(snapshot.values(rows))
+    keys /= torch.linalg.norm(keys, dim=1, keepdim=True)
+
+    def ask(query: np.ndarray, temperature: float) -> Any:
+        direction = torch.from_numpy(query / np.linalg.norm(query))
+        return torch.softmax(keys @ direction / temperature, 0) @ values
+
+    return ask
+
+
+def compared(db: Any, queries: np.ndarray, temperature: float, torch: Any, **options: Any) -> str:
+    """The cells of a line."""
+    seconds: dict[str, list[float]] = {"index": [], "scan": [], "torch": []}
+    ways, read, within = Counter[str](), list[float](), list[bool]()
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        found = work()
+        seconds[name].append(time.perf_counter() - started)
+        return found
+
+    db.lookup(queries[0], temperature=temperature, **options)
+    for query in queries:
+        found = timed("index", lambda: db.lookup(query, temperature=temperature, **options))  # noqa: B023
+        true = timed("scan", lambda: db.lookup(query, temperature=temperature, tolerance=0, **options))  # noqa: B023
+        if torch is not None and not options:
+            timed("torch", lambda: torch(query, temperature))  # noqa: B023
+        ways[found.route] += 1
+        read.append(found.rows_read / len(db))
+        if found.error_kind != "exact":
+            within.append(bool(np.linalg.norm(found.value - true.value) <= found.error + true.error))
+    kinds = ", ".join(f"{ways[way] / len(queries):.0%} {way}" for way in sorted(ways))
+    kept = f"{np.mean(within):.1%}" if within else ""
+    median = {name: statistics.median(some) for name, some in seconds.items() if some}
+    ratios = [f"{median['index'] / median[name]:.2f}" if name in median else "" for name in ("scan", "torch")]
+    return f"{kinds} | {np.mean(read):.2%} | {kept} | {1e3 * median['index']:.1f} ms | {' | '.join(ratios)} |"
+
+
+def ask(path: Path, asked: np.ndarray) -> None:
+    """Print the lines, in a process of its own."""
+    strange = np.random.default_rng(1).standard_normal(asked.shape).astype(np.float32)
+    with softkv.open(path, "r") as db:
+        torch = exact_torch(db)
+        for name, queries in (("like the items", asked), ("random directions", strange)):
+            for temperature in TEMPERATURES:
+                print(f"| {name}, T {temperature:g} | {compared(db, queries, temperature, torch)}", flush=True)
+        for name, where in FILTERS.items():
+            for temperature in (BUILT_FOR, 0.5):
+                cells = compared(db, asked[:30], temperature, None, where=where)
+                print(f"| {name}, T {temperature:g} | {cells}", flush=True)
+
+
+def first(path: Path, tolerance: float) -> float:
+    """How long the first lookup of a fresh process takes at a temperature that was not rehearsed."""
+    line = [sys.executable, "-m", "tests.benchmarks.measured", "--first", str(path), str(tolerance)]
+    return float(json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--folder", type=Path, default=None, help="where stores are kept; a temporary one by default")
+    parser.add_argument("--ask", nargs=2, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--first", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.ask:
+        ask(given.ask[0], np.load(given.ask[1]))
+        return
+    if given.first:
+        path, tolerance = given.first
+        with softkv.open(path, "r") as db:
+            query, started = db._view().snapshot.vectors(np.array([5]))[0], time.perf_counter()
+            db.lookup(query, temperature=5.0, tolerance=float(tolerance))
+            print(time.perf_counter() - started)
+        return
+    print(f"{machine()}\n{given.items:,} items x {given.width}\n")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        items = mixture(int(given.items * 1.05), given.width, VALUE_WIDTH, ASKED, 0)
+        path, queries = folder / f"measured {given.items} x {given.width}", folder / "measured queries.npy"
+        np.save(queries, items.queries)
+        if not path.exists():
+            made(path, items, given.items)
+        del items
+        print("| asked | answered | rows read | within what they state | lookup | beside a scan | beside torch |")
+        print("|---|---|---|---|---|---|---|", flush=True)
+        subprocess.run([sys.executable, "-m", "tests.benchmarks.measured", "--ask", path, queries], check=True)
+        drawn, scanned = (statistics.median(first(path, tolerance) for _ in range(3)) for tolerance in (0.01, 0.0))
+        print(f"\nfirst lookup of a process at T 5: measured {1e3 * drawn:.0f} ms, by a scan {1e3 * scanned:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
