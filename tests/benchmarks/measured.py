@@ -4,8 +4,9 @@
 
 A mixture of 2,000 clusters with values 64 wide and an index as it is built by default; afterwards 5% of the items are
 added and 1% deleted. A fresh process asks one query after the other, each in turn by the index, by a scan, and where
-torch is installed by its softmax over all keys (not with filters). A line says how the queries were answered, what share of the rows was read, for how many estimates the answer was within what it stated against the scan,
-the median times and their ratios. The first lookups of fresh processes come last. Stores are kept in the folder, and
+torch is installed by its softmax over all keys (not with filters). A line says how the queries were answered, what
+share of the rows was read, for how many estimates the answer was within what it stated against the scan, the median
+time and its ratios to the others. The first lookups of fresh processes come last. Stores are kept in the folder, and
 used again. Does not judge: timings depend on the machine.
 """
 
