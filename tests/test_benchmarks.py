@@ -105,6 +105,15 @@ def test_scans_are_measured_beside_what_does_the_same_by_hand() -> None:
     assert all(float(cells[4]) > 0 and cells[6].startswith("≤") for cells in rows)
 
 
+def test_the_layout_of_lists_is_measured_with_and_without() -> None:
+    """A line with a ratio and its goal for builds, whole and refined, and for compactions."""
+    command = [sys.executable, "-m", "tests.benchmarks.list_layout", "--items", "3000", "--width", "8", "--rounds", "1"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in run.stdout.splitlines()[5:]]
+    assert [cells[0] for cells in rows] == ["| whole", "| refined", "| compacted"]
+    assert all(float(cells[3].split()[0]) > 0 and cells[4].startswith("≤") for cells in rows)
+
+
 def test_builds_are_measured_beside_their_forecasts() -> None:
     """A line for each build, with its stages, and the ratio of labels to numbers, and that of lookups to scans."""
     parts = ["wide", "labels", "many", "--scale", "0.01", "--rounds", "1"]

@@ -256,7 +256,8 @@ class Followed:
         last = np.where(owners >= 0, owners, len(self.base.lists.counts))
         index = bounding.relaid(known.owners(late), *self._rows(snapshot, late))
         order = live[np.argsort(last, kind="stable")]
-        order[: index.rows], heads = with_heads(snapshot, index.form, order[: index.rows], index.offsets)
+        rows, means = order[: index.rows], index.lists.means
+        order[: index.rows], heads = with_heads(snapshot, index.form, rows, index.offsets, means=means)
         return order, replace(index, heads=heads)
 
     def next(self, snapshot: Snapshot, homes: Homes, most: int) -> Change:
@@ -326,10 +327,16 @@ def formed(form: Form, keys: Matrix) -> Array:
     return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
 
 
-def with_heads(snapshot: Snapshot, form: Form, rows: Rows, offsets: Rows) -> tuple[Rows, Rows]:
-    """The rows of lists with each head first and each body in an order drawn for this generation, and the heads."""
-    draw = drawer(snapshot.secret, "bodies of lists", snapshot.generation)
-    return heads_first(lambda some: form.placed(snapshot.vectors(some)), rows, offsets, draw)
+def with_heads(
+    snapshot: Snapshot, form: Form, rows: Rows, offsets: Rows, *, means: Array | None = None
+) -> tuple[Rows, Rows]:
+    """The rows of lists with each head first and each body in an order drawn for this generation, and the heads.
+
+    The `means` of the lists, of keys as the form makes them, save reading all keys once more.
+    """
+    draw, width = drawer(snapshot.secret, "bodies of lists", snapshot.generation), form.placed_width(len(form.centre))
+    means = None if means is None else means[:, :width]
+    return heads_first(lambda some: form.placed(snapshot.vectors(some)), rows, offsets, draw, means=means)
 
 
 def summable(values: npt.NDArray[Any], snapshot: Snapshot) -> npt.NDArray[Any]:

@@ -133,7 +133,7 @@ class ListIndex:
         Keys come as the form makes them. What is dead has left the statistics before.
         """
         lists = with_more(self.lists, owners, keys, values)
-        offsets = np.concatenate([[0], lists.counts.astype(np.int64).cumsum()])
+        offsets = np.concatenate([[0], np.maximum(lists.counts, 0).astype(np.int64).cumsum()])
         return replace(
             self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of, heads=None
         )

@@ -9,33 +9,42 @@ order is drawn from.
 Shapes: n rows, l lists, d key width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.farfield import Array
-from softkv.maths.moments import squared_lengths
 
 Counts = npt.NDArray[np.int64]
+Blocks: TypeAlias = Callable[[], Iterator[tuple[Counts, Array]]]
 
-HEAD = 20  # rows of a list of which one, or the part of one, is in its head
-BLOCK = 1 << 13  # rows looked at together
+HEAD = 20  # one row in so many of a list is in its head, and one more for a rest
+BLOCK = 1 << 18  # numbers of keys looked at together: few enough to stay in the cache
 
 
 def heads_first(
-    keys: Callable[[Counts], Array], rows: Counts, offsets: Counts, draw: np.random.Generator
+    keys: Callable[[Counts], Array],
+    rows: Counts,
+    offsets: Counts,
+    draw: np.random.Generator,
+    *,
+    means: Array | None = None,
 ) -> tuple[Counts, Counts]:
     """The rows of lists with each head first, farthest first, and how many rows each head has, (l,).
 
-    `rows`, (n,), come list by list, of which `offsets`, (l + 1,), tell; `keys` gives the keys of some rows.
+    `rows`, (n,), come list by list, of which `offsets`, (l + 1,), tell; `keys` gives the keys of some rows. All keys
+    are read once, and before that once more where the `means` of the lists, (l, d), are not known.
     """
     order, heads = rows.copy(), -(-np.diff(offsets) // HEAD)
+    if not len(rows):
+        return order, heads
+    blocks = _blocks(keys, rows, offsets)
+    apart = _apart(blocks, _means(blocks, offsets) if means is None else means)
     for start, stop, head in zip(offsets[:-1].tolist(), offsets[1:].tolist(), heads.tolist(), strict=True):
-        if start < stop:
-            some = rows[start:stop]
-            order[start:stop] = some[np.argsort(-_apart(keys, some))]
-            draw.shuffle(order[start + head : stop])
+        order[start:stop] = rows[start:stop][np.argsort(-apart[start:stop])]
+        draw.shuffle(order[start + head : stop])
     return order, heads
 
 
@@ -50,11 +59,34 @@ def problem_of_heads(heads: Counts | None, offsets: Counts) -> str | None:
     return "has heads that are not of its lists"
 
 
-def _apart(keys: Callable[[Counts], Array], rows: Counts) -> npt.NDArray[np.float64]:
-    """The squared distance of each row of one list from their mean, (n,)."""
-    parts = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
-    held = [keys(part) for part in parts[:1]]  # nearly all lists are no larger, and then no key is read twice
-    mean = sum(block.sum(0, dtype=np.float64) for block in (*held, *map(keys, parts[1:]))) / len(rows)
+def _blocks(keys: Callable[[Counts], Array], rows: Counts, offsets: Counts) -> Blocks:
+    """The lists and the keys of some rows at a time, as often as they are asked for."""
+    owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    step = max(1, BLOCK // keys(rows[:1]).shape[1])
+
+    def blocks() -> Iterator[tuple[Counts, Array]]:
+        for start in range(0, len(rows), step):
+            yield owners[start : start + step], keys(rows[start : start + step])
+
+    return blocks
+
+
+def _means(blocks: Blocks, offsets: Counts) -> Array:
+    """The mean of each list, (l, d); 0 of empty ones."""
+    sums: Array = np.zeros((len(offsets) - 1, next(blocks())[1].shape[1]))
+    for owners, keys in blocks():
+        firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+        sums[owners[firsts]] += np.add.reduceat(keys, firsts, axis=0, dtype=np.float64)
+    sums /= np.maximum(np.diff(offsets), 1)[:, None]
+    return sums
+
+
+def _apart(blocks: Blocks, means: Array) -> Array:
+    """The squared distance of each row from the mean of its list, (n,)."""
+    found = []
     with np.errstate(over="ignore"):  # what is beyond the numbers is farther than all others
-        moved = (block - mean.astype(block.dtype) for block in (*held, *map(keys, parts[1:])))
-        return np.concatenate([squared_lengths(block) for block in moved])
+        near = means.astype(np.float32)
+        for owners, keys in blocks():
+            moved = keys - near[owners]
+            found.append(np.einsum("ij,ij->i", moved, moved))
+    return np.concatenate(found)

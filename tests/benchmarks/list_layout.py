@@ -1,0 +1,111 @@
+"""What it costs to choose the head of each list and to shuffle its body: builds and compactions with and without that.
+
+    OPENBLAS_NUM_THREADS=1 python -m tests.benchmarks.list_layout --items 300000 --width 256 --folder FOLDER
+
+Of a mixture of 2,000 clusters with values 64 wide: an index that is built whole; one that is refined after a fifth of
+the items was added; and a compaction after a tenth was added and a tenth deleted. Copies of the same store are changed
+in turns; a ratio is that of a pair, and after the median of all stand the least and the largest. Without means that
+rows stay in the order in which they were assigned. Seconds are those of the processor, since with other work on the
+machine these tell more; OPENBLAS_NUM_THREADS=1 keeps what waits out of them. Stores are kept in the folder, and used
+again if they are there.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from softkv_cli.mixtures import mixture
+
+import softkv
+from softkv.asking import indexed
+from softkv.database import indexing
+
+from .late import VALUE_WIDTH, added, deleted, put
+from .machine import machine
+
+Work = Callable[[Any], Any]
+WORKS: dict[str, tuple[str, Work, str]] = {
+    "whole": ("items", lambda db: db.build_index(whole=True), "≤ 1.05"),
+    "refined": ("grown", lambda db: db.build_index(), "≤ 1.25"),
+    "compacted": ("changed", lambda db: db.compact(), "≤ 1.1"),
+}
+
+
+def stores(folder: Path, count: int, width: int) -> None:
+    """A store without an index, one with an index to which a fifth was added, and one with as much gone as come."""
+    if (folder / "changed").exists():
+        return
+    items = mixture(count + count // 5, width, VALUE_WIDTH, 1, 0)
+    with softkv.open(folder / "items", "n", temperature=0.07) as db:
+        put(db, items, 0, count)
+    shutil.copytree(folder / "items", folder / "grown")
+    with softkv.open(folder / "grown") as db:
+        db.build_index()
+    shutil.copytree(folder / "grown", folder / "changed")
+    with softkv.open(folder / "grown") as db:
+        added(0.2)(db, items, count)
+    with softkv.open(folder / "changed") as db:
+        added(0.1)(db, items, count)
+        deleted(db, items, count)
+
+
+def unordered(
+    _snapshot: Any, _form: Any, rows: np.ndarray, offsets: np.ndarray, **_: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows as they are."""
+    return rows, np.zeros(len(offsets) - 1, np.int64)
+
+
+def seconds(base: Path, work: Work) -> float:
+    """How long the processor works on a copy of a store."""
+    path = base.with_name("at work")
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(base, path)
+    with softkv.open(path) as db:
+        started = time.process_time()
+        work(db)
+        return time.process_time() - started
+
+
+def compared(base: Path, name: str, work: Work, rounds: int, goal: str) -> None:
+    """A line for one kind of work, done in turns with and without."""
+    pairs = []
+    for _ in range(rounds):
+        with patch.object(indexing, "with_heads", unordered), patch.object(indexed, "with_heads", unordered):
+            without = seconds(base, work)
+        pairs.append((without, seconds(base, work)))
+    ratios = [beside / without for without, beside in pairs]
+    without, beside = (statistics.median(one) for one in zip(*pairs, strict=True))
+    spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+    print(f"| {name} | {without:.2f} s | {beside:.2f} s | {spread} | {goal} |", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="*", default=list(WORKS), help=f"of {', '.join(WORKS)}; else all")
+    parser.add_argument("--items", type=int, default=300_000)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=None, help="where stores are kept; a temporary one by default")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        stores(folder, given.items, given.width)
+        print(f"{machine()}\n{given.items:,} items x {given.width}\n")
+        print("| work | without | with heads | ratio | goal |\n|---|---|---|---|---|")
+        for name in given.works:
+            base, work, goal = WORKS[name]
+            compared(folder / base, name, work, given.rounds, goal)
+
+
+if __name__ == "__main__":
+    main()
