@@ -248,3 +248,15 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
     with softkv.open(tmp_path / "s") as db:
         db.build_index()
         assert_kept(db, QUERIES, 60, temperature=0.6)
+
+
+def test_of_many_labels_few_occur_in_a_list(large: None, tmp_path: Path) -> None:
+    """Statistics hold only these, and so do samples."""
+    keys = keys_of(1, ITEMS)
+    order = np.argsort(np.argsort(keys[:, 0] + np.random.default_rng(2).standard_normal(ITEMS)))
+    with softkv.open(tmp_path / "s", value="label", compatibility="cosine", temperature=0.05) as db:
+        db.add([str(number) for number in range(ITEMS)], [f"label {one // 4}" for one in order], vectors=keys)
+    with_secret(tmp_path / "s", b"u" * 32)
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index()
+        assert_kept(db, QUERIES, 60, where={}, temperature=0.6)

@@ -49,6 +49,7 @@ REHEARSED = 1440  # items; a third of them choose, the others judge
 REFINED = 480  # of them are enough where lists are refined: as many as it takes to judge for a confidence of 99%
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
+WARMER = 2.4, 3  # three more, and how wide: where all items count, errors change little from one temperature to another
 SMALLEST, LARGEST = 1e-8, 1e8  # sizes of keys whose squares, and those of their logits, stay within float32
 
 
@@ -193,10 +194,10 @@ def _checked_count(lists: int | None, rows: int) -> int:
 
 
 def _temperatures(view: View, given: tuple[float, float] | None) -> Array:
-    """The temperatures to rehearse at, rising, no further apart than WARMTH."""
+    """The temperatures to rehearse at, rising; those in a range that is given are no further apart than WARMTH."""
     if given is None:
-        usual = view.usual_temperature
-        return np.array([usual * WARMTH**step for step in range(COLDEST, WARMEST + 1)])
+        near = view.usual_temperature * WARMTH ** np.arange(COLDEST, WARMEST + 1)
+        return np.append(near, near[-1] * WARMER[0] ** np.arange(1, WARMER[1] + 1))
     try:
         low, high = (float(one) for one in given)
     except (TypeError, ValueError):

@@ -157,7 +157,7 @@ class _Measuring:
         share = counts / np.maximum(lists.counts, 1.0)
         masses = np.where(counts > 0, np.exp(logs - logs.max()) * share, 0.0)
         masses /= masses.sum() or 1.0
-        apart = distances(lists.values, (masses @ lists.values)[None, :])[0].astype(np.float64) ** 2
+        apart = distances(lists.values, masses[None, :] @ lists.values)[0].astype(np.float64) ** 2
         variances = np.minimum(tilt.variances[0].astype(np.float64), STEEPEST)
         within = masses**2 * (np.expm1(variances) * (apart + lists.scatter) + lists.scatter)
         most = np.where(variances > STEEP**2, HARD, SOFT)
