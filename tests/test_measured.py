@@ -60,7 +60,7 @@ def stores(large: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
             db.add([str(number) for number in range(ITEMS)], values_of(kind, keys), vectors=keys, payloads=payloads)
         with_secret(path, compatibility.encode().ljust(32))
         found[compatibility] = softkv.open(path)
-        found[compatibility].build_index()
+        found[compatibility].build_index(temperatures=(temperature / 5, 4 * temperature))
     yield found
     for db in found.values():
         assert db.check().ok
@@ -186,7 +186,7 @@ def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None
     with softkv.open(f"{db.path} dot", value="vector", compatibility="dot", temperature=0.3) as other:
         keys = keys_of(1, ITEMS)
         other.add(vectors=keys, values=values_of("vector", keys))
-        other.build_index()
+        other.build_index(temperatures=(0.06, 1.2))
         found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options) for tolerance in (0.3, 0))
         assert "measured" in str(found.error_kind)
         assert (apart(found, exact) <= found.error).mean() > 0.8
@@ -226,7 +226,7 @@ def test_items_that_came_and_went_count(large: None, tmp_path: Path) -> None:
         db.add([str(number) for number in range(ITEMS)], values_of("vector", keys), vectors=keys)
     with_secret(tmp_path / "s", b"s" * 32)
     with softkv.open(tmp_path / "s") as db:
-        db.build_index()
+        db.build_index(temperatures=(0.01, 0.2))
         more = keys_of(2, 3000)
         db.add([f"late {number}" for number in range(3000)], values_of("vector", more) + 1.0, vectors=more)
         db.delete([str(number) for number in range(0, ITEMS, 5)])
@@ -246,7 +246,7 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
         db.add([str(number) for number in range(ITEMS)], values, vectors=keys)
     with_secret(tmp_path / "s", b"t" * 32)
     with softkv.open(tmp_path / "s") as db:
-        db.build_index()
+        db.build_index(temperatures=(0.01, 0.2))
         assert_kept(db, QUERIES, 60, temperature=0.6)
 
 
@@ -258,5 +258,5 @@ def test_of_many_labels_few_occur_in_a_list(large: None, tmp_path: Path) -> None
         db.add([str(number) for number in range(ITEMS)], [f"label {one // 4}" for one in order], vectors=keys)
     with_secret(tmp_path / "s", b"u" * 32)
     with softkv.open(tmp_path / "s") as db:
-        db.build_index()
-        assert_kept(db, QUERIES, 60, where={}, temperature=0.6)
+        db.build_index(temperatures=(0.01, 0.2))
+        assert_kept(db, QUERIES, 60, temperature=0.6)
