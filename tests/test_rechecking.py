@@ -193,6 +193,19 @@ def test_a_store_that_grows_alike_keeps_its_calibration(tmp_path: Path, kind: st
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("kind", ["number", "label"])
+def test_what_was_learned_is_checked_as_well(tmp_path: Path, kind: str) -> None:
+    """By the metric that lookups compare by then."""
+    with made(tmp_path / "s", kind, learned=True) as db:
+        add(db, 5, 200)
+        found = checked(db)
+        assert found is not None
+        assert 1.0 in found.temperatures
+        assert max(found.asked) > 200
+        assert not found.withdrawn
+
+
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_calibration_that_does_not_hold_is_withdrawn(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -39,8 +39,8 @@ from softkv.storage.layout import Mask, Rows
 LOG = log_of(__name__)
 ASKED = 256  # items that are left out
 HELD = 1 << 22  # sums of values held at once
-MOST = 0.010  # seconds of work in a write
-SCANNED, ESTIMATED = 0.0025, 0.006  # of what is done at once: rows are scanned, or estimates asked for
+MOST = 0.008  # seconds of work in a write: with what the last step takes longer than was expected, about ten
+SCANNED, ESTIMATED = 0.002, 0.005  # of what is done at once: rows are scanned, or estimates asked for
 FIRST = 128  # rows of the first slice
 FEWEST, AGAIN = 100, 0.01  # changes, and as a share of the items, until one that failed or was of no use is tried again
 
