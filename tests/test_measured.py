@@ -84,6 +84,8 @@ def assert_kept(db: softkv.SoftKV, queries: np.ndarray, least: int, **options: A
     found, exact = db.lookup(queries, **given), db.lookup(queries, **given | {"tolerance": 0})
     measured = kinds(found) == "measured"
     assert measured.sum() >= least
+    if not measured.any():
+        return
     assert set(np.broadcast_to(np.asarray(found.route), len(queries))[measured]) == {"measured"}
     error = found.error[measured]
     assert (error <= TOLERANCE * db._view().snapshot.value_scale * 1.001).all()
@@ -123,6 +125,16 @@ def test_a_query_unlike_those_rehearsed_is_measured(stores: dict[str, softkv.Sof
     assert len(unlike) > 10
     assert set(unlike) == {route.UNSURE}
     assert_kept(db, QUERIES, 10, temperature=4 * SMALL["cosine"])
+
+
+@pytest.mark.parametrize("compatibility", KINDS)
+@pytest.mark.parametrize("times", [0.001, 0.02, 0.1])
+def test_where_a_few_rows_hold_all_mass_these_are_read(
+    stores: dict[str, softkv.SoftKV], compatibility: str, times: float
+) -> None:
+    """Of queries that are like the items nothing may be left to draw then."""
+    assert_kept(stores[compatibility], keys_of(9, 60), 0, temperature=times * SMALL[compatibility])
+    assert_kept(stores[compatibility], QUERIES[:60], 0, temperature=times * SMALL[compatibility])
 
 
 def test_what_is_stated_is_of_the_confidence_that_was_asked_for(stores: dict[str, softkv.SoftKV]) -> None:

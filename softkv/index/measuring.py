@@ -22,7 +22,7 @@ from softkv.index.lists import Counts, ListIndex
 from softkv.index.opening import FIRST, likeliest
 from softkv.index.search import Asked, Estimate, Readable, both, one_of, read_lists, tail_of, together
 from softkv.maths.blending import Blend, Labels, Numbers, merge
-from softkv.maths.farfield import Floats, distances, tilted
+from softkv.maths.farfield import Floats, Tilt, critical, distances, tilted
 from softkv.maths.nearfield import Near, Rows
 from softkv.maths.sampling import Columns, Draw, LabelColumns, Sampled, Sizes, Strata, VectorColumns, quantile, sampled
 
@@ -34,6 +34,7 @@ LOG_MASS = 0.05  # how far the logarithm of the mass may be off, at most
 SOFT, HARD = 0.5, 0.15  # the share of a list from which on it is read whole, and of one whose weights vary much
 STEEP = 1.0  # standard deviations of the logits of a list from which on they do
 RARE = 2.0  # from which on a few rows hold most of the mass
+BEYOND = 2.0  # as far beyond where the best row is expected may one be
 HARMLESS = 0.1  # of the tolerance
 STEEPEST = 12.0  # variance of logits that is counted with, at most
 DOUBTED = 3.0  # times as many rows as may be read are thought to be needed before no row is drawn
@@ -122,9 +123,8 @@ class _Measuring:
     def found(self, tolerance: float, confidence: float, most: float) -> Estimate:
         """The answer, if it can be measured with so many rows."""
         wanted = tolerance * self.arena.scale / self.units.size
-        known, masses = self._strata(wanted)
-        strata = known
-        single = quantile(1.0, confidence)
+        known, of_mass = self._strata(wanted)
+        strata, one = known, quantile(1.0, confidence)
         first, guess = strata.sizes(PILOT), strata.enough((AIM * wanted) ** 2)
         if first.expected > most or guess.expected > DOUBTED * most:
             return self._estimate(self._look(strata, Sizes.none(len(first.rows))), math.inf, math.inf)
@@ -132,12 +132,12 @@ class _Measuring:
         for aim in (AIM, AGAIN):
             thought = np.maximum(look.thought, np.finfo(np.float64).tiny)
             strata = strata.scaled(np.maximum(look.told.variance / thought, 1.0))
-            goals = (aim * wanted) ** 2 / quantile(look.told.columns, confidence), (aim * LOG_MASS) ** 2 / single
-            sizes = strata.enough(goals[0], also=(masses, goals[1]))
+            goals = (aim * wanted) ** 2 / quantile(look.told.columns, confidence), (aim * LOG_MASS) ** 2 / one
+            sizes = strata.enough(goals[0], also=(of_mass, goals[1]))
             if sizes.expected > most:
                 break
             look = self._look(strata, sizes)
-            told = look.told.at_least(known.variance(sizes), masses.variance(sizes))
+            told = look.told.at_least(known.variance(sizes), of_mass.variance(sizes))
             error = math.hypot(told.error(confidence), FLOOR * wanted)
             log_mass_error = math.hypot(told.log_mass_error(confidence), FLOOR * LOG_MASS)
             if error <= wanted and log_mass_error <= LOG_MASS:
@@ -151,7 +151,7 @@ class _Measuring:
     def _strata(self, wanted: float) -> tuple[Strata, Strata]:
         """What the statistics of the lists say of the values of their rows, and of the mass; all mass counts as 1."""
         lists, counts = self.index.quick, self.population.counts
-        tilt = tilted(lists, self.asked.vectors)
+        tilt = self._tilt
         logs = tilt.logs[0].astype(np.float64)
         # Of the rows of a list, those that may count have their share of its mass.
         share = counts / np.maximum(lists.counts, 1.0)
@@ -161,16 +161,42 @@ class _Measuring:
         variances = np.minimum(tilt.variances[0].astype(np.float64), STEEPEST)
         within = masses**2 * (np.expm1(variances) * (apart + lists.scatter) + lists.scatter)
         most = np.where(variances > STEEP**2, HARD, SOFT)
-        most[np.argsort(-likeliest(lists, tilt)[0])[:FIRST]] = 0.0
-        # A few rows hold most of the mass of such lists, and a sample without them does not tell: so none is drawn from
-        # them, but for those that would not matter together.
-        rare = np.flatnonzero(variances > RARE**2)
-        rare = rare[np.argsort((within + masses**2 * apart)[rare])]
-        most[rare[(within + masses**2 * apart)[rare].cumsum() > (HARMLESS * wanted) ** 2]] = 0.0
+        most[self._first] = 0.0
+        most[self._rare(apart + lists.scatter, wanted)] = 0.0
         squares = masses * masses
-        return Strata(counts, within, squares * apart, most), Strata(
-            counts, squares * np.expm1(variances), squares, most
-        )
+        of_mass = Strata(counts, squares * np.expm1(variances), squares, most)
+        return Strata(counts, within, squares * apart, most), of_mass
+
+    def _rare(self, apart: Floats, wanted: float) -> Counts:
+        """The lists of which a few rows hold most of the mass, but for those that do not matter, also together.
+
+        A sample without these few rows does not tell of them. `apart` is how far values are from the answer, squared;
+        the best row of a list is taken to be as good as one can be.
+        """
+        lists, tilt = self.index.quick, self._tilt
+        rare = np.flatnonzero((tilt.variances[0] > RARE**2) & (self.population.counts > 0))
+        spread = np.sqrt(tilt.variances[0, rare]) * (critical(lists.counts[rare]) + BEYOND)
+        best = tilt.peaks[0, rare].astype(np.float64) + spread - self._known_log_mass
+        harm = np.exp(np.minimum(2.0 * best, 0.0)) * apart[rare]
+        order = np.argsort(harm)
+        found: Counts = rare[order[harm[order].cumsum() > (HARMLESS * wanted) ** 2]]
+        return found
+
+    @cached_property
+    def _tilt(self) -> Tilt:
+        return tilted(self.index.quick, self.asked.vectors)
+
+    @cached_property
+    def _first(self) -> Counts:
+        """The lists that are likeliest to hold the best rows, which are read in any case."""
+        likely = np.where(self.population.counts > 0, likeliest(self.index.quick, self._tilt)[0], -np.inf)
+        return np.argsort(-likely)[:FIRST]
+
+    @cached_property
+    def _known_log_mass(self) -> float:
+        """The logarithm of the mass of the rows that are read in any case, as the lists count logits."""
+        read = both(read_lists(self.index, self.arena, self.asked, [self._first], 0), self._tail, 0)
+        return float(read.blend.log_mass[0] - self.asked.added[0])
 
     @cached_property
     def _tail(self) -> Near | None:
@@ -184,7 +210,8 @@ class _Measuring:
         draw = Draw.of(self.random, strata, sizes)
         rows = self.population.rows(draw)
         logits = np.empty((1, len(rows)), np.float32)
-        self.asked.score_some(rows)(np.zeros(1, np.int64), 0, len(rows), logits)
+        if len(rows):
+            self.asked.score_some(rows)(np.zeros(1, np.int64), 0, len(rows), logits)
         peak = max(float(whole.blend.peak[0]), float(logits.max(initial=-np.inf)))
         peak = peak if math.isfinite(peak) else 0.0
         moved = logits[0].astype(np.float64) - peak
