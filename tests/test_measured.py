@@ -1,6 +1,7 @@
 """Lookups that were not rehearsed are measured: within what they state, whatever is asked, or scanned where dear."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import softkv
 from softkv.asking import route
 from softkv.database import indexing
+from tests.crash.hostile.indexes import fill
+from tests.crash.hostile.indexes import lists as altered
 from tests.stores import with_secret
 
 ITEMS, WIDTH = 12_000, 10
@@ -260,6 +263,55 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
     with softkv.open(tmp_path / "s") as db:
         db.build_index(temperatures=(0.01, 0.2))
         assert_kept(db, QUERIES, 60, temperature=0.6)
+
+
+@pytest.mark.parametrize("tolerance", [1e300, 1e-300, 0.05])
+@pytest.mark.parametrize("confidence", [0.0, 1 - 1e-12])
+def test_whatever_is_asked_for_is_answered(
+    stores: dict[str, softkv.SoftKV], tolerance: float, confidence: float
+) -> None:
+    """By a scan where no rows would do."""
+    found = stores["cosine"].lookup(QUERIES[:3], temperature=5.0, tolerance=tolerance, confidence=confidence)
+    assert np.isfinite(found.value).all()
+    assert np.isfinite(found.error).all()
+    assert set(kinds(found)) <= {"exact", "measured"}
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30, 1e140])
+def test_values_near_the_ends_of_the_numbers(large: None, tmp_path: Path, size: float) -> None:
+    """Measured, or scanned where their squares leave them."""
+    keys = keys_of(1, 4000)
+    with softkv.open(tmp_path / "s", value="number", compatibility="cosine", temperature=0.05) as db:
+        db.add(vectors=keys, values=values_of("number", keys) * size)
+        db.build_index(temperatures=(0.01, 0.2))
+        found, exact = (db.lookup(QUERIES[:20], temperature=0.6, tolerance=tolerance) for tolerance in (0.1, 0))
+        assert np.isfinite(found.value).all()
+        assert (np.abs(found.value - exact.value) <= 3 * (found.error + exact.error)).all()
+
+
+@pytest.fixture(scope="module")
+def plain(large: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of numbers."""
+    folder, keys = tmp_path_factory.mktemp("plain"), keys_of(1, 2500)
+    with softkv.open(folder / "s", value="number", compatibility="cosine", temperature=0.05) as db:
+        db.add(vectors=keys, values=values_of("number", keys))
+    with_secret(folder / "s", b"v" * 32)
+    with softkv.open(folder / "s") as db:
+        db.build_index(temperatures=(0.01, 0.2))
+    return folder
+
+
+@pytest.mark.parametrize("statistic", ["means", "spreads", "outside", "scatter", "values", "counts", "noise"])
+@pytest.mark.parametrize("value", [1e-300, 1e30, 1e300])
+def test_statistics_that_are_nonsense_make_no_answer_wrong(
+    plain: Path, tmp_path: Path, statistic: str, value: float
+) -> None:
+    """Nor raise anything that a user would not understand: the index is refused, or asked for advice that is bad."""
+    shutil.copytree(plain, tmp_path / "copy")
+    altered(fill(f"lists.{statistic}", value))(tmp_path / "copy")
+    with softkv.open(tmp_path / "copy" / "s", "r") as db:
+        found, exact = (db.lookup(QUERIES[:30], temperature=0.6, tolerance=tolerance) for tolerance in (0.3, 0))
+        assert (np.abs(found.value - exact.value) <= found.error + exact.error).mean() >= 0.85
 
 
 def test_of_many_labels_few_occur_in_a_list(large: None, tmp_path: Path) -> None:

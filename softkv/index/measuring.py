@@ -37,6 +37,7 @@ RARE = 2.0  # from which on a few rows hold most of the mass
 BEYOND = 2.0  # as far beyond where the best row is expected may one be
 HARMLESS = 0.1  # of the tolerance
 STEEPEST = 12.0  # variance of logits that is counted with, at most
+MOST_WANTED = 1e100  # of which the square is a number
 DOUBTED = 3.0  # times as many rows as may be read are thought to be needed before no row is drawn
 
 
@@ -122,16 +123,20 @@ class _Measuring:
 
     def found(self, tolerance: float, confidence: float, most: float) -> Estimate:
         """The answer, if it can be measured with so many rows."""
-        wanted = tolerance * self.arena.scale / self.units.size
+        wanted = min(tolerance * self.arena.scale / self.units.size, MOST_WANTED)
         known, of_mass = self._strata(wanted)
         strata, one = known, quantile(1.0, confidence)
+        if not known.is_sound or not of_mass.is_sound:
+            return self._unsure(known)
         first, guess = strata.sizes(PILOT), strata.enough((AIM * wanted) ** 2)
         if first.expected > most or guess.expected > DOUBTED * most:
-            return self._estimate(self._look(strata, Sizes.none(len(first.rows))), math.inf, math.inf)
+            return self._unsure(known)
         look = self._look(strata, first)
         for aim in (AIM, AGAIN):
             thought = np.maximum(look.thought, np.finfo(np.float64).tiny)
             strata = strata.scaled(np.maximum(look.told.variance / thought, 1.0))
+            if not strata.is_sound:
+                break
             goals = (aim * wanted) ** 2 / quantile(look.told.columns, confidence), (aim * LOG_MASS) ** 2 / one
             sizes = strata.enough(goals[0], also=(of_mass, goals[1]))
             if sizes.expected > most:
@@ -143,6 +148,10 @@ class _Measuring:
             if error <= wanted and log_mass_error <= LOG_MASS:
                 return self._estimate(look, error * self.units.size, log_mass_error)
         return self._estimate(look, math.inf, math.inf)
+
+    def _unsure(self, strata: Strata) -> Estimate:
+        """No answer, for which nothing was drawn."""
+        return self._estimate(self._look(strata, Sizes.none(len(strata.counts))), math.inf, math.inf)
 
     def _estimate(self, look: _Look, error: float, log_mass_error: float) -> Estimate:
         sure = np.array([math.isfinite(error)])

@@ -18,7 +18,8 @@ the quantile of χ². Columns that vary together count as fewer: ν = (tr Σ)²/
 which is told from the products of the sums of some random groups of rows. Taking ν for 1 is cautious.
 
 How many rows to take follows from what is known of strata before (Neyman, 1934): nS for what rows of one differ by, and
-‖Y‖ for what leaving it out adds. That may be wrong: it decides how much is read, and never how sure the answer is.
+‖Y‖ for what leaving it out adds. That may be wrong: it decides how much is read, and may make an answer less sure, but
+never more.
 
 What is drawn follows from a secret: who knows it can draw again, and nobody else can foresee the draw.
 
@@ -90,6 +91,11 @@ class Strata:
     within: Floats  # (l,), (nS)²: n² times the variance of y among the rows of each
     between: Floats  # (l,), ‖Y‖²: the squared sum of y over each
     most: Floats  # (l,), the share of its rows from which on all are read; 0 where they are in any case
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether these are numbers that sizes can follow from; beyond float64 they are none."""
+        return bool(np.isfinite(self.within.sum() + MOST * self.between.sum()))
 
     def sizes(self, rows: float) -> Sizes:
         """How to take about so many rows; those of strata of which all are read come on top."""
