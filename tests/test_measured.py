@@ -265,6 +265,22 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
         assert_kept(db, QUERIES, 60, temperature=0.6)
 
 
+def test_lists_whose_spread_is_not_normal(large: None, tmp_path: Path) -> None:
+    """In four axes squared distances vary much within a list, and some are thought to have far too much mass."""
+    rng = np.random.default_rng(3)
+    keys = rng.standard_normal((ITEMS, 4)).astype(np.float32)
+    values = np.stack([np.sin(keys[:, 0]), keys[:, 1] ** 2], axis=1) + 0.3 * rng.standard_normal((ITEMS, 2))
+    with softkv.open(tmp_path / "s", value="vector", compatibility="gaussian", temperature=2.0) as db:
+        db.add([str(number) for number in range(ITEMS)], values, vectors=keys)
+    with_secret(tmp_path / "s", b"w" * 32)
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index(temperatures=(2.0, 3.0))
+        queries = rng.standard_normal((150, 4)).astype(np.float32)
+        for temperature in (0.02, 0.05, 0.1, 0.3):
+            assert_kept(db, queries, 20, temperature=temperature)
+            assert_kept(db, 2 * queries, 20, temperature=temperature)
+
+
 @pytest.mark.parametrize("tolerance", [1e300, 1e-300, 0.05])
 @pytest.mark.parametrize("confidence", [0.0, 1 - 1e-12])
 def test_whatever_is_asked_for_is_answered(

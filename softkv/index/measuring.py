@@ -22,7 +22,7 @@ from softkv.index.lists import Counts, ListIndex
 from softkv.index.opening import FIRST, likeliest
 from softkv.index.search import Asked, Estimate, Readable, both, one_of, read_lists, tail_of, together
 from softkv.maths.blending import Blend, Labels, Numbers, merge
-from softkv.maths.farfield import Floats, Tilt, critical, distances, tilted
+from softkv.maths.farfield import Floats, Tilt, critical, distances, logarithm, tilted
 from softkv.maths.nearfield import Near, Rows
 from softkv.maths.sampling import Columns, Draw, LabelColumns, Sampled, Sizes, Strata, VectorColumns, quantile, sampled
 
@@ -95,6 +95,13 @@ def measured(
     return together(found)
 
 
+def _shares(logs: Floats) -> Floats:
+    """What parts of the sum are, of which these are the logarithms."""
+    parts = np.exp(logs.astype(np.float64) - logs.max(initial=-np.inf))
+    found: Floats = np.where(np.isfinite(logs), parts, 0.0)
+    return found / (found.sum() or 1.0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
     """What was read by one draw."""
@@ -126,7 +133,7 @@ class _Measuring:
         wanted = min(tolerance * self.arena.scale / self.units.size, MOST_WANTED)
         known, of_mass = self._strata(wanted)
         strata, one = known, quantile(1.0, confidence)
-        if not known.is_sound or not of_mass.is_sound:
+        if not known.is_sound or not of_mass.is_sound or not of_mass.between.any():
             return self._unsure(known)
         first, guess = strata.sizes(PILOT), strata.enough((AIM * wanted) ** 2)
         if first.expected > most or guess.expected > DOUBTED * most:
@@ -161,11 +168,10 @@ class _Measuring:
         """What the statistics of the lists say of the values of their rows, and of the mass; all mass counts as 1."""
         lists, counts = self.index.quick, self.population.counts
         tilt = self._tilt
-        logs = tilt.logs[0].astype(np.float64)
-        # Of the rows of a list, those that may count have their share of its mass.
-        share = counts / np.maximum(lists.counts, 1.0)
-        masses = np.where(counts > 0, np.exp(logs - logs.max()) * share, 0.0)
-        masses /= masses.sum() or 1.0
+        # Of the rows of a list, those that may count have their share of its mass. That is no less than if all had the
+        # logit of the mean, and as much more as their spread says, if they are normal, which may be far too much.
+        share = logarithm(counts / np.maximum(lists.counts, 1.0))
+        masses = np.maximum(_shares(share + logarithm(lists.counts) + tilt.peaks[0]), _shares(share + tilt.logs[0]))
         apart = distances(lists.values, masses[None, :] @ lists.values)[0].astype(np.float64) ** 2
         variances = np.minimum(tilt.variances[0].astype(np.float64), STEEPEST)
         within = masses**2 * (np.expm1(variances) * (apart + lists.scatter) + lists.scatter)
