@@ -130,7 +130,7 @@ def main() -> None:
         path, tolerance = given.first
         with softkv.open(path, "r") as db:
             query, started = db._view().snapshot.vectors(np.array([5]))[0], time.perf_counter()
-            db.lookup(query, temperature=5.0, tolerance=float(tolerance))
+            db.lookup(query, temperature=20.0, tolerance=float(tolerance))
             print(time.perf_counter() - started)
         return
     print(f"{machine()}\n{given.items:,} items x {given.width}\n")
@@ -147,7 +147,7 @@ def main() -> None:
         print("|---|---|---|---|---|---|---|", flush=True)
         subprocess.run([sys.executable, "-m", "tests.benchmarks.measured", "--ask", path, queries], check=True)
         drawn, scanned = (statistics.median(first(path, tolerance) for _ in range(3)) for tolerance in (0.01, 0.0))
-        print(f"\nfirst lookup of a process at T 5: measured {1e3 * drawn:.0f} ms, by a scan {1e3 * scanned:.0f} ms")
+        print(f"\nfirst lookup of a process at T 20: measured {1e3 * drawn:.0f} ms, by a scan {1e3 * scanned:.0f} ms")
 
 
 if __name__ == "__main__":
