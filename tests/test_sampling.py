@@ -92,6 +92,36 @@ def test_each_set_of_rows_is_as_likely_as_any_other() -> None:
     assert sum((found - expected) ** 2 / expected for found in seen.values()) < 72.055  # of 39 degrees of freedom
 
 
+def test_runs_of_rows_in_random_order_are_samples_like_any_other() -> None:
+    """Of six rows the second to fourth lie in random order: χ² of 20,000 draws of three, at a level of 0.001."""
+    random, (counts, sizes, ahead, shuffled) = np.random.default_rng(2), np.array([[6], [3], [1], [3]])
+    seen, in_runs = dict.fromkeys(combinations(range(6), 3), 0), 0
+    for _ in range(20_000):
+        rows = np.arange(6)
+        rows[1:4] = random.permutation(rows[1:4])
+        places = sampling._in_runs(random, counts, sizes, ahead, shuffled)
+        assert (np.diff(places) > 0).all()
+        seen[tuple(sorted(rows[places].tolist()))] += 1
+        in_runs += places.tolist() == [1, 2, 3]
+    expected = 20_000 / len(seen)
+    assert sum((found - expected) ** 2 / expected for found in seen.values()) < 43.820  # of 19 degrees of freedom
+    assert in_runs == pytest.approx(expected, rel=0.2)
+
+
+def test_a_run_goes_on_at_the_front() -> None:
+    """And has no more rows than lie in random order."""
+    random, lists = np.random.default_rng(3), np.array([[9, 4, 5], [4, 2, 3], [2, 0, 5], [5, 4, 0]])
+    for _ in range(200):
+        places = sampling._in_runs(random, *lists)
+        for first, (count, size, ahead, shuffled) in zip((0, 4, 6), lists.T.tolist(), strict=True):
+            some = places[first : first + size]
+            assert len(set(some.tolist())) == size
+            assert ((some >= 0) & (some < count)).all()
+            body = some[(some >= ahead) & (some < ahead + shuffled)] - ahead
+            gaps = np.diff(np.append(body, body[:1] + shuffled))
+            assert (gaps > 1).sum() <= 1
+
+
 @pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize("rows", [60.0, 250.0])
 def test_estimates_are_right_on_average_and_so_is_their_variance(labels: bool, rows: float) -> None:

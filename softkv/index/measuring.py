@@ -56,6 +56,10 @@ class Population:
         self._members, self._starts = members, starts
         self._inside = np.diff(self._firsts)
         self.counts: Counts = self._inside + np.diff(starts)
+        heads = np.diff(index.offsets) if index.heads is None else index.heads
+        ends = index.offsets[:-1] + heads
+        self.ahead: Counts = (ends if self._body is None else np.searchsorted(self._body, ends)) - self._firsts[:-1]
+        self.shuffled: Counts = self._inside - self.ahead  # the bodies of lists, which lie behind their heads
 
     def rows(self, draw: Draw) -> Rows:
         """The rows that were drawn."""
@@ -180,7 +184,8 @@ class _Measuring:
         most[self._rare(apart + lists.scatter, wanted)] = 0.0
         squares = masses * masses
         of_mass = Strata(counts, squares * np.expm1(variances), squares, most)
-        return Strata(counts, within, squares * apart, most), of_mass
+        order = self.population.ahead, self.population.shuffled
+        return Strata(counts, within, squares * apart, most, *order), of_mass
 
     def _rare(self, apart: Floats, wanted: float) -> Counts:
         """The lists of which a few rows hold most of the mass, but for those that do not matter, also together.

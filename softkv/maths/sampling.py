@@ -91,6 +91,8 @@ class Strata:
     within: Floats  # (l,), (nS)²: n² times the variance of y among the rows of each
     between: Floats  # (l,), ‖Y‖²: the squared sum of y over each
     most: Floats  # (l,), the share of its rows from which on all are read; 0 where they are in any case
+    ahead: Counts | None = None  # (l,), how many rows lie before those in random order
+    shuffled: Counts | None = None  # (l,), how many rows of each lie in random order; none where nobody knows
 
     @property
     def is_sound(self) -> bool:
@@ -147,7 +149,11 @@ class Draw:
         """A draw from those strata of which not all rows are read anyway."""
         visited = np.flatnonzero(~sizes.whole(strata.counts) & (draw.random(len(sizes.rows)) < sizes.chances))
         counts, rows = strata.counts[visited], sizes.rows[visited]
-        return cls(visited, counts, sizes.chances[visited], rows, _different(draw, counts, rows))
+        if strata.ahead is None or strata.shuffled is None:
+            places = _different(draw, counts, rows)
+        else:
+            places = _in_runs(draw, counts, rows, strata.ahead[visited], strata.shuffled[visited])
+        return cls(visited, counts, sizes.chances[visited], rows, places)
 
     @cached_property
     def owners(self) -> Counts:
@@ -184,6 +190,23 @@ def _different(draw: np.random.Generator, counts: Counts, sizes: Counts) -> Coun
         kept[np.unique(found, return_index=True)[1]] = True  # what was drawn first; the others are drawn again
         again = np.flatnonzero(~kept)
     return np.sort(found) - np.repeat(firsts, sizes)
+
+
+def _in_runs(draw: np.random.Generator, counts: Counts, sizes: Counts, ahead: Counts, shuffled: Counts) -> Counts:
+    """So many different numbers below each count, where some rows of each, after those `ahead`, lie in random order.
+
+    Of these a run is taken, which is read in one piece; each set of rows is as likely as any other all the same.
+    """
+    others = counts - shuffled
+    apart = draw.hypergeometric(others, shuffled, sizes)
+    single, lengths = _different(draw, others, apart), sizes - apart
+    single += np.where(single >= np.repeat(ahead, apart), np.repeat(shuffled, apart), 0)
+    starts, steps = (draw.random(len(counts)) * shuffled).astype(np.int64), np.arange(lengths.sum())
+    steps -= np.repeat(lengths.cumsum() - lengths, lengths)
+    run = np.repeat(ahead, lengths) + (np.repeat(starts, lengths) + steps) % np.repeat(shuffled, lengths)
+    owners = np.concatenate([np.repeat(np.arange(len(counts)), some) for some in (apart, lengths)])
+    places = np.concatenate([single, run])
+    return places[np.lexsort((places, owners))]
 
 
 class Deviations(ABC):
