@@ -39,8 +39,8 @@ DEAR = "the bound would need most rows; a larger tolerance needs fewer"
 NOTHING = "the index proposed no rows"
 FILTERED = "the index was not rehearsed for some of the items"
 UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
-# What drawing rows takes, as numbers of keys that a scan reads in that time.
-MOST_DRAWN = 0.4  # the share of the rows from which on all are read
+MOST_DRAWN = 0.4  # the share of the rows from which on all are read instead of some drawn
+# What drawing takes, as numbers of keys that a scan reads in that time.
 STARTED = 27_000_000  # to find out how many to draw
 DRAWN, DRAWN_NUMBER = 4500, 3.6  # for each row, and each of its numbers
 BATCHED = 4  # times less a scan takes for one of many queries than for one alone
@@ -89,9 +89,8 @@ def _against_estimates(view: View, question: Question) -> str | None:
         return FEW
     if not question.tolerance:
         return "tolerance 0 asks for all items"
-    if question.causal or (
-        question.mask is not None and not (measures(view, question) and np.ndim(question.mask) == 1)
-    ):
+    masked = question.mask is not None and (np.ndim(question.mask) != 1 or not measures(view, question))
+    if question.causal or masked:
         return "a mask is applied to all items"
     if question.where is not None and not measures(view, question):
         return "a filter is applied to all items"
