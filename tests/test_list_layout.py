@@ -18,7 +18,7 @@ from softkv.asking.view import View
 from softkv.database import begun, indexing
 from softkv.index.lists import ListIndex
 from softkv.index.shuffling import heads_first
-from softkv.maths.sampling import drawer
+from softkv.maths.drawing import drawer
 from softkv.storage import Snapshot, Store
 from tests.stores import as_format, closed_fruit, with_secret
 from tests.test_begun import ITEMS as BEGUN

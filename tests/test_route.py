@@ -93,7 +93,7 @@ def test_what_the_reason_suggests_works(tmp_path: Path) -> None:
         db.add(vectors=KEYS, values=np.tanh(KEYS[:, 0]))
         assert db.lookup(QUERIES[0]).reason == "there is no index; `softkv index build`"
         db.build_index(lists=40)
-        warm = 30 * db.info().temperature
+        warm = 300 * db.info().temperature
         answer = db.lookup(QUERIES[0], temperature=warm, tolerance=0.1)
         assert answer.route == "scan"
         low, high = map(float, answer.reason.split("--temperatures ")[1].rstrip("`").split())

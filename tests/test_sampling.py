@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from softkv.maths import sampling
+from softkv.maths import drawing, sampling
 from softkv.maths.sampling import Columns, Draw, LabelColumns, Sizes, Strata, VectorColumns, quantile, sampled
 
 STRATA, WIDTH = 40, 6
@@ -86,7 +86,7 @@ def test_each_set_of_rows_is_as_likely_as_any_other() -> None:
     random, counts, sizes = np.random.default_rng(1), np.array([5, 4]), np.array([2, 3])
     seen = dict.fromkeys(((a, b) for a in combinations(range(5), 2) for b in combinations(range(4), 3)), 0)
     for _ in range(20_000):
-        places = sampling._different(random, counts, sizes).tolist()
+        places = drawing.different(random, counts, sizes).tolist()
         seen[tuple(places[:2]), tuple(places[2:])] += 1
     expected = 20_000 / len(seen)
     assert sum((found - expected) ** 2 / expected for found in seen.values()) < 72.055  # of 39 degrees of freedom
@@ -99,7 +99,7 @@ def test_runs_of_rows_in_random_order_are_samples_like_any_other() -> None:
     for _ in range(20_000):
         rows = np.arange(6)
         rows[1:4] = random.permutation(rows[1:4])
-        places = sampling._in_runs(random, counts, sizes, ahead, shuffled)
+        places = drawing.in_runs(random, counts, sizes, ahead, shuffled)
         assert (np.diff(places) > 0).all()
         seen[tuple(sorted(rows[places].tolist()))] += 1
         in_runs += places.tolist() == [1, 2, 3]
@@ -112,7 +112,7 @@ def test_a_run_goes_on_at_the_front() -> None:
     """And has no more rows than lie in random order."""
     random, lists = np.random.default_rng(3), np.array([[9, 4, 5], [4, 2, 3], [2, 0, 5], [5, 4, 0]])
     for _ in range(200):
-        places = sampling._in_runs(random, *lists)
+        places = drawing.in_runs(random, *lists)
         for first, (count, size, ahead, shuffled) in zip((0, 4, 6), lists.T.tolist(), strict=True):
             some = places[first : first + size]
             assert len(set(some.tolist())) == size

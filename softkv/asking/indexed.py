@@ -23,12 +23,12 @@ from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
 from softkv.index.shuffling import heads_first
 from softkv.logs import log_of
+from softkv.maths.drawing import drawer
 from softkv.maths.drift import Drift
 from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
-from softkv.maths.sampling import drawer
 from softkv.maths.shares import Shares
 from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Matrix, Rows

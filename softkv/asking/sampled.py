@@ -17,7 +17,7 @@ from softkv.asking.question import Question
 from softkv.asking.route import MEASURED, UNMEASURED, worth_drawing
 from softkv.asking.view import View
 from softkv.index.measuring import measured
-from softkv.maths.sampling import drawer
+from softkv.maths.drawing import drawer
 from softkv.storage.layout import Mask
 
 

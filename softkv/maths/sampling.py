@@ -21,14 +21,11 @@ How many rows to take follows from what is known of strata before (Neyman, 1934)
 ‖Y‖ for what leaving it out adds. That may be wrong: it decides how much is read, and may make an answer less sure, but
 never more.
 
-What is drawn follows from a secret: who knows it can draw again, and nobody else can foresee the draw.
-
 Does not read rows, nor know where they lie (index/measuring.py).
 
 Shapes: l strata, s strata that were visited, r rows that were read, stratum by stratum, p value width.
 """
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -36,6 +33,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from softkv.maths.drawing import different, in_runs
 
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
@@ -47,17 +46,6 @@ EVENLY = 0.1  # of the rows are spread over all strata by their sizes, whatever 
 GROUPS = 32  # of rows that tell how columns vary together
 HALVINGS = 9  # until a number of rows is known to 2%
 TERMS = 200  # of a series
-
-
-def drawer(secret: bytes, purpose: str, *numbers: int) -> np.random.Generator:
-    """A generator for one purpose, and for what these numbers name; for others it is another.
-
-    >>> drawer(b"secret", "lots", 1).integers(100, size=3).tolist()
-    [73, 64, 10]
-    """
-    text = " ".join([purpose, *map(str, numbers)]).encode()
-    digest = hashlib.blake2b(text, key=secret, digest_size=32).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,9 +138,9 @@ class Draw:
         visited = np.flatnonzero(~sizes.whole(strata.counts) & (draw.random(len(sizes.rows)) < sizes.chances))
         counts, rows = strata.counts[visited], sizes.rows[visited]
         if strata.ahead is None or strata.shuffled is None:
-            places = _different(draw, counts, rows)
+            places = different(draw, counts, rows)
         else:
-            places = _in_runs(draw, counts, rows, strata.ahead[visited], strata.shuffled[visited])
+            places = in_runs(draw, counts, rows, strata.ahead[visited], strata.shuffled[visited])
         return cls(visited, counts, sizes.chances[visited], rows, places)
 
     @cached_property
@@ -176,37 +164,6 @@ class Draw:
         left = np.where(self.sizes > 1, (1.0 - self.sizes / self.counts) / np.maximum(self.sizes - 1, 1), 0.0)
         share = (self.counts / self.sizes) ** 2
         return share * self.sizes * left / self.chances, share * (1.0 - self.chances) / self.chances**2
-
-
-def _different(draw: np.random.Generator, counts: Counts, sizes: Counts) -> Counts:
-    """So many different numbers below each count, each set of them as likely as any other."""
-    owners, firsts = np.repeat(np.arange(len(sizes)), sizes), counts.cumsum() - counts
-    found = np.empty(len(owners), np.int64)
-    again = np.arange(len(owners))
-    while len(again):
-        some = owners[again]
-        found[again] = firsts[some] + (draw.random(len(again)) * counts[some]).astype(np.int64)
-        kept = np.zeros(len(found), np.bool_)
-        kept[np.unique(found, return_index=True)[1]] = True  # what was drawn first; the others are drawn again
-        again = np.flatnonzero(~kept)
-    return np.sort(found) - np.repeat(firsts, sizes)
-
-
-def _in_runs(draw: np.random.Generator, counts: Counts, sizes: Counts, ahead: Counts, shuffled: Counts) -> Counts:
-    """So many different numbers below each count, where some rows of each, after those `ahead`, lie in random order.
-
-    Of these a run is taken, which is read in one piece; each set of rows is as likely as any other all the same.
-    """
-    others = counts - shuffled
-    apart = draw.hypergeometric(others, shuffled, sizes)
-    single, lengths = _different(draw, others, apart), sizes - apart
-    single += np.where(single >= np.repeat(ahead, apart), np.repeat(shuffled, apart), 0)
-    starts, steps = (draw.random(len(counts)) * shuffled).astype(np.int64), np.arange(lengths.sum())
-    steps -= np.repeat(lengths.cumsum() - lengths, lengths)
-    run = np.repeat(ahead, lengths) + (np.repeat(starts, lengths) + steps) % np.repeat(shuffled, lengths)
-    owners = np.concatenate([np.repeat(np.arange(len(counts)), some) for some in (apart, lengths)])
-    places = np.concatenate([single, run])
-    return places[np.lexsort((places, owners))]
 
 
 class Deviations(ABC):

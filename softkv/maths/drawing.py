@@ -1,0 +1,55 @@
+"""Draws that follow from a secret: who knows it can draw again, and nobody else can foresee what will be drawn.
+
+Does not know whose secret it is (storage/catalog/secret.py), nor what is drawn for (sampling.py).
+
+Shapes: s strata.
+"""
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.int64]
+
+
+def drawer(secret: bytes, purpose: str, *numbers: int) -> np.random.Generator:
+    """A generator for one purpose, and for what these numbers name; for others it is another.
+
+    >>> drawer(b"secret", "lots", 1).integers(100, size=3).tolist()
+    [73, 64, 10]
+    """
+    text = " ".join([purpose, *map(str, numbers)]).encode()
+    digest = hashlib.blake2b(text, key=secret, digest_size=32).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+
+
+def different(draw: np.random.Generator, counts: Counts, sizes: Counts) -> Counts:
+    """So many different numbers below each count, each set of them as likely as any other."""
+    owners, firsts = np.repeat(np.arange(len(sizes)), sizes), counts.cumsum() - counts
+    found = np.empty(len(owners), np.int64)
+    again = np.arange(len(owners))
+    while len(again):
+        some = owners[again]
+        found[again] = firsts[some] + (draw.random(len(again)) * counts[some]).astype(np.int64)
+        kept = np.zeros(len(found), np.bool_)
+        kept[np.unique(found, return_index=True)[1]] = True  # what was drawn first; the others are drawn again
+        again = np.flatnonzero(~kept)
+    return np.sort(found) - np.repeat(firsts, sizes)
+
+
+def in_runs(draw: np.random.Generator, counts: Counts, sizes: Counts, ahead: Counts, shuffled: Counts) -> Counts:
+    """So many different numbers below each count, where some rows of each, after those `ahead`, lie in random order.
+
+    Of these a run is taken, which is read in one piece; each set of rows is as likely as any other all the same.
+    """
+    others = counts - shuffled
+    apart = draw.hypergeometric(others, shuffled, sizes)
+    single, lengths = different(draw, others, apart), sizes - apart
+    single += np.where(single >= np.repeat(ahead, apart), np.repeat(shuffled, apart), 0)
+    starts, steps = (draw.random(len(counts)) * shuffled).astype(np.int64), np.arange(lengths.sum())
+    steps -= np.repeat(lengths.cumsum() - lengths, lengths)
+    run = np.repeat(ahead, lengths) + (np.repeat(starts, lengths) + steps) % np.repeat(shuffled, lengths)
+    owners = np.concatenate([np.repeat(np.arange(len(counts)), some) for some in (apart, lengths)])
+    places = np.concatenate([single, run])
+    return places[np.lexsort((places, owners))]
