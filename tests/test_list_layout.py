@@ -169,7 +169,7 @@ def test_a_head_that_is_not_the_farthest_is_noticed() -> None:
 
 
 def test_draws_follow_from_the_secret_the_purpose_and_the_numbers() -> None:
-    """The same from the same, and another from any other; an empty secret, of a store of before, will do."""
+    """A secret, purpose and number give one sequence, others another; an empty secret, of older stores, is allowed."""
     given: list[tuple[bytes, str, tuple[int, ...]]] = [
         (SECRET, "a", (1,)),
         (SECRET[::-1], "a", (1,)),

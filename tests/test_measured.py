@@ -198,9 +198,12 @@ def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None
     heads = softkv.Heads(query, key, value)
     options: dict[str, Any] = {"heads": heads, "temperature": 6.0}
     db = stores["cosine"]
-    with softkv.open(f"{db.path} dot", value="vector", compatibility="dot", temperature=0.3) as other:
+    path = Path(f"{db.path} dot")
+    with softkv.open(path, value="vector", compatibility="dot", temperature=0.3) as other:
         keys = keys_of(1, ITEMS)
         other.add(vectors=keys, values=values_of("vector", keys))
+    with_secret(path, b"x" * 32)
+    with softkv.open(path) as other:
         other.build_index(temperatures=(0.06, 1.2))
         found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options) for tolerance in (0.3, 0))
         assert "measured" in str(found.error_kind)

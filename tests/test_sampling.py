@@ -109,7 +109,7 @@ def test_runs_of_rows_in_random_order_are_samples_like_any_other() -> None:
 
 
 def test_a_run_goes_on_at_the_front() -> None:
-    """And has no more rows than lie in random order."""
+    """A run wraps around the rows in random order, and has no more rows than these."""
     random, lists = np.random.default_rng(3), np.array([[9, 4, 5], [4, 2, 3], [2, 0, 5], [5, 4, 0]])
     for _ in range(200):
         places = drawing.in_runs(random, *lists)
@@ -160,7 +160,7 @@ def test_answers_are_within_what_is_stated_as_often_as_that_says(labels: bool, c
 
 
 def test_labels_are_vectors_that_are_1_at_their_code() -> None:
-    """The same draw of labels, and of such vectors, says the same."""
+    """A draw of labels gives the estimates and variances of one of such vectors."""
     coded, dense = Population(5, labels=True), Population(5, labels=True)
     dense.labels = False
     strata = coded.strata()

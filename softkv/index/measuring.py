@@ -194,7 +194,9 @@ class _Measuring:
         the best row of a list is taken to be as good as one can be.
         """
         lists, tilt = self.index.quick, self._tilt
-        rare = np.flatnonzero((tilt.variances[0] > RARE**2) & (self.population.counts > 0))
+        rare: Counts = np.flatnonzero((tilt.variances[0] > RARE**2) & (self.population.counts > 0))
+        if not len(rare):
+            return rare
         spread = np.sqrt(tilt.variances[0, rare]) * (critical(lists.counts[rare]) + BEYOND)
         best = tilt.peaks[0, rare].astype(np.float64) + spread - self._known_log_mass
         harm = np.exp(np.minimum(2.0 * best, 0.0)) * apart[rare]

@@ -71,18 +71,18 @@ def compared(db: Any, queries: np.ndarray, temperature: float, torch: Any, **opt
     seconds: dict[str, list[float]] = {"index": [], "scan": [], "torch": []}
     ways, read, within = Counter[str](), list[float](), list[bool]()
 
-    def timed(name: str, work: Callable[[], Any]) -> Any:
+    def timed(name: str, work: Callable[..., Any], *given: Any, **how: Any) -> Any:
         started = time.perf_counter()
-        found = work()
+        found = work(*given, **how)
         seconds[name].append(time.perf_counter() - started)
         return found
 
     db.lookup(queries[0], temperature=temperature, **options)
     for query in queries:
-        found = timed("index", lambda: db.lookup(query, temperature=temperature, **options))  # noqa: B023
-        true = timed("scan", lambda: db.lookup(query, temperature=temperature, tolerance=0, **options))  # noqa: B023
+        found = timed("index", db.lookup, query, temperature=temperature, **options)
+        true = timed("scan", db.lookup, query, temperature=temperature, tolerance=0, **options)
         if torch is not None and not options:
-            timed("torch", lambda: torch(query, temperature))  # noqa: B023
+            timed("torch", torch, query, temperature)
         ways[found.route] += 1
         read.append(found.rows_read / len(db))
         if found.error_kind != "exact":

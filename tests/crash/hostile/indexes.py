@@ -138,17 +138,20 @@ for name, make in {
     "are a number": lambda x: x[0],
 }.items():
     add(f"offsets that {name}", lists(array("offsets", make)))
-for name, make in {
-    "are huge": lambda x: x + (1 << 40),
-    "are larger than their lists": lambda x: x + 20,
-    "are below zero": lambda x: x - 5,
-    "are broken": lambda x: x.astype(np.float64) + 0.5,
+ODD = {
     "are NaN": lambda x: np.full(len(x), np.nan),
     "are a matrix": lambda x: np.stack([x, x]),
     "are too few": lambda x: x[:-1],
     "are none": lambda x: x[:0],
     "are a number": lambda x: x[0],
-}.items():
+}  # as no array of whole numbers may be that has one for each list, or label
+HEADS = {
+    "are huge": lambda x: x + (1 << 40),
+    "are larger than their lists": lambda x: x + 20,
+    "are below zero": lambda x: x - 5,
+    "are broken": lambda x: x.astype(np.float64) + 0.5,
+}
+for name, make in (HEADS | ODD).items():
     add(f"heads that {name}", lists(array("heads", make)))
 add("counts beyond the lists", lists(array("lists.counts", lambda x: x + 1e6)))
 add("counts below zero", lists(fill("lists.counts", -3.0)))
@@ -190,17 +193,13 @@ for name, said in {
     add(f"a check that says {name}", checked(said.encode()))
 SHARED = ("starts", "codes", "tallies", "sloped", "labels")
 for part in SHARED:
-    for name, make in {
+    given = {
         "are huge": lambda x: x * (1 << 40),
         "are below zero": lambda x: x - 5,
         "are all zero": lambda x: x * 0,
         "fall": lambda x: x[::-1].copy(),
-        "are NaN": lambda x: np.full(len(x), np.nan),
-        "are a matrix": lambda x: np.stack([x, x]),
-        "are too few": lambda x: x[:-1],
-        "are none": lambda x: x[:0],
-        "are a number": lambda x: x[0],
-    }.items():
+    } | ODD
+    for name, make in given.items():
         add(f"shares whose {part} {name}", lists(array(f"lists.values.{part}", make)), "indexed label")
     add(f"shares without {part}", lists(_without(f"lists.values.{part}")), "indexed label")
 add("labels too many", lists(array("lists.values.labels", lambda x: x * 50)), "indexed label")
