@@ -176,7 +176,8 @@ class _Measuring:
         # logit of the mean, and as much more as their spread says, if they are normal, which may be far too much.
         share = logarithm(counts / np.maximum(lists.counts, 1.0))
         masses = np.maximum(_shares(share + logarithm(lists.counts) + tilt.peaks[0]), _shares(share + tilt.logs[0]))
-        apart = distances(lists.values, masses[None, :] @ lists.values)[0].astype(np.float64) ** 2
+        value = masses[None, :] @ lists.values / (masses.sum() or 1.0)
+        apart = distances(lists.values, value)[0].astype(np.float64) ** 2
         variances = np.minimum(tilt.variances[0].astype(np.float64), STEEPEST)
         within = masses**2 * (np.expm1(variances) * (apart + lists.scatter) + lists.scatter)
         most = np.where(variances > STEEP**2, HARD, SOFT)
