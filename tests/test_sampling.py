@@ -169,6 +169,20 @@ def test_labels_are_vectors_that_are_1_at_their_code() -> None:
         assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-9), name
 
 
+@pytest.mark.parametrize(("labels", "most"), [(2, 1.0), (1, 1.0), (3, 2.0)])
+def test_shares_of_labels_that_the_others_settle_do_not_count(labels: int, most: float) -> None:
+    """The error of two labels is that of one number, whatever a draw finds."""
+    rng = np.random.default_rng(8)
+    strata = Strata(np.full(10, 300), np.full(10, 1.0), np.full(10, 1e-9), np.full(10, 0.9))
+    found = []
+    for _ in range(50):
+        draw = Draw.of(rng, strata, strata.sizes(600.0))
+        codes = LabelColumns(rng.integers(labels, size=len(draw.places)), labels)
+        e = rng.random(len(draw.places))
+        found.append(sampled(draw, e, codes, mass=0.0, total=np.zeros(labels), random=rng).columns)
+    assert max(found) == most
+
+
 @pytest.mark.parametrize(("rank", "columns"), [(1, (1.0, 1.6)), (8, (5.0, 9.0)), (64, (25.0, 64.0))])
 def test_columns_that_vary_together_count_as_fewer(rank: int, columns: tuple[float, float]) -> None:
     """Values 64 wide of some rank; the median of 50 draws."""

@@ -183,6 +183,8 @@ class Deviations(ABC):
 class Columns(ABC):
     """The values of the rows that were read, as columns."""
 
+    free: int  # how many of the columns the others do not settle
+
     @abstractmethod
     def total(self, weights: Floats) -> Floats:
         """Σ w·v, (p,)."""
@@ -196,7 +198,7 @@ class VectorColumns(Columns):
     """Values that are vectors, (r, p)."""
 
     def __init__(self, values: Floats) -> None:
-        self._values = values
+        self._values, self.free = values, values.shape[1]
 
     def total(self, weights: Floats) -> Floats:
         """Σ w·v, (p,)."""
@@ -232,6 +234,7 @@ class LabelColumns(Columns):
 
     def __init__(self, codes: npt.NDArray[np.integer], labels: int) -> None:
         self._codes, self._labels = codes.astype(np.int64), labels
+        self.free = max(1, labels - 1)  # shares add up to 1
 
     def total(self, weights: Floats) -> Floats:
         """Σ w·v, (p,)."""
@@ -314,7 +317,7 @@ def sampled(
     masses = draw.by_stratum(e)
     varied = np.maximum(draw.by_stratum(e * e) - masses * masses / draw.sizes, 0.0)
     within, between = float(inside @ squares), float(outside @ sums)
-    columns = min(_columns(draw, e, apart, within + between, random), float(len(value)))
+    columns = min(_columns(draw, e, apart, within + between, random), float(values.free))
     return Sampled(mass, total, within, between, columns, float(inside @ varied + outside @ (masses * masses)))
 
 
