@@ -224,6 +224,8 @@ class Asking:
             error=error,
             error_kind=way,
             log_mass_error=None if self.k is not None else self._log_mass_error(found, question),
+            effective_error=found.effective_error,
+            spread_error=found.spread_error,
             route=way,
             rows_read=found.near.scored,
             source=self.view,

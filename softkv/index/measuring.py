@@ -95,6 +95,8 @@ class _Look:
     blend: Blend  # of all rows, estimated
     told: Sampled
     thought: Floats  # (b, 2), the variance that was thought
+    entropy: Floats  # (b,), the variance of the logarithm of the effective number of rows
+    square: Floats | None  # (b,), that of the squared spread, in the units of the lists
 
 
 class _Measuring:
@@ -126,7 +128,8 @@ class _Measuring:
         thought = advice(self.index, self.population, tilt, first, known=log_mass, wanted=self.wanted)
         nothing = np.full(len(asked.vectors), np.inf)
         plain = replace(known, blend=replace(known.blend, excess=None, square=None))
-        found = Estimate(plain, known.blend, nothing, nothing, nothing < 0)
+        spread = nothing if isinstance(self.arena.values, Numbers) else None
+        found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread)
         left = _Open(np.arange(len(nothing)), asked, thought.own, known, thought.values, thought.masses)
         read = thought.own @ self.population.counts
         left = left.of(np.flatnonzero(self._promising(thought) & (read <= self.most / 2)))
@@ -170,11 +173,23 @@ class _Measuring:
 
     def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
         """What a look says, with variances of no less than these: rows may lack what matters."""
-        told = look.told.at_least(values, masses)
+        told, one = look.told.at_least(values, masses), quantile(1.0, self.confidence)
         error = np.hypot(told.error(self.confidence), FLOOR * self.wanted)
         log_mass_error = np.hypot(told.log_mass_error(self.confidence), FLOOR * LOG_MASS)
         sure = (error <= self.wanted) & (log_mass_error <= LOG_MASS)
-        return Estimate(look.near, look.blend, error * self.units.size, log_mass_error, sure)
+        raised = told.mass_variance / np.maximum(look.told.mass_variance, TINY)
+        effective = np.hypot(np.sqrt(one * look.entropy * np.maximum(raised, 1.0)), FLOOR * LOG_MASS)
+        effective_error = look.blend.effective * np.expm1(effective)
+        spread_error = None
+        if look.square is not None and look.blend.spread is not None:
+            raised = told.variance.sum(1) / np.maximum(look.told.variance.sum(1), TINY)
+            spread = look.blend.spread[:, 0] / self.units.size
+            apart = np.sqrt(one * look.square * np.maximum(raised, 1.0))
+            apart = spread - np.sqrt(np.maximum(spread * spread - apart, 0.0))
+            spread_error = np.hypot(apart, FLOOR * self.wanted) * self.units.size
+        return Estimate(
+            look.near, look.blend, error * self.units.size, log_mass_error, sure, effective_error, spread_error
+        )
 
     def _with_lists(self, left: _Open, lists: Chosen) -> Near:
         """What is known of each query, with whole lists of its own, (b, l)."""
@@ -204,8 +219,16 @@ class _Measuring:
         read = Blend(peak, e.sum(1), np.zeros_like(total), None)
         near = both(whole, Near(read, *_heaviest(rows, logits, self.show), (logits > -np.inf).sum(1)), self.show)
         drawn = Blend(peak, told.mass - known, told.total - total, None)
+        moved = np.maximum(moved, LOWEST)
         blend = self._blend(whole.blend, drawn, e * draw.weights, values, moved)
-        return _Look(near, blend, told, strata.variance(sizes))
+        squared = np.square(np.maximum(told.mass, TINY))
+        entropy = draw.variance(e * (1.0 + (blend.excess / blend.mass)[:, None] - moved)) / squared
+        square = None
+        if blend.square is not None and isinstance(values, VectorColumns):
+            apart = values.distances(told.total / np.maximum(told.mass, TINY)[:, None])
+            spread = blend.square / blend.mass[:, None] / self.units.size**2
+            square = draw.variance(e * (apart - spread)) / squared
+        return _Look(near, blend, told, strata.variance(sizes), entropy, square)
 
     def _values(self, rows: Rows) -> Columns:
         """The values of some rows, in the units of the lists."""
@@ -218,7 +241,7 @@ class _Measuring:
 
     def _blend(self, whole: Blend, drawn: Blend, weights: Floats, values: Columns, moved: Floats) -> Blend:
         """What whole lists add up to, and all rows that those which were drawn stand for."""
-        excess = np.einsum("br,br->b", weights, np.maximum(moved, LOWEST))
+        excess = np.einsum("br,br->b", weights, moved)
         square = values.squares(weights, drawn.value)[:, None] if isinstance(self.arena.values, Numbers) else None
         return merge(whole, self.units.back(replace(drawn, excess=excess, square=square)))
 

@@ -57,6 +57,8 @@ class Estimate:
     error: Floats  # (b,)
     log_mass_error: Floats  # (b,)
     sure: npt.NDArray[np.bool_]  # (b,)
+    effective_error: Floats | None = None  # (b,), of the effective number of rows, where it is known
+    spread_error: Floats | None = None  # (b,), of the spread, where it is known
 
 
 def calibrated(

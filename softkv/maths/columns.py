@@ -120,6 +120,11 @@ class VectorColumns(Columns):
         found: Floats = np.maximum(squares - 2.0 * crossed, 0.0)
         return found
 
+    def distances(self, means: Floats) -> Floats:
+        """‖v − mean‖² of each row, (b, r), without digits lost."""
+        found: Floats = np.square(self._values[None, :, :] - means[:, None, :]).sum(2)
+        return found
+
     def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
         """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""
         # In float32, counted from the middle of the means: these sums tell a variance, to a few percent of it.
