@@ -24,6 +24,16 @@ plainly = click.option("--no-projection", is_flag=True, help="Compare as if the 
 shown = click.option(
     "-n", "--show", type=click.IntRange(min=1), default=10, show_default=True, help="How many contributors to show."
 )
+allowed = click.option(
+    "--tolerance",
+    type=float,
+    default=0.01,
+    show_default=True,
+    help="The error to allow, as a share of the value scale; 0 scans.",
+)
+sure = click.option(
+    "--confidence", type=float, default=0.95, show_default=True, help="How sure that is to be, where it is estimated."
+)
 
 
 @click.command(epilog=options.example('softkv query "a boy looking for treasure" --db films.softkv -n 3 --explain'))
@@ -33,16 +43,8 @@ shown = click.option(
 @options.temperature
 @shown
 @options.compatibility
-@click.option(
-    "--tolerance",
-    type=float,
-    default=0.01,
-    show_default=True,
-    help="The error to allow, as a share of the value scale; 0 scans.",
-)
-@click.option(
-    "--confidence", type=float, default=0.95, show_default=True, help="How sure that is to be, where it is estimated."
-)
+@allowed
+@sure
 @click.option("--guarantee", type=click.Choice(["bound"]), help="An error that always holds, whatever is asked.")
 @options.where
 @vector
@@ -103,6 +105,8 @@ def query(
 @options.temperature
 @shown
 @options.compatibility
+@allowed
+@sure
 @options.where
 @click.option("--vector", metavar="X,Y,...", help="Ask with a vector, not a text; of FILE, the columns of vectors.")
 @plainly
@@ -122,6 +126,8 @@ def compare(
     temperature: float | None,
     show: int,
     compatibility: str | None,
+    tolerance: float,
+    confidence: float,
     where: Any,
     vector: str | None,
     no_projection: bool,
@@ -145,6 +151,8 @@ def compare(
             raise click.UsageError("--eval asks all items the queries of a file; leave out TEXT and --where")
         if options.given("show"):
             raise click.UsageError("--eval names no contributors; leave out -n/--show")
+        if estimated := options.given("tolerance", "confidence"):
+            raise click.UsageError(f"--eval allows the usual error; leave out {', '.join(estimated)}")
         naming = labelled.with_vectors(naming, vector)
         more: dict[str, Any] = {
             "out_of_scope": out_of_scope,
@@ -161,7 +169,8 @@ def compare(
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
-                _print_comparison(questions, db.compare(asked, k=k, show=show, where=where, **how), show)
+                how |= {"where": where, "tolerance": tolerance, "confidence": confidence}
+                _print_comparison(questions, db.compare(asked, k=k, show=show, **how), show)
     return questions.failed
 
 

@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from typing import Any
 
-from softkv.portrait import name_of, number, short, value_of
+from softkv.portrait import estimate_of, name_of, number, short, value_of
 
 from . import output
 from .wording import NUMBER
@@ -49,7 +49,9 @@ def _ways(found: Any) -> Any:
     made_of = ("\n".join(_contributor(one, wide) for one in way.contributors[:SHOWN]) for way in ways)
     table.add_row("weights", "", *made_of)
     table.add_row("effective", "", *(number(way.effective) for way in ways))
-    table.add_row("of the mass", "", *(f"{way.mass:.1%}" for way in ways))
+    table.add_row("of the mass", "", *("unknown" if way.mass is None else f"{way.mass:.1%}" for way in ways))
+    if any(told := [estimate_of(way) for way in ways]):
+        table.add_row("error", "", *told)
     return table
 
 
@@ -68,9 +70,11 @@ def _wrapped(text: str, room: int, **how: Any) -> list[str]:
 
 def _strip(found: Any) -> Any:
     """The query from cold, where the best key takes all, to warm, where all count alike."""
-    table = output.new_table("temperature", "weight of the best", "", "effective", "value", whole=("",))
+    errors = ("error",) if any(map(estimate_of, found.strip)) else ()
+    table = output.new_table("temperature", "weight of the best", "", "effective", "value", *errors, whole=("",))
     for one in found.strip:
         usual = " (usual)" if one.temperature == found.soft.temperature else ""
         weight = (f"{one.weight:.1%}", output.share(one.weight))
-        table.add_row(number(one.temperature) + usual, *weight, number(one.effective), output.in_table(one.value))
+        cells = (number(one.effective), output.in_table(one.value), *([estimate_of(one)] if errors else []))
+        table.add_row(number(one.temperature) + usual, *weight, *cells)
     return table

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from softkv import errors as errors
     from softkv.answer import Answer as Answer
     from softkv.answer import Answers as Answers
-    from softkv.answer import Comparison as Comparison
+    from softkv.comparison import Comparison as Comparison
     from softkv.database import SoftKV as SoftKV
     from softkv.database import open as open
     from softkv.maths.heads import Heads as Heads
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Answer": ("softkv.answer", "Answer"),
     "Answers": ("softkv.answer", "Answers"),
-    "Comparison": ("softkv.answer", "Comparison"),
+    "Comparison": ("softkv.comparison", "Comparison"),
     "Heads": ("softkv.maths.heads", "Heads"),
     "errors": ("softkv.errors", None),
     "SoftKV": ("softkv.database", "SoftKV"),

@@ -343,45 +343,6 @@ class Answers:
         return tuple(Contributor(*one, *who) for one, who in zip(found, described, strict=True))
 
 
-class Exact(NamedTuple):
-    """The item whose key equals the query."""
-
-    key: str
-    value: Any
-    payload: Any
-
-
-class Warmth(NamedTuple):
-    """The answer at one temperature, in short."""
-
-    temperature: float
-    effective: float
-    weight: float  # of the heaviest row
-    value: Any  # the number, the vector, the most probable label, or the heaviest text
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Comparison:
-    """One query, looked up in every way: by equality, by the best key, by the k best, by all."""
-
-    exact: Exact | None  # None where a dict would raise KeyError
-    hard: Answer
-    top_k: Answer
-    soft: Answer
-    strip: tuple[Warmth, ...]  # the soft answer from cold, where it is the hard one, to warm, where it is the mean
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python."""
-        return portrait.comparison_as_dict(self)
-
-    def to_json(self) -> str:
-        """The same as JSON, in one line."""
-        return portrait.as_json(self.to_dict())
-
-    def __repr__(self) -> str:
-        return portrait.comparison_as_text(self)
-
-
 def _where_known(errors: Any, index: int) -> float | None:
     """The error of one query, where it is known."""
     return None if errors is None or math.isnan(errors[index]) else float(errors[index])

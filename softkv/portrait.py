@@ -122,10 +122,16 @@ def how_exact(answer: Answer) -> str:
     """How far the answer can be trusted."""
     if answer.error_kind == "exact":
         return ": ".join(told for told in (f"exact over {answer.scored:,}", route_of(answer)) if told)
-    error = "unknown" if answer.error is None else f"{short(answer.error)} ({answer.error_kind})"
     shown = f", shown: {READ}" if answer.contributors else ""
     read = "" if answer.rows_read in (None, answer.scored) else f" of {answer.rows_read:,} rows read"
-    return f"error {error}, {answer.scored:,} scored{read}{shown}"
+    return f"{estimate_of(answer, 'error ')}, {answer.scored:,} scored{read}{shown}"
+
+
+def estimate_of(answer: Any, before: str = "") -> str:
+    """How far an estimate may be off, after these words; empty for exact answers."""
+    if answer.error_kind == "exact":
+        return ""
+    return f"{before}{'unknown' if answer.error is None else f'{short(answer.error)} ({answer.error_kind})'}"
 
 
 def route_of(answer: Answer) -> str:
@@ -245,7 +251,8 @@ def comparison_as_dict(found: Comparison) -> dict[str, Any]:
     """A comparison as plain Python."""
     exact = None if found.exact is None else {name: _plain(one) for name, one in found.exact._asdict().items()}
     ways = {name: getattr(found, name).to_dict() for name in ("hard", "top_k", "soft")}
-    strip = [{name: _plain(one) for name, one in warmth._asdict().items()} for warmth in found.strip]
+    told = [{name: _plain(one) for name, one in warmth._asdict().items()} for warmth in found.strip]
+    strip = [{name: one for name, one in warmth.items() if one is not None} for warmth in told]
     return {"exact": exact, **ways, "strip": strip}
 
 
@@ -257,10 +264,11 @@ def comparison_as_text(found: Comparison) -> str:
         answer = getattr(found, name)
         share = _mean(answer.mass)
         held = "an unknown share" if share is None else f"{share:6.1%}"
-        held = f"{held} of the mass, effective {short(_mean(answer.effective))}"
+        held = f"{held} of the mass, effective {short(_mean(answer.effective))}{estimate_of(answer, ', error ')}"
         lines.append(f"{name.replace('_', ' '):7} {value_of(answer)}   ({held})")
     for one in found.strip:
-        lines.append(f"  T {short(one.temperature):>9}  {bar(one.weight)}  {short(one.value)}")
+        told = estimate_of(one, "   error ")
+        lines.append(f"  T {short(one.temperature):>9}  {bar(one.weight)}  {short(one.value)}{told}")
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ import softkv
 from softkv.asking import lists as asking_lists
 from softkv.asking import route
 from softkv.database import indexing
+from softkv.maths.compatibility import additive, bilinear
 from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 from tests.stores import with_secret
@@ -22,6 +23,7 @@ ITEMS, WIDTH = 12_000, 10
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label"}
 SMALL = {"cosine": 0.05, "dot": 0.3, "gaussian": 0.5}  # temperatures that are rehearsed
 TOLERANCE = 0.05
+MATRIX = np.random.default_rng(6).standard_normal((WIDTH, WIDTH)) / 2
 QUERIES = np.random.default_rng(5).standard_normal((120, WIDTH)).astype(np.float32)  # in no cluster
 
 
@@ -278,13 +280,82 @@ def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None
     path = Path(f"{db.path} dot")
     with softkv.open(path, value="vector", compatibility="dot", temperature=0.3) as other:
         keys = keys_of(1, ITEMS)
-        other.add(vectors=keys, values=values_of("vector", keys))
+        payloads = [{"odd": bool(number % 2)} for number in range(ITEMS)]
+        other.add(vectors=keys, values=values_of("vector", keys), payloads=payloads)
     with_secret(path, b"x" * 32)
     with softkv.open(path) as other:
         other.build_index(temperatures=(0.06, 1.2))
         found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options) for tolerance in (0.3, 0))
         assert "measured" in str(found.error_kind)
         assert (apart(found, exact) <= found.error).mean() > 0.8
+        some = {"where": {"odd": True}}
+        found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options, **some) for tolerance in (0.3, 0))
+        assert "measured" in str(found.error_kind)
+        assert (apart(found, exact) <= found.error).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("compatibility", "other", "temperature"),
+    [
+        ("cosine", "laplace", 3.0),
+        ("cosine", "dot", 2.0),
+        ("cosine", bilinear(MATRIX), 4.0),
+        ("dot", "student", 0.3),
+        ("dot", "gaussian", 3.0),
+        ("dot", bilinear(MATRIX), 4.0),
+        ("gaussian", "laplace", 1.5),
+        ("gaussian", "cosine", 0.3),
+    ],
+    ids=lambda given: getattr(given, "name", str(given)),
+)
+def test_other_ways_to_compare_than_that_of_the_index_are_measured(
+    stores: dict[str, softkv.SoftKV], compatibility: str, other: Any, temperature: float
+) -> None:
+    """Some rows of each list tell which matter, where its statistics are about something else."""
+    assert_kept(stores[compatibility], QUERIES, 50, compatibility=other, temperature=temperature)
+    assert_kept(stores[compatibility], keys_of(31, 100), 50, compatibility=other, temperature=temperature)
+    cold = {"compatibility": other, "temperature": temperature / 100}
+    assert_kept(stores[compatibility], keys_of(32, 30), 0, **cold)
+
+
+def test_a_way_to_compare_that_nobody_knows_is_scanned(stores: dict[str, softkv.SoftKV]) -> None:
+    """A function of the user's own, and one for which all pairs are worked out."""
+    rng = np.random.default_rng(3)
+    ways = [lambda queries, keys: queries @ keys.T, additive(*rng.random((2, 3, WIDTH)), rng.random(3))]
+    for way in ways:
+        found = stores["dot"].lookup(QUERIES[0], compatibility=way, temperature=9.0, tolerance=TOLERANCE)
+        assert (found.route, found.error_kind) == ("scan", "exact")
+
+
+def test_a_withdrawn_calibration_is_not_believed_and_queries_are_measured(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a temperature that was rehearsed, alone and with a filter."""
+    db, options = stores["cosine"], {"temperature": 2 * SMALL["cosine"], "tolerance": TOLERANCE}
+    assert db.lookup(keys_of(33, 1)[0], **options).route == "calibrated"
+    monkeypatch.setattr(route, "against_calibration", lambda _: "it does not hold")
+    for where in (None, {"third": False}):
+        found = db.lookup(keys_of(33, 20), **options, where=where)
+        assert "measured" in found.routes
+        exact = db.lookup(keys_of(33, 20), **options | {"tolerance": 0}, where=where)
+        assert (apart(found, exact) <= found.error).mean() > 0.7
+        assert "it does not hold" in str(found.reason)
+
+
+def test_a_comparison_is_measured_where_a_lookup_would_be(stores: dict[str, softkv.SoftKV]) -> None:
+    """It says so of each answer; without a tolerance it is exact."""
+    db, query = stores["dot"], QUERIES[3]
+    options = {"temperature": 12 * SMALL["dot"], "tolerance": TOLERANCE}
+    found, exact = db.compare(query, **options), db.compare(query, **options | {"tolerance": 0})
+    assert found.soft.error_kind == "measured"
+    assert abs(found.soft.value - exact.soft.value) <= 2 * found.soft.error
+    kinds_of_strip = [one.error_kind for one in found.strip]
+    assert kinds_of_strip.count("measured") >= 2
+    for one, true in zip(found.strip, exact.strip, strict=True):
+        assert true.error_kind == "exact"
+        assert abs(one.value - true.value) <= 2 * one.error + 1e-6 * abs(true.value)
+    assert "(measured)" in repr(found)
+    assert "(measured)" not in repr(exact)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +365,7 @@ def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None
         ({"tolerance": 0.0005}, "scan"),
         ({"where": {"rare": True}}, "gather"),
         ({"mask": np.ones((1, ITEMS + 1), np.bool_)}, "scan"),
-        ({"compatibility": "laplace"}, "scan"),
+        ({"compatibility": "laplace", "temperature": 0.01}, "scan"),
     ],
     ids=str,
 )
@@ -302,7 +373,7 @@ def test_what_is_not_measured(stores: dict[str, softkv.SoftKV], options: dict[st
     """Answers are exact then, and say why."""
     db = stores["cosine"]
     db.add("rare", np.zeros(5), vectors=np.ones(WIDTH), payloads={"rare": True}, on_conflict="replace")
-    found = db.lookup(QUERIES[0], temperature=12 * SMALL["cosine"], **{"tolerance": TOLERANCE} | options)
+    found = db.lookup(QUERIES[0], **{"tolerance": TOLERANCE, "temperature": 12 * SMALL["cosine"]} | options)
     assert (found.route, found.error_kind) == (way, "exact")
     assert found.reason
 

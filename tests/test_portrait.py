@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import softkv
-from softkv.answer import Answer, Comparison, Contributor, Exact, Warmth
+from softkv.answer import Answer, Contributor
+from softkv.comparison import Comparison, Exact, Warmth
 from softkv.errors import MissingExtra
 from softkv.portrait import bar, number, short
 
@@ -117,14 +118,22 @@ def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_comparison_shows_every_way() -> None:
     """Exact, hard, top k and soft, and the strip from cold to warm."""
-    strip = (Warmth(0.1, 1.0, 1.0, 48000.0), Warmth(1.0, 2.0, 0.5, 50000.0))
+    strip = (Warmth(0.1, 1.0, 1.0, 48000.0), Warmth(1.0, 2.0, 0.5, 50000.0, 25.0, "measured"))
     found = Comparison(Exact("Hanna", 48000.0, None), answer(scored=1), answer(mass=0.9), answer(), strip)
     text = repr(found)
     assert text.splitlines()[0] == "exact   48,000"
     assert [line.split()[0] for line in text.splitlines()] == ["exact", "hard", "top", "soft", "T", "T"]
     plain = json.loads(found.to_json())
     assert plain["exact"] == {"key": "Hanna", "value": 48000.0, "payload": None}
-    assert plain["strip"][1] == {"temperature": 1.0, "effective": 2.0, "weight": 0.5, "value": 50000.0}
+    warm = {"temperature": 1.0, "effective": 2.0, "weight": 0.5, "value": 50000.0}
+    assert plain["strip"] == [
+        {"temperature": 0.1, "effective": 1.0, "weight": 1.0, "value": 48000.0, "error_kind": "exact"},
+        warm | {"error": 25.0, "error_kind": "measured"},
+    ]
+    assert text.splitlines()[-2:] == [
+        "  T       0.1  ████████████████████  48,000",
+        "  T         1  ██████████            50,000   error 25 (measured)",
+    ]
     assert json.loads(Comparison(None, answer(), answer(), answer(), ()).to_json())["exact"] is None
 
 

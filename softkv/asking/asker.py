@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.answer import Answer, Answers, Comparison, Exact, Warmth
+from softkv.answer import Answer, Answers
 from softkv.asking import heads as by_heads
 from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
@@ -36,6 +36,7 @@ from softkv.asking.route import (
 )
 from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, rows_left, scan
 from softkv.asking.view import View
+from softkv.comparison import Comparison, Exact, Warmth
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.logs import log_of
 from softkv.maths.heads import Heads
@@ -53,8 +54,10 @@ def ask(view: View, question: Question) -> Answers:
 
 def _ask(view: View, question: Question) -> Answers:
     chosen = route(view, question)
-    if chosen.way in (CALIBRATED, BOUND):
-        found = _by_lists(view, question, chosen.reason) if question.heads is None else _by_heads(view, question)
+    if question.heads is not None and chosen.way in (CALIBRATED, BOUND, MEASURED):
+        found = _by_heads(view, question)
+    elif chosen.way in (CALIBRATED, BOUND):
+        found = _by_lists(view, question, chosen.reason)
     elif chosen.way == MEASURED:
         found = _among(view, question, chosen.reason)
     elif chosen.way == PROPOSED:
@@ -97,7 +100,9 @@ def _suits_none(view: View, question: Question, reason: str) -> bool:
 
 
 def _among(view: View, question: Question, reason: str) -> Answers:
-    """Answers about the items that a filter or a mask leaves: measured, where these are not few."""
+    """Answers about all items or those that a filter or a mask leaves: measured, where these are not few."""
+    if question.asks_all:
+        return _measured(view, question, None, [reason] * len(question.queries))
     mask = rows_left(view, question)
     if gathers(int(mask.sum()), view, len(question.queries)):
         return scan(view, question, reason)
@@ -260,11 +265,15 @@ class Asker(ABC):
         where: Mapping[str, Any] | None = None,
         projection: bool = True,
         show: int = 10,
+        tolerance: float = TOLERANCE,
+        confidence: float = CONFIDENCE,
     ) -> Comparison:
         """Look one query up in every way: by equality, the best key, the k best, and all; also at other temperatures.
 
-        By equality means that a text is a key of the store, or that a vector is, number by number, a key vector.
+        By equality means that a text is a key of the store, or that a vector is, number by number, a key vector. With
+        an index answers are estimated, each as `lookup` would; `tolerance=0` looks at all items.
         """
+        _checked(tolerance, confidence, None)
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, None)
         if not one:
@@ -278,9 +287,11 @@ class Asker(ABC):
             where=where,
             show=show,
             rounded=rounded,
+            tolerance=tolerance,
+            confidence=confidence,
         )
         temperatures = np.array([usual * step for step in STEPS])
-        strip = replace(soft, queries=queries.repeat(len(STEPS), axis=0), temperature=temperatures, show=1)
+        strip = replace(soft.part(np.zeros(len(STEPS), np.int64)), temperature=temperatures, show=1)
         return Comparison(
             exact=self._equal(view, query),
             hard=ask(view, replace(soft, k=1, show=1))[0],
@@ -383,4 +394,5 @@ class Asker(ABC):
 def _warmth(answer: Answer) -> Warmth:
     texts = answer.texts
     value = texts[0].text if texts else answer.value if answer.labels is None else answer.label
-    return Warmth(answer.temperature, answer.effective, answer.contributors[0].weight, value)
+    weight = answer.contributors[0].weight
+    return Warmth(answer.temperature, answer.effective, weight, value, answer.error, answer.error_kind)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding, summed
-from softkv.asking.route import CALIBRATED, DEAR, PLANNED, UNSURE, dearer_than_drawing, unrehearsed
+from softkv.asking.route import CALIBRATED, DEAR, PLANNED, UNSURE, dearer_than_drawing, suits_form, unrehearsed
 from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
@@ -88,11 +88,16 @@ class Asking:
             show=question.show,
         )
         self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show
-        compared = view.comparing_as_learned() if question.by_learned else question.compatibility
+        compared = question.compatibility
+        if question.by_learned or not suits_form(view, question):
+            compared = view.comparing(compared)
         self.compatibility = compatibility_of(compared)
         self.temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (self.count,))
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.vectors, self.added = index.form.queries(self.queries, self.compatibility, 1.0 / self.temperatures)
+        self.suits_form = suits_form(view, question)
+        self.vectors, self.added = self.queries, np.zeros(self.count)
+        if self.suits_form:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.vectors, self.added = index.form.queries(self.queries, self.compatibility, 1.0 / self.temperatures)
 
     @cached_property
     def equal(self) -> npt.NDArray[np.floating]:
@@ -149,7 +154,7 @@ class Asking:
         return Asked(
             self.vectors[some],
             self.added[some],
-            self.equal[some].astype(np.float64),
+            self.equal[some].astype(np.float64) if self.suits_form else self.temperatures[some],
             self._score(some, self.compatibility, self.block.vectors, self._lengths()),
             partial(self._score_some, some),
         )
@@ -254,14 +259,16 @@ class Asking:
     def _score_some(self, some: Rows, rows: Rows) -> Score:
         """The logits of some of the queries with some rows, gathered."""
         lengths = self._lengths()
-        compared = self.view.comparing_as_learned(rows) if self.question.by_learned else self.compatibility
+        compared = self.compatibility
+        if self.question.by_learned or not self.suits_form:
+            compared = compatibility_of(self.view.comparing(self.question.compatibility, rows))
         return self._score(some, compared, self.view.snapshot.vectors(rows), None if lengths is None else lengths[rows])
 
     def _score(
         self, some: Rows, compared: Compatibility, keys: Matrix, lengths: npt.NDArray[np.float32] | None
     ) -> Score:
         """The logits of some of the queries with a run of rows of these keys."""
-        if self.index.form.measures_distance:
+        if self.index.form.measures_distance or not self.suits_form:
             return self._score_by(compared, some, keys)
         asked = self.vectors[some].astype(np.float32)
 

@@ -78,10 +78,10 @@ def route(view: View, question: Question) -> Route:
     if why is None:
         why = _against_lists(view, question)
     if why is None:
-        why = _against_rehearsals(view, question)
+        why = _against_form(view, question) or _against_rehearsals(view, question)
         if why is None:
             return Route(question.guarantee or CALIBRATED, "the index was built for this")
-        if measures(view, question):
+        if measures(view, question) and is_known(view, question):
             return Route(MEASURED, why)
     if _suits_proposer(view, question):
         return Route(PROPOSED, "the index proposes rows for the k best")
@@ -108,23 +108,41 @@ def _against_lists(view: View, question: Question) -> str | None:
         return f"the k best {'with a guarantee' if question.guarantee else 'of heads'} are found among all items"
     if question.heads is not None and view.layout.kind.coded:
         return "heads do not project labels"
+    if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
+        return "planes are read off all items; `softkv fit --no-planes` does without"
+    if view.index is None:
+        problem = view.index_problem
+        return f"the index cannot be used: {problem}" if problem else "there is no index; `softkv index build`"
+    if question.guarantee:
+        return against_loose(view.bounding_index, view.snapshot.rows)
+    return against_loose(view.index, view.snapshot.rows)
+
+
+def _against_form(view: View, question: Question) -> str | None:
+    """Why the statistics of the lists say nothing of a question that asks the lists."""
     form = "dot" if question.heads is not None else form_of(question.compatibility)
     if form is None:
         name = compatibility_of(question.compatibility).name
         return (
             f"no index is for {name}; it is for {', '.join(one.name for one in COMPATIBILITIES.values() if one.form)}"
         )
-    if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
-        return "planes are read off all items; `softkv fit --no-planes` does without"
-    if view.index is None:
-        problem = view.index_problem
-        return f"the index cannot be used: {problem}" if problem else "there is no index; `softkv index build`"
-    if view.index.form.name != form:
-        built = view.index.form.compatibility
-        return f"the index was built for {built}; `softkv index build` makes one for how the store compares"
-    if question.guarantee:
-        return against_loose(view.bounding_index, view.snapshot.rows)
-    return against_loose(view.index, view.snapshot.rows)
+    if suits_form(view, question):
+        return None
+    built = "" if view.index is None else view.index.form.compatibility
+    return f"the index was built for {built}; `softkv index build` makes one for how the store compares"
+
+
+def suits_form(view: View, question: Question) -> bool:
+    """Whether the index was built for a way to compare like that of a question."""
+    form = "dot" if question.heads is not None else form_of(question.compatibility)
+    return view.index is not None and view.index.form.name == form
+
+
+def is_known(view: View, question: Question) -> bool:
+    """Whether rows may be drawn by how a question compares: the index was built for it, or it is one of ours."""
+    if question.heads is not None or suits_form(view, question):
+        return suits_form(view, question)
+    return isinstance(question.compatibility, str) or form_of(question.compatibility) is not None
 
 
 def _against_rehearsals(view: View, question: Question) -> str | None:

@@ -40,6 +40,7 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
             confidence=question.confidence,
             most=worth_drawing(view, len(everyone)),
             show=asking.show,
+            tells=asking.suits_form,
         )
         found = only_finite(found)
     answers = replace(asking.presented(found, everyone, MEASURED), reason=reason)

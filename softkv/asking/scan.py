@@ -16,13 +16,12 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.planes import on_planes, reads_planes
-from softkv.asking.question import Compared, Question
+from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding
 from softkv.asking.route import FEW, GATHER, PROPOSED, SCAN, gathers, is_cheap
 from softkv.asking.view import View
 from softkv.errors import AllMasked, EmptyStore, KindError, ShapeError
 from softkv.maths.blending import Numbers
-from softkv.maths.compatibility import compatibility_of
 from softkv.maths.lookup import lookup
 from softkv.storage import Snapshot
 from softkv.storage.layout import Mask, Matrix, Rows
@@ -134,7 +133,7 @@ def _over_rows(view: View, given: Any) -> Mask:
 def _answered(view: View, question: Question, candidates: Candidates) -> Answers:
     kind, names = view.layout.kind, view.labels
     held = view.blended(candidates.values, projected=question.heads is not None, whole=candidates.rows is None)
-    compared = _with_lengths(view, question, candidates.rows)
+    compared = view.comparing(question.compatibility, candidates.rows)
     found = lookup(
         question.queries,
         candidates.keys,
@@ -162,19 +161,3 @@ def _answered(view: View, question: Question, candidates: Candidates) -> Answers
         return answers
     moved = moved_logits(view, found.log_mass, question)
     return on_planes(view, question, answers, moved, candidates.keys, candidates.values, candidates.mask, compared)
-
-
-def _with_lengths(view: View, question: Question, rows: Rows | None) -> Compared:
-    """Ways to compare by the lengths that the store keeps: working them out takes five times as long as the products.
-
-    The same for what the store has learned, and the numbers of its keys.
-    """
-    if question.by_learned:
-        return view.comparing_as_learned(rows)
-    compared = question.compatibility
-    known = compatibility_of(compared) if isinstance(compared, str) else None
-    if known is not None and known.with_lengths is not None:
-        return known.with_lengths(view.inverse_lengths if rows is None else view.inverse_lengths[rows])
-    if known is not None and known.with_halves is not None:
-        return known.with_halves(view.halves if rows is None else view.halves[rows])
-    return compared

@@ -18,10 +18,10 @@ import numpy as np
 
 from softkv.index.lists import ListIndex
 from softkv.index.search import Asked, Estimate, Readable, both, part_of, read_lists, tail_of, together
-from softkv.index.strata import Advice, Chosen, Population, advice, first_lists
+from softkv.index.strata import Advice, Chosen, Population, advice, first_lists, seen_tilt
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
-from softkv.maths.farfield import Array, Floats, tilted
+from softkv.maths.farfield import Array, Floats, Tilt, tilted
 from softkv.maths.nearfield import Near, Rows
 from softkv.maths.sampling import Sampled, quantile, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
@@ -33,6 +33,7 @@ FLOOR = 0.05  # of the tolerance is stated at least: where nearly all is read, w
 LOG_MASS = 0.05  # how far the logarithm of the mass may be off, at most
 MOST_WANTED = 1e100  # of which the square is a number
 DOUBTED = 3.0  # times as many rows as may be read are thought to be needed before no row is drawn
+SEEN = 4  # rows of each list that stand for it where its statistics do not tell
 TOGETHER = 128  # queries that share a draw
 TINY = np.finfo(np.float64).tiny
 LOWEST = -1e6  # what logits are counted with at least: those below weigh nothing
@@ -49,11 +50,13 @@ def measured(
     confidence: float,
     most: float,
     show: int,
+    tells: bool,
 ) -> Estimate:
     """Answers whose error is below the tolerance, a share of the value scale, with this confidence over the draw.
 
     Queries are answered some at a time, by one draw, which follows from `random` of their numbers. No more than about
-    `most` rows are drawn: queries for which that is not enough are not sure.
+    `most` rows are drawn: queries for which that is not enough are not sure. `tells` is whether the statistics of the
+    lists are about how keys are compared; where they are not, some rows of each list stand for it at first.
     """
     everyone = np.arange(len(asked.vectors))
     parts = [everyone[start : start + TOGETHER] for start in range(0, len(everyone), TOGETHER)]
@@ -62,7 +65,15 @@ def measured(
     for some in parts:
         given = asked if len(parts) == 1 else part_of(asked, some)
         measuring = _Measuring(
-            index, population, arena, random(some), wanted=wanted, confidence=confidence, most=most, show=show
+            index,
+            population,
+            arena,
+            random(some),
+            wanted=wanted,
+            confidence=confidence,
+            most=most,
+            show=show,
+            tells=tells,
         )
         found.append(measuring.found(given))
     return together(found)
@@ -113,14 +124,15 @@ class _Measuring:
         confidence: float,
         most: float,
         show: int,
+        tells: bool,
     ) -> None:
         self.index, self.population, self.arena, self.random = index, population, arena, random
         self.wanted, self.confidence, self.most, self.show = wanted, confidence, most, show
-        self.units = index.units
+        self.units, self.tells = index.units, tells
 
     def found(self, asked: Asked) -> Estimate:
         """The answers that can be measured; the others are not sure."""
-        tilt = tilted(self.index.quick, asked.vectors)
+        tilt = tilted(self.index.quick, asked.vectors) if self.tells else self._seen(asked)
         first = first_lists(self.index, self.population, tilt)
         tail = tail_of(self.index, self.arena, asked, self.show)
         known = both(read_lists(self.index, self.arena, asked, list(first), self.show), tail, self.show)
@@ -134,24 +146,33 @@ class _Measuring:
         read = thought.own @ self.population.counts
         left = left.of(np.flatnonzero(self._promising(thought) & (read <= self.most / 2)))
         self.most -= float(read[left.numbers].max(initial=0))
-        if not len(left.numbers) or left.values.sizes(PILOT).expected > self.most:
+        if not len(left.numbers):
+            return found
+        pilot = left.values.sizes(PILOT, left.values.alone(PILOT))
+        if pilot.expected > self.most:
             return found
         others = left.own.copy()
         np.put_along_axis(others, first[left.numbers], False, axis=1)
         left = replace(left, known=self._with_lists(left, others))
-        return self._measured(left, found)
+        return self._measured(left, found, pilot)
+
+    def _seen(self, asked: Asked) -> Tilt:
+        """What the queries ask of all lists, by some rows of each."""
+        draw = Draw.of_each(self.random, self.population.strata, SEEN)
+        rows = self.population.rows(draw)
+        return seen_tilt(self.index, draw, _scored(asked, rows))
 
     def _promising(self, thought: Advice) -> Chosen:
         """The queries that may be measured with so many rows, by what is thought."""
         values, masses = thought.values, thought.masses
-        enough = values.variance(values.sizes(DOUBTED * self.most)).sum(1) <= (AIM * self.wanted) ** 2
+        enough = values.alone(DOUBTED * self.most) <= (AIM * self.wanted) ** 2
         found: Chosen = enough & values.is_sound & masses.is_sound & masses.between.any(1)
         return found
 
-    def _measured(self, left: _Open, found: Estimate) -> Estimate:
+    def _measured(self, left: _Open, found: Estimate, pilot: Sizes) -> Estimate:
         """These answers, with those that can be measured."""
         advised = left
-        look = self._look(left, left.values.sizes(PILOT))
+        look = self._look(left, pilot)
         for aim in (AIM, AGAIN):
             corrected = left.values.scaled(np.maximum(look.told.variance / np.maximum(look.thought, TINY), 1.0))
             left = replace(left, values=corrected)
@@ -204,11 +225,9 @@ class _Measuring:
         whole = self._with_lists(left, (sizes.whole(strata.counts) & (strata.counts > 0)) & ~left.own)
         draw = Draw.of(self.random, strata, sizes)
         rows = self.population.rows(draw)
-        logits = np.empty((len(left.numbers), len(rows)), np.float32)
-        if len(rows):
-            left.asked.score_some(rows)(np.arange(len(logits)), 0, len(rows), logits)
-            if len(logits) > 1:
-                logits[left.own[:, draw.strata[draw.owners]]] = -np.inf  # what was read with a whole list
+        logits = _scored(left.asked, rows)
+        if len(logits) > 1:
+            logits[left.own[:, draw.strata[draw.owners]]] = -np.inf  # what was read with a whole list
         peak = np.maximum(whole.blend.peak, logits.max(axis=1, initial=-np.inf))
         peak = np.where(np.isfinite(peak), peak, 0.0)
         moved = logits.astype(np.float64) - peak[:, None]
@@ -244,6 +263,14 @@ class _Measuring:
         excess = np.einsum("br,br->b", weights, moved)
         square = values.squares(weights, drawn.value)[:, None] if isinstance(self.arena.values, Numbers) else None
         return merge(whole, self.units.back(replace(drawn, excess=excess, square=square)))
+
+
+def _scored(asked: Asked, rows: Rows) -> Array:
+    """The logits of all queries with some rows, (b, r)."""
+    logits = np.empty((len(asked.vectors), len(rows)), np.float32)
+    if len(rows):
+        asked.score_some(rows)(np.arange(len(logits)), 0, len(rows), logits)
+    return logits
 
 
 def _heaviest(rows: Rows, logits: Array, show: int) -> tuple[Rows, Array]:

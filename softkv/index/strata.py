@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from softkv.index.lists import Counts, ListIndex
 from softkv.index.opening import FIRST, likeliest
-from softkv.maths.farfield import Floats, Tilt, critical, distances, logarithm
+from softkv.maths.farfield import Array, Floats, Tilt, critical, distances, logarithm
 from softkv.maths.nearfield import Rows
 from softkv.maths.strata import Draw, Strata
 
@@ -24,6 +24,8 @@ STEEP = 1.0  # standard deviations of the logits of a list from which on they do
 RARE = 2.0  # from which on a few rows hold most of the mass
 BEYOND = 2.0  # as far beyond where the best row is expected may one be
 HARMLESS = 0.1  # of the tolerance
+ALIKE = 32  # lists that tell how much logits vary in the next one, on each side
+DOUBTED = 2.0  # times the variance that a few rows tell is counted with
 STEEPEST = 12.0  # variance of logits that is counted with, at most
 Chosen = npt.NDArray[np.bool_]
 
@@ -48,6 +50,12 @@ class Population:
         self.ahead: Counts = (ends if self._body is None else np.searchsorted(self._body, ends)) - self._firsts[:-1]
         self.shuffled: Counts = self._inside - self.ahead  # the bodies of lists, which lie behind their heads
 
+    @property
+    def strata(self) -> Strata:
+        """The lists as strata, of which nothing is thought."""
+        nothing = np.zeros((1, len(self.counts)))
+        return Strata(self.counts, nothing, nothing, nothing[0], self.ahead, self.shuffled)
+
     def rows(self, draw: Draw) -> Rows:
         """The rows that were drawn."""
         lists, places = draw.strata[draw.owners], draw.places
@@ -67,6 +75,32 @@ class Advice:
     own: Chosen  # (b, l), the lists that each query reads whole in any case
     values: Strata  # of the others
     masses: Strata
+
+
+def seen_tilt(index: ListIndex, draw: Draw, logits: Array) -> Tilt:
+    """What some queries ask of all lists, by the logits of some rows of each, (b, r), whatever they were compared by.
+
+    How much logits vary in a list is taken from those that the query likes about as well, since a few rows would not
+    tell, and doubted: nobody knows how they are distributed.
+    """
+    shape = len(logits), len(index.quick.counts)
+    peaks, variances = np.zeros(shape), np.zeros(shape)
+    if len(draw.strata):
+        means = draw.by_stratum(logits.astype(np.float64)) / draw.sizes
+        squares = draw.by_stratum(np.square(logits - means[:, draw.owners]))
+        order, alike = np.argsort(means, axis=1), np.empty_like(means)
+        free = np.broadcast_to(np.maximum(draw.sizes - 1.0, 0.0), means.shape)
+        sums, degrees = (_around(np.take_along_axis(x, order, axis=1)) for x in (squares, free))
+        np.put_along_axis(alike, order, sums / np.maximum(degrees, 1.0), axis=1)
+        peaks[:, draw.strata], variances[:, draw.strata] = means, alike
+    return Tilt.of(index.quick.counts, peaks, DOUBTED * variances)
+
+
+def _around(x: Floats) -> Floats:
+    """The sum of each number and the ALIKE before and after it, (b, l)."""
+    sums = np.pad(x, ((0, 0), (ALIKE + 1, ALIKE))).cumsum(1)
+    found: Floats = sums[:, 2 * ALIKE + 1 :] - sums[:, : -2 * ALIKE - 1]
+    return found
 
 
 def first_lists(index: ListIndex, population: Population, tilt: Tilt) -> Counts:

@@ -128,6 +128,13 @@ class Tilt:
     thaw: Array  # (b, l), the critical σ as a share of σ, at most 1: how much of a tilt has rows to act on
     logs: Array  # (b, l), the logarithms of the masses, estimated; -inf for lists without rows
 
+    @classmethod
+    def of(cls, counts: Array, peaks: Array, variances: Array) -> "Tilt":
+        """What is asked of lists of which nothing is known but the means and the variances of logits, (b, l)."""
+        thaw, nothing = _thaw(counts, variances), np.empty((len(peaks), 0))
+        logs = logarithm(counts) + peaks + variances * (thaw - thaw * thaw / 2)
+        return cls(nothing, nothing, peaks, variances, variances, thaw, logs)
+
 
 def tilted(lists: Lists, queries: Array) -> Tilt:
     """What (b, d) queries, times β, ask of all lists."""

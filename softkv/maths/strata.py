@@ -101,6 +101,11 @@ class Strata:
         found[:, 1] += self.between @ missed
         return found
 
+    def alone(self, rows: float) -> Floats:
+        """What V is thought to be for each query by so many rows, if it were the only one, (b,)."""
+        each = (self.of(np.array([number])) for number in range(len(self.within)))
+        return np.array([one.variance(one.sizes(rows)).sum() for one in each]) + np.finfo(np.float64).tiny
+
     def enough(self, goals: Floats, most: float, *, also: "tuple[Strata, Floats]") -> "tuple[Sizes, Floats]":
         """The fewest rows, at most about `most`, by which V is thought to be no larger than (b,) goals.
 
@@ -174,7 +179,17 @@ class Draw:
     @classmethod
     def of(cls, draw: np.random.Generator, strata: Strata, sizes: Sizes) -> "Draw":
         """A draw from those strata of which not all rows are read anyway."""
-        visited = np.flatnonzero(~sizes.whole(strata.counts) & (draw.random(len(sizes.rows)) < sizes.chances))
+        visited = ~sizes.whole(strata.counts) & (draw.random(len(sizes.rows)) < sizes.chances)
+        return cls._of(draw, strata, sizes, np.flatnonzero(visited))
+
+    @classmethod
+    def of_each(cls, draw: np.random.Generator, strata: Strata, rows: int) -> "Draw":
+        """A draw of so many rows from each stratum that has as many, and of all from the others."""
+        sizes = Sizes(np.ones(len(strata.counts)), np.minimum(strata.counts, rows))
+        return cls._of(draw, strata, sizes, np.flatnonzero(strata.counts))
+
+    @classmethod
+    def _of(cls, draw: np.random.Generator, strata: Strata, sizes: Sizes, visited: Counts) -> "Draw":
         counts, rows = strata.counts[visited], sizes.rows[visited]
         if strata.ahead is None or strata.shuffled is None:
             places = different(draw, counts, rows)

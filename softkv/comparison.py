@@ -1,0 +1,51 @@
+"""One query, looked up in every way (`compare`).
+
+Does not compute anything, and does not know how it is printed (portrait.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from softkv import portrait
+from softkv.answer import Answer
+
+
+class Exact(NamedTuple):
+    """The item whose key equals the query."""
+
+    key: str
+    value: Any
+    payload: Any
+
+
+class Warmth(NamedTuple):
+    """The answer at one temperature, in short."""
+
+    temperature: float
+    effective: float
+    weight: float  # of the heaviest row
+    value: Any  # the number, the vector, the most probable label, or the heaviest text
+    error: float | None = None  # how far the value may be from the exact one
+    error_kind: str = "exact"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison:
+    """One query, looked up in every way: by equality, by the best key, by the k best, by all."""
+
+    exact: Exact | None  # None where a dict would raise KeyError
+    hard: Answer
+    top_k: Answer
+    soft: Answer
+    strip: tuple[Warmth, ...]  # the soft answer from cold, where it is the hard one, to warm, where it is the mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python."""
+        return portrait.comparison_as_dict(self)
+
+    def to_json(self) -> str:
+        """The same as JSON, in one line."""
+        return portrait.as_json(self.to_dict())
+
+    def __repr__(self) -> str:
+        return portrait.comparison_as_text(self)
