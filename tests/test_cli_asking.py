@@ -292,7 +292,7 @@ def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
         (["query", "a", "--where", '{"rooms": 99}'], 1, "no item matches"),
         (["query", "a", "--where", '{"rooms": {"$near": 9}}'], 1, "$near"),
         (["query", "a", "--tolerance", "-1"], 1, "tolerance"),
-        (["query", "a", "--confidence", "1"], 1, "confidence to be a number from 0 to 1"),
+        (["query", "a", "--confidence", "1"], 1, "confidence to be a number between 0 and 1"),
         (["query", "a", "--guarantee", "sure"], 2, "bound"),
         (["query", ""], 1, ""),
     ],

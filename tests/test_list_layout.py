@@ -405,8 +405,10 @@ def test_an_index_without_heads_is_read_and_gets_some_when_rows_are_laid_anew(in
     with softkv.open(indexed) as db:
         assert index_of(db)[1].heads is None
         assert db.lookup(db.item("100").vector * np.linspace(0.95, 1.05, WIDTH), tolerance=0.5).route == "calibrated"
+        assert "are not in random order" in str(db.info().index.again)
         db.delete("7")
         db.compact()
+        assert db.info().index.again is None
         require_layout(db)
 
 

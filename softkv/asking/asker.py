@@ -163,9 +163,10 @@ def _floor(view: View, question: Question) -> float | None:
 
 def _checked(tolerance: object, confidence: object, guarantee: object) -> None:
     """Refuse promises that nobody could keep. A scan keeps all the others."""
-    for name, given, most in (("tolerance", tolerance, math.inf), ("confidence", confidence, 1.0)):
-        if isinstance(given, bool) or not isinstance(given, REAL) or not 0 <= given < most:
-            raise InputError(f"expected {name} to be a number from 0 to {most:g}, got {given!r}.")
+    if isinstance(tolerance, bool) or not isinstance(tolerance, REAL) or not 0 <= tolerance < math.inf:
+        raise InputError(f"expected tolerance to be a number from 0 on, got {tolerance!r}.")
+    if isinstance(confidence, bool) or not isinstance(confidence, REAL) or not 0 < confidence < 1:
+        raise InputError(f"expected confidence to be a number between 0 and 1, got {confidence!r}. Try 0.95.")
     if guarantee not in (None, "bound"):
         raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")
 

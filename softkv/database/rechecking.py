@@ -129,7 +129,10 @@ def still_checked(view: View, index: ListIndex) -> ListIndex:
 
 def _told(verdict: Verdict) -> tuple[int, str]:
     if verdict.withdrawn:
-        return logging.WARNING, "the calibration of the index of %s no longer holds, so lookups scan: %s"
+        return (
+            logging.WARNING,
+            "the calibration of the index of %s no longer holds, so answers are measured, or all items scanned: %s",
+        )
     return logging.INFO, "checked the calibration of the index of %s: %s"
 
 

@@ -179,11 +179,13 @@ def _again(view: View, index: ListIndex, loose: int) -> str | None:
     """Why an index should be built again."""
     items = len(view.snapshot)
     if against_calibration(view):
-        return "its calibration no longer holds, so lookups scan"
+        return "its calibration no longer holds, so answers are measured, or all items scanned"
     if loose > LOOSE * items:
         return f"{loose:,} of {items:,} items are in no list, and every lookup reads them"
     if index.grown > OUTGROWN:
         return f"there are {index.grown:.1f} times as many items as it was made of"
+    if index.heads is None and not is_cheap(view):
+        return "its lists are not in random order, so what is measured is read from twice as many places"
     return None
 
 
