@@ -61,14 +61,6 @@ class RosterEntry(NamedTuple):
         return None if carried is None else loaded(carried, f"the payload of the item in row {self.row}")
 
 
-@dataclass(frozen=True, slots=True)
-class Enrolment:
-    """Rows of items_N and of contents."""
-
-    items: list[tuple[Any, ...]]
-    contents: list[tuple[Any, ...]]
-
-
 def content_seal(content: Content) -> int:
     """A checksum of what is carried along; 0 for nothing."""
     text, value, payload = content
@@ -252,8 +244,8 @@ class Roster:
             return False
         return len(found) == stop - start and _are_sound(found, range(start, stop))
 
-    @staticmethod
-    def enrolment(
+    def enrol(
+        self,
         first_row: int,
         first_item: int,
         ordinals: Sequence[int],
@@ -261,8 +253,8 @@ class Roster:
         encoded: Sequence[bytes | None],
         contents: Sequence[Content] | None,
         commit: int,
-    ) -> Enrolment:
-        """New items for consecutive rows, ready to be written: all the work that needs no transaction."""
+    ) -> None:
+        """Write new items in consecutive rows."""
         numbers = range(first_item, first_item + len(keys))
         seals = [0] * len(keys) if contents is None else [content_seal(content) for content in contents]
         rows = [
@@ -272,13 +264,10 @@ class Roster:
             )
         ]
         carried = zip(numbers, contents or [], strict=False)
-        return Enrolment(rows, [(item, *content) for item, content in carried if content != NO_CONTENT])
-
-    def enrol(self, enrolment: Enrolment) -> None:
-        """Write new items."""
-        self._connection.run_many(self._sql.insert, enrolment.items)
-        if enrolment.contents:
-            self._connection.run_many(insertion("contents"), enrolment.contents)
+        self._connection.run_many(self._sql.insert, rows)
+        kept = [(item, *content) for item, content in carried if content != NO_CONTENT]
+        if kept:
+            self._connection.run_many(insertion("contents"), kept)
 
     def bury(self, rows: Iterable[int], commit: int) -> None:
         """Let these live rows die."""
