@@ -25,12 +25,10 @@ from softkv.storage.protocol.backup import Backup, backup
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.committed import load
 from softkv.storage.protocol.compaction import compact
-from softkv.storage.protocol.conflicts import require_known
-from softkv.storage.protocol.deriving import put_derived
-from softkv.storage.protocol.doomed import checked_names, rows_of
+from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.opening import Accepting
-from softkv.storage.protocol.publishing import Content, drop_index, put_index
+from softkv.storage.protocol.publishing import Content, drop_index, put_derived, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
