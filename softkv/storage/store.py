@@ -17,6 +17,7 @@ from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
 from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
+from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
 from softkv.storage.layout import Layout, Mask, Rows, ValueKind
@@ -50,14 +51,13 @@ def _newest(asked: Callable[Concatenate[Snapshot, Given], Result]) -> Callable[C
     return ask
 
 
-class Store:
+class Store(Closing):
     """Items on disk: a key (or none), a key vector, a value, a payload. One writer, any number of readers.
 
     Every call sees the newest commit; `snapshot` keeps one. Threads may share a handle; it does not survive a fork.
     """
 
     def __init__(self, directory: str, catalog: Catalog, writer: Writer | None) -> None:
-        self._closed = True  # until all is there
         self.path, self._catalog, self._writer = directory, catalog, writer
         self._lock = OwnLock(directory)
         self._labels = LabelBook(catalog)
@@ -362,13 +362,3 @@ class Store:
                 if self._committed.generation:
                     self._committed.generation.release()
                 self._catalog.connection.close()
-
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()
