@@ -387,9 +387,6 @@ class Writer:
         text = checked_settings(settings)
         with self.work():
             standing = self.committed.standing
-            if standing is None:
-                with self.commit(settings=text):
-                    pass
-            else:
-                with self.commit():
+            with self.commit(**({} if standing else {"settings": text})):
+                if standing:
                     self.catalog.put_standing(replace(standing, settings=text))
