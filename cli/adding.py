@@ -13,6 +13,7 @@ from softkv.kinds import ValueKind
 from softkv.progress import Progress
 
 from . import options, output
+from .labelled import names_of
 from .wording import in_options
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def add(
     columns = Columns(
         key=key_column,
         text=text,
-        value=_names(value_columns),
-        payload=None if payload is None else _names(payload),
-        vector=_names(vector),
+        value=names_of(value_columns),
+        payload=None if payload is None else names_of(payload),
+        vector=names_of(vector),
     )
     adding = Adding(path, source, wishes, conflict, skip=skip, skip_bad=skip_bad, batch=batch)
     found = records(
@@ -210,10 +211,6 @@ def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
             if empty:
                 Store.erase(path)
         raise
-
-
-def _names(given: str | None) -> tuple[str, ...]:
-    return () if given is None else tuple(name.strip() for name in given.split(","))
 
 
 def _value(given: str, kind: str | None) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from softkv.errors import MissingExtra, StoreExists
+from softkv.progress import untold
 
 from . import options, output
 
@@ -64,8 +65,8 @@ def bench(
     with _place(keep) as path, softkv.open(path, compatibility="cosine", temperature=temperature) as db:
         with output.stages("making items", quiet=no_progress) as moved:
             made = mixture(items, width, value_width, queries, seed)
-            _fill(db, made, moved or _untold)
-            index = _build(db, moved or _untold)
+            _fill(db, made, moved or untold)
+            index = _build(db, moved or untold)
         if moved is not None:
             output.say("asking in turn ...")  # a bar that moves would take its share of the time
         info, count = db.info(), threads()
@@ -83,10 +84,6 @@ def bench(
         "index": None if info.index is None else str(info.index),
     }
     _print(facts, found, form)
-
-
-def _untold(_stage: str, _done: int, _total: int) -> None:
-    """Nobody watches."""
 
 
 @contextmanager

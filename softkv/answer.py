@@ -21,6 +21,7 @@ from softkv.kinds import ValueKind
 from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
+_AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights", "scores", "head_weights")
 
 
 class Described(NamedTuple):
@@ -197,22 +198,10 @@ class Answers:
         cls, found: Any, temperature: Any, labels: tuple[object, ...] | None, count: int, *, numbers: bool
     ) -> "Answers":
         """What a lookup found (softkv/maths/lookup.py); single numbers lose the axis of their width."""
-        return cls(
-            value=found.value[..., 0] if numbers else found.value,
-            spread=None if found.spread is None else found.spread[..., 0],
-            log_mass=found.log_mass,
-            effective=found.effective,
-            mass=found.mass,
-            scored=found.scored,
-            seen=found.seen,
-            temperature=temperature,
-            rows=found.rows,
-            weights=found.weights,
-            scores=found.scores,
-            head_weights=found.head_weights,
-            labels=labels,
-            count=count,
-        )
+        told = {name: getattr(found, name) for name in _AS_FOUND}
+        value = found.value[..., 0] if numbers else found.value
+        spread = None if found.spread is None else found.spread[..., 0]
+        return cls(value=value, spread=spread, temperature=temperature, labels=labels, count=count, **told)
 
     def __len__(self) -> int:
         return int(self.scored.shape[0])

@@ -13,7 +13,7 @@ from softkv.storage.catalog.roster import Roster
 from softkv.storage.disk import files
 from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import GRANULE, WINDOW
-from softkv.storage.protocol.compaction import _Copied
+from softkv.storage.protocol.generation import Complete
 from tests.limits import few_files, open_files
 from tests.stores import GENERATION, bytes_of, contents, flip, fruit, in_child, sql, vectors, wide
 
@@ -209,7 +209,7 @@ def test_a_compaction_that_fails_in_the_middle_leaves_the_store_as_it_was(
     with mixed(tmp_path / "s.softkv", "vector") as store:
         before = contents(store)
 
-        def fail(*arguments: object) -> _Copied:
+        def fail(*arguments: object) -> Complete:
             raise StorageFull("no space, says the test")
 
         monkeypatch.setattr("softkv.storage.protocol.compaction._copy_rows", fail)

@@ -271,7 +271,7 @@ def test_what_cannot_be_put_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, instead_of: Any, error: type[Exception], told: str
 ) -> None:
     """The parts before stay, and the handle goes on."""
-    monkeypatch.setattr("softkv.storage.protocol.deriving.LONGEST", 100)
+    monkeypatch.setattr("softkv.storage.protocol.publishing.LONGEST", 100)
     with fruit(tmp_path / "s") as store:
         first = store.put_derived("lists", b"x" * 100)
         with pytest.raises(error, match=told):

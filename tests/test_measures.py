@@ -28,7 +28,7 @@ def drawn(dtype: str = "float64", queries: int = 400) -> tuple[np.ndarray, np.nd
 def test_labels_are_measured_as_scikit_learn_does(dtype: str) -> None:
     """Accuracy and log-loss, also of shares of 0 and 1, which count as the epsilon of their dtype."""
     shares, right = drawn(dtype)
-    assert measures.accuracy(shares, right) == metrics.accuracy_score(right, shares.argmax(1))
+    assert measures.correct(shares, right).mean() == metrics.accuracy_score(right, shares.argmax(1))
     given, least = shares[np.arange(len(right)), right].astype(np.float64), float(np.finfo(dtype).eps)
     by_hand = [-math.log(min(max(share, least), 1 - least)) for share in given.tolist()]
     assert measures.log_loss(shares, right) == pytest.approx(math.fsum(by_hand) / len(by_hand), rel=1e-12)
@@ -40,7 +40,7 @@ def test_labels_are_measured_as_scikit_learn_does(dtype: str) -> None:
 def test_a_label_that_no_item_has_is_wrong_and_costs_the_most() -> None:
     """It is neither left out nor taken for the last one."""
     shares = np.array([[0.25, 0.75], [0.25, 0.75]])
-    assert measures.accuracy(shares, np.array([1, -1])) == 0.5
+    assert measures.correct(shares, np.array([1, -1])).tolist() == [True, False]
     expected = (-np.log(0.75) - np.log(np.finfo(float).eps)) / 2
     assert measures.log_loss(shares, np.array([1, -1])) == pytest.approx(expected, rel=1e-12)
 

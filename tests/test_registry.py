@@ -151,7 +151,7 @@ def test_the_list_says_what_there_is() -> None:
     assert listed[0] == Listed("static", "bundled", 256, None)
     assert Listed("mine", "registered", 4, None) in listed
     packaged = [one for one in listed if one.name == "all-MiniLM-L6-v2"]
-    assert [(one.origin, one.available) for one in packaged] == [("packaged", True)]
+    assert [(one.origin, one.extra) for one in packaged] == [("packaged", None)]
 
 
 @pytest.mark.parametrize("name", ["./no-such-folder", "/no/such/folder", "~/no-such-folder"])

@@ -63,18 +63,9 @@ class Changes(Upkeep, MutableMapping[str, Value]):
                 return done
             kept = Profile.of(self._store.settings)
             start = kept if len(self._store) else self._afresh(kept)
-            ready = intake.prepared(what, start, self._store.layout, self._embedding, progress)
-            return self._append(
-                ready.vectors,
-                ready.values,
-                keys=ready.keys,
-                payloads=ready.payloads,
-                texts=ready.texts,
-                value_vectors=ready.value_vectors,
-                on_conflict=on_conflict,
-                settings=ready.profile.settings() if ready.profile != kept else None,
-                stamp=named,
-            )
+            columns, profile = intake.prepared(what, start, self._store.layout, self._embedding, progress)
+            settings = profile.settings() if profile != kept else None
+            return self._append(**columns, on_conflict=on_conflict, settings=settings, stamp=named)
 
     load = load
 

@@ -8,7 +8,6 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
@@ -21,6 +20,7 @@ from softkv.database.summary import Info, summary
 from softkv.errors import InputError, StoreError
 from softkv.progress import Progress
 from softkv.storage import Backup, Report, Store
+from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
 
@@ -83,7 +83,7 @@ def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
         put_back(directory)
 
 
-class SoftKV(Changes):
+class SoftKV(Closing, Changes):
     """A soft key-value store. Made by `softkv.open`; use it as a context manager, or close it."""
 
     def __init__(self, store: Store, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
@@ -190,19 +190,11 @@ class SoftKV(Changes):
                 self._seen = None
                 self._store.configure(wanted.settings())
 
-    def __enter__(self) -> "SoftKV":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<SoftKV {self.path!r}>"
 
 
-class StoreView(Reader):
+class StoreView(Closing, Reader):
     """A store as of one commit, to read. Close it, or use it as a context manager, so that old files can go."""
 
     def __init__(self, view: View, embedding: Embedding) -> None:
@@ -219,9 +211,3 @@ class StoreView(Reader):
     def close(self) -> None:
         """Let old files go."""
         self._kept.snapshot.close()
-
-    def __enter__(self) -> "StoreView":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

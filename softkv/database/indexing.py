@@ -39,7 +39,7 @@ from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import Rows as Blocks
 from softkv.maths.moments import measured, without
-from softkv.progress import Stages
+from softkv.progress import Stages, untold
 from softkv.storage import Snapshot, Store
 from softkv.storage.layout import Rows
 from softkv.storage.protocol.publishing import Content
@@ -136,10 +136,6 @@ def put(
             if now.generation != generation:
                 raise _overtaken(store)
         store.put_index(name, content, instead_of=instead_of)
-
-
-def untold(_stage: str, _done: int, _total: int) -> None:
-    """Nobody wants to know."""
 
 
 def form_for(view: View, asked: npt.NDArray[np.float32] | None, centre: Array | None = None) -> Form:

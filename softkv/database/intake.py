@@ -58,19 +58,6 @@ class Given:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """One batch for the storage, and what the store remembers from then on."""
-
-    vectors: Any
-    values: Any
-    keys: list[str | None] | None
-    texts: list[str | None] | None
-    value_vectors: Any
-    payloads: list[Any] | None
-    profile: Profile
-
-
 def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Given:
     """The arguments of `add` as lists: one key is a text, one vector has one axis."""
     if values is None:
@@ -92,8 +79,8 @@ def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Gi
 
 def prepared(
     what: Given, profile: Profile, layout: Layout | None, embedding: Embedding, progress: Progress | None
-) -> Prepared:
-    """The batch, ready for the storage."""
+) -> tuple[dict[str, Any], Profile]:
+    """The columns of the batch, ready for the storage, and what the store remembers from then on."""
     kind = _kind(what.values, profile, layout)
     texts: list[str | None] | None = None
     vectors = what.vectors
@@ -116,7 +103,9 @@ def prepared(
         _require_directions(vectors)
     elif layout is None:
         _require_size(vectors)
-    return Prepared(vectors, what.values, what.keys, texts, value_vectors, what.payloads, replace(profile, value=kind))
+    columns = {"vectors": vectors, "values": what.values, "value_vectors": value_vectors}
+    columns |= {"keys": what.keys, "texts": texts, "payloads": what.payloads}
+    return columns, replace(profile, value=kind)
 
 
 def embedded_values(what: Given, profile: Profile, layout: Layout | None, embedding: Embedding) -> Any:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from softkv.asking.proposers import PROPOSER
 from softkv.asking.view import View
-from softkv.database.indexing import form_for, put, untold
+from softkv.database.indexing import form_for, put
 from softkv.index.candidates import Proposer
-from softkv.progress import Stages
+from softkv.progress import Stages, untold
 from softkv.storage import Store
 
 SAMPLE = 1 << 17  # rows to train on

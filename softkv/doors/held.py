@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,17 +106,6 @@ class Choices:
                     f"sample {pointless[0]} is zero and has no direction, so cosine cannot compare it. Leave it out, "
                     "or take compatibility='gaussian'."
                 )
-
-
-class Held(Protocol):
-    """Items that can be asked."""
-
-    @property
-    def temperature(self) -> float:
-        """What scores are divided by."""
-
-    def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:
-        """Look up (b, d) queries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.database import SoftKV
-from softkv.doors.held import Choices, Compared, Held, InMemory, Items, OnDisk, require_kind
+from softkv.doors.held import Choices, Compared, InMemory, Items, OnDisk, require_kind
 from softkv.errors import InputError, KindError, MissingExtra
 
 try:
@@ -115,7 +115,7 @@ class _SoftKV(BaseEstimator):
                     "expected weights of samples from 0 on, and some above it. Give 0 to what does not count."
                 )
             items = Items(items.keys[kept], items.values[kept], items.labels, weights[kept])
-        self.held_: Held
+        self.held_: InMemory | OnDisk
         tolerance, overwrite = _tolerance(self.tolerance), _flag("overwrite", self.overwrite)
         if self.path is None:
             self.held_ = InMemory.of(items, way)

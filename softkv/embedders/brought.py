@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, final
 
-import numpy as np
-
 from softkv.embedders.embedder import Embedder, Vectors
-from softkv.embedders.vectors import PROBES, checked_texts, checked_vectors, nonzero, of_length_one, refuse_unknown
+from softkv.embedders.vectors import PROBES, checked_texts, checked_vectors, embedded, known_vectors, of_length_one
 from softkv.errors import EmbedderError, KindError, SoftKVError
 from softkv.progress import Progress
 
@@ -42,16 +40,11 @@ class FunctionEmbedder:
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
         """What the function gives, checked."""
-        texts = checked_texts(texts)
-        vectors = np.empty((len(texts), self.width), dtype=np.float32)
-        for first in range(0, len(texts), _TEXTS):
-            block = texts[first : first + _TEXTS]
-            found = checked_vectors(self._function(block), block, name=self.name, width=self.width, first=first)
-            refuse_unknown(block, nonzero(found), self.name, first=first)
-            vectors[first : first + len(block)] = found
-            if progress is not None:
-                progress(first + len(block), len(texts))
-        return vectors
+
+        def embed(block: list[str], first: int) -> Vectors:
+            return known_vectors(self._function(block), block, name=self.name, width=self.width, first=first)
+
+        return embedded(texts, self.width, _TEXTS, embed, progress)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """The same as documents: a function makes no difference."""
@@ -86,17 +79,13 @@ class ObjectEmbedder:
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
         """What the object gives for documents, checked."""
         texts = checked_texts(texts)
-        return self._checked(self._embedder.documents(texts, progress=progress), texts)
+        given = self._embedder.documents(texts, progress=progress)
+        return known_vectors(given, texts, name=self.name, width=self.width)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """What the object gives for queries, checked."""
         texts = checked_texts(texts)
-        return self._checked(self._embedder.queries(texts), texts)
-
-    def _checked(self, given: Any, texts: Sequence[str]) -> Vectors:
-        vectors = checked_vectors(given, texts, name=self.name, width=self.width)
-        refuse_unknown(texts, nonzero(vectors), self.name)
-        return vectors
+        return known_vectors(self._embedder.queries(texts), texts, name=self.name, width=self.width)
 
 
 def brought(given: Any, name: str | None = None) -> Embedder:

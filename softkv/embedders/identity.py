@@ -11,7 +11,7 @@ Does not say which vectors are better.
 import hashlib
 import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -48,25 +48,11 @@ class Identity:
         """Ask an embedder for the fixed texts, and keep what is needed to know it again."""
         documents = [_sketch(lambda text=text: embedder.documents([text])) for text in PROBES]
         queries = [_sketch(lambda text=text: embedder.queries([text])) for text in _QUERIES]
-        return cls(
-            name=embedder.name,
-            width=embedder.width,
-            normalised=embedder.normalised,
-            query_prompt=embedder.query_prompt,
-            document_prompt=embedder.document_prompt,
-            fingerprint=(*documents, *queries),
-        )
+        return cls(**{name: getattr(embedder, name) for name in _FIELDS}, fingerprint=(*documents, *queries))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, about two kilobytes."""
-        return {
-            "name": self.name,
-            "width": self.width,
-            "normalised": self.normalised,
-            "query_prompt": self.query_prompt,
-            "document_prompt": self.document_prompt,
-            "fingerprint": [None if sketch is None else list(sketch) for sketch in self.fingerprint],
-        }
+        return asdict(self) | {"fingerprint": [None if one is None else list(one) for one in self.fingerprint]}
 
     @classmethod
     def from_json(cls, given: Any) -> "Identity":

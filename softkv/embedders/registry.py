@@ -44,11 +44,6 @@ class Listed:
     width: int | None  # None: known only once it is loaded
     extra: str | None  # the extra of softkv that it needs and that is not installed
 
-    @property
-    def available(self) -> bool:
-        """Whether it can be used without installing anything."""
-        return self.extra is None
-
 
 def find(given: str | Callable[[Sequence[str]], Any] | Embedder) -> Embedder:
     """The embedder of a name or in a folder; or a function, or an object, made into one.

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.embedders.embedder import Vectors
-from softkv.embedders.vectors import checked_texts, refuse_unknown
+from softkv.embedders.vectors import embedded, refuse_unknown
 from softkv.errors import EmbedderError
 from softkv.progress import Progress
 
@@ -69,14 +69,7 @@ class Static:
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
         """The vectors of texts; the same text has the same vector, to the bit, whatever stands beside it."""
-        texts = checked_texts(texts)
-        vectors = np.empty((len(texts), self.width), dtype=np.float32)
-        for first in range(0, len(texts), _TEXTS):
-            block = texts[first : first + _TEXTS]
-            vectors[first : first + len(block)] = self._embed(block, first)
-            if progress is not None:
-                progress(first + len(block), len(texts))
-        return vectors
+        return embedded(texts, self.width, _TEXTS, self._embed, progress)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """The same as documents: this model makes no difference."""

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from softkv.embedders.embedder import Vectors
-from softkv.embedders.vectors import PROBES, checked_texts, checked_vectors, nonzero, of_length_one, refuse_unknown
+from softkv.embedders.vectors import PROBES, checked_vectors, embedded, known_vectors, of_length_one, refuse_unknown
 from softkv.progress import Progress
 
 _TEXTS = 512  # in one round; the library sorts them by length and makes its own batches
@@ -45,19 +45,13 @@ class Transformer:
         return self._embed(texts, "query", None)
 
     def _embed(self, texts: Sequence[str], side: str, progress: Progress | None) -> Vectors:
-        texts = checked_texts(texts)
-        vectors = np.empty((len(texts), self.width), dtype=np.float32)
-        for first in range(0, len(texts), _TEXTS):
-            block = texts[first : first + _TEXTS]
+        def embed(block: list[str], first: int) -> Vectors:
             with self._turn:
                 refuse_unknown(block, self._known(block), self.name, first=first)
                 found = self._encode(block, side)
-            found = checked_vectors(found, block, name=self.name, width=self.width, first=first)
-            refuse_unknown(block, nonzero(found), self.name, first=first)
-            vectors[first : first + len(block)] = found
-            if progress is not None:
-                progress(first + len(block), len(texts))
-        return vectors
+            return known_vectors(found, block, name=self.name, width=self.width, first=first)
+
+        return embedded(texts, self.width, _TEXTS, embed, progress)
 
     def _known(self, texts: list[str]) -> Any:
         """Which texts hold a token that the model knows."""

@@ -5,7 +5,7 @@ A text of which nothing is known is refused here: a zero vector in its place wou
 Does not embed anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from softkv.embedders.embedder import Vectors
 from softkv.errors import KindError, NotFinite, ShapeError, UnknownText
+from softkv.progress import Progress
 
 # Embedded whenever it must be seen how an embedder behaves: of several lengths, in words that any model has met.
 # Never change them: stores remember what came of them.
@@ -33,6 +34,27 @@ def checked_texts(texts: Sequence[str]) -> list[str]:
                 f"as UTF-8. Decode it anew from its source."
             )
     return found
+
+
+def embedded(
+    texts: Sequence[str], width: int, at_once: int, embed: Callable[[list[str], int], Vectors], told: Progress | None
+) -> Vectors:
+    """The vectors of texts, so many at a time; `embed` is given some of them, and where the first of these stands."""
+    checked = checked_texts(texts)
+    vectors = np.empty((len(checked), width), dtype=np.float32)
+    for first in range(0, len(checked), at_once):
+        block = checked[first : first + at_once]
+        vectors[first : first + len(block)] = embed(block, first)
+        if told is not None:
+            told(first + len(block), len(checked))
+    return vectors
+
+
+def known_vectors(given: Any, texts: Sequence[str], *, name: str, width: int, first: int = 0) -> Vectors:
+    """What somebody's embedder gave back for these texts, as float32; a zero row says that it knows nothing of one."""
+    vectors = checked_vectors(given, texts, name=name, width=width, first=first)
+    refuse_unknown(texts, (vectors != 0).any(axis=1), name, first=first)
+    return vectors
 
 
 def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str, *, first: int = 0) -> None:
@@ -80,15 +102,9 @@ def of_length_one(vectors: Vectors) -> bool:
     return bool(known.size) and bool((np.abs(known - 1.0) < 1e-3).all())
 
 
-def nonzero(vectors: Vectors) -> npt.NDArray[np.bool_]:
-    """Which vectors are more than zeros."""
-    known: npt.NDArray[np.bool_] = (vectors != 0).any(axis=1)
-    return known
-
-
-def shown(text: str, longest: int = 60) -> str:
+def shown(text: str) -> str:
     """A text as an error may quote it."""
-    return repr(text if len(text) <= longest else text[: longest - 3] + "...")
+    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _matrix(given: Any, name: str) -> npt.NDArray[Any]:

@@ -23,7 +23,7 @@ from softkv.learning.gradients import by_labels, by_slopes, by_values, gradient,
 from softkv.learning.temperature import typical_temperature
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
-from softkv.progress import Progress, Stages
+from softkv.progress import Progress, Stages, untold
 
 ASKED = 256  # items in a step
 ANSWERING = 4096  # items that answer in a step, or more where they are narrow
@@ -134,7 +134,7 @@ def fit(
     if items.labels and asking is None and len(np.unique(items.values)) == len(items.values):
         raise InputError("no label is carried by two items, so no other can know it. Give items that share labels.")
     fitting = _Fitting(items, asking, directions=directions, ridge=ridge, seed=seed)
-    return fitting.run(fitting.start(rank), STEPS if steps is None else steps, told or (lambda _done, _total: None))
+    return fitting.run(fitting.start(rank), STEPS if steps is None else steps, told or untold)
 
 
 class _Fitting:

@@ -39,11 +39,6 @@ def correct(shares: Shares, right: Codes) -> Truths:
     return found
 
 
-def accuracy(shares: Shares, right: Codes) -> float:
-    """How often the heaviest label is the right one."""
-    return float(correct(shares, right).mean())
-
-
 def shares_of(shares: Shares, right: Codes) -> Shares:
     """What the right labels were given, (b,); nothing where no item has them."""
     given: Shares = np.take_along_axis(shares, np.maximum(right, 0)[:, None].astype(np.int64), axis=1)[:, 0]

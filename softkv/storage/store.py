@@ -6,10 +6,9 @@ the work of writer.py. This file joins the two, and is what the rest of softkv s
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
-
-import numpy.typing as npt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from softkv.errors import AccessRefused, HandleClosed, InputError, ShapeError
 from softkv.progress import Progress
@@ -18,21 +17,19 @@ from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
 from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
+from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import Layout, Mask, Matrix, Rows, ValueKind
+from softkv.storage.layout import Layout, Mask, Rows, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import Backup, backup
 from softkv.storage.protocol.checking import Report, check
 from softkv.storage.protocol.committed import load
 from softkv.storage.protocol.compaction import compact
-from softkv.storage.protocol.conflicts import require_known
-from softkv.storage.protocol.deriving import put_derived
-from softkv.storage.protocol.doomed import checked_names, rows_of
+from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
 from softkv.storage.protocol.following import Following
-from softkv.storage.protocol.item import Block, Item
 from softkv.storage.protocol.opening import Accepting
-from softkv.storage.protocol.publishing import Content, drop_index, put_index
+from softkv.storage.protocol.publishing import Content, drop_index, put_derived, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
@@ -40,16 +37,27 @@ from softkv.storage.threads import OwnLock
 
 Path: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
-class Store:
+def _newest(asked: Callable[Concatenate[Snapshot, Given], Result]) -> Callable[Concatenate["Store", Given], Result]:
+    """A method of a snapshot as one of a store, which asks the newest commit."""
+
+    @wraps(asked)
+    def ask(store: "Store", /, *given: Given.args, **named: Given.kwargs) -> Result:
+        return asked(store._current(), *given, **named)
+
+    return ask
+
+
+class Store(Closing):
     """Items on disk: a key (or none), a key vector, a value, a payload. One writer, any number of readers.
 
     Every call sees the newest commit; `snapshot` keeps one. Threads may share a handle; it does not survive a fork.
     """
 
     def __init__(self, directory: str, catalog: Catalog, writer: Writer | None) -> None:
-        self._closed = True  # until all is there
         self.path, self._catalog, self._writer = directory, catalog, writer
         self._lock = OwnLock(directory)
         self._labels = LabelBook(catalog)
@@ -147,49 +155,17 @@ class Store:
     def __contains__(self, key: object) -> bool:
         return key in self._current()
 
-    def find(self, key: str) -> int:
-        """The row of the item with this key or `#<number>`."""
-        return self._current().find(key)
-
-    def find_many(self, keys: Sequence[str]) -> Rows:
-        """The row of each key, -1 where there is none."""
-        return self._current().find_many(keys)
-
-    def get(self, key: str) -> Item:
-        """The item with this key or `#<number>`."""
-        return self._current().get(key)
-
-    def items(self, rows: Sequence[int] | Rows) -> list[Item]:
-        """The items in these rows, in this order."""
-        return self._current().items(rows)
-
-    def keys(self) -> Iterator[str]:
-        """The keys in the order in which they were first added, as of now."""
-        return self._current().keys()
-
-    def in_order(self) -> Rows:
-        """The live rows in the order in which their items were first added."""
-        return self._current().in_order()
-
-    def last(self) -> int | None:
-        """The row of the item that was added last; None where there is none."""
-        return self._current().last()
-
-    def matching(self, where: Mapping[str, Any]) -> Mask:
-        """For each row, whether it is live and its payload meets a filter."""
-        return self._current().matching(where)
-
-    def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
-        """The key vectors of these rows, in this order."""
-        return self._current().vectors(rows)
-
-    def values(self, rows: Sequence[int] | Rows) -> npt.NDArray[Any]:
-        """What is blended of these rows, in this order."""
-        return self._current().values(rows)
-
-    def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
-        """All rows as of now, in blocks of views of the files."""
-        return self._current().blocks(rows)
+    find = _newest(Snapshot.find)
+    find_many = _newest(Snapshot.find_many)
+    get = _newest(Snapshot.get)
+    items = _newest(Snapshot.items)
+    keys = _newest(Snapshot.keys)
+    in_order = _newest(Snapshot.in_order)
+    last = _newest(Snapshot.last)
+    matching = _newest(Snapshot.matching)
+    vectors = _newest(Snapshot.vectors)
+    values = _newest(Snapshot.values)
+    blocks = _newest(Snapshot.blocks)
 
     def _current(self) -> Snapshot:
         with self._lock:
@@ -386,13 +362,3 @@ class Store:
                 if self._committed.generation:
                     self._committed.generation.release()
                 self._catalog.connection.close()
-
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()

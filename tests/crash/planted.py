@@ -25,7 +25,7 @@ from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, VerifiedRows
 from softkv.storage.layout import LOCK
-from softkv.storage.protocol import backup, compaction, deriving, opening, snapshot
+from softkv.storage.protocol import backup, compaction, opening, publishing, snapshot
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile
@@ -361,7 +361,7 @@ def _a_part_has_the_number_of_another_commit() -> None:
     def patched(connection: Connection, generation: int, name: str, part: int, *what: Any) -> None:
         derived.put(connection, generation, name, part - 1, *what)
 
-    deriving.put = patched
+    publishing.put = patched
 
 
 def _a_reader_of_an_old_commit_sees_newer_parts() -> None:

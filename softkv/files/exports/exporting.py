@@ -7,6 +7,7 @@ from typing import Any
 from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.files.exports.header import Header
+from softkv.progress import untold
 from softkv.storage import Snapshot
 
 
@@ -33,9 +34,5 @@ def export(
     header = Header.of(snapshot, settings, files or {})
     disk.require_free(target, store=snapshot.path, force=force)
     with disk.written(target, force=force) as file:
-        write(file, snapshot, header, progress or _silent)
+        write(file, snapshot, header, progress or untold)
     return len(snapshot)
-
-
-def _silent(done: int, total: int) -> None:
-    """No-op progress callback."""

@@ -77,10 +77,6 @@ class Standing:
     settings: str
     retired: int  # 1 once another generation has taken over
 
-    def with_norms_tail(self, tail: int) -> "Standing":
-        """The same with another checksum of the unfinished window of the norms."""
-        return replace(self, tails=(self.tails[0], self.tails[1], tail))
-
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
@@ -247,13 +243,13 @@ class Catalog:
 
     def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
         """The checksums of the complete windows first .. last - 1."""
-        found = self.connection.rows(_CHECKSUMS, (generation, role, first, last))
+        found = self.known_windows(generation, role, first, last)
         if len(found) != last - first:
             raise StoreDamaged(
                 f"{self.connection.path}: checksums of {role} windows {first} to {last - 1} of generation {generation} "
                 "are missing. Run `softkv check`."
             )
-        return [checksum for (checksum,) in found]
+        return list(found.values())
 
     def known_windows(self, generation: int, role: str, first: int, last: int) -> dict[int, int]:
         """The checksums of the complete windows first .. last - 1 by their numbers, as far as there are any."""
@@ -370,9 +366,9 @@ class Catalog:
 _fields_of = attrgetter(*(field.name for field in fields(Head)))
 _HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM state"
 _STANDING = "SELECT * FROM generations WHERE generation = ?"
-_BETWEEN = "FROM windows WHERE generation = ? AND role = ? AND window >= ? AND window < ? ORDER BY window"
+_OF_AN_ARENA = "generation = ? AND role = ? AND window >= ? AND window < ?"
+_WINDOWS = f"SELECT window, checksum FROM windows WHERE {_OF_AN_ARENA} ORDER BY window"
 _PUT_WINDOWS = "INSERT OR REPLACE INTO windows SELECT ?, ?, ? + key, value FROM json_each(?)"
-_CHECKSUMS, _WINDOWS = f"SELECT checksum {_BETWEEN}", f"SELECT window, checksum {_BETWEEN}"
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = [f"FROM {table} WHERE generation = ? AND (? IS NULL OR name = ?)" for table in ("indexes", "derived")]
 _INDEX = "SELECT * FROM indexes WHERE generation = ? AND name = ?"

@@ -61,14 +61,6 @@ class RosterEntry(NamedTuple):
         return None if carried is None else loaded(carried, f"the payload of the item in row {self.row}")
 
 
-@dataclass(frozen=True, slots=True)
-class Enrolment:
-    """Rows of items_N and of contents."""
-
-    items: list[tuple[Any, ...]]
-    contents: list[tuple[Any, ...]]
-
-
 def content_seal(content: Content) -> int:
     """A checksum of what is carried along; 0 for nothing."""
     text, value, payload = content
@@ -252,8 +244,8 @@ class Roster:
             return False
         return len(found) == stop - start and _are_sound(found, range(start, stop))
 
-    @staticmethod
-    def enrolment(
+    def enrol(
+        self,
         first_row: int,
         first_item: int,
         ordinals: Sequence[int],
@@ -261,8 +253,8 @@ class Roster:
         encoded: Sequence[bytes | None],
         contents: Sequence[Content] | None,
         commit: int,
-    ) -> Enrolment:
-        """New items for consecutive rows, ready to be written: all the work that needs no transaction."""
+    ) -> None:
+        """Write new items in consecutive rows."""
         numbers = range(first_item, first_item + len(keys))
         seals = [0] * len(keys) if contents is None else [content_seal(content) for content in contents]
         rows = [
@@ -272,13 +264,10 @@ class Roster:
             )
         ]
         carried = zip(numbers, contents or [], strict=False)
-        return Enrolment(rows, [(item, *content) for item, content in carried if content != NO_CONTENT])
-
-    def enrol(self, enrolment: Enrolment) -> None:
-        """Write new items."""
-        self._connection.run_many(self._sql.insert, enrolment.items)
-        if enrolment.contents:
-            self._connection.run_many(insertion("contents"), enrolment.contents)
+        self._connection.run_many(self._sql.insert, rows)
+        kept = [(item, *content) for item, content in carried if content != NO_CONTENT]
+        if kept:
+            self._connection.run_many(insertion("contents"), kept)
 
     def bury(self, rows: Iterable[int], commit: int) -> None:
         """Let these live rows die."""
@@ -350,16 +339,13 @@ class Roster:
 
 def _is_sound(found: tuple[Any, ...]) -> bool:
     """Whether an item is what was written."""
-    row, item, ordinal, key, born, died, seal = found[:7]
-    try:
-        return bool(seal == _sealed(row, item, ordinal, key, born, died, found[7:10]))
-    except (TypeError, AttributeError, ValueError):  # perhaps a field is not even of its type
-        return False
+    return _are_sound((found,), (found[0],))
 
 
 def _are_sound(found: Iterable[tuple[Any, ...]], rows: Iterable[Any]) -> bool:
     """Whether items are what was written, and lie in these rows."""
-    # Subtle: `_sealed` written out for what nearly all items carry. Calling it takes half as long again, of every item.
+    # Subtle: `item_seal` and `content_seal` written out for what nearly all items carry. Calling them takes half as
+    # long again, of every item.
     try:
         for place, (row, item, ordinal, key, born, died, seal, text, value, payload) in zip(rows, found, strict=True):
             if text is None and value is None:
@@ -370,15 +356,9 @@ def _are_sound(found: Iterable[tuple[Any, ...]], rows: Iterable[Any]) -> bool:
             named = crc32(b"-", head) if key is None else crc32(key.encode(), crc32(b"=", head))
             if row != place or seal != named + row + (died or 0):
                 return False
-    except (TypeError, AttributeError, ValueError):
+    except (TypeError, AttributeError, ValueError):  # perhaps a field is not even of its type
         return False
     return True
-
-
-def _sealed(row: int, item: int, ordinal: int, key: str | None, born: int, died: int | None, content: Any) -> int:
-    """The checksum of an item."""
-    encoded = None if key is None else key.encode()
-    return item_seal(item, ordinal, born, encoded, content_seal(content)) + row + (died or 0)
 
 
 def _visible(found: tuple[Any, ...], commit: int) -> bool:

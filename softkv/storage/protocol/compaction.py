@@ -24,7 +24,7 @@ from softkv.storage.disk import files
 from softkv.storage.disk.arena import Arena, Array, VerifiedRows, extend_windows, flat
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import Mask, Rows, RowShape
-from softkv.storage.protocol.generation import Generation
+from softkv.storage.protocol.generation import Complete, Generation
 from softkv.storage.protocol.ordering import checked_order, gathered, gathered_norms
 from softkv.storage.protocol.publishing import Content, room_for, written
 from softkv.storage.protocol.writer import Writer
@@ -34,14 +34,6 @@ LOG = log_of(__name__)
 
 _STRIDE = 4 << 20  # bytes copied at a time
 _PATIENCE = 0.1  # seconds between two looks at how far the threads are
-
-
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """What one arena of the new generation has for the catalog."""
-
-    finished: list[tuple[int, int]]
-    tail: int
 
 
 @dataclass(slots=True)
@@ -63,7 +55,7 @@ class _Course:
             with self.writer.calling():
                 self.progress(done, self.total)
 
-    def follow(self, copying: "list[Future[_Copied]]", *, to_the_end: bool = False) -> None:
+    def follow(self, copying: "list[Future[Complete]]", *, to_the_end: bool = False) -> None:
         """Tell how far it is, and notice when a thread has failed."""
         self.tell()
         while True:
@@ -111,16 +103,16 @@ def _rewrite(
         copied = _copy(old, new, standing, order, course)
         with writer.poisoning():
             new.make_durable()
-        for shape, copy in zip(standing.layout.arenas, copied, strict=True):
-            writer.catalog.put_windows(number, shape.role, copy.finished)
+        finished, tails = zip(*copied, strict=True)
+        for shape, copy in zip(standing.layout.arenas, finished, strict=True):
+            writer.catalog.put_windows(number, shape.role, copy)
         for record in records:
             writer.catalog.put_index(record)
-        tails = (copied[0].tail, copied[1].tail, copied[2].tail)
         writer.catalog.put_standing(replace(standing, generation=number, rows=course.total, tails=tails))
         writer.catalog.put_standing(replace(standing, retired=1))
 
 
-def _copy(old: Generation, new: Generation, standing: Standing, order: Rows | None, course: _Course) -> list[_Copied]:
+def _copy(old: Generation, new: Generation, standing: Standing, order: Rows | None, course: _Course) -> list[Complete]:
     """Copy rows and items side by side; returns the checksums of the new arenas."""
     writer, shapes = course.writer, standing.layout.arenas
     live = writer.committed.deaths.live(standing.rows)
@@ -142,7 +134,7 @@ def _copy(old: Generation, new: Generation, standing: Standing, order: Rows | No
 
 
 def _copy_items(
-    roster: Roster, generation: int, order: Rows | None, course: _Course, copying: "list[Future[_Copied]]"
+    roster: Roster, generation: int, order: Rows | None, course: _Course, copying: "list[Future[Complete]]"
 ) -> None:
     """The catalog's part: at once, or in the order block by block, so that memory does not grow with the store."""
     if order is None:
@@ -185,7 +177,7 @@ def _norms(source: Generation, live: Mask) -> Iterator[Array]:
         yield source.norms(start, start + len(alive))[alive].reshape(-1, 1)
 
 
-def _copy_rows(arena: Arena, blocks: Iterator[Array], course: _Course, position: int) -> _Copied:
+def _copy_rows(arena: Arena, blocks: Iterator[Array], course: _Course, position: int) -> Complete:
     finished: list[tuple[int, int]] = []
     row = tail = 0
     for block in blocks:
@@ -196,4 +188,4 @@ def _copy_rows(arena: Arena, blocks: Iterator[Array], course: _Course, position:
         finished += complete
         row += len(block)
         course.done[position] = row
-    return _Copied(finished, tail)
+    return finished, tail

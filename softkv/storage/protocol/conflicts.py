@@ -1,16 +1,20 @@
-"""What becomes of keys that are there already: they are refused, replaced or passed over, before anything is written.
+"""What becomes of the keys of a change, before anything is written.
 
-Writes nothing.
+Those to add that are there already are refused, replaced or passed over. Those to delete are all there, or nothing is
+deleted. Writes nothing.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from softkv.errors import InputError, StoreDamaged
-from softkv.storage.batch import Batch, refuse_duplicates
+from softkv.errors import InputError, KeyTextError, StoreDamaged
+from softkv.storage.batch import Batch, refuse_duplicates, refuse_missing
 from softkv.storage.catalog.loading import require_rows
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.layout import Rows
 from softkv.storage.protocol.committed import Committed
+from softkv.storage.protocol.snapshot import Snapshot
 
 CONFLICTS = ("error", "replace", "ignore")
 
@@ -49,3 +53,22 @@ def _existing(keys: list[str], committed: Committed, roster: Roster, path: str) 
     if not keys or committed.generation is None:
         return np.full(len(keys), -1, np.int64)
     return require_rows(roster.find_many(keys, committed.head.number), committed.rows, path)
+
+
+def checked_names(keys: str | Sequence[str]) -> list[str]:
+    """Keys and `#<number>`s, each once."""
+    names = [keys] if isinstance(keys, str) else list(keys)
+    if set(map(type, names)) != {str}:
+        for position, name in enumerate(names):
+            if not isinstance(name, str):
+                raise KeyTextError(f"key {position} is a {type(name).__name__}, not a text")
+    return list(dict.fromkeys(names))
+
+
+def rows_of(names: Sequence[str], view: Snapshot) -> Rows:
+    """The rows of the items with these names; refused when one of them is missing."""
+    numbered = [name for name in names if name[:1] == "#"]
+    named = [name for name in names if name[:1] != "#"] if numbered else list(names)
+    rows = view.find_many(named)
+    refuse_missing(named, rows)
+    return np.concatenate([rows, np.array([view.find(name) for name in numbered], np.int64)])

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,7 @@ class Generation:
     def __init__(self, directory: str, number: int, layout: Layout, catalog: Catalog, arenas: Sequence[Arena]) -> None:
         self.directory, self.number, self.layout = directory, number, layout
         self.arenas = tuple(arenas)
-        self.keys, self.values, self._norms = (
-            VerifiedRows(
-                arena, _expectation(catalog, number, arena.shape.role), believable(arena.shape, catalog.label_count)
-            )
-            for arena in arenas
-        )
+        self.keys, self.values, self._norms = (verified(arena, catalog, number) for arena in arenas)
         self.matches, self.listing = Matches(Roster(catalog, number)), Listing(catalog, number)
         self._pin: locks.FileLock | None = None
         self._users = 1
@@ -206,8 +202,10 @@ def checksums(generation: Generation, standing: Standing, arena: int, cells: npt
     return extend_windows(standing.rows * into.shape.row_bytes, standing.tails[arena], flat(cells), into.granule)
 
 
-def _expectation(catalog: Catalog, number: int, role: str) -> Any:
-    return lambda first, last: catalog.windows(number, role, first, last)
+def verified(arena: Arena, catalog: Catalog, number: int) -> VerifiedRows:
+    """The rows of an arena, compared with what the catalog says of them; how many there are is not known yet."""
+    expected = partial(catalog.windows, number, arena.shape.role)
+    return VerifiedRows(arena, expected, believable(arena.shape, catalog.label_count))
 
 
 def _all_or_none(make: Callable[[RowShape], Arena], layout: Layout) -> list[Arena]:

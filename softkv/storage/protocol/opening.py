@@ -11,6 +11,7 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from softkv.errors import (
@@ -341,4 +342,4 @@ def _mend(catalog: Catalog, generation: Generation, rows: int) -> None:
         finished, tail = mended
         standing = catalog.standing(generation.number)
         catalog.put_windows(generation.number, "norms", finished)
-        catalog.put_standing(standing.with_norms_tail(tail))
+        catalog.put_standing(replace(standing, tails=(*standing.tails[:2], tail)))

@@ -1,17 +1,22 @@
-"""Write index files: written, synced, their directory synced, and only then named, by one transaction.
+"""Write what can be made again from the rows of a generation: index files, and parts of what is derived.
 
+Index files are written, synced, their directory synced, and only then named, by one transaction.
 A file that is replaced or dropped goes right after that transaction. It need not wait for readers, as a generation
 does: who was handed it has it open, and who comes later is told that there is none.
+
+A part of what is derived is kept in the catalog, in a commit of its own after that of its rows: so it is there with its
+commit or not at all. Does not know what is in either.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from softkv.errors import InputError, KindError, SoftKVError
 from softkv.storage.catalog.catalog import IndexRecord
+from softkv.storage.catalog.derived import LONGEST, checked_number, put
 from softkv.storage.disk import files
 from softkv.storage.protocol.index_files import checked_name, numbered, remove_unnamed, require_folder
 from softkv.storage.protocol.writer import Writer
@@ -134,3 +139,37 @@ def _bytes_of(piece: object) -> memoryview:
         raise KindError(
             f"an index file holds bytes or contiguous buffers, and a piece is a {type(piece).__name__}"
         ) from error
+
+
+def put_derived(writer: Writer, name: str, content: bytes, instead_of: Sequence[int]) -> int:
+    """Add a part to the present generation, and remove those that it replaces; returns its number."""
+    checked_name(name)
+    held, replaced = _held(content), _parts(instead_of)
+    with writer.work():
+        standing = writer.committed.standing
+        if standing is None:
+            raise InputError(f"{writer.directory} has no rows yet, so nothing is derived from them. Add items first.")
+        twice = 2 * len(held)  # in the log first
+        files.require_room(writer.directory, twice, f"adding a derived part to {writer.directory}")
+        with writer.commit() as head:
+            known = [number for number in replaced if 0 < number < head.number]
+            put(writer.catalog.connection, standing.generation, name, head.number, held, known)
+        return head.number
+
+
+def _held(content: Any) -> bytes:
+    """The bytes of a buffer, copied only where they may still change."""
+    try:
+        held = content if isinstance(content, bytes) else memoryview(content).tobytes()
+    except TypeError as error:
+        raise KindError(f"a part of what is derived holds bytes, not a {type(content).__name__}") from error
+    if len(held) > LONGEST:
+        raise InputError(f"a part of what is derived has at most {LONGEST:,} bytes, not {len(held):,}. Put several.")
+    return held
+
+
+def _parts(given: Any) -> list[int]:
+    try:
+        return [checked_number(number) for number in given]
+    except TypeError as error:
+        raise InputError(f"expected instead_of as numbers of parts, got {type(given).__name__}") from error

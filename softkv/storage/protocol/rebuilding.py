@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from operator import index
 from typing import Any
 
@@ -29,11 +28,9 @@ from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.arena import VerifiedRows
-from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.committed import Committed
-from softkv.storage.protocol.generation import Generation
+from softkv.storage.protocol.generation import Generation, verified
 from softkv.storage.protocol.item import Item
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
@@ -148,9 +145,7 @@ class Rebuild:
         assert old is not None
         assert standing is not None
         # Not old.values, which compares only once: a bit that fell over since then must not get a new checksum.
-        catalog, arena = self._writer.catalog, old.arenas[1]
-        known = believable(arena.shape, catalog.label_count)
-        values = VerifiedRows(arena, partial(catalog.windows, old.number, "values"), known)
+        values = verified(old.arenas[1], self._writer.catalog, old.number)
         values.grow(standing.rows, standing.tails[1])
         return values.take(self._asked)
 

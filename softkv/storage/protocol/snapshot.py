@@ -22,6 +22,7 @@ from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded_settings, require_rows
 from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.catalog.secret import secret
+from softkv.storage.closing import Closing
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 AT_ONCE, FEW = 10_000, 100  # items that are read together, and that are read first
 
 
-class Snapshot:
+class Snapshot(Closing):
     """A store as of one commit. Close it, or use it as a context manager, so that old generations can go."""
 
     def __init__(self, catalog: Catalog, committed: Committed, labels: LabelBook) -> None:
@@ -323,16 +324,6 @@ class Snapshot:
             self._closed = True
             if self._generation:
                 self._generation.release()
-
-    def __enter__(self) -> "Snapshot":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()
 
     def _require_open(self) -> None:
         if self._closed:

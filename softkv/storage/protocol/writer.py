@@ -247,11 +247,8 @@ class Writer:
         with self.writing_rows(generation, standing, batch.vectors, values, sync=not fresh) as written:
             # In a transaction that ends when the rows are durable, so the catalog's part needs not wait for the disk.
             self._let_die(standing.generation, doomed, head.number + 1)
-            roster = Roster(self.catalog, standing.generation)
-            roster.enrol(
-                roster.enrolment(
-                    rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
-                )
+            Roster(self.catalog, standing.generation).enrol(
+                rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
             )
         with self.poisoning():
             if fresh:
@@ -390,9 +387,6 @@ class Writer:
         text = checked_settings(settings)
         with self.work():
             standing = self.committed.standing
-            if standing is None:
-                with self.commit(settings=text):
-                    pass
-            else:
-                with self.commit():
+            with self.commit(**({} if standing else {"settings": text})):
+                if standing:
                     self.catalog.put_standing(replace(standing, settings=text))
