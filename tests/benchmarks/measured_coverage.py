@@ -50,7 +50,7 @@ ALL = (*STORES, "needles", "rows")
 PANELS = {
     "(like|random).* T ": "queries and temperatures",
     "filter|.* after ": "filters and changes",
-    "gaussian": "gaussian",
+    "gaussian": "squared distances",
 }
 Counted = dict[str, Any]  # what was seen of one line, one confidence and one build
 
@@ -117,9 +117,13 @@ def of_builds(given: argparse.Namespace, folder: Path, stores: Mapping[str, Call
             path = folder / f"{name} {given.items}x{given.queries} build {number}.json"
 
             def make(temporary: Path, name: str = name, number: int = number, lines: Any = lines) -> list[Counted]:
-                build, started = Build(number, temporary, given.items, given.queries), time.monotonic()
+                build, started = Build(number, temporary, given.items, given.queries), time.process_time()
                 seen = asked(build, lines(build))
-                print(f"build {number}, {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+                print(
+                    f"build {number}, {name}: {time.process_time() - started:.0f} s of the processor",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 return seen
 
             found += kept(path, make)
@@ -133,9 +137,10 @@ def judged(name: str, found: Sequence[Counted]) -> tuple[str, str]:
     for confidence in CONFIDENCES:
         some = [one for one in found if one["confidence"] == confidence]
         measured = [one["measured"] for one in some]
-        if sum(measured) < FEWEST:
-            continue
         for what, told in (("held", "values"), ("held_log_mass", "log_mass")):
+            if sum(measured) < FEWEST:
+                shares[what].append("–")
+                continue
             held = [one[what] for one in some]
             limit = upper_limit(held, measured)
             shares[what].append(f"{100 * sum(held) / sum(measured):.1f}")
@@ -156,7 +161,7 @@ def judged(name: str, found: Sequence[Counted]) -> tuple[str, str]:
     ways = sum((Counter(one["ways"]) for one in found), Counter[str]())
     others = f"{ways['measured']:,}, {ways['calibrated']:,}, {ways['scan'] + ways['gather']:,}"
     read = f"{np.median(rows):.1%}" if len(rows) else ""
-    held_cells = " | ".join(", ".join(one) or "too few" for one in shares.values())
+    held_cells = " | ".join(", ".join(one) for one in shares.values())
     why = "; ".join(failures)
     return f"| {name} | {others} | {read} | {held_cells} | {cell} | {f'FAILS: {why}' if why else 'held'} |", why
 
@@ -199,6 +204,7 @@ def told(given: argparse.Namespace, folder: Path) -> bool:
         held &= needles.table(kept(folder / f"needles {given.items}.json", partial(needles.asked, given.items)))
     if "rows" in names:
         read = kept(folder / f"rows {given.items}.json", partial(rows.read, given.items, given.queries))
+        print()
         rows.table(read)
         plots["errors"] = lambda: measured_errors(read)
     for name, draw in plots.items() if given.figures and found else ():
@@ -226,7 +232,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"{machine()}\n{given.builds - given.first} builds of {given.items:,} items, seed {SEED}\n", flush=True)
+        items = "texts" if given.texts else f"{given.items:,} items"
+        print(f"{machine()}\n{given.builds - given.first} builds of {items}, seed {SEED}\n", flush=True)
         held = told(given, folder)
     sys.exit(0 if held else 1)
 
