@@ -77,7 +77,7 @@ def measured_errors(lines: Mapping[str, Sequence[Sequence[float]]]) -> Any:
         _, _, shares, _, errors = (list(column) for column in zip(*rows, strict=True))
         _line(axes, number, name, shares, errors)
     axes.set(xscale="log", yscale="log", xlabel="share of the rows that is read")
-    axes.set_ylabel("error that 95% stay below, share of the value scale")
+    axes.set_ylabel("error that 95% stay below, of the value scale", fontsize=8)
     axes.set_xticks([0.02, 0.05, 0.1, 0.2, 0.4])
     axes.set_yticks([0.003, 0.01, 0.03, 0.1])
     for axis in (axes.xaxis, axes.yaxis):

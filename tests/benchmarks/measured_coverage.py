@@ -51,6 +51,7 @@ PANELS = {
     "(like|random).* T ": "queries and temperatures",
     "filter|.* after ": "filters and changes",
     "gaussian": "squared distances",
+    "[CB].* asked by ": "texts of another domain",
 }
 Counted = dict[str, Any]  # what was seen of one line, one confidence and one build
 
