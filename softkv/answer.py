@@ -7,6 +7,7 @@ at. How answers are printed is in portrait.py.
 Shapes: b queries, p value width, s rows shown, h heads. Arrays are NumPy or torch, whichever was asked with.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -105,6 +106,8 @@ class Answer:
     error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
     error_kind: str = "exact"  # or "bound", "calibrated", "measured", "unknown"
     log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
+    effective_error: float | None = None  # how far `effective` may be, where it is measured
+    spread_error: float | None = None  # how far `spread` may be, where it is measured
     log_mass_floor: float | None = None  # the lowest log mass of an item of the store, left out, where it is known
     route: str | None = None  # how a store was asked: one of those in asking/route.py
     reason: str | None = None  # why so, and what would change it
@@ -180,6 +183,8 @@ class Answers:
     error: Array | None = None  # (b,)
     error_kind: str | tuple[str, ...] = "exact"  # of all, or of each
     log_mass_error: Array | None = None  # (b,), where it is estimated
+    effective_error: Array | None = None  # (b,), where it is measured; NaN for queries where it is not
+    spread_error: Array | None = None  # (b,), where it is measured; NaN for queries where it is not
     log_mass_floor: float | None = None  # of all, where it is known
     route: str | tuple[str, ...] | None = None  # of all, or of each
     reason: str | tuple[str, ...] | None = None  # of all, or of each
@@ -235,6 +240,8 @@ class Answers:
             error=None if self.error is None else float(self.error[index]),
             error_kind=_of_one(self.error_kind, index),
             log_mass_error=None if self.log_mass_error is None else float(self.log_mass_error[index]),
+            effective_error=_where_known(self.effective_error, index),
+            spread_error=_where_known(self.spread_error, index),
             log_mass_floor=self.log_mass_floor,
             route=_of_one(self.route, index),
             reason=_of_one(self.reason, index),
@@ -373,6 +380,11 @@ class Comparison:
 
     def __repr__(self) -> str:
         return portrait.comparison_as_text(self)
+
+
+def _where_known(errors: Any, index: int) -> float | None:
+    """The error of one query, where it is known."""
+    return None if errors is None or math.isnan(errors[index]) else float(errors[index])
 
 
 def _of_one(told: Any, index: int) -> Any:

@@ -185,6 +185,8 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "error",
         "error_kind",
         "log_mass_error",
+        "effective_error",
+        "spread_error",
         "log_mass_floor",
         "is_far",
         "route",

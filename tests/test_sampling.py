@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from softkv.maths import drawing, sampling
-from softkv.maths.sampling import Columns, Draw, LabelColumns, Sizes, Strata, VectorColumns, quantile, sampled
+from softkv.maths.columns import GROUPS, Columns, LabelColumns, Pairs, VectorColumns, columns_of_labels
+from softkv.maths.sampling import quantile, sampled
+from softkv.maths.strata import Draw, Sizes, Strata
 
 STRATA, WIDTH = 40, 6
 # Quantiles of χ² as they are tabled (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.4).
@@ -46,7 +48,7 @@ class Population:
         values = rng.normal(size=(STRATA, WIDTH))[self.owners] + rng.normal(size=(len(self.owners), WIDTH)) + 3.0
         self.codes = values.argmax(1)
         self.values = np.eye(WIDTH)[self.codes] if labels else values
-        self.labels = labels
+        self.labels, self.free = labels, WIDTH - 1 if labels else WIDTH
 
     @property
     def mass(self) -> float:
@@ -66,19 +68,21 @@ class Population:
         means = sums / np.maximum(self.counts, 1)[:, None]
         squares = np.bincount(self.owners, ((y - means[self.owners]) ** 2).sum(1), STRATA)
         within = self.counts**2 * squares / np.maximum(self.counts - 1, 1)
-        return Strata(self.counts, within, (sums**2).sum(1), np.full(STRATA, 0.7))
+        return Strata(self.counts, within[None], (sums**2).sum(1)[None], np.full(STRATA, 0.7))
 
     def columns(self, rows: np.ndarray) -> Columns:
         """The values of some rows."""
-        return LabelColumns(self.codes[rows], WIDTH) if self.labels else VectorColumns(self.values[rows])
+        return (
+            LabelColumns(self.codes[rows], WIDTH) if self.labels else VectorColumns(self.values[rows], free=self.free)
+        )
 
     def sample(self, random: np.random.Generator, strata: Strata, sizes: Sizes) -> sampling.Sampled:
         """What one draw says."""
         read = sizes.whole(strata.counts)[self.owners]
         draw = Draw.of(random, strata, sizes)
         rows = self.firsts[draw.strata[draw.owners]] + draw.places
-        known = float(self.e[read].sum()), self.e[read] @ self.values[read]
-        return sampled(draw, self.e[rows], self.columns(rows), mass=known[0], total=known[1], random=random)
+        mass, total = self.e[read].sum(keepdims=True), (self.e[read] @ self.values[read])[None]
+        return sampled(draw, self.e[rows][None], self.columns(rows), mass=mass, total=total, random=random)
 
 
 def test_each_set_of_rows_is_as_likely_as_any_other() -> None:
@@ -132,13 +136,15 @@ def test_estimates_are_right_on_average_and_so_is_their_variance(labels: bool, r
     assert (sizes.chances < 1).sum() > 5
     assert not sizes.whole(strata.counts).all()
     found = [population.sample(random, strata, sizes) for _ in range(4000)]
-    masses, totals = np.array([one.mass for one in found]), np.array([one.total for one in found])
+    masses, totals = np.array([one.mass[0] for one in found]), np.array([one.total[0] for one in found])
     assert abs(masses.mean() - population.mass) < 4 * masses.std() / np.sqrt(len(found))
     assert (np.abs(totals.mean(0) - population.total) < 4.5 * totals.std(0) / np.sqrt(len(found))).all()
-    assert np.mean([one.mass_variance for one in found]) == pytest.approx(masses.var(), rel=0.1)
+    variances = np.array([one.mass_variance[0] for one in found]) * masses**2  # which are told as if the mass were 1
+    assert variances.mean() == pytest.approx(masses.var(), rel=0.1)
     # To first order, the error of the value is that of Σ y with the true value.
     moved = (totals - masses[:, None] * (population.total / population.mass)).var(0).sum()
-    assert np.mean([one.within + one.between for one in found]) == pytest.approx(moved, rel=0.12)
+    variances = np.array([one.variance.sum() for one in found]) * masses**2
+    assert variances.mean() == pytest.approx(moved, rel=0.12)
     thought = strata.variance(sizes).sum() * population.mass**2
     assert thought == pytest.approx(moved, rel=0.12)
 
@@ -154,7 +160,7 @@ def test_answers_are_within_what_is_stated_as_often_as_that_says(labels: bool, c
         sizes, true = strata.sizes(300.0), population.total / population.mass
         for _ in range(100):
             found = population.sample(random, strata, sizes)
-            kept.append(bool(np.linalg.norm(found.total / found.mass - true) <= found.error(confidence)))
+            kept.append(bool(np.linalg.norm(found.total[0] / found.mass[0] - true) <= found.error(confidence)[0]))
     assert np.mean(kept) >= confidence - 0.02
     assert np.mean(kept) <= confidence + (1 - confidence) * 0.8
 
@@ -165,21 +171,66 @@ def test_labels_are_vectors_that_are_1_at_their_code() -> None:
     dense.labels = False
     strata = coded.strata()
     one, other = (x.sample(np.random.default_rng(6), strata, strata.sizes(150.0)) for x in (coded, dense))
-    for name in ("mass", "total", "within", "between", "columns", "mass_variance"):
+    for name in ("mass", "total", "mass_variance"):
         assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-9), name
+    for name in ("variance", "columns"):  # of vectors they are found in float32
+        assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-4), name
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> None:
+    """But for their chances, also where one has read a stratum already; more of them than are summed at once."""
+    population, rng = Population(12, labels=labels), np.random.default_rng(13)
+    strata = population.strata()
+    draw = Draw.of(rng, strata, strata.sizes(150.0))
+    rows = population.firsts[draw.strata[draw.owners]] + draw.places
+    values = population.columns(rows)
+    e = rng.random((7, len(rows)))
+    e[2, draw.owners == 3] = 0.0
+    mass, total = rng.random(7), rng.random((7, WIDTH))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("softkv.maths.columns.HELD", 1000)
+        found = sampled(draw, e, values, mass=mass, total=total, random=np.random.default_rng(1))
+    for number in range(7):
+        some = slice(number, number + 1)
+        alone = sampled(draw, e[some], values, mass=mass[some], total=total[some], random=np.random.default_rng(1))
+        for name in ("mass", "total", "variance", "columns", "mass_variance"):
+            assert np.allclose(getattr(found, name)[some], getattr(alone, name), rtol=1e-4), name
+
+
+def test_sums_of_strata_and_groups() -> None:
+    """Blocks of rows, of which large strata have several, add up to those of strata; groups hold each pair once."""
+    rng, population = np.random.default_rng(14), Population(14)
+    strata = population.strata()
+    draw = Draw.of(rng, strata, strata.sizes(400.0))
+    assert draw.sizes.max() > 20
+    pairs = Pairs.of(draw, rng)
+    e, values = rng.random((2, len(draw.owners))), rng.random((len(draw.owners), WIDTH))
+    means = rng.random((2, WIDTH))
+    squares, groups = VectorColumns(values).sums(e, means, draw, pairs)
+    apart = e[:, :, None] * (values - means[:, None])
+    sums = np.zeros((2, len(draw.sizes), WIDTH))
+    np.add.at(sums, (slice(None), draw.owners), apart)
+    assert np.allclose(squares, (sums**2).sum(2), rtol=1e-4)
+    expected = np.zeros((2, GROUPS, WIDTH))
+    np.add.at(expected, (slice(None), np.repeat(pairs.groups, pairs.lengths)), apart * pairs.weights[:, None])
+    np.add.at(expected, (slice(None), pairs.homes), sums * pairs.sides[:, None])
+    assert np.allclose(groups, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(("labels", "most"), [(2, 1.0), (1, 1.0), (3, 2.0)])
 def test_shares_of_labels_that_the_others_settle_do_not_count(labels: int, most: float) -> None:
     """The error of two labels is that of one number, whatever a draw finds."""
     rng = np.random.default_rng(8)
-    strata = Strata(np.full(10, 300), np.full(10, 1.0), np.full(10, 1e-9), np.full(10, 0.9))
+    strata = Strata(np.full(10, 300), np.full((1, 10), 1.0), np.full((1, 10), 1e-9), np.full(10, 0.9))
     found = []
     for _ in range(50):
         draw = Draw.of(rng, strata, strata.sizes(600.0))
-        codes = LabelColumns(rng.integers(labels, size=len(draw.places)), labels)
-        e = rng.random(len(draw.places))
-        found.append(sampled(draw, e, codes, mass=0.0, total=np.zeros(labels), random=rng).columns)
+        codes = rng.integers(labels, size=len(draw.places))
+        e, nothing = rng.random((1, len(codes))), (np.zeros(1), np.zeros((1, labels)))
+        for values in (columns_of_labels(codes, labels), LabelColumns(codes, labels)):
+            told = sampled(draw, e, values, mass=nothing[0], total=nothing[1], random=rng)
+            found.append(float(told.columns[0]))
     assert max(found) == most
 
 
@@ -188,27 +239,63 @@ def test_columns_that_vary_together_count_as_fewer(rank: int, columns: tuple[flo
     """Values 64 wide of some rank; the median of 50 draws."""
     rng = np.random.default_rng(7)
     values = rng.normal(size=(3000, rank)) @ np.linalg.qr(rng.normal(size=(64, rank)))[0].T
-    strata = Strata(np.full(10, 300), np.full(10, 1.0), np.full(10, 1e-9), np.full(10, 0.9))
+    strata = Strata(np.full(10, 300), np.full((1, 10), 1.0), np.full((1, 10), 1e-9), np.full(10, 0.9))
     found = []
     for _ in range(50):
         draw = Draw.of(rng, strata, strata.sizes(600.0))
         rows = draw.strata[draw.owners] * 300 + draw.places
-        e = np.ones(len(rows))
-        found.append(sampled(draw, e, VectorColumns(values[rows]), mass=0.0, total=np.zeros(64), random=rng).columns)
+        e, given = np.ones((1, len(rows))), VectorColumns(values[rows])
+        told = sampled(draw, e, given, mass=np.zeros(1), total=np.zeros((1, 64)), random=rng)
+        found.append(told.columns[0])
     assert columns[0] <= np.median(found) <= columns[1]
 
 
+def test_where_one_block_has_most_of_the_variance_nothing_is_told_of_columns() -> None:
+    """A few rows that outweigh the others have as many columns as one: products of groups do not tell them apart."""
+    rng = np.random.default_rng(15)
+    values, e = rng.normal(size=(3000, 64)), np.ones(3000)
+    e[[5, 6]] = 1e4
+    strata = Strata(np.full(10, 300), np.full((1, 10), 1.0), np.full((1, 10), 1e-9), np.full(10, 0.9))
+    found = []
+    for _ in range(50):
+        draw = Draw.of(rng, strata, strata.sizes(2000.0))
+        rows = draw.strata[draw.owners] * 300 + draw.places
+        if {5, 6} <= set(rows.tolist()):
+            given = VectorColumns(values[rows])
+            told = sampled(draw, e[rows][None], given, mass=np.zeros(1), total=np.zeros((1, 64)), random=rng)
+            found.append(told.columns[0])
+    assert len(found) > 10
+    assert max(found) == 1.0
+
+
 def test_sizes_follow_from_what_is_wanted() -> None:
-    """No more variance than that, by no more rows than it takes; all rows of strata that are read in any case."""
+    """No more variance than that, by hardly more rows than it takes."""
     strata = Population(8).strata()
     for wanted in (1e-2, 1e-3, 1e-4):
-        sizes = strata.enough(wanted)
+        goals = np.array([wanted])
+        sizes, ratios = strata.enough(goals, 1e6, also=(strata, 2 * goals))
+        assert 0.8 < ratios[0] <= 1
         assert strata.variance(sizes).sum() <= wanted
         assert strata.variance(strata.sizes(0.9 * sizes.expected)).sum() > 0.8 * wanted
         assert ((sizes.rows <= strata.counts) | (strata.counts == 0)).all()
         assert (sizes.chances[strata.counts == 0] == 0).all()
-    always = Strata(strata.counts, strata.within, strata.between, np.where(np.arange(STRATA) == 7, 0.0, 0.7))
-    assert always.sizes(1.0).whole(strata.counts)[7]
+
+
+def test_sizes_are_enough_for_all_queries_that_can_have_enough() -> None:
+    """The others are told that they cannot, and no more rows are taken for them."""
+    one, other = Population(16).strata(), Population(17).strata()
+    counts = np.maximum(one.counts, other.counts)
+    within, between = (np.concatenate([getattr(x, name) for x in (one, other)]) for name in ("within", "between"))
+    both = Strata(counts, within, between, one.most)
+    wide = both, np.full(2, np.inf)
+    sizes, ratios = both.enough(np.array([1e-2, 1e-3]), 1e6, also=wide)
+    assert (both.variance(sizes).sum(1) <= [1e-2, 1e-3]).all()
+    assert ratios.max() <= 1
+    fewer, ratios = both.enough(np.array([1e-2, 1e-14]), sizes.expected, also=wide)
+    assert ratios[0] <= 1
+    assert ratios[1] == np.inf
+    assert fewer.expected <= sizes.expected
+    assert both.of(np.array([1])).within.tolist() == other.within.tolist()
 
 
 def test_what_is_read_whole_has_no_error() -> None:
@@ -217,16 +304,16 @@ def test_what_is_read_whole_has_no_error() -> None:
     strata = population.strata()
     sizes = Sizes(np.ones(STRATA), population.counts)
     found = population.sample(np.random.default_rng(0), strata, sizes)
-    assert (found.within, found.between, found.mass_variance) == (0.0, 0.0, 0.0)
-    assert found.mass == pytest.approx(population.mass)
-    assert found.error(0.95) == found.log_mass_error(0.95) == 0.0
+    assert not found.variance.any()
+    assert found.mass[0] == pytest.approx(population.mass)
+    assert found.error(0.95)[0] == found.log_mass_error(0.95)[0] == found.mass_variance[0] == 0.0
 
 
 def test_nothing_is_known_where_nothing_was_found() -> None:
     """Neither a value nor an error."""
     strata = Population(10).strata()
     found = Population(10).sample(np.random.default_rng(0), strata, Sizes.none(STRATA))
-    assert (found.mass, found.error(0.95), found.log_mass_error(0.95)) == (0.0, np.inf, np.inf)
+    assert (found.mass[0], found.error(0.95)[0], found.log_mass_error(0.95)[0]) == (0.0, np.inf, np.inf)
 
 
 def test_variances_are_not_lowered_by_what_was_thought() -> None:
@@ -234,7 +321,7 @@ def test_variances_are_not_lowered_by_what_was_thought() -> None:
     population = Population(11)
     strata = population.strata()
     found = population.sample(np.random.default_rng(0), strata, strata.sizes(100.0))
-    raised = found.at_least(4.0 * found.variance, np.array([1.0, 0.0]))
-    assert raised.error(0.95) == pytest.approx(2.0 * found.error(0.95))
-    assert raised.mass_variance == pytest.approx(found.mass**2)
-    assert found.at_least(0.1 * found.variance, np.zeros(2)).error(0.95) == found.error(0.95)
+    raised = found.at_least(4.0 * found.variance, np.array([[1.0, 0.0]]))
+    assert raised.error(0.95)[0] == pytest.approx(2.0 * found.error(0.95)[0])
+    assert raised.mass_variance[0] == 1.0
+    assert found.at_least(0.1 * found.variance, np.zeros((1, 2))).error(0.95) == found.error(0.95)

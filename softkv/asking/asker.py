@@ -25,9 +25,11 @@ from softkv.asking.route import (
     LARGE,
     MEASURED,
     NOTHING,
+    PLANNED,
     PROPOSED,
     SCAN,
     UNMEASURED,
+    UNSURE,
     gathers,
     measures,
     route,
@@ -40,6 +42,7 @@ from softkv.maths.heads import Heads
 from softkv.storage.layout import Mask
 
 LOG = log_of(__name__)
+PROBED = 8  # queries of a batch that tell whether all are unlike those rehearsed
 STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
 
 
@@ -68,19 +71,29 @@ def _log_scan(view: View, found: Answers) -> None:
         LOG.info("scanned %d numbers for %d queries: %s", size, found.routes[SCAN], found.scanned)
 
 
-def _by_lists(view: View, question: Question, reason: str) -> Answers:
-    """Estimates of the queries that suit the lists; the others are measured, or scanned."""
-    found = lists.estimate(view, question, reason)
+def _by_lists(view: View, question: Question, reason: str, *, drawn: bool = False) -> Answers:
+    """Estimates of the queries that suit the lists; the others are measured, unless that was tried, or scanned."""
+    if _suits_none(view, question, reason):
+        return _measured(view, question, None, [UNSURE] * len(question.queries))
+    found = lists.estimate(view, question, reason, drawn=drawn)
     if not found.refused:
         assert found.answers is not None
         return found.answers
     rest = np.array(sorted(found.refused))
     everyone = len(rest) == len(question.queries)
-    others = _measured(
-        view, question if everyone else question.part(rest), None, [found.refused[n] for n in rest.tolist()]
-    )
+    others, reasons = question if everyone else question.part(rest), [found.refused[n] for n in rest.tolist()]
+    answers = _scanned(view, others, reasons) if drawn else _measured(view, others, None, reasons)
     parts = [] if everyone or found.answers is None else [(found.queries, found.answers)]
-    return joined([*parts, (rest, others)], question.temperature)
+    return joined([*parts, (rest, answers)], question.temperature)
+
+
+def _suits_none(view: View, question: Question, reason: str) -> bool:
+    """Whether the queries of a large batch are unlike those rehearsed, as some of them tell."""
+    count = len(question.queries)
+    if count < PROBED * PROBED or question.guarantee or question.k is not None:
+        return False
+    some = lists.estimate(view, question.part(np.linspace(0, count - 1, PROBED).astype(np.int64)), reason)
+    return list(some.refused.values()) == [UNSURE] * PROBED
 
 
 def _among(view: View, question: Question, reason: str) -> Answers:
@@ -94,15 +107,23 @@ def _among(view: View, question: Question, reason: str) -> Answers:
 def _measured(view: View, question: Question, mask: Mask | None, reasons: list[str]) -> Answers:
     """Answers whose error is measured, for these reasons, and scans where that does not pay."""
     if not measures(view, question):
-        return replace(scan(view, question, ""), reason=_told(reasons))
+        return _scanned(view, question, reasons)
     found = sampled.estimate(view, question, mask, _told(reasons))
     assert found.answers is not None
-    if not found.refused:
-        return found.answers
-    rest = np.array(sorted(found.refused))
-    scanned = scan(view, question.part(rest), "")
-    scanned = replace(scanned, reason=tuple(f"{reasons[number]}, and {UNMEASURED}" for number in rest.tolist()))
-    return joined([(found.queries, found.answers), (rest, scanned)], question.temperature)
+    parts = [(found.queries, found.answers)]
+    planned = np.array([number for number in sorted(found.refused) if reasons[number] == PLANNED], np.int64)
+    if len(planned):
+        parts.append((planned, _by_lists(view, question.part(planned), "drawing some rows would not do", drawn=True)))
+    rest = np.setdiff1d(sorted(found.refused), planned).astype(np.int64)
+    if len(rest):
+        told = [f"{reasons[number]}, and {UNMEASURED}" for number in rest.tolist()]
+        parts.append((rest, _scanned(view, question.part(rest), told)))
+    return found.answers if len(parts) == 1 else joined(parts, question.temperature)
+
+
+def _scanned(view: View, question: Question, reasons: list[str]) -> Answers:
+    """Answers by scans, for these reasons."""
+    return replace(scan(view, question, ""), reason=_told(reasons))
 
 
 def _told(reasons: list[str]) -> str | tuple[str, ...]:

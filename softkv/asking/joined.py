@@ -13,6 +13,7 @@ from softkv.answer import Answers
 from softkv.storage.layout import Rows
 
 EMPTY = {"rows": -1, "weights": 0.0, "scores": -np.inf}  # where fewer rows are named than elsewhere
+EMPTY |= {"effective_error": np.nan, "spread_error": np.nan}  # where nothing was measured
 OF_EACH = ("error_kind", "route", "reason")  # one for all, or one for each
 
 
@@ -47,7 +48,7 @@ def _column(name: str, given: Sequence[tuple[Rows, Any]], count: int) -> Any:
     found = np.full((count, *shape), EMPTY.get(name, 0), known[0].dtype)
     for places, x in given:
         if x is None:
-            found[places] = 0  # an exact answer has no error of its mass
+            found[places] = EMPTY.get(name, 0)  # an exact answer has no error of its mass
         elif shape:
             found[(places, slice(x.shape[1]))] = x
             found[(places, slice(x.shape[1], None))] = EMPTY.get(name, 0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding, summed
-from softkv.asking.route import CALIBRATED, DEAR, UNSURE, unrehearsed
+from softkv.asking.route import CALIBRATED, DEAR, PLANNED, UNSURE, dearer_than_drawing, unrehearsed
 from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
@@ -45,13 +45,17 @@ class Estimated:
     refused: dict[int, str]  # the numbers of the queries that have to be scanned, and why; some have answers, too
 
 
-def estimate(view: View, question: Question, reason: str) -> Estimated:
-    """The answers to a question by the index, routed for this reason."""
+def estimate(view: View, question: Question, reason: str, *, drawn: bool = False) -> Estimated:
+    """The answers to a question by the index, routed for this reason; `drawn` where drawing rows has been tried."""
     index = view.bounding_index if question.guarantee else view.index
     assert index is not None
     asking = Asking(view, index, question)
     suited = asking.suited()
     refused = {number: asking.unrehearsed(number) for number in np.flatnonzero(~suited).tolist()}
+    if not drawn:
+        dear = [number for number in np.flatnonzero(suited).tolist() if asking.is_dear(number)]
+        suited[dear] = False
+        refused |= dict.fromkeys(dear, PLANNED)
     some = np.flatnonzero(suited)
     if not len(some):
         return Estimated(some, None, refused)
@@ -101,6 +105,11 @@ class Asking:
             known: npt.NDArray[np.bool_] = np.isfinite(self.equal) & (self.k is None or self.depth is not None)
             return known
         return np.array([plan is not None for plan in self.plans], np.bool_)
+
+    def is_dear(self, number: int) -> bool:
+        """Whether the plan of a query reads so much that drawing rows takes less time."""
+        plan = None if self.k is not None or self.question.guarantee else self.plans[number]
+        return plan is not None and dearer_than_drawing(self.view, self.question, plan.share)
 
     def unrehearsed(self, number: int) -> str:
         """Why the index cannot be asked a query."""
@@ -215,6 +224,8 @@ class Asking:
             error=error,
             error_kind=way,
             log_mass_error=None if self.k is not None else self._log_mass_error(found, question),
+            effective_error=found.effective_error,
+            spread_error=found.spread_error,
             route=way,
             rows_read=found.near.scored,
             source=self.view,

@@ -23,6 +23,7 @@ from softkv.asking.question import Question
 from softkv.asking.view import View
 from softkv.index.calibration import BEST
 from softkv.index.lists import OUTGROWN, ListIndex
+from softkv.index.measuring import TOGETHER
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
 
@@ -38,12 +39,16 @@ UNSURE = "the query is unlike those rehearsed; `softkv index build --queries` re
 DEAR = "the bound would need most rows; a larger tolerance needs fewer"
 NOTHING = "the index proposed no rows"
 FILTERED = "the index was not rehearsed for some of the items"
+PLANNED = "so many rows would be read as rehearsed that drawing some takes less time"
 UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
 MOST_DRAWN = 0.4  # the share of the rows from which on all are read instead of some drawn
 # What drawing takes, as numbers of keys that a scan reads in that time.
-STARTED = 27_000_000  # to find out how many to draw
-DRAWN, DRAWN_NUMBER = 4500, 3.6  # for each row, and each of its numbers
-BATCHED = 4  # times less a scan takes for one of many queries than for one alone
+STARTED, STARTED_EACH = 30_000_000, 15_000_000  # to find out how many to draw, for a draw and for each of its queries
+DRAWN, DRAWN_NUMBER = 2500, 5.0  # for each row, and each of its numbers
+ASKED_NUMBER = 2.0  # for each number of a row that another query asks as well
+BATCHED = 7  # times less a scan takes for one of many queries than for one alone
+LISTED = 2.0  # times as long does reading a list take
+TYPICAL = 15_000  # rows that are drawn where nothing is hard
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +154,25 @@ def against_loose(index: ListIndex | None, rows: int) -> str | None:
 
 def worth_drawing(view: View, queries: int) -> float:
     """How many rows may be drawn for each of so many queries before a scan takes less time; not above 0 if it does."""
-    layout = view.layout
+    started, each = _drawing(view, queries)
+    scanned = view.snapshot.rows * view.layout.key_width / min(BATCHED, math.sqrt(queries))
+    return min((scanned - started) / each, MOST_DRAWN * view.snapshot.rows)
+
+
+def _drawing(view: View, queries: int) -> tuple[float, float]:
+    """What drawing takes for each of so many queries: to begin with, and for each row."""
+    layout, shared = view.layout, min(queries, TOGETHER)
     numbers = layout.key_width + (0 if layout.kind.coded else 2 * layout.value_width)
-    scanned = view.snapshot.rows * layout.key_width / min(BATCHED, queries)
-    return min((scanned - STARTED) / (DRAWN + DRAWN_NUMBER * numbers), MOST_DRAWN * view.snapshot.rows)
+    return STARTED / shared + STARTED_EACH, (DRAWN + DRAWN_NUMBER * numbers) / shared + ASKED_NUMBER * numbers
+
+
+def dearer_than_drawing(view: View, question: Question, share: float) -> bool:
+    """Whether to read this share of the rows, list by list, takes longer than to draw as many as usual."""
+    if not measures(view, question):
+        return False
+    started, each = _drawing(view, len(question.queries))
+    numbers = view.layout.key_width + (0 if view.layout.kind.coded else view.layout.value_width)
+    return LISTED * share * view.snapshot.rows * numbers > started + TYPICAL * each
 
 
 def measures(view: View, question: Question) -> bool:

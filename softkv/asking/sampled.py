@@ -1,7 +1,7 @@
 """A lookup whose error is measured on the query itself: rows drawn from the lists of the index stand for all.
 
-What is drawn for a query follows from the secret of the store, its generation and the query, so who asks again gets
-the same answer, and nobody who chooses a query knows what will be drawn for it.
+What is drawn for some queries follows from the secret of the store, its generation and these queries, so who asks
+them again gets the same answers, and nobody who chooses a query knows what will be drawn for it.
 
 Only questions that suit come here (route.py).
 
@@ -17,6 +17,7 @@ from softkv.asking.question import Question
 from softkv.asking.route import MEASURED, UNMEASURED, worth_drawing
 from softkv.asking.view import View
 from softkv.index.measuring import measured
+from softkv.index.strata import Population
 from softkv.maths.drawing import drawer
 from softkv.storage.layout import Mask
 
@@ -26,13 +27,15 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
     index, snapshot = view.index, view.snapshot
     assert index is not None
     asking, everyone = Asking(view, index, question, mask), np.arange(len(question.queries))
-    names, secret = [np.asarray(query, np.float32).tobytes().hex() for query in question.queries], snapshot.secret
+    queries, secret = np.asarray(question.queries, np.float32), snapshot.secret
+    population = view.population if mask is None else Population(index, mask)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
         found = measured(
             index,
+            population,
             asking.arena(),
             asking.asked(everyone),
-            lambda number: drawer(secret, names[number], snapshot.generation),
+            lambda some: drawer(secret, queries[some].tobytes().hex(), snapshot.generation),
             tolerance=question.tolerance,
             confidence=question.confidence,
             most=worth_drawing(view, len(everyone)),

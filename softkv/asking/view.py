@@ -25,6 +25,7 @@ from softkv.errors import ZeroVector
 from softkv.index.candidates import Proposer
 from softkv.index.late import Change
 from softkv.index.lists import ListIndex
+from softkv.index.strata import Population
 from softkv.index.verdict import Verdict, changes
 from softkv.kinds import ValueKind
 from softkv.learning.temperature import typical_temperature, unit_of_scores
@@ -160,6 +161,13 @@ class View:
     def noted_index(self) -> ListIndex | None:
         """The index with all that was noted up to this commit, of which `index` may lack the last."""
         return self._with_labels(self._findings.indexes.of(self.snapshot, lately=False))
+
+    @cached_property
+    def population(self) -> Population:
+        """The items that lists may be sampled from."""
+        assert self.index is not None
+        snapshot = self.snapshot
+        return Population(self.index, None if len(snapshot) == snapshot.rows else snapshot.live)
 
     @property
     def index_is_behind(self) -> bool:

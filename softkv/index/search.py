@@ -57,6 +57,8 @@ class Estimate:
     error: Floats  # (b,)
     log_mass_error: Floats  # (b,)
     sure: npt.NDArray[np.bool_]  # (b,)
+    effective_error: Floats | None = None  # (b,), of the effective number of rows, where it is known
+    spread_error: Floats | None = None  # (b,), of the spread, where it is known
 
 
 def calibrated(
@@ -117,7 +119,8 @@ def _no_values(rows: int) -> Values:
 
 def assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, *, show: int) -> Estimate:
     """Answers whose error is bounded by the tolerance, a share of the value scale; not sure where that is too dear."""
-    found = [_assured(index, arena, one_of(asked, number), tolerance, show) for number in range(len(asked.vectors))]
+    numbers = np.arange(len(asked.vectors))[:, None]
+    found = [_assured(index, arena, part_of(asked, number), tolerance, show) for number in numbers]
     return together(found)
 
 
@@ -154,22 +157,21 @@ def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:
     return order[: max(1, int((left > allowed).sum()))]
 
 
-def one_of(asked: Asked, number: int) -> Asked:
-    """One of the queries."""
+def part_of(asked: Asked, numbers: Rows) -> Asked:
+    """Some of the queries."""
 
-    def alone(score: Score) -> Score:
-        def scored(_: Rows, start: int, stop: int, out: Array) -> None:
-            score(np.array([number]), start, stop, out)
+    def of_those(score: Score) -> Score:
+        def scored(queries: Rows, start: int, stop: int, out: Array) -> None:
+            score(numbers[queries], start, stop, out)
 
         return scored
 
-    part = slice(number, number + 1)
     return Asked(
-        asked.vectors[part],
-        asked.added[part],
-        asked.temperatures[part],
-        alone(asked.score),
-        lambda rows: alone(asked.score_some(rows)),
+        asked.vectors[numbers],
+        asked.added[numbers],
+        asked.temperatures[numbers],
+        of_those(asked.score),
+        lambda rows: of_those(asked.score_some(rows)),
     )
 
 

@@ -1,0 +1,130 @@
+"""What the lists of an index say of rows before any is drawn: which lists matter, and how much rows may differ in them.
+
+Each list is a stratum, of which a sample stands for all its rows that count. Some lists are read whole by a query in
+any case: those that are likeliest to hold the best rows, and those of which a few rows may hold most of the mass.
+
+Reads no rows, and decides only how many are drawn (measuring.py).
+
+Shapes: b queries, l lists, r rows that are drawn.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.index.lists import Counts, ListIndex
+from softkv.index.opening import FIRST, likeliest
+from softkv.maths.farfield import Floats, Tilt, critical, distances, logarithm
+from softkv.maths.nearfield import Rows
+from softkv.maths.strata import Draw, Strata
+
+SOFT, HARD = 0.5, 0.15  # the share of a list from which on it is read whole, and of one whose weights vary much
+STEEP = 1.0  # standard deviations of the logits of a list from which on they do
+RARE = 2.0  # from which on a few rows hold most of the mass
+BEYOND = 2.0  # as far beyond where the best row is expected may one be
+HARMLESS = 0.1  # of the tolerance
+STEEPEST = 12.0  # variance of logits that is counted with, at most
+Chosen = npt.NDArray[np.bool_]
+
+
+class Population:
+    """The rows of each list that may be drawn: those that lie in it, and those behind the lists that joined it."""
+
+    def __init__(self, index: ListIndex, live: npt.NDArray[np.bool_] | None) -> None:
+        members, starts = index.members
+        self._body: Rows | None = None
+        self._firsts = index.offsets
+        if live is not None:
+            self._body = np.flatnonzero(live[: index.rows])
+            self._firsts = np.searchsorted(self._body, index.offsets)
+            there = live[members]
+            members, starts = members[there], np.append(0, there.cumsum())[starts]
+        self._members, self._starts = members, starts
+        self._inside = np.diff(self._firsts)
+        self.counts: Counts = self._inside + np.diff(starts)
+        heads = np.diff(index.offsets) if index.heads is None else index.heads
+        ends = index.offsets[:-1] + heads
+        self.ahead: Counts = (ends if self._body is None else np.searchsorted(self._body, ends)) - self._firsts[:-1]
+        self.shuffled: Counts = self._inside - self.ahead  # the bodies of lists, which lie behind their heads
+
+    def rows(self, draw: Draw) -> Rows:
+        """The rows that were drawn."""
+        lists, places = draw.strata[draw.owners], draw.places
+        inside = places < self._inside[lists]
+        found = np.empty(len(places), np.int64)
+        at = self._firsts[lists[inside]] + places[inside]
+        found[inside] = at if self._body is None else self._body[at]
+        joined = lists[~inside]
+        found[~inside] = self._members[self._starts[joined] + places[~inside] - self._inside[joined]]
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Advice:
+    """What is thought of all lists, for some queries."""
+
+    own: Chosen  # (b, l), the lists that each query reads whole in any case
+    values: Strata  # of the others
+    masses: Strata
+
+
+def first_lists(index: ListIndex, population: Population, tilt: Tilt) -> Counts:
+    """The lists that are likeliest to hold the best rows of each query, (b, FIRST)."""
+    likely = np.where(population.counts > 0, likeliest(index.quick, tilt), -np.inf)
+    return np.argsort(-likely, axis=1)[:, :FIRST]
+
+
+def advice(
+    index: ListIndex, population: Population, tilt: Tilt, first: Counts, *, known: Floats, wanted: float
+) -> Advice:
+    """What the statistics of the lists say of the values of their rows, and of the mass; all mass counts as 1.
+
+    Each query reads its `first` lists, (b, m), anyway. `known`, (b,), is the logarithm of the mass of rows that are
+    read anyway, as the lists count logits, and `wanted` how far a value may be off.
+    """
+    lists, counts = index.quick, population.counts
+    # Of the rows of a list, those that may count have their share of its mass. That is no less than if all had the
+    # logit of the mean, and as much more as their spread says, if they are normal, which may be far too much.
+    share = logarithm(counts / np.maximum(lists.counts, 1.0))
+    masses = np.maximum(_shares(share + logarithm(lists.counts) + tilt.peaks), _shares(share + tilt.logs))
+    value = masses @ lists.values / np.maximum(masses.sum(1, keepdims=True), np.finfo(np.float64).tiny)
+    apart = distances(lists.values, value).astype(np.float64) ** 2
+    variances = np.minimum(tilt.variances.astype(np.float64), STEEPEST)
+    own = _rare(index, counts, tilt, apart + lists.scatter, known, wanted)
+    np.put_along_axis(own, first, True, axis=1)
+    squares = np.where(own, 0.0, masses * masses)
+    within = squares * (np.expm1(variances) * (apart + lists.scatter) + lists.scatter)
+    most = np.where(variances > STEEP**2, HARD, SOFT).min(0)
+    drawn = np.where(own.all(0), 0, counts)
+    order = population.ahead, population.shuffled
+    return Advice(
+        own,
+        Strata(drawn, within, squares * apart, most, *order),
+        Strata(drawn, squares * np.expm1(variances), squares, most),
+    )
+
+
+def _shares(logs: Floats) -> Floats:
+    """What parts of the sum are, of which these are the logarithms, (b, l)."""
+    parts = np.exp(logs.astype(np.float64) - logs.max(axis=1, keepdims=True, initial=-np.inf))
+    found: Floats = np.where(np.isfinite(logs), parts, 0.0)
+    found /= np.maximum(found.sum(1, keepdims=True), np.finfo(np.float64).tiny)
+    return found
+
+
+def _rare(index: ListIndex, counts: Counts, tilt: Tilt, apart: Floats, known: Floats, wanted: float) -> Chosen:
+    """The lists of which a few rows hold most of the mass, (b, l), but for those that do not matter, also together.
+
+    A sample without these few rows does not tell of them. `apart` is how far values are from the answer, squared; the
+    best row of a list is taken to be as good as one can be.
+    """
+    found: Chosen = (tilt.variances > RARE**2) & (counts > 0)
+    for number in np.flatnonzero(found.any(1)).tolist():
+        rare = np.flatnonzero(found[number])
+        spread = np.sqrt(tilt.variances[number, rare]) * (critical(index.quick.counts[rare]) + BEYOND)
+        best = tilt.peaks[number, rare].astype(np.float64) + spread - known[number]
+        harm = np.exp(np.minimum(2.0 * best, 0.0)) * apart[number, rare]
+        order = np.argsort(harm)
+        found[number, rare[order[harm[order].cumsum() <= (HARMLESS * wanted) ** 2]]] = False
+    return found

@@ -1,0 +1,219 @@
+"""How many rows of each stratum to read, and which.
+
+A stratum is some rows, of which m out of n are read: a simple random sample. Where many strata matter little, each is
+visited with a chance π only. How many rows to take follows from what is known of strata before (Neyman, 1934): nS for
+what rows of one differ by, and ‖Y‖ for what leaving it out adds. That may be wrong: it decides how much is read, and
+may make an answer less sure, but never more.
+
+What the rows say that were read is in sampling.py. Does not know where rows lie (index/strata.py).
+
+Shapes: b queries, l strata, s strata that were visited, r rows that were read, stratum by stratum.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.maths.drawing import different, in_runs
+
+Array = npt.NDArray[np.floating]
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+LEAST, MOST = 2, 16  # rows of a stratum that is visited by chance; two tell a variance
+VISIT = 2.0  # rows take as long to be read as it takes to go to a stratum
+EVENLY = 0.1  # of the rows are spread over all strata by their sizes, whatever is known of these
+TRIES, STEPS = 6, 9  # to take no more rows than may be, and hardly more than needed
+NEARLY = 0.93  # of the variance that is wanted, from which on no fewer rows are looked for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """How strata are sampled."""
+
+    chances: Floats  # (l,), of being visited
+    rows: Counts  # (l,), to read of each that is
+
+    @classmethod
+    def none(cls, strata: int) -> "Sizes":
+        """Nothing of so many strata."""
+        return cls(np.zeros(strata), np.zeros(strata, np.int64))
+
+    @property
+    def expected(self) -> float:
+        """How many rows are read, on average."""
+        return float(self.chances @ self.rows)
+
+    def whole(self, counts: Counts) -> npt.NDArray[np.bool_]:
+        """Of which strata all rows are read, (l,)."""
+        found: npt.NDArray[np.bool_] = (self.chances == 1.0) & (self.rows == counts)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strata:
+    """What is thought of strata, for each of some queries that ask one draw, before any row is read."""
+
+    counts: Counts  # (l,), n
+    within: Floats  # (b, l), (nS)²: n² times the variance of y among the rows of each
+    between: Floats  # (b, l), ‖Y‖²: the squared sum of y over each
+    most: Floats  # (l,), the share of its rows from which on all are read
+    ahead: Counts | None = None  # (l,), how many rows lie before those in random order
+    shuffled: Counts | None = None  # (l,), how many rows of each lie in random order; none where nobody knows
+
+    @property
+    def is_sound(self) -> npt.NDArray[np.bool_]:
+        """Whether these are numbers that sizes can follow from, (b,); beyond float64 they are none."""
+        found: npt.NDArray[np.bool_] = np.isfinite(self.within.sum(1) + MOST * self.between.sum(1))
+        return found
+
+    def of(self, queries: npt.NDArray[Any]) -> "Strata":
+        """What is thought of them for some of the queries."""
+        return replace(self, within=self.within[queries], between=self.between[queries])
+
+    def sizes(self, rows: float, goals: Floats | None = None) -> Sizes:
+        """How to take about so many rows; those of strata of which all are read come on top.
+
+        A query counts the more, the smaller the variance that it is to have, (b,).
+        """
+        shares = np.ones(len(self.within)) if goals is None else 1.0 / goals
+        within, between = shares @ self.within, shares @ self.between
+        counts = np.maximum(self.counts, 1).astype(np.float64)
+        few = np.clip(np.sqrt(VISIT * within / np.maximum(between, np.finfo(np.float64).tiny)), LEAST, MOST)
+        few = np.minimum(np.ceil(few), counts)
+        needed, evenly = np.sqrt(within + few * between), self.counts / max(1.0, float(self.counts.sum()))
+        share = needed / (float(needed.sum()) or 1.0)
+        wanted = rows * ((1.0 - EVENLY) * share + EVENLY * evenly)
+        chances = np.minimum(wanted / few, 1.0) * (self.counts > 0)
+        some = np.minimum(np.ceil(np.maximum(wanted, few)), counts)
+        return Sizes(chances, np.where((chances == 1.0) & (some > self.most * counts), counts, some).astype(np.int64))
+
+    def variance(self, sizes: Sizes) -> Floats:
+        """The two parts of V, (b, 2), as they are thought to be."""
+        there = sizes.chances > 0
+        left = there * (1.0 - sizes.rows / np.maximum(self.counts, 1)) / np.maximum(sizes.rows, 1)
+        missed = there * (1.0 / np.where(there, sizes.chances, 1.0) - 1.0)
+        found: Floats = self.within @ np.stack([left, missed * left], axis=1)
+        found[:, 1] += self.between @ missed
+        return found
+
+    def enough(self, goals: Floats, most: float, *, also: "tuple[Strata, Floats]") -> "tuple[Sizes, Floats]":
+        """The fewest rows, at most about `most`, by which V is thought to be no larger than (b,) goals.
+
+        V of others is to be no larger than theirs as well. What is larger comes with it, as a share of its goal, (b,):
+        above 1 for queries that would need more rows than that, which do not count.
+        """
+        pool = np.ones(len(goals), np.bool_)
+        for _ in range(TRIES):
+            mine = self.of(pool), goals[pool], (also[0].of(pool), also[1][pool])
+            high, sizes = mine[0]._at_most(most, mine[1])
+            ratios = self._over(sizes, goals, also)
+            if not (ratios[pool] > 1.0).any():
+                break
+            pool &= ratios <= math.sqrt(ratios[pool].max())  # those that need far more than the others skew the sizes
+            if not pool.any():
+                return sizes, np.full(len(goals), np.inf)
+        reached = ratios <= 1.0
+        low, over, worst = 1.0, math.inf, float(ratios[reached].max(initial=0.0))
+        for _ in range(STEPS):
+            if worst > NEARLY or not reached.any():
+                break
+            rows = _between(low, over, high, worst)
+            fewer = mine[0].sizes(rows, mine[1])
+            found = self._over(fewer, goals, also)
+            if (now := float(found[reached].max())) <= 1.0:
+                high, sizes, ratios, worst = rows, fewer, found, now
+            else:
+                low, over = rows, now
+        return sizes, np.where(reached & (sizes.expected <= most), ratios, np.inf)
+
+    def _at_most(self, most: float, goals: Floats) -> tuple[float, Sizes]:
+        """As many rows as may be taken, those of strata of which all are read included."""
+        rows, sizes = most, self.sizes(most, goals)
+        for _ in range(TRIES):
+            if sizes.expected <= most:
+                break
+            rows *= 0.95 * most / sizes.expected
+            sizes = self.sizes(rows, goals)
+        return rows, sizes
+
+    def _over(self, sizes: Sizes, goals: Floats, also: "tuple[Strata, Floats]") -> Floats:
+        """How large V is thought to be beside the goals, (b,)."""
+        pairs = ((self, goals), also)
+        found: Floats = np.max([one.variance(sizes).sum(1) / allowed for one, allowed in pairs], axis=0)
+        return found
+
+    def scaled(self, factors: Floats) -> "Strata":
+        """What is thought of them once both turned out to be too little or too much by these factors, (b, 2)."""
+        return replace(self, within=self.within * factors[:, :1], between=self.between * factors[:, 1:])
+
+
+def _between(low: float, over: float, high: float, under: float) -> float:
+    """How many rows may give hardly less than 1, where `low` give more and `high` less; V falls like their power."""
+    if not (math.isfinite(over) and under > 0):
+        return math.sqrt(low * high)
+    share = math.log(over / NEARLY) / math.log(over / under)
+    found: float = low * (high / low) ** min(max(share, 0.05), 0.98)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Rows that were drawn: of each stratum that was visited, different ones."""
+
+    strata: Counts  # (s,), rising
+    counts: Counts  # (s,), n
+    chances: Floats  # (s,), π
+    sizes: Counts  # (s,), m
+    places: Counts  # (r,), numbers from 0 to n − 1 in the stratum of each, rising
+
+    @classmethod
+    def of(cls, draw: np.random.Generator, strata: Strata, sizes: Sizes) -> "Draw":
+        """A draw from those strata of which not all rows are read anyway."""
+        visited = np.flatnonzero(~sizes.whole(strata.counts) & (draw.random(len(sizes.rows)) < sizes.chances))
+        counts, rows = strata.counts[visited], sizes.rows[visited]
+        if strata.ahead is None or strata.shuffled is None:
+            places = different(draw, counts, rows)
+        else:
+            places = in_runs(draw, counts, rows, strata.ahead[visited], strata.shuffled[visited])
+        return cls(visited, counts, sizes.chances[visited], rows, places)
+
+    @cached_property
+    def owners(self) -> Counts:
+        """The place of the stratum of each row among those visited, (r,)."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @cached_property
+    def firsts(self) -> Counts:
+        """Where the rows of each stratum begin, (s,)."""
+        return self.sizes.cumsum() - self.sizes
+
+    def by_stratum(self, x: Array) -> Floats:
+        """Sums over the rows of each stratum, (b, r) -> (b, s)."""
+        if not len(self.sizes):
+            return np.zeros((len(x), 0))
+        found: Floats = np.add.reduceat(x, self.firsts, axis=1)
+        return found
+
+    @cached_property
+    def weights(self) -> Floats:
+        """For how many rows each one stands, (r,)."""
+        return (self.counts / (self.sizes * self.chances))[self.owners]
+
+    @cached_property
+    def factors(self) -> tuple[Floats, Floats]:
+        """What squares about the mean of each stratum, and squared sums, are multiplied with, (s,) each."""
+        left = np.where(self.sizes > 1, (1.0 - self.sizes / self.counts) / np.maximum(self.sizes - 1, 1), 0.0)
+        share = (self.counts / self.sizes) ** 2
+        return share * self.sizes * left / self.chances, share * (1.0 - self.chances) / self.chances**2
+
+    def variance(self, y: Floats) -> Floats:
+        """V of one column y of each query, (b, r) -> (b,)."""
+        inside, outside = self.factors
+        squares = np.square(self.by_stratum(y))
+        found: Floats = np.square(y) @ inside[self.owners] + squares @ (outside - inside / self.sizes)
+        return np.maximum(found, 0.0)
