@@ -105,7 +105,8 @@ def never_cheap() -> Iterator[str]:
         route.CHEAP = before
 
 
-UNPRICED = {"CHEAP": 0, "STARTED": 0.0, "DRAWN": 1e-9, "DRAWN_NUMBER": 0.0, "GATHERED": 1 << 40, "ALONE": 1 << 40}
+FREE = dict.fromkeys(("CHEAP", "STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"), 0.0)
+UNPRICED = FREE | {"DRAWN": 1e-9, "GATHERED": 1 << 40, "ALONE": 1 << 40}
 
 
 @contextmanager

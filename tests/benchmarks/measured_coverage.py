@@ -4,7 +4,8 @@
 
 25 builds of 100,000 items, of which each is asked 200 queries a line; the truth is the lookup with tolerance 0, whose
 rounding counts as stated. Only measured answers are counted, of their values and of the logarithms of their mass; how
-many there are is told, and what became of the others. A line fails when the confidence that was asked for is above what
+many there are is told, and what became of the others. Queries are asked one by one, so that each has a draw of its own
+(`--together`). A line fails when the confidence that was asked for is above what
 the share that held is below, 99.9% sure (measured_limits.py), or when half of the errors that are stated for 95% are
 more than four times the true ones. Errors of less than a tenth of the tolerance are left out of that: where all that
 counts is read, no less than a twentieth is stated, however small the true one; the table tells how many state more. If
@@ -25,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,29 +57,53 @@ PANELS = {
 Counted = dict[str, Any]  # what was seen of one line, one confidence and one build
 
 
-def lookup(db: Any, line: Line, temperatures: Any, **how: float) -> Any:
-    """The answers to the queries of a line."""
-    return db.lookup(line.queries, temperature=temperatures, show=1, **line.options, **how)
+class Told(NamedTuple):
+    """What answers say."""
+
+    values: Any  # (b, p)
+    errors: Any  # (b,)
+    log_masses: Any  # (b, h)
+    log_mass_errors: Any  # (b,)
+    ways: Any  # (b,)
+    rows_read: Any  # (b,)
+
+    @classmethod
+    def of(cls, found: Any) -> "Told":
+        """What some answers say."""
+        count = len(found)
+        logs = np.zeros(count) if found.log_mass_error is None else found.log_mass_error
+        values, log_masses = np.asarray(found.value).reshape(count, -1), found.log_mass.reshape(count, -1)
+        ways = np.broadcast_to(np.asarray(found.route), count)
+        return cls(values, found.error, log_masses, logs, ways, np.broadcast_to(found.rows_read, count))
 
 
-def counted(db: Any, line: Line, temperatures: Any, exact: Any, confidence: float) -> Counted:
+def lookup(db: Any, line: Line, temperatures: Any, together: int, **how: float) -> Told:
+    """What the answers to the queries of a line say, so many of which are asked at once."""
+    parts = []
+    for start in range(0, len(line.queries), together):
+        some = slice(start, start + together)
+        parts.append(
+            Told.of(db.lookup(line.queries[some], temperature=temperatures[some], show=1, **line.options, **how))
+        )
+    return Told(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def counted(db: Any, line: Line, temperatures: Any, exact: Told, confidence: float, together: int) -> Counted:
     """How many answers were measured, and how many of these are within what they state."""
-    found, asked = lookup(db, line, temperatures, tolerance=line.tolerance, confidence=confidence), len(line.queries)
-    ways = np.broadcast_to(np.asarray(found.route), asked)
-    measured = ways == "measured"
-    apart = np.linalg.norm((np.asarray(found.value) - np.asarray(exact.value)).reshape(asked, -1), axis=1)
-    stated, apart = (found.error + exact.error)[measured], apart[measured]
-    logs = np.abs(found.log_mass - exact.log_mass).reshape(asked, -1).max(1)
-    stated_logs = found.log_mass_error if exact.log_mass_error is None else found.log_mass_error + exact.log_mass_error
+    found = lookup(db, line, temperatures, together, tolerance=line.tolerance, confidence=confidence)
+    measured = found.ways == "measured"
+    apart = np.linalg.norm(found.values - exact.values, axis=1)
+    stated, apart = (found.errors + exact.errors)[measured], apart[measured]
+    logs = np.abs(found.log_masses - exact.log_masses).max(1) <= found.log_mass_errors + exact.log_mass_errors
     return {
         "line": line.name,
         "confidence": confidence,
-        "ways": Counter(ways.tolist()),
+        "ways": Counter(found.ways.tolist()),
         "measured": int(measured.sum()),
         "held": int((apart <= stated).sum()),
-        "held_log_mass": int((logs <= stated_logs)[measured].sum()),
+        "held_log_mass": int(logs[measured].sum()),
         "rows": rounded(found.rows_read[measured] / len(db)),
-        "stated": rounded(found.error[measured] / (line.tolerance * db._view().snapshot.value_scale)),
+        "stated": rounded(found.errors[measured] / (line.tolerance * db._view().snapshot.value_scale)),
         "ratios": rounded(stated / np.maximum(apart, np.finfo(np.float32).tiny)),
     }
 
@@ -88,14 +113,14 @@ def rounded(numbers: Any) -> list[float]:
     return [float(f"{number:.3g}") for number in numbers]
 
 
-def asked(build: Build, lines: Lines) -> list[Counted]:
+def asked(build: Build, lines: Lines, together: int) -> list[Counted]:
     """All lines of one store at all confidences."""
     found = []
     for db, rule, line in lines:
         temperatures = line.temperatures(rule, build.rng(line.name))
-        exact = lookup(db, line, temperatures, tolerance=0)
+        exact = lookup(db, line, temperatures, len(line.queries), tolerance=0)
         with always_measured():
-            found += [counted(db, line, temperatures, exact, one) for one in CONFIDENCES]
+            found += [counted(db, line, temperatures, exact, one, together) for one in CONFIDENCES]
     return found
 
 
@@ -115,11 +140,12 @@ def of_builds(given: argparse.Namespace, folder: Path, stores: Mapping[str, Call
     found: list[Counted] = []
     for number in range(given.first, given.builds):
         for name, lines in stores.items():
-            path = folder / f"{name} {given.items}x{given.queries} build {number}.json"
+            size = f"{given.items}x{given.queries} by {given.together}"
+            path = folder / f"{name} {size} build {number}.json"
 
             def make(temporary: Path, name: str = name, number: int = number, lines: Any = lines) -> list[Counted]:
                 build, started = Build(number, temporary, given.items, given.queries), time.process_time()
-                seen = asked(build, lines(build))
+                seen = asked(build, lines(build), given.together)
                 print(
                     f"build {number}, {name}: {time.process_time() - started:.0f} s of the processor",
                     file=sys.stderr,
@@ -220,6 +246,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the number of the first build to ask")
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--together", type=int, default=1, help="queries asked at once, which share a draw")
     parser.add_argument("--lines", nargs="*", choices=ALL, help="what to do; default: all")
     parser.add_argument("--texts", action="store_true", help="only real texts, asked by those of another domain")
     parser.add_argument("--folder", type=Path, help="where to keep what was counted; default: a temporary one")

@@ -91,11 +91,11 @@ def draws_seen(row: list[int], owner: list[int], seen: list[Seen]) -> Iterator[N
     """Note of each draw whether it read the last of some rows, which is in the last of some lists."""
     look = measuring._Measuring._look
 
-    def noted(self: Any, strata: Any, sizes: Any) -> Any:
-        found = look(self, strata, sizes)
+    def noted(self: Any, left: Any, sizes: Any) -> Any:
+        found, strata = look(self, left, sizes), left.values
         if sizes.rows.any():
             place = owner[-1]
-            whole = place < 0 or bool(sizes.whole(strata.counts)[place])
+            whole = place < 0 or bool(left.own[0, place] or sizes.whole(strata.counts)[place])
             chance = 1.0 if whole else float(sizes.chances[place] * sizes.rows[place] / strata.counts[place])
             seen.append(Seen(whole, chance, int(found.near.rows[0, 0]) == row[-1]))
         return found
