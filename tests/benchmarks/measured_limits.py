@@ -5,7 +5,8 @@ build, of which c are within what they state, the share p = Σc/Σm is a ratio o
 
     variance = B/(B − 1) Σ (c − p·m)² / (Σm)²
 
-(Cochran, Sampling Techniques, 1977, §2.11 and 9A), of which Student's t with B − 1 degrees of freedom makes a limit. By
+(Cochran, Sampling Techniques, 1977, §2.11, 9A), of which Student's t makes a limit. Builds of which many answers were
+measured count for more, so that they are no more than B′ = (Σm)²/Σm² equal ones: t has B′ − 1 degrees of freedom. By
 chance builds may agree better than independent trials would, at the extreme wholly; so the limit is no lower than that
 of Clopper and Pearson (1934) for Σm independent ones.
 
@@ -37,5 +38,6 @@ def upper_limit(held: Sequence[int], asked: Sequence[int], sure: float = SURE) -
     if builds < 2:
         return exact
     squares = float(np.square(counts[0] - share * counts[1]).sum()) * builds / (builds - 1)
-    clustered = share + float(stats.t.ppf(sure, builds - 1)) * math.sqrt(squares) / all_asked
+    freedom = max(all_asked**2 / float(np.square(counts[1]).sum()) - 1.0, 0.5)
+    clustered = share + float(stats.t.ppf(sure, freedom)) * math.sqrt(squares) / all_asked
     return min(1.0, max(exact, clustered))
