@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from softkv_cli.mixtures import mixture
 import softkv
 from softkv import database
 
-from .benchmarks import rechecking
+from .benchmarks import measured_coverage, rechecking
 from .benchmarks.index_contests import recall
 from .benchmarks.index_quality import Judged
 from .benchmarks.index_report import HEAD
+from .benchmarks.measured_limits import upper_limit
 from .benchmarks.storage import contest
 
 ROOT = Path(__file__).parent.parent
@@ -154,3 +156,54 @@ def test_a_check_is_measured(
     assert "| add 2,000 | 7 |" in printed
     assert "| add one | " in printed
     assert "within what it states" in printed
+
+
+def test_coverage_of_measured_answers_is_counted(tmp_path: Path) -> None:
+    """A row for each line and each kind of needles, of which none is missed where all is read; what is kept is used."""
+    size = ["--builds", "2", "--items", "8000", "--queries", "15", "--lines", "labels 77", "needles"]
+    command = [sys.executable, "-m", "tests.benchmarks.measured_coverage", *size, "--folder", str(tmp_path)]
+    runs = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert runs[0].stdout == runs[1].stdout
+    assert [run.stderr.count("labels 77") for run in runs] == [2, 0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in runs[0].stdout.splitlines() if "|" in line]
+    line, needles = rows[2], rows[5:]
+    assert (line[0], line[-1]) == ("77 labels", "held")
+    assert int(line[1].split(",")[0]) > 60
+    assert len(needles) == 3
+    assert all(found == of and int(of) > 80 for found, of in (cells[3].split(" of ") for cells in needles))
+
+
+def seen(confidence: float, held: int, **other: Any) -> dict[str, Any]:
+    """A hundred measured answers, of which so many values are within what they state."""
+    counts = {"line": "one", "confidence": confidence, "ways": {"measured": 100}, "measured": 100, "held": held}
+    return counts | {"held_log_mass": 100, "rows": [0.1] * 100, "stated": [1.0] * 100, "ratios": [2.0] * 100} | other
+
+
+@pytest.mark.parametrize(
+    ("told", "other"),
+    [
+        ("values at 95% held in less than", {"held": 88}),
+        ("log_mass at 95% held in less than", {"held_log_mass": 88}),
+        ("stated 5 times too large", {"ratios": [5.0] * 100}),
+    ],
+)
+def test_a_line_fails_that_does_not_hold(told: str, other: dict[str, Any]) -> None:
+    """A few percent too few is enough in 25 builds; one in which as many hold as should does not fail."""
+    found = [seen(one, round(100 * one)) for one in measured_coverage.CONFIDENCES]
+    assert measured_coverage.judged("one", found * 25)[1] == ""
+    found[2] |= other
+    assert told in measured_coverage.judged("one", found * 25)[1]
+    assert not measured_coverage.table(found * 25)
+
+
+def test_the_limit_of_a_share_takes_builds_for_the_trials() -> None:
+    """One in a thousand runs is beyond it where builds differ; and it is never lower than of independent answers."""
+    rng = np.random.default_rng(0)
+    below = 0
+    for _ in range(4000):
+        held = rng.binomial(200, np.clip(0.9 + 0.05 * rng.standard_normal(25), 0, 1))
+        below += upper_limit(held.tolist(), [200] * 25) < 0.9
+    assert below <= 16
+    assert upper_limit([180] * 25, [200] * 25) == pytest.approx(0.912, abs=0.002)
+    assert upper_limit([160, 200] * 12, [200] * 24) > 0.95
+    assert upper_limit([10, 0], [10, 0]) == 1.0

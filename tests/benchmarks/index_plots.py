@@ -5,7 +5,7 @@ files, whose lines differ in style and marker as well, so that they can be told 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,45 @@ def plots(bench: Bench) -> None:
             print(f"- {name}: {_saved(figure, bench.figures / f'index-{name}.svg')}", flush=True)
 
 
+def drawn(path: Path, draw: Callable[[], Any]) -> str:
+    """Save one plot; what was drawn, or why nothing."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        return "No plot, because Matplotlib is not installed: pip install 'softkv[plot]'"
+    mpl.use("svg")
+    with mpl.rc_context(SETTINGS):
+        return _saved(draw(), path)
+
+
+def measured_coverage(panels: Mapping[str, Mapping[str, Any]], nominal: Sequence[float]) -> Any:
+    """Nominal against observed coverage of measured answers, by panel and by line."""
+    figure, axes = _axes(len(panels), 3.4 * len(panels), 3.6)
+    for one, (title, lines) in zip(axes, panels.items(), strict=True):
+        _covered(one, {"nominal": nominal, "observed": lines}, list(lines))
+        one.set(title=title, xlabel="confidence that was asked for", ylim=(0.7, 1.01))
+        for axis in (one.xaxis, one.yaxis):
+            _plain(axis, lambda share, _: f"{share:.0%}")
+    axes[0].set_ylabel("share of answers within their stated error")
+    return figure
+
+
+def measured_errors(lines: Mapping[str, Sequence[Sequence[float]]]) -> Any:
+    """The error that 95% of measured answers stay below, against the rows they read; a point for each tolerance."""
+    figure, (axes,) = _axes(1, 4.6, 3.4)
+    for number, (name, rows) in enumerate(lines.items()):
+        _, _, shares, _, errors = (list(column) for column in zip(*rows, strict=True))
+        _line(axes, number, name, shares, errors)
+    axes.set(xscale="log", yscale="log", xlabel="share of the rows that is read")
+    axes.set_ylabel("error that 95% stay below, of the value scale", fontsize=8)
+    axes.set_xticks([0.02, 0.05, 0.1, 0.2, 0.4])
+    axes.set_yticks([0.003, 0.01, 0.03, 0.1])
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain(axis, lambda share, _: f"{100 * share:g}%")
+    axes.legend(fontsize=7)
+    return figure
+
+
 def _saved(figure: Any, path: Path) -> str:
     if figure is None:
         return "nothing measured yet"
@@ -64,7 +103,10 @@ def _axes(count: int, width: float, height: float) -> tuple[Any, Any]:
 
 def _line(axes: Any, number: int, label: str, across: list[float], up: list[float]) -> None:
     colour, style, marker = STYLES[number % len(STYLES)]
-    axes.plot(across, up, color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.4, label=label)
+    look = {"linestyle": style, "marker": marker, "markersize": 4, "linewidth": 1.4}
+    if number >= len(STYLES):
+        look["markerfacecolor"] = "white"
+    axes.plot(across, up, color=colour, label=label, **look)
 
 
 def _plain(axis: Any, told: Callable[[float, Any], str]) -> None:
