@@ -4,10 +4,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from softkv.maths import drawing, sampling
 from softkv.maths.columns import GROUPS, Columns, LabelColumns, Pairs, VectorColumns, columns_of_labels
-from softkv.maths.sampling import quantile, sampled
+from softkv.maths.quantiles import KNOWN, _quantile, quantile
+from softkv.maths.sampling import Deviation, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
 
 STRATA, WIDTH = 40, 6
@@ -27,13 +29,38 @@ TABLED = {
 
 @pytest.mark.parametrize(("columns", "confidence"), TABLED)
 def test_quantiles_are_those_of_tables(columns: int, confidence: float) -> None:
-    """Of χ², divided by its degrees of freedom."""
-    assert quantile(columns, confidence) == pytest.approx(TABLED[columns, confidence] / columns, rel=1e-3)
+    """Of χ², divided by its degrees of freedom; many of these are rounded down, which is cautious."""
+    assert _quantile(columns, confidence, KNOWN) == pytest.approx(TABLED[columns, confidence] / columns, rel=1e-3)
+    assert -1e-3 < quantile(columns, confidence) - TABLED[columns, confidence] / columns < 0.02
 
 
-def test_columns_between_whole_numbers_are_taken_for_fewer() -> None:
-    """The quantile falls with the columns, so that is cautious."""
-    assert quantile(3.06, 0.95) == quantile(3.0, 0.95) > quantile(3.2, 0.95) > quantile(4.0, 0.95)
+@pytest.mark.parametrize("columns", [1.0, 2.0, 7.0, 30.0, 384.0])
+@pytest.mark.parametrize("degrees", [1.0, 4.0, 33.0, 1e5])
+def test_quantiles_of_a_variance_that_is_told_are_those_of_f(columns: float, degrees: float) -> None:
+    """As SciPy has them."""
+    for confidence in (0.5, 0.8, 0.95, 0.99):
+        expected = stats.f.ppf(confidence, columns, degrees)
+        assert _quantile(columns, confidence, degrees) == pytest.approx(expected, rel=1e-6)
+
+
+def test_columns_and_degrees_between_others_are_taken_for_fewer() -> None:
+    """The quantile falls with both, so that is cautious; whatever is given, there is one."""
+    assert quantile(3.06, 0.95) == quantile(3.0, 0.95) > quantile(3.5, 0.95) > quantile(4.0, 0.95)
+    assert quantile(3.0, 0.95, 9.01) == quantile(3.0, 0.95, 9.0) > quantile(3.0, 0.95, 1e6) > quantile(3.0, 0.95)
+    assert quantile(0.0, 0.95, np.nan) == quantile(1.0, 0.95, 1.0)
+    assert quantile(1.0, 1 - 1e-12, 1.0) > 1e12
+    assert quantile(np.inf, 0.95, np.inf) == pytest.approx(1.0, rel=1e-2)
+
+
+def test_degrees_are_those_of_the_strata_that_have_the_variance() -> None:
+    """Of one stratum of eleven rows ten; of many alike, the sum; each that is visited by chance has one."""
+    strata = Strata(np.full(6, 1000), np.ones((1, 6)), np.zeros((1, 6)), np.full(6, 0.9))
+    draw = Draw.of(np.random.default_rng(1), strata, Sizes(np.ones(6), np.full(6, 11)))
+    one = Deviation.of(draw, np.eye(6)[:1], np.zeros((1, 6)), np.ones(1))
+    assert one.degrees[0] == pytest.approx(10.0)
+    assert Deviation.of(draw, np.ones((1, 6)), np.zeros((1, 6)), np.ones(1)).degrees[0] == pytest.approx(60.0)
+    rarely = Draw(np.arange(6), draw.counts, np.full(6, 1e-6), draw.sizes, draw.places)
+    assert Deviation.of(rarely, np.zeros((1, 6)), np.ones((1, 6)), np.ones(1)).degrees[0] == pytest.approx(6.0)
 
 
 class Population:
@@ -139,11 +166,13 @@ def test_estimates_are_right_on_average_and_so_is_their_variance(labels: bool, r
     masses, totals = np.array([one.mass[0] for one in found]), np.array([one.total[0] for one in found])
     assert abs(masses.mean() - population.mass) < 4 * masses.std() / np.sqrt(len(found))
     assert (np.abs(totals.mean(0) - population.total) < 4.5 * totals.std(0) / np.sqrt(len(found))).all()
-    variances = np.array([one.mass_variance[0] for one in found]) * masses**2  # which are told as if the mass were 1
+    variances = (
+        np.array([one.of_mass.variance.sum() for one in found]) * masses**2
+    )  # which are told as if the mass were 1
     assert variances.mean() == pytest.approx(masses.var(), rel=0.1)
     # To first order, the error of the value is that of Σ y with the true value.
     moved = (totals - masses[:, None] * (population.total / population.mass)).var(0).sum()
-    variances = np.array([one.variance.sum() for one in found]) * masses**2
+    variances = np.array([one.of_value.variance.sum() for one in found]) * masses**2
     assert variances.mean() == pytest.approx(moved, rel=0.12)
     thought = strata.variance(sizes).sum() * population.mass**2
     assert thought == pytest.approx(moved, rel=0.12)
@@ -160,7 +189,9 @@ def test_answers_are_within_what_is_stated_as_often_as_that_says(labels: bool, c
         sizes, true = strata.sizes(300.0), population.total / population.mass
         for _ in range(100):
             found = population.sample(random, strata, sizes)
-            kept.append(bool(np.linalg.norm(found.total[0] / found.mass[0] - true) <= found.error(confidence)[0]))
+            kept.append(
+                bool(np.linalg.norm(found.total[0] / found.mass[0] - true) <= found.of_value.error(confidence)[0])
+            )
     assert np.mean(kept) >= confidence - 0.02
     assert np.mean(kept) <= confidence + (1 - confidence) * 0.8
 
@@ -171,10 +202,17 @@ def test_labels_are_vectors_that_are_1_at_their_code() -> None:
     dense.labels = False
     strata = coded.strata()
     one, other = (x.sample(np.random.default_rng(6), strata, strata.sizes(150.0)) for x in (coded, dense))
-    for name in ("mass", "total", "mass_variance"):
+    for name in ("mass", "total"):
         assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-9), name
-    for name in ("variance", "columns"):  # of vectors they are found in float32
-        assert np.allclose(getattr(one, name), getattr(other, name), rtol=1e-4), name
+    assert_same(one, other)
+
+
+def assert_same(one: sampling.Sampled, other: sampling.Sampled, some: slice = slice(None)) -> None:
+    """What is said of errors is the same, but for the digits of float32."""
+    for what in ("of_value", "of_mass"):
+        for name in ("variance", "degrees", "columns"):
+            found, expected = (getattr(getattr(x, what), name) for x in (one, other))
+            assert np.allclose(found[some], expected, rtol=1e-4), (what, name)
 
 
 @pytest.mark.parametrize("labels", [False, True])
@@ -194,8 +232,9 @@ def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> 
     for number in range(7):
         some = slice(number, number + 1)
         alone = sampled(draw, e[some], values, mass=mass[some], total=total[some], random=np.random.default_rng(1))
-        for name in ("mass", "total", "variance", "columns", "mass_variance"):
-            assert np.allclose(getattr(found, name)[some], getattr(alone, name), rtol=1e-4), name
+        for name in ("mass", "total"):
+            assert np.allclose(getattr(found, name)[some], getattr(alone, name)), name
+        assert_same(found, alone, some)
 
 
 def test_sums_of_strata_and_groups() -> None:
@@ -230,7 +269,7 @@ def test_shares_of_labels_that_the_others_settle_do_not_count(labels: int, most:
         e, nothing = rng.random((1, len(codes))), (np.zeros(1), np.zeros((1, labels)))
         for values in (columns_of_labels(codes, labels), LabelColumns(codes, labels)):
             told = sampled(draw, e, values, mass=nothing[0], total=nothing[1], random=rng)
-            found.append(float(told.columns[0]))
+            found.append(float(told.of_value.columns[0]))
     assert max(found) == most
 
 
@@ -246,7 +285,7 @@ def test_columns_that_vary_together_count_as_fewer(rank: int, columns: tuple[flo
         rows = draw.strata[draw.owners] * 300 + draw.places
         e, given = np.ones((1, len(rows))), VectorColumns(values[rows])
         told = sampled(draw, e, given, mass=np.zeros(1), total=np.zeros((1, 64)), random=rng)
-        found.append(told.columns[0])
+        found.append(told.of_value.columns[0])
     assert columns[0] <= np.median(found) <= columns[1]
 
 
@@ -263,7 +302,7 @@ def test_where_one_block_has_most_of_the_variance_nothing_is_told_of_columns() -
         if {5, 6} <= set(rows.tolist()):
             given = VectorColumns(values[rows])
             told = sampled(draw, e[rows][None], given, mass=np.zeros(1), total=np.zeros((1, 64)), random=rng)
-            found.append(told.columns[0])
+            found.append(told.of_value.columns[0])
     assert len(found) > 10
     assert max(found) == 1.0
 
@@ -304,16 +343,19 @@ def test_what_is_read_whole_has_no_error() -> None:
     strata = population.strata()
     sizes = Sizes(np.ones(STRATA), population.counts)
     found = population.sample(np.random.default_rng(0), strata, sizes)
-    assert not found.variance.any()
     assert found.mass[0] == pytest.approx(population.mass)
-    assert found.error(0.95)[0] == found.log_mass_error(0.95)[0] == found.mass_variance[0] == 0.0
+    for one in (found.of_value, found.of_mass):
+        assert not one.variance.any()
+        assert one.error(0.95)[0] == 0.0
+    assert sampling.log_error(found.of_mass.error(0.95))[0] == 0.0
 
 
 def test_nothing_is_known_where_nothing_was_found() -> None:
     """Neither a value nor an error."""
     strata = Population(10).strata()
     found = Population(10).sample(np.random.default_rng(0), strata, Sizes.none(STRATA))
-    assert (found.mass[0], found.error(0.95)[0], found.log_mass_error(0.95)[0]) == (0.0, np.inf, np.inf)
+    assert (found.mass[0], found.total.tolist()) == (0.0, [[0.0] * WIDTH])
+    assert sampling.log_error(np.array([0.5, 1.0, 3.0])).tolist() == [pytest.approx(np.log(2)), np.inf, np.inf]
 
 
 def test_variances_are_not_lowered_by_what_was_thought() -> None:
@@ -321,7 +363,9 @@ def test_variances_are_not_lowered_by_what_was_thought() -> None:
     population = Population(11)
     strata = population.strata()
     found = population.sample(np.random.default_rng(0), strata, strata.sizes(100.0))
-    raised = found.at_least(4.0 * found.variance, np.array([[1.0, 0.0]]))
-    assert raised.error(0.95)[0] == pytest.approx(2.0 * found.error(0.95)[0])
-    assert raised.mass_variance[0] == 1.0
-    assert found.at_least(0.1 * found.variance, np.zeros((1, 2))).error(0.95) == found.error(0.95)
+    error = found.of_value.error(0.95)
+    raised = found.of_value.at_least(4.0 * found.of_value.variance)
+    assert raised.error(0.95) == pytest.approx(2.0 * error)
+    assert found.of_value.at_least(0.1 * found.of_value.variance).error(0.95) == error
+    assert found.of_mass.raised(raised, found.of_value).error(0.95) == pytest.approx(2 * found.of_mass.error(0.95))
+    assert found.of_mass.raised(found.of_value, raised).error(0.95) == found.of_mass.error(0.95)

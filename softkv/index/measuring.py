@@ -23,12 +23,13 @@ from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
 from softkv.maths.farfield import Array, Floats, Tilt, tilted
 from softkv.maths.nearfield import Near, Rows
-from softkv.maths.sampling import Sampled, quantile, sampled
+from softkv.maths.sampling import Deviation, Sampled, log_error, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
 
 PILOT = 2000  # rows of the first draw
 AIM = 0.85  # of the tolerance, so that what chance adds to the error rarely goes beyond it
 AGAIN = 0.65  # of it, when it did
+MORE = 8.0  # times as well as by the first draw is a variance thought to be known by the second
 FLOOR = 0.05  # of the tolerance is stated at least: where nearly all is read, what is seen to vary says little
 LOG_MASS = 0.05  # how far the logarithm of the mass may be off, at most
 MOST_WANTED = 1e100  # of which the square is a number
@@ -106,8 +107,8 @@ class _Look:
     blend: Blend  # of all rows, estimated
     told: Sampled
     thought: Floats  # (b, 2), the variance that was thought
-    entropy: Floats  # (b,), the variance of the logarithm of the effective number of rows
-    square: Floats | None  # (b,), that of the squared spread, in the units of the lists
+    of_entropy: Deviation  # of the logarithm of the effective number of rows
+    of_square: Deviation | None  # of the squared spread, in the units of the lists
 
 
 class _Measuring:
@@ -173,11 +174,14 @@ class _Measuring:
         """These answers, with those that can be measured."""
         advised = left
         look = self._look(left, pilot)
-        for aim in (AIM, AGAIN):
-            corrected = left.values.scaled(np.maximum(look.told.variance / np.maximum(look.thought, TINY), 1.0))
+        for aim, known in ((AIM, MORE), (AGAIN, 1.0)):
+            told = look.told.of_value
+            corrected = left.values.scaled(np.maximum(told.variance / np.maximum(look.thought, TINY), 1.0))
             left = replace(left, values=corrected)
-            goals = (aim * self.wanted) ** 2 / look.told.factors(self.confidence)
-            allowed = np.full(len(goals), (aim * LOG_MASS) ** 2 / quantile(1.0, self.confidence))
+            goals, allowed = (
+                np.square(aim * most) / one.factors(self.confidence, known=known)
+                for most, one in ((self.wanted, told), (LOG_MASS, look.told.of_mass))
+            )
             sizes, ratios = left.values.enough(goals, self.most, also=(left.masses, allowed))
             some = np.flatnonzero(ratios <= 1.0)
             left, advised = left.of(some), advised.of(some)
@@ -194,23 +198,20 @@ class _Measuring:
 
     def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
         """What a look says, with variances of no less than these: rows may lack what matters."""
-        told, one = look.told.at_least(values, masses), quantile(1.0, self.confidence)
-        error = np.hypot(told.error(self.confidence), FLOOR * self.wanted)
-        log_mass_error = np.hypot(told.log_mass_error(self.confidence), FLOOR * LOG_MASS)
+        told, size = look.told, self.units.size
+        of_value, of_mass = told.of_value.at_least(values), told.of_mass.at_least(masses)
+        error = np.hypot(np.where(told.mass > 0, of_value.error(self.confidence), np.inf), FLOOR * self.wanted)
+        log_mass_error = np.hypot(log_error(of_mass.error(self.confidence)), FLOOR * LOG_MASS)
         sure = (error <= self.wanted) & (log_mass_error <= LOG_MASS)
-        raised = told.mass_variance / np.maximum(look.told.mass_variance, TINY)
-        effective = np.hypot(np.sqrt(one * look.entropy * np.maximum(raised, 1.0)), FLOOR * LOG_MASS)
-        effective_error = look.blend.effective * np.expm1(effective)
+        entropy = look.of_entropy.raised(of_mass, told.of_mass).error(self.confidence)
+        effective_error = look.blend.effective * np.expm1(np.hypot(entropy, FLOOR * LOG_MASS))
         spread_error = None
-        if look.square is not None and look.blend.spread is not None:
-            raised = told.variance.sum(1) / np.maximum(look.told.variance.sum(1), TINY)
-            spread = look.blend.spread[:, 0] / self.units.size
-            apart = np.sqrt(one * look.square * np.maximum(raised, 1.0))
-            apart = spread - np.sqrt(np.maximum(spread * spread - apart, 0.0))
-            spread_error = np.hypot(apart, FLOOR * self.wanted) * self.units.size
-        return Estimate(
-            look.near, look.blend, error * self.units.size, log_mass_error, sure, effective_error, spread_error
-        )
+        if look.of_square is not None and look.blend.spread is not None:
+            spread = look.blend.spread[:, 0] / size
+            square = look.of_square.raised(of_value, told.of_value).error(self.confidence)
+            apart = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
+            spread_error = np.hypot(apart, FLOOR * self.wanted) * size
+        return Estimate(look.near, look.blend, error * size, log_mass_error, sure, effective_error, spread_error)
 
     def _with_lists(self, left: _Open, lists: Chosen) -> Near:
         """What is known of each query, with whole lists of its own, (b, l)."""
@@ -240,14 +241,13 @@ class _Measuring:
         drawn = Blend(peak, told.mass - known, told.total - total, None)
         moved = np.maximum(moved, LOWEST)
         blend = self._blend(whole.blend, drawn, e * draw.weights, values, moved)
-        squared = np.square(np.maximum(told.mass, TINY))
-        entropy = draw.variance(e * (1.0 + (blend.excess / blend.mass)[:, None] - moved)) / squared
-        square = None
-        if blend.square is not None and isinstance(values, VectorColumns):
+        above = moved - (blend.excess / blend.mass)[:, None]
+        of_entropy, of_square = Deviation.of_column(draw, e * (1.0 - above), told.mass), None
+        if blend.square is not None:
             apart = values.distances(told.total / np.maximum(told.mass, TINY)[:, None])
             spread = blend.square / blend.mass[:, None] / self.units.size**2
-            square = draw.variance(e * (apart - spread)) / squared
-        return _Look(near, blend, told, strata.variance(sizes), entropy, square)
+            of_square = Deviation.of_column(draw, e * (apart - spread), told.mass)
+        return _Look(near, blend, told, strata.variance(sizes), of_entropy, of_square)
 
     def _values(self, rows: Rows) -> Columns:
         """The values of some rows, in the units of the lists."""
@@ -261,7 +261,10 @@ class _Measuring:
     def _blend(self, whole: Blend, drawn: Blend, weights: Floats, values: Columns, moved: Floats) -> Blend:
         """What whole lists add up to, and all rows that those which were drawn stand for."""
         excess = np.einsum("br,br->b", weights, moved)
-        square = values.squares(weights, drawn.value)[:, None] if isinstance(self.arena.values, Numbers) else None
+        square = None
+        if isinstance(self.arena.values, Numbers):
+            mean = drawn.total / np.maximum(drawn.mass, TINY)[:, None]
+            square = np.einsum("br,br->b", weights, values.distances(mean))[:, None]
         return merge(whole, self.units.back(replace(drawn, excess=excess, square=square)))
 
 

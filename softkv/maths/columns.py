@@ -91,8 +91,8 @@ class Columns(ABC):
         """Σ w·v, (b, r) -> (b, p)."""
 
     @abstractmethod
-    def squares(self, weights: Floats, means: Floats) -> Floats:
-        """Σ w·‖v − mean‖² for means (b, p), (b, r) -> (b,)."""
+    def distances(self, means: Floats) -> Floats:
+        """‖v − mean‖² of each row for means (b, p), (b, r)."""
 
     @abstractmethod
     def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
@@ -110,20 +110,13 @@ class VectorColumns(Columns):
         found: Floats = weights @ self._values
         return found
 
-    def squares(self, weights: Floats, means: Floats) -> Floats:
-        """Σ w·‖v − mean‖² for means (b, p), (b, r) -> (b,)."""
-        values = self._values
-        if len(means) == 1:  # without cancellation, which costs no more then
-            values, means = values - means, means * 0.0
-        crossed = np.einsum("bp,bp->b", weights @ values, means)
-        squares = weights @ np.einsum("rp,rp->r", values, values) + weights.sum(1) * np.einsum("bp,bp->b", means, means)
-        found: Floats = np.maximum(squares - 2.0 * crossed, 0.0)
-        return found
-
     def distances(self, means: Floats) -> Floats:
-        """‖v − mean‖² of each row, (b, r), without digits lost."""
-        found: Floats = np.square(self._values[None, :, :] - means[:, None, :]).sum(2)
-        return found
+        """‖v − mean‖² of each row for means (b, p), (b, r)."""
+        middle = means.mean(0)  # of which more digits are left
+        values, apart = self._values - middle, means - middle
+        found: Floats = -2.0 * apart @ values.T
+        found += np.einsum("rp,rp->r", values, values) + np.einsum("bp,bp->b", apart, apart)[:, None]
+        return np.maximum(found, 0.0)
 
     def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
         """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""
@@ -159,11 +152,10 @@ class LabelColumns(Columns):
         found: Floats = np.array([np.bincount(self._codes, some, self._labels) for some in weights], np.float64)
         return found
 
-    def squares(self, weights: Floats, means: Floats) -> Floats:
-        """Σ w·‖v − mean‖² for means (b, p), (b, r) -> (b,)."""
-        apart = 1.0 - 2.0 * means[:, self._codes] + np.einsum("bp,bp->b", means, means)[:, None]
-        found: Floats = np.maximum(np.einsum("br,br->b", weights, apart), 0.0)
-        return found
+    def distances(self, means: Floats) -> Floats:
+        """‖v − mean‖² of each row for means (b, p), (b, r)."""
+        found: Floats = 1.0 - 2.0 * means[:, self._codes] + np.einsum("bp,bp->b", means, means)[:, None]
+        return np.maximum(found, 0.0)
 
     def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
         """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""

@@ -13,27 +13,72 @@ of the mean of y = e·(v − value), whose variance, summed over the columns of 
 over the visited strata, with s² the variance within the sample (Särndal et al., Model Assisted Survey Sampling, 1992,
 §4.3: two stages, of which the first is a Poisson sample). The mass has the variance that e has in the place of y.
 
-If the error were normal with ν columns of equal variance, it would be within √(χ²(ν)/ν·V)/mass with the probability of
-the quantile of χ². Columns that vary together count as fewer: ν = (tr Σ)²/‖Σ‖² for their covariance Σ (Satterthwaite),
-which is told from the products of the sums of some random groups of rows. Taking ν for 1 is cautious.
+If the error were normal with ν columns of equal variance, it would be within √(F·V)/mass with the probability of the
+quantile of F(ν, μ), of which μ is how well V is known. Columns that vary together count as fewer: ν = (tr Σ)²/‖Σ‖² for
+their covariance Σ (Satterthwaite, 1946), which is told from the products of the sums of some random groups of rows.
+Taking ν for 1 is cautious. In the same way, μ = V²/(Σ V_h²/(m_h − 1) + Σ B_h²) by the parts of V that strata add,
+within and between: small, where a few of them have most of it.
 
 Does not choose rows (strata.py), nor read them.
 
 Shapes: b queries, r rows that were read, p value width.
 """
 
-import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
 from softkv.maths.columns import Columns, Pairs
+from softkv.maths.quantiles import quantile
 from softkv.maths.strata import Draw, Floats
 
-TERMS = 200  # of a series
 MOSTLY = 0.5  # the sum of squared shares of groups from which on a few of them are most of the variance
 TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deviation:
+    """How far something is off that a draw says to each query."""
+
+    variance: Floats  # (b, 2), V: what rows differ by, and what leaving strata out adds
+    degrees: Floats  # (b,), μ
+    columns: Floats  # (b,), ν
+
+    @classmethod
+    def of(cls, draw: Draw, squares: Floats, sums: Floats, mass: Floats) -> "Deviation":
+        """By the sums of ‖y‖² over strata, and the squared sums of y, (b, s) each, as if the mass, (b,), were 1."""
+        inside, outside = draw.factors
+        within, between = np.maximum(squares - sums / draw.sizes, 0.0) * inside, sums * outside
+        variance = np.stack([within.sum(1), between.sum(1)], axis=1)
+        varied = np.square(within) @ (1.0 / np.maximum(draw.sizes - 1, 1)) + np.square(between).sum(1)
+        degrees = np.square(variance.sum(1)) / np.maximum(varied, TINY)
+        squared = np.where(mass > 0, np.square(mass), 1.0)
+        return cls(variance / squared[:, None], degrees, np.ones(len(mass)))
+
+    @classmethod
+    def of_column(cls, draw: Draw, y: Floats, mass: Floats) -> "Deviation":
+        """By one column y, (b, r)."""
+        return cls.of(draw, draw.by_stratum(np.square(y)), np.square(draw.by_stratum(y)), mass)
+
+    def at_least(self, variance: Floats) -> "Deviation":
+        """With no smaller variance than this, (b, 2): rows may lack what matters."""
+        return replace(self, variance=np.maximum(self.variance, variance))
+
+    def raised(self, thought: "Deviation", found: "Deviation") -> "Deviation":
+        """With a variance that is as much larger as one that was thought is than the one that was found."""
+        factor = thought.variance.sum(1) / np.maximum(found.variance.sum(1), TINY)
+        return replace(self, variance=self.variance * np.maximum(factor, 1.0)[:, None])
+
+    def factors(self, confidence: float, *, known: float = 1.0) -> Floats:
+        """How large squared errors may be beside V, (b,), if it were `known` that many times as well."""
+        pairs = zip(self.columns.tolist(), (known * self.degrees).tolist(), strict=True)
+        return np.array([quantile(columns, confidence, degrees) for columns, degrees in pairs])
+
+    def error(self, confidence: float) -> Floats:
+        """How far it may be off, (b,)."""
+        factors = np.where(self.variance.any(1), self.factors(confidence), 0.0)
+        found: Floats = np.sqrt(factors * self.variance.sum(1))
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,27 +87,8 @@ class Sampled:
 
     mass: Floats  # (b,)
     total: Floats  # (b, p)
-    variance: Floats  # (b, 2), V as if the mass were 1: what rows differ by, and what leaving strata out adds
-    columns: Floats  # (b,), ν
-    mass_variance: Floats  # (b,), as if the mass were 1
-
-    def factors(self, confidence: float) -> Floats:
-        """How large squared errors may be beside their variance, (b,)."""
-        return np.array([quantile(one, confidence) for one in self.columns.tolist()])
-
-    def error(self, confidence: float) -> Floats:
-        """How far the values may be off, (b,); inf where nothing was found that counts."""
-        return np.where(self.mass > 0, np.sqrt(self.factors(confidence) * self.variance.sum(1)), np.inf)
-
-    def at_least(self, values: Floats, masses: Floats) -> "Sampled":
-        """With no smaller variances than these, (b, 2) each: rows may lack what matters."""
-        mass_variance = np.maximum(self.mass_variance, masses.sum(1))
-        return replace(self, variance=np.maximum(self.variance, values), mass_variance=mass_variance)
-
-    def log_mass_error(self, confidence: float) -> Floats:
-        """How far the logarithms of the masses may be off, (b,); inf where that is not known."""
-        shares = np.where(self.mass > 0, np.sqrt(quantile(1.0, confidence) * self.mass_variance), 1.0)
-        return -np.log1p(-shares, out=np.full(len(shares), -np.inf), where=shares < 1.0)
+    of_value: Deviation
+    of_mass: Deviation  # of a mass that is 1
 
 
 def sampled(
@@ -72,16 +98,18 @@ def sampled(
 
     `mass`, (b,), and `total`, (b, p), are of the rows that were read anyway.
     """
-    stands, (inside, outside) = e * draw.weights, draw.factors
+    stands = e * draw.weights
     mass, total = mass + stands.sum(1), total + values.total(stands)
-    counted = np.where(mass > 0, mass, 1.0)
-    value, pairs = total / counted[:, None], Pairs.of(draw, random)
+    value, pairs = total / np.where(mass > 0, mass, 1.0)[:, None], Pairs.of(draw, random)
     sums, groups = values.sums(e, value, draw, pairs)
-    squares = values.squares(e * e * inside[draw.owners], value)
-    within, between = np.maximum(squares - sums @ (inside / draw.sizes), 0.0), sums @ outside
-    columns = np.minimum(_columns(within + between, groups), float(values.free))
-    variance = np.stack([within, between], axis=1) / (counted * counted)[:, None]
-    return Sampled(mass, total, variance, columns, draw.variance(e) / (counted * counted))
+    found = Deviation.of(draw, draw.by_stratum(e * e * values.distances(value)), sums, mass)
+    columns = np.minimum(_columns(found.variance.sum(1) * np.square(mass), groups), float(values.free))
+    return Sampled(mass, total, replace(found, columns=columns), Deviation.of_column(draw, e, mass))
+
+
+def log_error(shares: Floats) -> Floats:
+    """How far the logarithm of what may be off by these shares of itself may be, (b,); inf where that is not known."""
+    return -np.log1p(-shares, out=np.full(len(shares), -np.inf), where=shares < 1.0)
 
 
 def _columns(variances: Floats, groups: Floats) -> Floats:
@@ -97,30 +125,3 @@ def _columns(variances: Floats, groups: Floats) -> Floats:
     told = (products > 0) & (shares < MOSTLY)
     found: Floats = np.divide(variances * variances, products, out=np.ones_like(products), where=told)
     return np.maximum(found, 1.0)
-
-
-@lru_cache(maxsize=256)
-def _quantile(columns: float, confidence: float) -> float:
-    low, high = 0.0, columns + 20.0 * math.sqrt(2.0 * columns) + 60.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _below(columns / 2, middle / 2) < confidence else (low, middle)
-    return high / columns
-
-
-def quantile(columns: float, confidence: float) -> float:
-    """χ²(ν)/ν below which it is with this probability; of ν rounded down, which is cautious."""
-    return _quantile(math.floor(8.0 * columns) / 8.0 if columns < 16 else float(math.floor(columns)), confidence)
-
-
-def _below(shape: float, x: float) -> float:
-    """The regularised lower incomplete gamma function, by its series."""
-    if x <= 0:
-        return 0.0
-    term = total = 1.0
-    for number in range(1, TERMS + int(4 * x)):
-        term *= x / (shape + number)
-        total += term
-        if term < 1e-12 * total:
-            break
-    return min(1.0, total * math.exp(shape * math.log(x) - x - math.lgamma(shape + 1.0)))

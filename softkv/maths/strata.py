@@ -225,10 +225,3 @@ class Draw:
         left = np.where(self.sizes > 1, (1.0 - self.sizes / self.counts) / np.maximum(self.sizes - 1, 1), 0.0)
         share = (self.counts / self.sizes) ** 2
         return share * self.sizes * left / self.chances, share * (1.0 - self.chances) / self.chances**2
-
-    def variance(self, y: Floats) -> Floats:
-        """V of one column y of each query, (b, r) -> (b,)."""
-        inside, outside = self.factors
-        squares = np.square(self.by_stratum(y))
-        found: Floats = np.square(y) @ inside[self.owners] + squares @ (outside - inside / self.sizes)
-        return np.maximum(found, 0.0)

@@ -1,0 +1,74 @@
+"""How large squared errors may be beside a variance that is itself told by a sample.
+
+The sum of ν squared errors of equal variance, beside an estimate of that variance with μ degrees of freedom, has the F
+distribution; where the variance is known, μ is infinite, and it is χ²(ν)/ν. Both are by the incomplete beta function.
+"""
+
+import math
+from functools import lru_cache
+
+KNOWN = 1e7  # degrees of freedom from which on a variance counts as known
+HALVINGS = 60  # until a quantile is known to all digits
+TERMS = 300  # of a continued fraction
+STEP, WHOLE = 1.05, 16  # by which columns and degrees are told apart, and from where on whole ones are not
+
+
+def quantile(columns: float, confidence: float, degrees: float = KNOWN) -> float:
+    """The squared error, in variances, that is not exceeded with this probability.
+
+    Fewer columns, and fewer degrees of freedom, are cautious: both are rounded down.
+
+    >>> round(quantile(1, 0.95), 3), round(quantile(1, 0.95, 10), 3)
+    (3.841, 4.965)
+    """
+    return _quantile(_rounded(columns), confidence, _rounded(min(degrees, KNOWN)))
+
+
+def _rounded(number: float) -> float:
+    """A number of 1 at least, rounded down to a whole one or by a few percent, so that few have to be worked out."""
+    if not number > 1.0:
+        return 1.0
+    if number >= KNOWN:
+        return KNOWN
+    step = STEP ** math.floor(math.log(number) / math.log(STEP))
+    return max(step, float(math.floor(number))) if number < WHOLE else step
+
+
+@lru_cache(maxsize=4096)
+def _quantile(columns: float, confidence: float, degrees: float) -> float:
+    low, high = 0.0, 1.0  # of the share of the squared error in it and the variance
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _below(columns / 2, degrees / 2, middle) < confidence else (low, middle)
+    return degrees * high / (columns * (1.0 - high)) if high < 1.0 else math.inf
+
+
+def _below(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function."""
+    if x <= 0.0 or x >= 1.0:
+        return max(0.0, min(1.0, x))
+    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    if x > (a + 1.0) / (a + b + 2.0):
+        return 1.0 - math.exp(logarithm) * _fraction(b, a, 1.0 - x) / b
+    return math.exp(logarithm) * _fraction(a, b, x) / a
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of the incomplete beta function, by the method of Lentz."""
+    tiny = 1e-300
+    upper, lower = 1.0, 1.0 / _away(1.0 - (a + b) * x / (a + 1.0), tiny)
+    found = lower
+    for m in range(1, TERMS):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            lower, upper = 1.0 / _away(1.0 + term * lower, tiny), _away(1.0 + term / upper, tiny)
+            found *= lower * upper
+        if abs(lower * upper - 1.0) < 1e-13:
+            break
+    return found
+
+
+def _away(x: float, tiny: float) -> float:
+    return x if abs(x) > tiny else tiny
