@@ -106,8 +106,8 @@ class Answer:
     kind: str | None = None  # number, vector, label or text; None for the values of plain arrays
     error: float | None = None  # how far `value` may be from the exact one, over all rows or, with k, the k heaviest
     error_kind: str = "exact"  # or "bound", "calibrated", "measured", "unknown"
-    log_mass_error: float | None = None  # how far `log_mass` may be from the exact one, where it is estimated
-    effective_error: float | None = None  # how far `effective` may be, where it is measured
+    log_mass_error: Any = None  # how far `log_mass` may be from the exact one, where it is estimated; with heads (h,)
+    effective_error: Any = None  # how far `effective` may be, where it is measured; with heads (h,)
     spread_error: float | None = None  # how far `spread` may be, where it is measured
     log_mass_floor: float | None = None  # the lowest log mass of an item of the store, left out, where it is known
     route: str | None = None  # how a store was asked: one of those in asking/route.py
@@ -183,9 +183,9 @@ class Answers:
     kind: str | None = None
     error: Array | None = None  # (b,)
     error_kind: str | tuple[str, ...] = "exact"  # of all, or of each
-    log_mass_error: Array | None = None  # (b,), where it is estimated
-    effective_error: Array | None = None  # (b,), where it is measured; NaN for queries where it is not
-    spread_error: Array | None = None  # (b,), where it is measured; NaN for queries where it is not
+    log_mass_error: Array | None = None  # (b,), where it is estimated; with heads (b, h), for each head by itself
+    effective_error: Array | None = None  # (b,), where it is measured, else NaN; with heads (b, h)
+    spread_error: Array | None = None  # (b,), where it is measured, else NaN
     log_mass_floor: float | None = None  # of all, where it is known
     route: str | tuple[str, ...] | None = None  # of all, or of each
     reason: str | tuple[str, ...] | None = None  # of all, or of each
@@ -228,7 +228,7 @@ class Answers:
             kind=self.kind,
             error=None if self.error is None else float(self.error[index]),
             error_kind=_of_one(self.error_kind, index),
-            log_mass_error=None if self.log_mass_error is None else float(self.log_mass_error[index]),
+            log_mass_error=_where_known(self.log_mass_error, index),
             effective_error=_where_known(self.effective_error, index),
             spread_error=_where_known(self.spread_error, index),
             log_mass_floor=self.log_mass_floor,
@@ -332,9 +332,10 @@ class Answers:
         return tuple(Contributor(*one, *who) for one, who in zip(found, described, strict=True))
 
 
-def _where_known(errors: Any, index: int) -> float | None:
+def _where_known(errors: Any, index: int) -> Any:
     """The error of one query, where it is known."""
-    return None if errors is None or math.isnan(errors[index]) else float(errors[index])
+    found = None if errors is None else _single(errors[index])
+    return None if isinstance(found, float) and math.isnan(found) else found
 
 
 def _of_one(told: Any, index: int) -> Any:

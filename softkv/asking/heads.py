@@ -97,9 +97,9 @@ def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answer
         error=gain_of(heads) * by_query(errors).max(1) + rounding_of_heads(view, log_mass, value, question),
         **_of_weakest(found, shape),
         rows_read=by_query(found.rows_read).max(1),
-        effective_error=None if found.effective_error is None else by_query(found.effective_error).max(1),
+        effective_error=None if found.effective_error is None else by_query(found.effective_error),
         spread_error=None,
-        log_mass_error=by_query(missing).max(1) + moved_logits(view, log_mass, question, shared=True),
+        log_mass_error=by_query(missing) + moved_logits(view, log_mass, question, shared=True)[:, None],
     )
 
 

@@ -63,7 +63,7 @@ class Told(NamedTuple):
     values: Any  # (b, p)
     errors: Any  # (b,)
     log_masses: Any  # (b, h)
-    log_mass_errors: Any  # (b,)
+    log_mass_errors: Any  # (b, h)
     ways: Any  # (b,)
     rows_read: Any  # (b,)
 
@@ -71,7 +71,7 @@ class Told(NamedTuple):
     def of(cls, found: Any) -> "Told":
         """What some answers say."""
         count = len(found)
-        logs = np.zeros(count) if found.log_mass_error is None else found.log_mass_error
+        logs = np.zeros((count, 1)) if found.log_mass_error is None else found.log_mass_error.reshape(count, -1)
         values, log_masses = np.asarray(found.value).reshape(count, -1), found.log_mass.reshape(count, -1)
         ways = np.broadcast_to(np.asarray(found.route), count)
         return cls(values, found.error, log_masses, logs, ways, np.broadcast_to(found.rows_read, count))
@@ -94,14 +94,15 @@ def counted(db: Any, line: Line, temperatures: Any, exact: Told, confidence: flo
     measured = found.ways == "measured"
     apart = np.linalg.norm(found.values - exact.values, axis=1)
     stated, apart = (found.errors + exact.errors)[measured], apart[measured]
-    logs = np.abs(found.log_masses - exact.log_masses).max(1) <= found.log_mass_errors + exact.log_mass_errors
+    logs = np.abs(found.log_masses - exact.log_masses) <= found.log_mass_errors + exact.log_mass_errors
+    logs = logs.mean(1)  # each head states its own
     return {
         "line": line.name,
         "confidence": confidence,
         "ways": Counter(found.ways.tolist()),
         "measured": int(measured.sum()),
         "held": int((apart <= stated).sum()),
-        "held_log_mass": int(logs[measured].sum()),
+        "held_log_mass": float(logs[measured].sum()),
         "rows": rounded(found.rows_read[measured] / len(db)),
         "stated": rounded(found.errors[measured] / (line.tolerance * db._view().snapshot.value_scale)),
         "ratios": rounded(stated / np.maximum(apart, np.finfo(np.float32).tiny)),

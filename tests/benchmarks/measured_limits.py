@@ -22,7 +22,7 @@ from scipy import stats
 SURE = 0.999
 
 
-def upper_limit(held: Sequence[int], asked: Sequence[int], sure: float = SURE) -> float:
+def upper_limit(held: Sequence[float], asked: Sequence[int], sure: float = SURE) -> float:
     """What the share that holds is below, this sure; of each build, how many held of how many.
 
     >>> upper_limit([95, 95, 95], [100, 100, 100]) == upper_limit([285], [300])
