@@ -31,6 +31,7 @@ from .late import put
 from .machine import machine
 
 VALUE_WIDTH, ASKED, BUILT_FOR = 64, 60, 0.07
+LAPLACE, AT_ONCE = (0.5, 5.0), 256
 TEMPERATURES = (0.02, 0.05, 0.07, 0.1, 0.5, 5.0)
 FILTERS: dict[str, dict[str, Any]] = {"half at random": {"half": True}, "half by cluster": {"left": True}}
 
@@ -83,11 +84,12 @@ def compared(db: Any, queries: np.ndarray, temperature: float, torch: Any, **opt
         true = timed("scan", db.lookup, query, temperature=temperature, tolerance=0, **options)
         if torch is not None and not options:
             timed("torch", torch, query, temperature)
-        ways[found.route] += 1
-        read.append(found.rows_read / len(db))
-        if found.error_kind != "exact":
-            within.append(bool(np.linalg.norm(found.value - true.value) <= found.error + true.error))
-    kinds = ", ".join(f"{ways[way] / len(queries):.0%} {way}" for way in sorted(ways))
+        routes = np.broadcast_to(np.asarray(found.route), np.shape(found.rows_read) or 1)
+        ways.update(routes.tolist())
+        read.append(float(np.mean(found.rows_read)) / len(db))
+        kept = np.atleast_1d(np.linalg.norm(found.value - true.value, axis=-1) <= found.error + true.error)
+        within.extend(kept[routes != "scan"].tolist())
+    kinds = ", ".join(f"{ways[way] / ways.total():.0%} {way}" for way in sorted(ways))
     kept = f"{np.mean(within):.1%}" if within else ""
     median = {name: statistics.median(some) for name, some in seconds.items() if some}
     ratios = [f"{median['index'] / median[name]:.2f}" if name in median else "" for name in ("scan", "torch")]
@@ -106,6 +108,13 @@ def ask(path: Path, asked: np.ndarray) -> None:
             for temperature in (BUILT_FOR, 0.5):
                 cells = compared(db, asked[:30], temperature, None, where=where)
                 print(f"| {name}, T {temperature:g} | {cells}", flush=True)
+        for temperature in LAPLACE:
+            cells = compared(db, asked[:10], temperature, None, compatibility="laplace")
+            print(f"| laplace, T {temperature:g} | {cells}", flush=True)
+        many = np.random.default_rng(2).standard_normal((5, AT_ONCE, asked.shape[1])).astype(np.float32)
+        for temperature in (0.07, 0.1, 0.5):
+            cells = compared(db, many, temperature, None)
+            print(f"| {AT_ONCE} random directions at once, T {temperature:g} | {cells}", flush=True)
 
 
 def first(path: Path, tolerance: float) -> float:
