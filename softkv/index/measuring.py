@@ -35,7 +35,7 @@ LOG_MASS = 0.05  # how far the logarithm of the mass may be off, at most
 MOST_WANTED = 1e100  # of which the square is a number
 DOUBTED = 3.0  # times as many rows as may be read are thought to be needed before no row is drawn
 SEEN = 4  # rows of each list that stand for it where its statistics do not tell
-TOGETHER = 128  # queries that share a draw
+TOGETHER, HELD = 128, 1 << 23  # queries that share a draw, and logits that are held at once
 TINY = np.finfo(np.float64).tiny
 LOWEST = -1e6  # what logits are counted with at least: those below weigh nothing
 
@@ -59,8 +59,8 @@ def measured(
     `most` rows are drawn: queries for which that is not enough are not sure. `tells` is whether the statistics of the
     lists are about how keys are compared; where they are not, some rows of each list stand for it at first.
     """
-    everyone = np.arange(len(asked.vectors))
-    parts = [everyone[start : start + TOGETHER] for start in range(0, len(everyone), TOGETHER)]
+    everyone, step = np.arange(len(asked.vectors)), max(1, min(TOGETHER, int(HELD / max(most, 1.0))))
+    parts = [everyone[start : start + step] for start in range(0, len(everyone), step)]
     wanted = min(tolerance * arena.scale / index.units.size, MOST_WANTED)
     found = []
     for some in parts:
@@ -241,13 +241,19 @@ class _Measuring:
         drawn = Blend(peak, told.mass - known, told.total - total, None)
         moved = np.maximum(moved, LOWEST)
         blend = self._blend(whole.blend, drawn, e * draw.weights, values, moved)
-        above = moved - (blend.excess / blend.mass)[:, None]
-        of_entropy, of_square = Deviation.of_column(draw, e * (1.0 - above), told.mass), None
-        if blend.square is not None:
-            apart = values.distances(told.total / np.maximum(told.mass, TINY)[:, None])
-            spread = blend.square / blend.mass[:, None] / self.units.size**2
-            of_square = Deviation.of_column(draw, e * (apart - spread), told.mass)
-        return _Look(near, blend, told, strata.variance(sizes), of_entropy, of_square)
+        entropy = moved - (blend.excess / blend.mass)[:, None]
+        of_entropy = Deviation.of_column(draw, e * (1.0 - entropy), told.mass)
+        return _Look(
+            near, blend, told, strata.variance(sizes), of_entropy, self._of_square(draw, e, values, blend, told)
+        )
+
+    def _of_square(self, draw: Draw, e: Floats, values: Columns, blend: Blend, told: Sampled) -> Deviation | None:
+        """How far the squared spread is off; None where values have none."""
+        if blend.square is None:
+            return None
+        apart = values.distances(told.total / np.maximum(told.mass, TINY)[:, None])
+        spread = blend.square / blend.mass[:, None] / self.units.size**2
+        return Deviation.of_column(draw, e * (apart - spread), told.mass)
 
     def _values(self, rows: Rows) -> Columns:
         """The values of some rows, in the units of the lists."""
