@@ -111,6 +111,8 @@ def _against_lists(view: View, question: Question) -> str | None:
     if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
         return "planes are read off all items; `softkv fit --no-planes` does without"
     if view.index is None:
+        if question.heads is None and form_of(question.compatibility) is None:
+            return _against_form(view, question)
         problem = view.index_problem
         return f"the index cannot be used: {problem}" if problem else "there is no index; `softkv index build`"
     if question.guarantee:

@@ -8,9 +8,9 @@ import math
 from functools import lru_cache
 
 KNOWN = 1e7  # degrees of freedom from which on a variance counts as known
-HALVINGS = 60  # until a quantile is known to all digits
+LARGEST, HALVINGS = 32.0, 26  # of the logarithm of a quantile, and until it is known to six digits
 TERMS = 300  # of a continued fraction
-STEP, WHOLE = 1.05, 16  # by which columns and degrees are told apart, and from where on whole ones are not
+STEP, WHOLE = 1.1, 16  # by which columns and degrees are told apart, and from where on whole ones are not
 
 
 def quantile(columns: float, confidence: float, degrees: float = KNOWN) -> float:
@@ -36,11 +36,12 @@ def _rounded(number: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _quantile(columns: float, confidence: float, degrees: float) -> float:
-    low, high = 0.0, 1.0  # of the share of the squared error in it and the variance
+    low, high = -LARGEST, LARGEST  # of its logarithm
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _below(columns / 2, degrees / 2, middle) < confidence else (low, middle)
-    return degrees * high / (columns * (1.0 - high)) if high < 1.0 else math.inf
+        share = columns / (columns + degrees * math.exp(-middle))
+        low, high = (middle, high) if _below(columns / 2, degrees / 2, share) < confidence else (low, middle)
+    return math.exp(high) if high < LARGEST else math.inf
 
 
 def _below(a: float, b: float, x: float) -> float:
@@ -65,7 +66,7 @@ def _fraction(a: float, b: float, x: float) -> float:
         ):
             lower, upper = 1.0 / _away(1.0 + term * lower, tiny), _away(1.0 + term / upper, tiny)
             found *= lower * upper
-        if abs(lower * upper - 1.0) < 1e-13:
+        if abs(lower * upper - 1.0) < 1e-9:
             break
     return found
 
