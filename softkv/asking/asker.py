@@ -43,7 +43,7 @@ from softkv.maths.heads import Heads
 from softkv.storage.layout import Mask
 
 LOG = log_of(__name__)
-PROBED = 8  # queries of a batch that tell whether all are unlike those rehearsed
+PROBED, MANY = 4, 128  # queries of a batch of so many that tell whether all are unlike those rehearsed
 STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
 
 
@@ -93,7 +93,7 @@ def _by_lists(view: View, question: Question, reason: str, *, drawn: bool = Fals
 def _suits_none(view: View, question: Question, reason: str) -> bool:
     """Whether the queries of a large batch are unlike those rehearsed, as some of them tell."""
     count = len(question.queries)
-    if count < PROBED * PROBED or question.guarantee or question.k is not None:
+    if count < MANY or question.guarantee or question.k is not None:
         return False
     some = lists.estimate(view, question.part(np.linspace(0, count - 1, PROBED).astype(np.int64)), reason)
     return list(some.refused.values()) == [UNSURE] * PROBED
