@@ -295,16 +295,18 @@ def _heaviest(rows: Rows, logits: Array, show: int) -> tuple[Rows, Array]:
 
 def _cut(given: Any, some: Rows) -> Any:
     """What is said of some of the queries."""
-    if not is_dataclass(given):
-        return None if given is None else given[some]
-    return replace(given, **{one.name: _cut(getattr(given, one.name), some) for one in fields(given)})  # type: ignore[type-var]
+    if is_dataclass(given):
+        kind: Any = type(given)
+        return kind(*(_cut(getattr(given, one.name), some) for one in fields(given)))
+    return None if given is None else given[some]
 
 
 def _put(given: Any, numbers: Rows, part: Any) -> Any:
     """What is said of all queries, once more is said of those of these numbers."""
     if is_dataclass(given):
+        kind: Any = type(given)
         names = (one.name for one in fields(given))
-        return replace(given, **{name: _put(getattr(given, name), numbers, getattr(part, name)) for name in names})  # type: ignore[type-var]
+        return kind(*(_put(getattr(given, name), numbers, getattr(part, name)) for name in names))
     if given is not None:
         given = given.copy()
         given[numbers] = part
