@@ -166,10 +166,10 @@ def compare(
     if out_of_scope or plot or naming.given:
         raise click.UsageError("--out-of-scope, --plot and columns are about a file of queries; name it with --eval")
     questions = Questions(text, None if vector is None else options.numbers_of(vector), form, comparison.COLUMNS)
+    how |= {"where": where, "tolerance": tolerance, "confidence": confidence}
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
-                how |= {"where": where, "tolerance": tolerance, "confidence": confidence}
                 _print_comparison(questions, db.compare(asked, k=k, show=show, **how), show)
     return questions.failed
 

@@ -145,7 +145,7 @@ class Answer:
         return portrait.as_dict(self)
 
     def to_json(self) -> str:
-        """The same as JSON, in one line."""
+        """Everything as JSON, in one line."""
         return portrait.as_json(self.to_dict())
 
     def to_pandas(self) -> Any:
@@ -304,7 +304,7 @@ class Answers:
         return [answer.to_dict() for answer in self]
 
     def to_json(self) -> str:
-        """The same as JSON, in one line."""
+        """Everything as JSON, in one line."""
         return portrait.as_json(self.to_dict())
 
     def to_pandas(self) -> Any:

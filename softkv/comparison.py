@@ -44,7 +44,7 @@ class Comparison:
         return portrait.comparison_as_dict(self)
 
     def to_json(self) -> str:
-        """The same as JSON, in one line."""
+        """Everything as JSON, in one line."""
         return portrait.as_json(self.to_dict())
 
     def __repr__(self) -> str:

@@ -353,7 +353,8 @@ def test_what_is_read_whole_has_no_error() -> None:
 def test_nothing_is_known_where_nothing_was_found() -> None:
     """Neither a value nor an error."""
     strata = Population(10).strata()
-    found = Population(10).sample(np.random.default_rng(0), strata, Sizes.none(STRATA))
+    nothing = Sizes(np.zeros(STRATA), np.zeros(STRATA, np.int64))
+    found = Population(10).sample(np.random.default_rng(0), strata, nothing)
     assert (found.mass[0], found.total.tolist()) == (0.0, [[0.0] * WIDTH])
     assert sampling.log_error(np.array([0.5, 1.0, 3.0])).tolist() == [pytest.approx(np.log(2)), np.inf, np.inf]
 

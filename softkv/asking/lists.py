@@ -88,12 +88,11 @@ class Asking:
             show=question.show,
         )
         self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show
-        compared = question.compatibility
-        if question.by_learned or not suits_form(view, question):
+        self.suits_form, compared = suits_form(view, question), question.compatibility
+        if question.by_learned or not self.suits_form:
             compared = view.comparing(compared)
         self.compatibility = compatibility_of(compared)
         self.temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (self.count,))
-        self.suits_form = suits_form(view, question)
         self.vectors, self.added = self.queries, np.zeros(self.count)
         if self.suits_form:
             with np.errstate(over="ignore", invalid="ignore"):

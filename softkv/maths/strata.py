@@ -38,11 +38,6 @@ class Sizes:
     chances: Floats  # (l,), of being visited
     rows: Counts  # (l,), to read of each that is
 
-    @classmethod
-    def none(cls, strata: int) -> "Sizes":
-        """Nothing of so many strata."""
-        return cls(np.zeros(strata), np.zeros(strata, np.int64))
-
     @property
     def expected(self) -> float:
         """How many rows are read, on average."""

@@ -1,18 +1,19 @@
 """What is closed at the end of a block, or else when nobody holds it any more."""
 
+from abc import ABC, abstractmethod
 from typing import TypeVar
 
 Own = TypeVar("Own", bound="Closing")
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that closes itself."""
 
     _closed = True  # until all is there
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of what is held; once is enough."""
-        raise NotImplementedError
 
     def __enter__(self: Own) -> Own:
         return self

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from softkv.asking import route
 from softkv.index.calibration import Calibration
@@ -116,14 +117,5 @@ def always_measured() -> Iterator[str]:
     Changes what the route believes that things cost, and finds no plan that was rehearsed; nothing in how is measured.
     Gives the words to say so.
     """
-    before = {name: getattr(route, name) for name in UNPRICED}
-    plan = Calibration.plan
-    try:
-        for name, price in UNPRICED.items():
-            setattr(route, name, price)
-        Calibration.plan = lambda *_: None  # type: ignore[method-assign, assignment]
+    with patch.multiple(route, **UNPRICED), patch.object(Calibration, "plan", lambda *_: None):
         yield "Scans, few rows that a filter leaves and rehearsed plans would be cheaper; here all are measured."
-    finally:
-        Calibration.plan = plan  # type: ignore[method-assign]
-        for name, price in before.items():
-            setattr(route, name, price)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from softkv_cli.mixtures import Array, mixture, of_length_1
@@ -100,11 +101,8 @@ def draws_seen(row: list[int], owner: list[int], seen: list[Seen]) -> Iterator[N
             seen.append(Seen(whole, chance, int(found.near.rows[0, 0]) == row[-1]))
         return found
 
-    measuring._Measuring._look = noted  # type: ignore[method-assign]
-    try:
+    with patch.object(measuring._Measuring, "_look", noted):
         yield
-    finally:
-        measuring._Measuring._look = look  # type: ignore[method-assign]
 
 
 def counted(needles: Needles) -> dict[str, Any]:
