@@ -40,3 +40,22 @@ def test_more_values_only_widen_the_reach() -> None:
     many[-1] = 30.0
     assert (reach := Reach.of(many)).radius == np.linalg.norm(many - reach.middle, axis=1).max()
     assert reach.with_more(np.empty((0, 7))).radius == reach.radius
+
+
+def test_a_scan_of_few_values_does_not_read_the_index(tmp_path: Path) -> None:
+    """Their reach is told by the values, and by the lists once something else has read them."""
+    values = np.random.default_rng(2).standard_normal((400, 3)).astype(np.float32)
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=vectors_of(len(values)), values=values)
+        db.build_index()
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert db.lookup(vectors_of(1)[0]).route == "scan"
+        view = db._view()
+        assert not view._findings.indexes.is_read
+        told = view.reach
+        assert told.radius == pytest.approx(np.linalg.norm(values - told.middle, axis=1).max())
+    with softkv.open(tmp_path / "s", "r") as db:
+        view = db._view()
+        assert view.index is not None
+        assert view._findings.indexes.is_read
+        assert view.reach.radius >= np.linalg.norm(values - view.reach.middle, axis=1).max()

@@ -37,6 +37,7 @@ from softkv.storage.layout import Rows
 
 TOGETHER = 4096  # values that are looked at together
 COPIED = 1 << 16  # numbers of values that are copied at once
+FEW_NUMBERS = 1 << 22  # in values
 
 
 class View:
@@ -159,7 +160,9 @@ class View:
     @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
-        return self._findings.reach(self.snapshot, None if self.followed is None else self.followed.joined)
+        # To look at few values takes less time than to read an index that nothing else was read for.
+        few = self.snapshot.rows * self.layout.value_width <= FEW_NUMBERS and not self._findings.indexes.is_read
+        return self._findings.reach(self.snapshot, None if few or self.followed is None else self.followed.joined)
 
     @cached_property
     def index(self) -> ListIndex | None:

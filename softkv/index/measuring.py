@@ -103,12 +103,20 @@ class _Open:
 class _Look:
     """What was read by one draw, for some queries."""
 
-    near: Near  # all rows that were read
-    blend: Blend  # of all rows, estimated
+    whole: Near  # rows that were read with whole lists
+    draw: Draw
+    rows: Rows  # (r,), that were drawn
+    logits: Array  # (b, r)
+    known: Blend  # of the rows of whole lists, counted from the peak of all, in the units of the lists
+    e: Floats  # (b, r)
+    values: Columns
     told: Sampled
-    thought: Floats  # (b, 2), the variance that was thought
-    of_entropy: Deviation  # of the logarithm of the effective number of rows
-    of_square: Deviation | None  # of the squared spread, in the units of the lists
+
+    @property
+    def moved(self) -> Floats:
+        """The logits of the rows that were drawn, counted from the peak, (b, r)."""
+        found: Floats = np.maximum(self.logits - self.known.peak[:, None], LOWEST)
+        return found
 
 
 class _Measuring:
@@ -172,15 +180,13 @@ class _Measuring:
 
     def _measured(self, left: _Open, found: Estimate, pilot: Sizes) -> Estimate:
         """These answers, with those that can be measured."""
-        advised = left
-        look = self._look(left, pilot)
+        advised, told, thought = left, self._look(left, pilot).told, left.values.variance(pilot)
         for aim, known in ((AIM, MORE), (AGAIN, 1.0)):
-            told = look.told.of_value
-            corrected = left.values.scaled(np.maximum(told.variance / np.maximum(look.thought, TINY), 1.0))
+            corrected = left.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, values=corrected)
             goals, allowed = (
                 np.square(aim * most) / one.factors(self.confidence, known=known)
-                for most, one in ((self.wanted, told), (LOG_MASS, look.told.of_mass))
+                for most, one in ((self.wanted, told.of_value), (LOG_MASS, told.of_mass))
             )
             sizes, ratios = left.values.enough(goals, self.most, also=(left.masses, allowed))
             some = np.flatnonzero(ratios <= 1.0)
@@ -191,27 +197,11 @@ class _Measuring:
             estimate = self._estimate(look, advised.values.variance(sizes), advised.masses.variance(sizes))
             found = estimate if len(left.numbers) == len(found.sure) else _put(found, left.numbers, estimate)
             rest = np.flatnonzero(~estimate.sure)
-            left, advised, look = left.of(rest), advised.of(rest), _cut(look, rest)
             if not len(rest):
                 break
+            told, thought = _cut(look.told, rest), left.values.variance(sizes)[rest]
+            left, advised = left.of(rest), advised.of(rest)
         return found
-
-    def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
-        """What a look says, with variances of no less than these: rows may lack what matters."""
-        told, size = look.told, self.units.size
-        of_value, of_mass = told.of_value.at_least(values), told.of_mass.at_least(masses)
-        error = np.hypot(np.where(told.mass > 0, of_value.error(self.confidence), np.inf), FLOOR * self.wanted)
-        log_mass_error = np.hypot(log_error(of_mass.error(self.confidence)), FLOOR * LOG_MASS)
-        sure = (error <= self.wanted) & (log_mass_error <= LOG_MASS)
-        entropy = look.of_entropy.raised(of_mass, told.of_mass).error(self.confidence)
-        effective_error = look.blend.effective * np.expm1(np.hypot(entropy, FLOOR * LOG_MASS))
-        spread_error = None
-        if look.of_square is not None and look.blend.spread is not None:
-            spread = look.blend.spread[:, 0] / size
-            square = look.of_square.raised(of_value, told.of_value).error(self.confidence)
-            apart = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
-            spread_error = np.hypot(apart, FLOOR * self.wanted) * size
-        return Estimate(look.near, look.blend, error * size, log_mass_error, sure, effective_error, spread_error)
 
     def _with_lists(self, left: _Open, lists: Chosen) -> Near:
         """What is known of each query, with whole lists of its own, (b, l)."""
@@ -229,31 +219,47 @@ class _Measuring:
         logits = _scored(left.asked, rows)
         if len(logits) > 1:
             logits[left.own[:, draw.strata[draw.owners]]] = -np.inf  # what was read with a whole list
-        peak = np.maximum(whole.blend.peak, logits.max(axis=1, initial=-np.inf))
+        peak = np.maximum(whole.blend.peak, logits.max(axis=1, initial=-np.inf)).astype(np.float64)
         peak = np.where(np.isfinite(peak), peak, 0.0)
-        moved = logits.astype(np.float64) - peak[:, None]
-        e, values = np.exp(moved), self._values(rows)
-        known = whole.blend.mass * np.exp(np.minimum(whole.blend.peak - peak, 0.0))
-        total = (whole.blend.value - self.units.middle) / self.units.size * known[:, None]
-        told = sampled(draw, e, values, mass=known, total=total, random=self.random)
-        read = Blend(peak, e.sum(1), np.zeros_like(total), None)
-        near = both(whole, Near(read, *_heaviest(rows, logits, self.show), (logits > -np.inf).sum(1)), self.show)
-        drawn = Blend(peak, told.mass - known, told.total - total, None)
-        moved = np.maximum(moved, LOWEST)
-        blend = self._blend(whole.blend, drawn, e * draw.weights, values, moved)
-        entropy = moved - (blend.excess / blend.mass)[:, None]
-        of_entropy = Deviation.of_column(draw, e * (1.0 - entropy), told.mass)
-        return _Look(
-            near, blend, told, strata.variance(sizes), of_entropy, self._of_square(draw, e, values, blend, told)
-        )
+        e, values = logits - peak[:, None], self._values(rows)
+        np.exp(e, out=e)
+        mass = whole.blend.mass * np.exp(np.minimum(whole.blend.peak - peak, 0.0))
+        total = (whole.blend.value - self.units.middle) / self.units.size * mass[:, None]
+        told = sampled(draw, e, values, mass=mass, total=total, random=self.random)
+        return _Look(whole, draw, rows, logits, Blend(peak, mass, total, None), e, values, told)
 
-    def _of_square(self, draw: Draw, e: Floats, values: Columns, blend: Blend, told: Sampled) -> Deviation | None:
-        """How far the squared spread is off; None where values have none."""
-        if blend.square is None:
-            return None
-        apart = values.distances(told.total / np.maximum(told.mass, TINY)[:, None])
-        spread = blend.square / blend.mass[:, None] / self.units.size**2
-        return Deviation.of_column(draw, e * (apart - spread), told.mass)
+    def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
+        """What a look says, with variances of no less than these: rows may lack what matters."""
+        told, size, blend = look.told, self.units.size, self._blend(look)
+        of_value, of_mass = told.of_value.at_least(values), told.of_mass.at_least(masses)
+        error = np.hypot(np.where(told.mass > 0, of_value.error(self.confidence), np.inf), FLOOR * self.wanted)
+        log_mass_error = np.hypot(log_error(of_mass.error(self.confidence)), FLOOR * LOG_MASS)
+        sure = (error <= self.wanted) & (log_mass_error <= LOG_MASS)
+        entropy = _of_entropy(look, blend).raised(of_mass, told.of_mass).error(self.confidence)
+        effective_error = blend.effective * np.expm1(np.hypot(entropy, FLOOR * LOG_MASS))
+        spread_error, of_square = None, _of_square(look, blend, size)
+        if of_square is not None and blend.spread is not None:
+            spread = blend.spread[:, 0] / size
+            square = of_square.raised(of_value, told.of_value).error(self.confidence)
+            apart = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
+            spread_error = np.hypot(apart, FLOOR * self.wanted) * size
+        return Estimate(self._near(look), blend, error * size, log_mass_error, sure, effective_error, spread_error)
+
+    def _near(self, look: _Look) -> Near:
+        """All rows that were read by a look, and the heaviest of them."""
+        read = Blend(look.known.peak, look.e.sum(1), np.zeros_like(look.known.total), None)
+        heaviest = _heaviest(look.rows, look.logits, self.show)
+        return both(look.whole, Near(read, *heaviest, (look.logits > -np.inf).sum(1)), self.show)
+
+    def _blend(self, look: _Look) -> Blend:
+        """What whole lists add up to, and all rows that those which were drawn stand for."""
+        known, told, weights, square = look.known, look.told, look.e * look.draw.weights, None
+        mass, total = told.mass - known.mass, told.total - known.total
+        excess = np.einsum("br,br->b", weights, look.moved)
+        if isinstance(self.arena.values, Numbers):
+            mean = total / np.maximum(mass, TINY)[:, None]
+            square = np.einsum("br,br->b", weights, look.values.distances(mean))[:, None]
+        return merge(look.whole.blend, self.units.back(Blend(known.peak, mass, total, excess, square)))
 
     def _values(self, rows: Rows) -> Columns:
         """The values of some rows, in the units of the lists."""
@@ -264,14 +270,21 @@ class _Measuring:
         counted /= self.units.size
         return VectorColumns(counted)
 
-    def _blend(self, whole: Blend, drawn: Blend, weights: Floats, values: Columns, moved: Floats) -> Blend:
-        """What whole lists add up to, and all rows that those which were drawn stand for."""
-        excess = np.einsum("br,br->b", weights, moved)
-        square = None
-        if isinstance(self.arena.values, Numbers):
-            mean = drawn.total / np.maximum(drawn.mass, TINY)[:, None]
-            square = np.einsum("br,br->b", weights, values.distances(mean))[:, None]
-        return merge(whole, self.units.back(replace(drawn, excess=excess, square=square)))
+
+def _of_entropy(look: _Look, blend: Blend) -> Deviation:
+    """How far the logarithm of the effective number of rows is off."""
+    entropy = look.moved - (blend.excess / blend.mass)[:, None]
+    return Deviation.of_column(look.draw, look.e * (1.0 - entropy), look.told.mass)
+
+
+def _of_square(look: _Look, blend: Blend, size: float) -> Deviation | None:
+    """How far the squared spread is off, in units of this size; None where values have none."""
+    if blend.square is None:
+        return None
+    told = look.told
+    apart = look.values.distances(told.total / np.maximum(told.mass, TINY)[:, None])
+    spread = blend.square / blend.mass[:, None] / size**2
+    return Deviation.of_column(look.draw, look.e * (apart - spread), told.mass)
 
 
 def _scored(asked: Asked, rows: Rows) -> Array:

@@ -5,6 +5,7 @@ The single place where a handle learns the state of its store, first and again. 
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 
 from softkv.errors import StoreDamaged
 from softkv.logs import log_of
@@ -19,7 +20,7 @@ from softkv.storage.protocol.generation import Generation
 LOG = log_of(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Committed:
     """One commit. There is no standing and no generation before the first item."""
 
@@ -27,6 +28,11 @@ class Committed:
     standing: Standing | None
     deaths: Deaths
     generation: Generation | None
+
+    @cached_property
+    def acknowledged(self) -> Acknowledged:
+        """What is noted of it where the catalog cannot lose it."""
+        return Acknowledged.of(self.head, self.standing)
 
     @property
     def rows(self) -> int:
@@ -39,7 +45,7 @@ def load(catalog: Catalog, directory: str, known: Committed | None, *, write: bo
 
     The catalog is compared with the commit that is known, or the first time with the one that was acknowledged last.
     """
-    acknowledged = Acknowledged.of(known.head, known.standing) if known else Acknowledged.read(directory)
+    acknowledged = known.acknowledged if known else Acknowledged.read(directory)
     for _ in range(1_000):
         found = _attempt(catalog, directory, known, acknowledged, write=write)
         if found is not None:

@@ -39,7 +39,6 @@ from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.layout import Layout, Matrix, Rows, generation_name
-from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.conflicts import resolved
 from softkv.storage.protocol.generation import Complete, Completed, Generation, checksums, norms_of
@@ -172,7 +171,7 @@ class Writer:
     def acknowledge(self) -> None:
         """Note the newest commit where the catalog cannot lose it."""
         with suppress(StoreError):  # it is acknowledged all the same
-            Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock)
+            self.committed.acknowledged.put(self.lock)
 
     def append(
         self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None, stamp: Stamp | None = None
@@ -185,7 +184,7 @@ class Writer:
             ignored = ignored - len(batch) if on_conflict == "ignore" else 0
             head = self.committed.head
             added = Added(self.committed.rows, head.next_item, len(batch), len(doomed), ignored)
-            note = partial(self._record, stamp, astuple(added))
+            note = partial(self._record, stamp, added)
             if len(batch):
                 self._write(batch, doomed, ordinals, kept, note)
             elif stamp is not None:
@@ -193,10 +192,11 @@ class Writer:
                     note()
             return added
 
-    def _record(self, stamp: Stamp | None, result: Sequence[int]) -> None:
+    def _record(self, stamp: Stamp | None, result: Added | Sequence[int]) -> None:
         """What became of a batch that has a name, in the transaction that writes it."""
         if stamp is not None:
-            batches.record(self.catalog.connection, stamp, result, self.committed.head.number + 1)
+            told = astuple(result) if isinstance(result, Added) else result
+            batches.record(self.catalog.connection, stamp, told, self.committed.head.number + 1)
 
     def _roster(self) -> Roster:
         return Roster(self.catalog, self.committed.head.generation)
@@ -378,7 +378,7 @@ class Writer:
             raise files.without_frames(self.failure)
         if self.committed.generation:
             self.committed.generation.arenas[2].sync()
-        Acknowledged.of(self.committed.head, self.committed.standing).put(self.lock, durably=True)
+        self.committed.acknowledged.put(self.lock, durably=True)
         with suppress(StorageFull), self.catalog.connection.writing():  # without it the next writer verifies a little
             self.catalog.advance(self.committed.head, writing=0)
 
