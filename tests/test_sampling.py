@@ -217,7 +217,7 @@ def assert_same(one: sampling.Sampled, other: sampling.Sampled, some: slice = sl
 
 @pytest.mark.parametrize("labels", [False, True])
 def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> None:
-    """But for their chances, also where one has read a stratum already; more of them than are summed at once."""
+    """But for their chances, also where one has read a stratum already, and with strata of few rows and of many."""
     population, rng = Population(12, labels=labels), np.random.default_rng(13)
     strata = population.strata()
     draw = Draw.of(rng, strata, strata.sizes(150.0))
@@ -226,9 +226,8 @@ def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> 
     e = rng.random((7, len(rows)))
     e[2, draw.owners == 3] = 0.0
     mass, total = rng.random(7), rng.random((7, WIDTH))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("softkv.maths.columns.HELD", 1000)
-        found = sampled(draw, e, values, mass=mass, total=total, random=np.random.default_rng(1))
+    assert draw.sizes.min() < 7 < draw.sizes.max()
+    found = sampled(draw, e, values, mass=mass, total=total, random=np.random.default_rng(1))
     for number in range(7):
         some = slice(number, number + 1)
         alone = sampled(draw, e[some], values, mass=mass[some], total=total[some], random=np.random.default_rng(1))
@@ -237,24 +236,38 @@ def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> 
         assert_same(found, alone, some)
 
 
-def test_sums_of_strata_and_groups() -> None:
-    """Blocks of rows, of which large strata have several, add up to those of strata; groups hold each pair once."""
+@pytest.mark.parametrize("count", [1, 2, 12])
+def test_sums_of_strata_and_groups(count: int) -> None:
+    """Of few rows and of many, for one query and for more than a stratum has rows; groups hold each pair once."""
     rng, population = np.random.default_rng(14), Population(14)
     strata = population.strata()
     draw = Draw.of(rng, strata, strata.sizes(400.0))
+    assert draw.sizes.min() < count or count == 1
     assert draw.sizes.max() > 20
     pairs = Pairs.of(draw, rng)
-    e, values = rng.random((2, len(draw.owners))), rng.random((len(draw.owners), WIDTH))
-    means = rng.random((2, WIDTH))
+    e, values = rng.random((count, len(draw.owners))), rng.random((len(draw.owners), WIDTH))
+    means = rng.random((count, WIDTH))
     squares, groups = VectorColumns(values).sums(e, means, draw, pairs)
     apart = e[:, :, None] * (values - means[:, None])
-    sums = np.zeros((2, len(draw.sizes), WIDTH))
+    sums = np.zeros((count, len(draw.sizes), WIDTH))
     np.add.at(sums, (slice(None), draw.owners), apart)
-    assert np.allclose(squares, (sums**2).sum(2), rtol=1e-4)
-    expected = np.zeros((2, GROUPS, WIDTH))
-    np.add.at(expected, (slice(None), np.repeat(pairs.groups, pairs.lengths)), apart * pairs.weights[:, None])
+    assert np.allclose(squares, (sums**2).sum(2), rtol=1e-3, atol=1e-5)
+    expected = np.zeros((count, GROUPS, WIDTH))
+    np.add.at(expected, (slice(None), pairs.groups), apart * pairs.weights[:, None])
     np.add.at(expected, (slice(None), pairs.homes), sums * pairs.sides[:, None])
     assert np.allclose(groups, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_distances_from_means_are_never_told_smaller_than_they_are(count: int) -> None:
+    """Of values that lie close together, far from their middle, float32 loses digits; that only makes errors larger."""
+    rng = np.random.default_rng(21)
+    values = (100.0 + 1e-2 * rng.standard_normal((500, 16))).astype(np.float32)
+    means = values[:count].astype(np.float64) + 1e-3
+    found = VectorColumns(values).distances(means)
+    true = ((values.astype(np.float64) - means[:, None]) ** 2).sum(2)
+    assert (found >= 0.99 * true).all()
+    assert (found <= 1.01 * true + 0.01 * true.mean()).all()
 
 
 @pytest.mark.parametrize(("labels", "most"), [(2, 1.0), (1, 1.0), (3, 2.0)])

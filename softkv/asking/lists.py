@@ -28,11 +28,14 @@ from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
 from softkv.storage.layout import Mask, Matrix
+from softkv.storage.threads import beside
 
 LOGITS = 1 << 25  # held at once
 SUMS = 1 << 24  # of values held at once
 TOGETHER = 512  # queries that ask all lists at once
 BROAD = 0.1  # the share of rows that is allowed for where no plan says how many are read
+GATHERED = 1 << 18  # numbers of keys that are gathered at once
+WORTH_A_THREAD = 4  # times as many, from which on two threads gather them
 ROUNDING = 2.0**-22  # of logits, as a share of them
 
 
@@ -256,12 +259,30 @@ class Asking:
         return self.view.inverse_lengths if self.index.form.name == "cosine" else None
 
     def _score_some(self, some: Rows, rows: Rows) -> Score:
-        """The logits of some of the queries with some rows, gathered."""
-        lengths = self._lengths()
-        compared = self.compatibility
-        if self.question.by_learned or not self.suits_form:
-            compared = compatibility_of(self.view.comparing(self.question.compatibility, rows))
-        return self._score(some, compared, self.view.snapshot.vectors(rows), None if lengths is None else lengths[rows])
+        """The logits of some of the queries with some rows, of which so few are gathered at once that caches hold them.
+
+        Many are halved between two threads.
+        """
+        lengths, step = self._lengths(), max(1, GATHERED // self.view.layout.key_width)
+
+        def gathered(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+            for first in range(start, stop, step):
+                here, compared = rows[first : min(first + step, stop)], self.compatibility
+                if self.question.by_learned or not self.suits_form:
+                    compared = compatibility_of(self.view.comparing(self.question.compatibility, here))
+                keys, inverse = self.view.snapshot.vectors(here), None if lengths is None else lengths[here]
+                place = slice(first - start, first - start + len(here))
+                self._score(some, compared, keys, inverse)(queries, 0, len(here), out[:, place])
+
+        def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+            if stop - start < WORTH_A_THREAD * step:
+                return gathered(queries, start, stop, out)
+            middle = (start + stop) // 2
+            with beside(lambda: gathered(queries, middle, stop, out[:, middle - start :])) as other:
+                gathered(queries, start, middle, out[:, : middle - start])
+            return other[0].result()
+
+        return score
 
     def _score(
         self, some: Rows, compared: Compatibility, keys: Matrix, lengths: npt.NDArray[np.float32] | None

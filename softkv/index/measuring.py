@@ -137,7 +137,9 @@ class _Measuring:
     ) -> None:
         self.index, self.population, self.arena, self.random = index, population, arena, random
         self.wanted, self.confidence, self.most, self.show = wanted, confidence, most, show
-        self.units, self.tells = index.units, tells
+        # The middle is a number of float32, too, so that values of that type lose nothing when it is taken from them.
+        middle = index.units.middle.astype(np.float32).astype(np.float64)
+        self.units, self.tells = replace(index.units, middle=middle), tells
 
     def found(self, asked: Asked) -> Estimate:
         """The answers that can be measured; the others are not sure."""
@@ -153,17 +155,17 @@ class _Measuring:
         found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread)
         left = _Open(np.arange(len(nothing)), asked, thought.own, known, thought.values, thought.masses)
         read = thought.own @ self.population.counts
-        left = left.of(np.flatnonzero(self._promising(thought) & (read <= self.most / 2)))
-        self.most -= float(read[left.numbers].max(initial=0))
+        # One that would read most of what may be read leaves little to draw for the others.
+        left = left.of(np.flatnonzero(self._promising(thought) & (read <= self.most / min(2, len(read)))))
         if not len(left.numbers):
             return found
-        pilot = left.values.sizes(PILOT, left.values.alone(PILOT))
-        if pilot.expected > self.most:
+        most, pilot = self.most - float(read[left.numbers].max()), left.values.sizes(PILOT, left.values.alone(PILOT))
+        if pilot.expected > most:
             return found
         others = left.own.copy()
         np.put_along_axis(others, first[left.numbers], False, axis=1)
         left = replace(left, known=self._with_lists(left, others))
-        return self._measured(left, found, pilot)
+        return self._measured(left, found, pilot, most)
 
     def _seen(self, asked: Asked) -> Tilt:
         """What the queries ask of all lists, by some rows of each."""
@@ -178,17 +180,17 @@ class _Measuring:
         found: Chosen = enough & values.is_sound & masses.is_sound & masses.between.any(1)
         return found
 
-    def _measured(self, left: _Open, found: Estimate, pilot: Sizes) -> Estimate:
-        """These answers, with those that can be measured."""
+    def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
+        """These answers, with those that can be measured by drawing no more than about `most` rows."""
         advised, told, thought = left, self._look(left, pilot).told, left.values.variance(pilot)
         for aim, known in ((AIM, MORE), (AGAIN, 1.0)):
             corrected = left.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, values=corrected)
             goals, allowed = (
-                np.square(aim * most) / one.factors(self.confidence, known=known)
-                for most, one in ((self.wanted, told.of_value), (LOG_MASS, told.of_mass))
+                np.square(aim * wanted) / one.factors(self.confidence, known=known)
+                for wanted, one in ((self.wanted, told.of_value), (LOG_MASS, told.of_mass))
             )
-            sizes, ratios = left.values.enough(goals, self.most, also=(left.masses, allowed))
+            sizes, ratios = left.values.enough(goals, most, also=(left.masses, allowed))
             some = np.flatnonzero(ratios <= 1.0)
             left, advised = left.of(some), advised.of(some)
             if not len(some):
@@ -221,8 +223,9 @@ class _Measuring:
             logits[left.own[:, draw.strata[draw.owners]]] = -np.inf  # what was read with a whole list
         peak = np.maximum(whole.blend.peak, logits.max(axis=1, initial=-np.inf)).astype(np.float64)
         peak = np.where(np.isfinite(peak), peak, 0.0)
-        e, values = logits - peak[:, None], self._values(rows)
+        e: Floats = np.subtract(logits, peak[:, None], dtype=np.float64)
         np.exp(e, out=e)
+        values = self._values(rows)
         mass = whole.blend.mass * np.exp(np.minimum(whole.blend.peak - peak, 0.0))
         total = (whole.blend.value - self.units.middle) / self.units.size * mass[:, None]
         told = sampled(draw, e, values, mass=mass, total=total, random=self.random)
@@ -266,8 +269,8 @@ class _Measuring:
         values = self.arena.some_values(rows)
         if isinstance(values, Labels):
             return columns_of_labels(values.array, values.count)
-        counted = np.subtract(values.array, self.units.middle, dtype=np.float64)
-        counted /= self.units.size
+        counted = (values.array - self.units.middle.astype(values.array.dtype)).astype(np.float32, copy=False)
+        counted *= 1.0 / self.units.size
         return VectorColumns(counted)
 
 

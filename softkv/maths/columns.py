@@ -9,7 +9,7 @@ Shapes: b queries, s strata that were visited, r rows that were read, stratum by
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ from softkv.maths.strata import Array, Counts, Draw, Floats
 
 GROUPS = 32  # of rows that tell how columns vary together
 BLOCK = 8  # rows of a stratum that belong to one group, at most
-HELD = 1 << 22  # numbers of sums of blocks that are held at once
+COUNTED = 1 << 10  # rows that are counted in float64 at once
+LOST = 8.0  # roundings of a product of vectors
 FEW_LABELS = 64  # that are counted with as vectors
 
 
@@ -30,9 +31,7 @@ class Pairs:
     """
 
     weights: Floats  # (r,)
-    blocks: Counts  # (s,), how many blocks each stratum has
-    lengths: Counts  # how many rows each block has
-    groups: Counts  # by block
+    groups: Counts  # (r,)
     homes: Counts  # (s,), the groups of the sums of strata
     sides: Floats  # (s,), and their weights
 
@@ -44,41 +43,32 @@ class Pairs:
         share = np.sqrt(inside * (draw.sizes - 1) / np.maximum(2 * pairs, 1))[owners]
         share *= (place < 2 * pairs[owners]) * np.where(place % 2, -1.0, 1.0)
         pair = (pairs.cumsum() - pairs)[owners] + place // 2
-        starts = np.flatnonzero(place % BLOCK == 0)
-        lengths = np.diff(starts, append=len(owners))
+        blocks = (place % BLOCK == 0).cumsum() - 1
         signs, sides = (random.choice(np.array([-1.0, 1.0]), count) for count in (len(owners) + 1, len(draw.sizes)))
-        groups, homes = (random.integers(0, GROUPS, count) for count in (len(starts), len(draw.sizes)))
-        return cls(share * signs[pair], -(-draw.sizes // BLOCK), lengths, groups, homes, sides * np.sqrt(outside))
+        groups, homes = (random.integers(0, GROUPS, count) for count in (blocks.max(initial=-1) + 1, len(draw.sizes)))
+        return cls(share * signs[pair], groups[blocks], homes, sides * np.sqrt(outside))
 
-    @cached_property
-    def starts(self) -> Counts:
-        """Where the rows of each block begin."""
-        return self.lengths.cumsum() - self.lengths
+    def sums(self, e: Array, values: Array, apart: Array, draw: Draw) -> Array:
+        """Σ e·(v − apart) over the rows of each group, and over those of its strata, (b, GROUPS, p).
 
-    def by_block(self, weights: Array, values: Array) -> Array:
-        """Σ w·v over the rows of each block, (w, r) and (r, p) -> (blocks, w, p)."""
-        found = np.empty((len(self.lengths), len(weights), values.shape[1]), values.dtype)
-        for length in range(1, BLOCK + 1):  # products of matrices of one shape, many at once
-            some = np.flatnonzero(self.lengths == length)
-            rows = self.starts[some][:, None] + np.arange(length)
-            found[some] = np.ascontiguousarray(weights[:, rows].swapaxes(0, 1)) @ values[rows]
+        The values are (r, p), and what each query takes from them, (b, p).
+        """
+        both = (self.groups, self.weights), (self.homes[draw.owners], self.sides[draw.owners])
+        if len(e) == 1:
+            spread, rows = np.zeros((GROUPS, len(values)), e.dtype), np.arange(len(values))
+            for groups, weights in both:
+                spread[groups, rows] += e[0] * weights.astype(e.dtype)
+            alone: Array = spread @ values - spread.sum(1)[:, None] * apart
+            return alone[None]
+        found = np.zeros((len(e), GROUPS, values.shape[1]), values.dtype)
+        for groups, weights in both:
+            order = np.argsort(groups, kind="stable")
+            ends, weighted = np.searchsorted(groups[order], np.arange(GROUPS + 1)), e * weights.astype(e.dtype)
+            for group, (start, end) in enumerate(pairwise(ends.tolist())):
+                rows = order[start:end]
+                mine = weighted[:, rows]
+                found[:, group] += mine @ values[rows] - mine.sum(1)[:, None] * apart
         return found
-
-    def by_stratum(self, blocks: Array) -> Array:
-        """Sums over the blocks of each stratum, (blocks, ...) -> (s, ...)."""
-        firsts = self.blocks.cumsum() - self.blocks
-        found: Array = blocks[firsts]
-        for number in range(1, int(self.blocks.max(initial=1))):
-            some = np.flatnonzero(self.blocks > number)
-            found[some] += blocks[firsts[some] + number]
-        return found
-
-    def by_group(self, blocks: Array, strata: Array) -> Array:
-        """Sums over the blocks and the strata of each group, (blocks, ...) and (s, ...) -> (GROUPS, ...)."""
-        numbers, shape = np.arange(GROUPS)[:, None], (GROUPS, *blocks.shape[1:])
-        found: Array = (numbers == self.groups).astype(blocks.dtype) @ blocks.reshape(len(blocks), -1)
-        found += ((numbers == self.homes) * self.sides).astype(strata.dtype) @ strata.reshape(len(strata), -1)
-        return found.reshape(shape)
 
 
 class Columns(ABC):
@@ -100,44 +90,45 @@ class Columns(ABC):
 
 
 class VectorColumns(Columns):
-    """Values that are vectors, (r, p)."""
+    """Values that are vectors, (r, p): in float32, of which sums are counted in float64."""
 
-    def __init__(self, values: Floats, *, free: int | None = None) -> None:
+    def __init__(self, values: Array, *, free: int | None = None) -> None:
         self._values, self.free = values, values.shape[1] if free is None else free
+
+    def _about(self, means: Floats) -> tuple[Array, Array]:
+        """Values, and means, counted from the middle of the means, so that most of their digits are left."""
+        middle = means.mean(0).astype(self._values.dtype)
+        return self._values - middle, (means - middle).astype(self._values.dtype)
 
     def total(self, weights: Floats) -> Floats:
         """Σ w·v, (b, r) -> (b, p)."""
-        found: Floats = weights @ self._values
+        found: Floats = np.zeros((len(weights), self._values.shape[1]))
+        for start in range(0, len(self._values), COUNTED):  # copies then stay in the cache
+            some = slice(start, start + COUNTED)
+            found += weights[:, some] @ self._values[some].astype(np.float64)
         return found
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
-        middle = means.mean(0)  # of which more digits are left
-        values, apart = self._values - middle, means - middle
-        found: Floats = -2.0 * apart @ values.T
-        found += np.einsum("rp,rp->r", values, values) + np.einsum("bp,bp->b", apart, apart)[:, None]
-        return np.maximum(found, 0.0)
+        if len(means) == 1:
+            alone = self._values - means.astype(self._values.dtype)
+            return np.array(np.einsum("rp,rp->r", alone, alone)[None], np.float64)
+        values, apart = self._about(means)
+        squares, more = np.einsum("rp,rp->r", values, values), np.einsum("bp,bp->b", apart, apart)[:, None]
+        found: Floats = (squares + more).astype(np.float64)
+        lost = found * (LOST * np.finfo(values.dtype).eps)  # by rounding, which must not make them smaller
+        found -= 2.0 * (apart @ values.T)
+        return np.maximum(found, 0.0) + lost
 
     def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
         """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""
-        # In float32, counted from the middle of the means: these sums tell a variance, to a few percent of it.
-        middle = means.mean(0)
-        values, apart = (self._values - middle).astype(np.float32), (means - middle).astype(np.float32)
-        step = max(1, HELD // max(1, 2 * len(pairs.lengths) * values.shape[1]))
-        squares, groups = np.empty((len(e), len(draw.sizes))), np.empty((len(e), GROUPS, values.shape[1]))
-        if not len(draw.sizes):
-            return squares, np.zeros_like(groups)
-        for start in range(0, len(e), step):
-            some = slice(start, start + step)
-            weights = np.concatenate([e[some], e[some] * pairs.weights]).astype(np.float32)
-            blocks, count = pairs.by_block(weights, values), len(weights) // 2
-            masses = np.add.reduceat(weights, pairs.starts, axis=1).T[:, :, None]
-            strata = pairs.by_stratum(blocks[:, :count]) - pairs.by_stratum(masses[:, :count]) * apart[some]
-            squares[some] = np.einsum("sbp,sbp->bs", strata, strata)
-            found = pairs.by_group(blocks[:, count:], strata)
-            found -= pairs.by_group(masses[:, count:], np.zeros((len(strata), count, 1))) * apart[some]
-            groups[some] = found.swapaxes(0, 1)
-        return squares, groups
+        values, apart = self._about(means)
+        weights = e.astype(values.dtype)  # of float32: these sums tell a variance, to a few percent of it
+        squares = draw.squares(weights, values)
+        if len(e) > 1:  # which take different means from the values
+            mass, along = draw.by_stratum(e), draw.by_stratum(e * (apart @ values.T))
+            squares += mass * (mass * np.einsum("bp,bp->b", apart, apart)[:, None] - 2.0 * along)
+        return np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
 
 
 class LabelColumns(Columns):
@@ -168,7 +159,7 @@ class LabelColumns(Columns):
             sums, mass = np.bincount(entries, e[number], len(places)), masses[number]
             crossed = np.bincount(owners, sums * mean[codes], count)
             squares[number] = np.bincount(owners, sums * sums, count) - 2.0 * mass * crossed + mass**2 * (mean @ mean)
-            whose = np.concatenate([np.repeat(pairs.groups, pairs.lengths), pairs.homes[draw.owners]])
+            whose = np.concatenate([pairs.groups, pairs.homes[draw.owners]])
             weights = np.concatenate([e[number] * pairs.weights, e[number] * pairs.sides[draw.owners]])
             found = np.bincount(whose * labels + np.tile(self._codes, 2), weights, GROUPS * labels)
             groups[number] = found.reshape(GROUPS, labels) - np.bincount(whose, weights, GROUPS)[:, None] * mean
@@ -179,4 +170,4 @@ def columns_of_labels(codes: npt.NDArray[np.integer], labels: int) -> Columns:
     """The columns of values that are codes of so many labels."""
     if labels > FEW_LABELS:
         return LabelColumns(codes, labels)
-    return VectorColumns(np.eye(labels)[codes], free=max(1, labels - 1))
+    return VectorColumns(np.eye(labels, dtype=np.float32)[codes], free=max(1, labels - 1))

@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 LEAST, MOST = 2, 16  # rows of a stratum that is visited by chance; two tell a variance
+FEW = 16  # rows of a stratum, of which several are summed at once
 VISIT = 2.0  # rows take as long to be read as it takes to go to a stratum
 EVENLY = 0.1  # of the rows are spread over all strata by their sizes, whatever is known of these
 TRIES, STEPS = 6, 9  # to take no more rows than may be, and hardly more than needed
@@ -207,6 +208,28 @@ class Draw:
         if not len(self.sizes):
             return np.zeros((len(x), 0))
         found: Floats = np.add.reduceat(x, self.firsts, axis=1)
+        return found
+
+    def squares(self, weights: Array, values: Array) -> Floats:
+        """‖Σ w·v‖² over the rows of each stratum, (b, r) and (r, p) -> (b, s)."""
+        found = np.empty((len(weights), len(self.sizes)))
+        for size in np.unique(
+            self.sizes[self.sizes <= FEW]
+        ).tolist():  # products of matrices of one shape, many at once
+            some = np.flatnonzero(self.sizes == size)
+            rows = self.firsts[some][:, None] + np.arange(size)
+            mine, part = np.ascontiguousarray(weights[:, rows].swapaxes(0, 1)), values[rows]  # (n, b, m), (n, m, p)
+            if size < len(weights):  # products of rows with each other are fewer numbers than sums for all queries
+                found[:, some] = np.einsum("nbm,nbm->bn", mine @ (part @ part.swapaxes(1, 2)), mine)
+            else:
+                sums = mine @ part
+                found[:, some] = np.einsum("nbp,nbp->bn", sums, sums)
+        large = np.flatnonzero(self.sizes > FEW)
+        for number, start, size in zip(
+            *(x.tolist() for x in (large, self.firsts[large], self.sizes[large])), strict=True
+        ):
+            sums = weights[:, start : start + size] @ values[start : start + size]
+            found[:, number] = np.einsum("bp,bp->b", sums, sums)
         return found
 
     @cached_property
