@@ -10,6 +10,7 @@ import torch
 
 import softkv
 from softkv import errors, soft_lookup
+from softkv.asking.heads import stretches
 from softkv.errors import NotExpressible, NotFinite, ShapeError
 from softkv.maths import lookup as module
 from softkv.maths.blending import Labels, Vectors
@@ -341,3 +342,23 @@ def test_heads_of_a_module_answer_numpy_and_pass_gradients_to_torch(tmp_path: Pa
     assert attention.in_proj_weight.grad.abs().sum() > 0
     with pytest.raises(errors.KindError, match=r"expected an array of NumPy .* requires grad"):
         soft_lookup(queries, keys, values, bias=torch.zeros(10, requires_grad=True))
+
+
+@pytest.mark.parametrize(("shape", "outer"), [((3, 5, 7), None), ((2, 8, 4), (6, 16)), (None, (5, 12)), (None, None)])
+def test_what_heads_make_of_errors_is_bounded_by_their_singular_values(shape: Any, outer: Any) -> None:
+    """No error of the means becomes larger than is said, and what is said is less than by the sums of squares."""
+    rng, count = np.random.default_rng(5), 4 if shape is None else shape[0]
+    width = 3 if shape is None else shape[2]
+    w_v = None if shape is None else rng.normal(size=shape)
+    w_o = None if outer is None else 1e150 * rng.normal(size=outer)
+    heads = Heads(rng.normal(size=(count, 2, 6)), rng.normal(size=(count, 2, 6)), w_v, w_o)
+    told = stretches(heads)
+    inner = np.ones(count) if w_v is None else np.linalg.norm(w_v, 2, axis=(1, 2))
+    exact = inner * (1.0 if w_o is None else np.linalg.norm(w_o, 2))
+    assert (told >= 0.999999 * exact).all()
+    if w_v is not None:
+        squares = np.linalg.norm(w_v, axis=(1, 2)) * (1.0 if w_o is None else np.linalg.norm(w_o))
+        assert (told < 0.95 * squares).all()
+    wrong = rng.normal(size=(count, 50, width))
+    lengths = np.linalg.norm(heads.project(wrong), axis=1)
+    assert (lengths <= np.linalg.norm(told[:, None] * np.linalg.norm(wrong, axis=2), axis=0) * 1.000001).all()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
 from softkv.asking.question import Question
-from softkv.asking.rounding import gain_of, moved_logits, rounding_of_heads
+from softkv.asking.rounding import moved_logits, rounding_of_heads
 from softkv.asking.view import View
 from softkv.maths.blending import Vectors
 from softkv.maths.compatibility import compatibility_of, linear
@@ -61,7 +61,7 @@ class Rewritten:
             queries=self.queries.reshape(-1, self.queries.shape[-1]),
             compatibility=REWRITTEN,
             temperature=np.tile(self.temperatures, len(self.queries)),
-            tolerance=question.tolerance / max(1.0, gain_of(self.heads)),
+            tolerance=question.tolerance / max(1.0, float(np.linalg.norm(stretches(self.heads)))),
             rounded=0.0,
             heads=None,
         )
@@ -94,13 +94,37 @@ def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answer
         weights=shares.mean(1),
         scores=np.where(rows >= 0, scores + constant.mean(0)[:, None], -np.inf),
         head_weights=shares,
-        error=gain_of(heads) * by_query(errors).max(1) + rounding_of_heads(view, log_mass, value, question),
+        error=np.linalg.norm(by_query(errors) * stretches(heads), axis=1)
+        + rounding_of_heads(view, log_mass, value, question),
         **_of_weakest(found, shape),
         rows_read=by_query(found.rows_read).max(1),
         effective_error=None if found.effective_error is None else by_query(found.effective_error),
         spread_error=None,
         log_mass_error=by_query(missing) + moved_logits(view, log_mass, question, shared=True)[:, None],
     )
+
+
+def stretches(heads: Heads) -> npt.NDArray[np.float64]:
+    """How many times longer what is wrong with the mean of each head may be in the answer, (h,).
+
+    An answer is off by the length of the vector of all heads at most: what they project lies side by side, or is
+    projected as one.
+    """
+    heads = heads.like(np.empty(0), np.float64)
+    inner = np.ones(len(heads)) if heads.w_v is None else _stretch(np.asarray(heads.w_v))
+    outer = 1.0 if heads.w_o is None else float(_stretch(np.asarray(heads.w_o)))
+    return inner * outer
+
+
+def _stretch(matrices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The spectral norms of matrices (..., o, p), or more: of their singular values the 8-norm, which needs no SVD."""
+    sizes = np.maximum(np.abs(matrices).max(axis=(-2, -1)), np.finfo(np.float64).tiny)
+    units = matrices / sizes[..., None, None]
+    if units.shape[-2] > units.shape[-1]:
+        units = units.swapaxes(-2, -1)
+    squares = units @ units.swapaxes(-2, -1)
+    found: npt.NDArray[np.float64] = sizes * np.linalg.norm(squares @ squares, axis=(-2, -1)) ** 0.25
+    return found
 
 
 def _of_weakest(found: Answers, shape: tuple[int, int]) -> dict[str, Any]:
