@@ -328,7 +328,7 @@ def form_keys(form: Form, snapshot: Snapshot, rows: Rows) -> Array:
 
 def formed(form: Form, keys: Matrix) -> Array:
     """Keys as a form makes them, whatever the store says of their lengths: those are derived, and statistics stay."""
-    lengths = np.linalg.norm(keys.astype(np.float64), axis=1)
+    lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))
     return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
 
 

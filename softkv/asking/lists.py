@@ -22,20 +22,20 @@ from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.index.opening import LEVELS
 from softkv.index.search import Asked, Estimate, Readable, assured, best, calibrated, together
+from softkv.maths.blas import one_thread, shared
 from softkv.maths.blending import Numbers, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Rows, Run, Score
 from softkv.storage.layout import Mask, Matrix
-from softkv.storage.threads import beside
 
 LOGITS = 1 << 25  # held at once
 SUMS = 1 << 24  # of values held at once
 TOGETHER = 512  # queries that ask all lists at once
 BROAD = 0.1  # the share of rows that is allowed for where no plan says how many are read
 GATHERED = 1 << 18  # numbers of keys that are gathered at once
-WORTH_A_THREAD = 4  # times as many, from which on two threads gather them
+WORTH_THREADS = 4  # times as many, from which on threads share them
 ROUNDING = 2.0**-22  # of logits, as a share of them
 
 
@@ -48,6 +48,7 @@ class Estimated:
     refused: dict[int, str]  # the numbers of the queries that have to be scanned, and why; some have answers, too
 
 
+@one_thread
 def estimate(view: View, question: Question, reason: str, *, drawn: bool = False) -> Estimated:
     """The answers to a question by the index, routed for this reason; `drawn` where drawing rows has been tried."""
     index = view.bounding_index if question.guarantee else view.index
@@ -259,10 +260,7 @@ class Asking:
         return self.view.inverse_lengths if self.index.form.name == "cosine" else None
 
     def _score_some(self, some: Rows, rows: Rows) -> Score:
-        """The logits of some of the queries with some rows, of which so few are gathered at once that caches hold them.
-
-        Many are halved between two threads.
-        """
+        """The logits of some queries with some rows, of which so few are gathered at once that caches hold them."""
         lengths, step = self._lengths(), max(1, GATHERED // self.view.layout.key_width)
 
         def gathered(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
@@ -275,12 +273,9 @@ class Asking:
                 self._score(some, compared, keys, inverse)(queries, 0, len(here), out[:, place])
 
         def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-            if stop - start < WORTH_A_THREAD * step:
+            if stop - start < WORTH_THREADS * step:
                 return gathered(queries, start, stop, out)
-            middle = (start + stop) // 2
-            with beside(lambda: gathered(queries, middle, stop, out[:, middle - start :])) as other:
-                gathered(queries, start, middle, out[:, : middle - start])
-            return other[0].result()
+            return shared(lambda first, last: gathered(queries, first, last, out[:, first - start :]), start, stop)
 
         return score
 

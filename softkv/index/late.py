@@ -19,6 +19,7 @@ import numpy.typing as npt
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import Counts, ListIndex
+from softkv.maths.blas import shared
 from softkv.maths.drift import Drift, apart, problem_of_drift
 from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array
@@ -182,7 +183,12 @@ class Homes:
             return np.full(len(keys), -1, np.int32)
         with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 is near no list
             points = keys[:, : self._width].astype(np.float32, copy=False) - self._middle
-            nearest, close = self._nearest(points)
+            nearest, close = np.empty(len(points), np.int64), np.empty(len(points), np.float32)
+
+            def found(start: int, stop: int) -> None:
+                nearest[start:stop], close[start:stop] = self._nearest(points[start:stop])
+
+            shared(found, 0, len(points))
             distances = np.sqrt(np.maximum(np.einsum("ij,ij->i", points, points) - 2.0 * close, 0.0))
             owners, near = self._there[nearest], distances <= self._radii[nearest]
         near &= apart(self._lists, owners, values) <= self._value_radii[nearest]
