@@ -1,6 +1,8 @@
 """Products of matrices by one thread, for as long as somebody wants that."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,8 @@ from threadpoolctl import ThreadpoolController
 import softkv
 from softkv.asking import lists, route, sampled, scan
 from softkv.asking.view import View
-from softkv.maths.blas import Switched, one_thread
+from softkv.maths import blas
+from softkv.maths.blas import at_most, free_threads
 
 BLAS = ThreadpoolController().select(user_api="blas")
 
@@ -33,13 +36,13 @@ def two_threads() -> Iterator[None]:
 
 def test_one_thread_inside_and_as_many_as_before_afterwards() -> None:
     """Also where one is inside twice, and when it raises."""
-    with one_thread:
+    with at_most(1):
         assert counts() == {1}
-        with one_thread:
+        with at_most(1):
             assert counts() == {1}
         assert counts() == {1}
     assert counts() == {2}
-    with pytest.raises(ValueError, match="inside"), one_thread:
+    with pytest.raises(ValueError, match="inside"), at_most(1):
         raise ValueError("inside")
 
 
@@ -48,12 +51,12 @@ def test_the_last_to_leave_puts_back_what_was_there() -> None:
     entered, left = threading.Event(), threading.Event()
 
     def other() -> None:
-        with one_thread:
+        with at_most(1):
             entered.set()
             left.wait(10)
 
     thread = threading.Thread(target=other)
-    with one_thread:
+    with at_most(1):
         thread.start()
         assert entered.wait(10)
     assert counts() == {1}
@@ -67,10 +70,10 @@ def test_the_last_to_leave_puts_back_what_was_there() -> None:
 def test_a_child_has_as_many_threads_as_its_parent_had_outside() -> None:
     """It has none of the threads that were inside, so nobody would put anything back there."""
     read, write = os.pipe()
-    with one_thread:
+    with at_most(1):
         child = os.fork()
         if not child:
-            with one_thread:
+            with at_most(1):
                 inside = counts()
             os.write(write, repr((inside, counts())).encode())
             os._exit(0)
@@ -80,22 +83,71 @@ def test_a_child_has_as_many_threads_as_its_parent_had_outside() -> None:
     os.close(write)
 
 
-def test_what_cannot_be_changed_leaves_nobody_inside() -> None:
-    """The next one tries again."""
-    told = list[str]()
+def test_the_least_that_anybody_inside_wants_counts() -> None:
+    """Whoever leaves first."""
+    outer, inner = at_most(2), at_most(1)
+    outer.__enter__()
+    inner.__enter__()
+    assert counts() == {1}
+    outer.__exit__(None, None, None)
+    assert counts() == {1}
+    inner.__exit__(None, None, None)
+    with at_most(7):
+        assert counts() == {2}
 
-    def change() -> Any:
-        told.append("change")
-        if len(told) == 1:
-            raise OSError("not now")
-        return lambda: told.append("back")
 
-    switched = Switched(change)
-    with pytest.raises(OSError, match="not now"), switched:
-        pass
-    with switched, switched:
-        pass
-    assert told == ["change", "change", "back"]
+@pytest.mark.parametrize(("running", "count"), [([0], 2), ([1, 1, 0], 2), ([1], 1), ([9], 1)])
+def test_threads_leave_processors_to_those_that_keep_them_busy(
+    running: list[int], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as they are looked at; of two processors one is always taken."""
+    told = iter([*running, *[running[-1]] * 1000])
+    monkeypatch.setattr(blas, "_running_elsewhere", lambda: next(told))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with free_threads():
+        assert counts() == {count}
+
+
+@pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="the system does not tell")
+def test_who_keeps_processors_busy_is_seen() -> None:
+    """A process for each of them."""
+    script = "import time\nuntil = time.monotonic() + 60\nprint(flush=True)\nwhile time.monotonic() < until: pass"
+    count = os.cpu_count() or 1
+    others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(count)]
+    try:
+        for one in others:
+            assert one.stdout is not None
+            one.stdout.readline()
+        assert blas._busy() >= count
+        with free_threads():
+            assert counts() == {1}
+    finally:
+        for one in others:
+            one.kill()
+            one.communicate()
+
+
+def test_rows_are_shared_among_threads_and_errors_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row once, whatever their number; by one thread where there is one processor."""
+    for processors, rows in ((1, 10), (2, 7), (3, 2), (64, 100), (4, 0)):
+        monkeypatch.setattr(os, "cpu_count", lambda processors=processors: processors)
+        seen, threads = np.zeros(rows + 5, int), set()
+
+        def work(start: int, stop: int, seen: Any = seen, threads: Any = threads) -> None:
+            seen[start:stop] += 1
+            threads.add(threading.get_ident())
+
+        blas.shared(work, 5, 5 + rows)
+        assert (seen[5:] == 1).all()
+        assert not seen[:5].any()
+        assert processors > 1 or len(threads) == 1
+
+    def fails(start: int, stop: int) -> None:
+        if stop == 10:
+            raise ValueError("the last rows")
+
+    with pytest.raises(ValueError, match="the last rows"):
+        blas.shared(fails, 0, 10)
 
 
 def test_lists_are_asked_and_kept_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

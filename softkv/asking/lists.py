@@ -22,7 +22,7 @@ from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.index.opening import LEVELS
 from softkv.index.search import Asked, Estimate, Readable, assured, best, calibrated, together
-from softkv.maths.blas import one_thread, shared
+from softkv.maths.blas import at_most, shared
 from softkv.maths.blending import Numbers, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.inputs import checked
@@ -48,7 +48,7 @@ class Estimated:
     refused: dict[int, str]  # the numbers of the queries that have to be scanned, and why; some have answers, too
 
 
-@one_thread
+@at_most(1)
 def estimate(view: View, question: Question, reason: str, *, drawn: bool = False) -> Estimated:
     """The answers to a question by the index, routed for this reason; `drawn` where drawing rows has been tried."""
     index = view.bounding_index if question.guarantee else view.index

@@ -18,12 +18,12 @@ from softkv.asking.route import MEASURED, UNMEASURED, worth_drawing
 from softkv.asking.view import View
 from softkv.index.measuring import measured
 from softkv.index.strata import Population
-from softkv.maths.blas import one_thread
+from softkv.maths.blas import at_most
 from softkv.maths.drawing import drawer
 from softkv.storage.layout import Mask
 
 
-@one_thread
+@at_most(1)
 def estimate(view: View, question: Question, mask: Mask | None, reason: str | tuple[str, ...]) -> Estimated:
     """The answers to a question about the items that a mask leaves, measured for this reason."""
     index, snapshot = view.index, view.snapshot

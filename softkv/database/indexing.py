@@ -34,6 +34,7 @@ from softkv.index.lists import ListIndex
 from softkv.index.rehearsal import rehearsed
 from softkv.learning.temperature import size_of
 from softkv.logs import log_of
+from softkv.maths.blas import free_threads
 from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form, form_of
@@ -219,6 +220,7 @@ def _checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
     return vectors
 
 
+@free_threads()
 def _arranged(view: View, form: Form, wanted: Wanted, count: int, backend: str, progress: Stages) -> HalfBuilt:
     """Which rows belong into which list: those they are in by now, or else the nearest of new ones."""
     snapshot, whole = view.snapshot, len(view.snapshot)
@@ -272,6 +274,7 @@ def _rows(snapshot: Snapshot, form: Form) -> Blocks:
     return rows
 
 
+@free_threads()
 def _measured(snapshot: Snapshot, form: Form, offsets: Rows, progress: Stages) -> Lists:
     """The statistics of the lists."""
     assert snapshot.layout is not None
@@ -279,6 +282,7 @@ def _measured(snapshot: Snapshot, form: Form, offsets: Rows, progress: Stages) -
     return measured(_rows(snapshot, form), offsets, labels=labels, progress=partial(progress, "measuring lists"))
 
 
+@free_threads()
 def _rehearsed(
     snapshot: Snapshot,
     form: Form,

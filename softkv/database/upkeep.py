@@ -30,7 +30,7 @@ from softkv.errors import InputError
 from softkv.index.forecast import Forecast
 from softkv.learning.tuning import Tuned
 from softkv.logs import log_of
-from softkv.maths.blas import one_thread
+from softkv.maths.blas import at_most
 from softkv.progress import Progress
 from softkv.storage import Store
 
@@ -49,7 +49,7 @@ class Upkeep(Reader):
     def _new_view(self) -> View:
         raise NotImplementedError
 
-    @one_thread
+    @at_most(1)
     def _settle(self) -> None:
         """After a write: note what it means for the index, and go on with checking that."""
         settle(self._store, self._view)

@@ -19,15 +19,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import InputError, KindError, MissingExtra, NotFinite, ShapeError, SoftKVError
-from softkv.maths.blas import Switched
 from softkv.progress import Progress
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
@@ -35,12 +33,12 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 
 BACKENDS = ("cpu", "gpu", "auto")
 METRICS = ("dot", "l2")
-THRESHOLD = "distance_compute_blas_threshold"  # queries from which on FAISS multiplies matrices by BLAS
 _SCORES = 1 << 22  # scores that are held at a time, while rows are assigned
 _FAR = 100.0  # from here on, mean²/variance, squared distances lose two digits and more to cancellation
 _SAMPLED = 1024  # rows that tell where vectors lie
 _BUILDS = re.compile(r"faiss-(cpu|gpu)(-.+)?\Z")
 
+_turn = threading.Lock()  # guards the switch below, for moments
 _device_turn = threading.Lock()  # the memory pool of a GPU is not made for two threads
 
 
@@ -95,8 +93,11 @@ def by_blas(what: str) -> Iterator[ModuleType]:
     """FAISS, multiplying matrices by BLAS as long as anybody is in here; what the process had set comes back after."""
     # Without this it computes distances one by one below 128,000 queries, up to fifteen times slower.
     faiss = faiss_module(what)
-    with _switch:
+    _switch.enter(faiss.cvar)
+    try:
         yield faiss
+    finally:
+        _switch.leave(faiss.cvar)
 
 
 def clusters(
@@ -181,16 +182,31 @@ def checked_metric(metric: str) -> str:
     return metric
 
 
-def _by_blas_from_one_on() -> Callable[[], None]:
-    settings = import_module("faiss").cvar
-    found = getattr(settings, THRESHOLD, None)
-    if found is None:
-        return lambda: None
-    setattr(settings, THRESHOLD, 1)
-    return lambda: setattr(settings, THRESHOLD, found)
+@final
+class _Switch:
+    """How many threads want BLAS; the first turns it on, and the last puts back what was there."""
+
+    # A lock held all the while would be simpler, but lookups would wait for each other, and for a whole k-means.
+    name = "distance_compute_blas_threshold"
+
+    def __init__(self) -> None:
+        self._inside, self._found = 0, 0
+
+    def enter(self, settings: Any) -> None:
+        with _turn:
+            if not self._inside and hasattr(settings, self.name):
+                self._found = getattr(settings, self.name)
+                setattr(settings, self.name, 1)
+            self._inside += 1
+
+    def leave(self, settings: Any) -> None:
+        with _turn:
+            self._inside -= 1
+            if not self._inside and hasattr(settings, self.name):
+                setattr(settings, self.name, self._found)
 
 
-_switch = Switched(_by_blas_from_one_on)
+_switch = _Switch()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,9 @@
-"""Which threads multiply matrices: one of BLAS, where waiting for a second one takes longer than it saves, or our own.
+"""Which threads multiply matrices: those of BLAS that help, or our own.
 
 BLAS gives a part of all but tiny products to other threads, and waits for them. Where another process keeps their
 processors busy, a product of a third of a millisecond takes four to eight: an index that reads little and multiplies
-small matrices is then no faster than a scan. What is large enough to be worth the wait keeps all threads. Where many
-rows are looked at independently, they are shared among threads that wait for each other once.
+small matrices is then no faster than a scan. What is large enough to be worth the wait takes the processors that are
+free. Where many rows are looked at independently, they are shared among threads that wait for each other once.
 
 Does not decide what is large (asking/, database/).
 """
@@ -11,21 +11,23 @@ Does not decide what is large (asking/, database/).
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ContextDecorator
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise, product
-from typing import final
+from pathlib import Path
 
 from numpy.linalg import _umath_linalg
 
-MOST = 4  # threads that share rows
+SHARED = 4  # threads that share rows
+PROBED = 0.02  # seconds: a few turns of the scheduler
 
 
 def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
     """Do work on the rows from `start` to `stop`, shared among as many threads as there are processors."""
-    count = min(MOST, os.cpu_count() or 1, stop - start)
+    count = min(SHARED, os.cpu_count() or 1, stop - start)
     if count < 2:
         return work(start, stop)
     ends = [start + (stop - start) * number // count for number in range(count + 1)]
@@ -37,38 +39,61 @@ def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
     return None
 
 
-@final
-class Switched(ContextDecorator):
-    """Something of the process that is changed as long as anybody is inside; the last to leave puts it back.
+@contextmanager
+def at_most(count: int) -> Iterator[None]:
+    """Products by no more threads than this; the last to leave puts back how many there were.
 
-    A lock held all the while would be simpler, but those inside would wait for each other.
+    >>> with at_most(1):
+    ...     pass
     """
+    # A lock held all the while would be simpler, but those inside would wait for each other.
+    with _turn:
+        _wanted.append(count)
+        _set_least()
+    try:
+        yield
+    finally:
+        with _turn:
+            _wanted.remove(count)
+            _set_least()
 
-    def __init__(self, change: Callable[[], Callable[[], None]]) -> None:
-        """Of what changes it, and gives what puts it back."""
-        self._change, self._inside, self._lock = change, 0, threading.Lock()
-        self._back: Callable[[], None] = lambda: None
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._left_behind)
 
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._back = self._change()
-            self._inside += 1
+@contextmanager
+def free_threads() -> Iterator[None]:
+    """Products by as many threads as there are processors that nobody else keeps busy at first."""
+    with at_most(max(1, (os.cpu_count() or 1) - _busy())):
+        yield
 
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._back()
 
-    def _left_behind(self) -> None:
-        """In a child of the process there is none of the threads that were inside."""
-        self._lock = threading.Lock()
-        if self._inside:
-            self._inside = 0
-            self._back()
+_turn = threading.Lock()
+_wanted = list[int]()  # by those inside
+_before = 0  # threads, when nobody was
+
+
+def _set_least() -> None:
+    """Set the least number that anybody inside wants, or what was there before."""
+    global _before
+    threads = _threads()
+    if threads is None:
+        return
+    get_count, set_count = threads
+    if len(_wanted) == 1 and not _before:
+        _before = get_count()
+    set_count(min([_before, *_wanted]))
+    _before = _before if _wanted else 0
+
+
+def _left_behind() -> None:
+    """In a child of the process there is none of the threads that were inside."""
+    global _turn
+    _turn = threading.Lock()
+    if _wanted:
+        _wanted.clear()
+        _set_least()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_left_behind)
 
 
 @cache
@@ -87,15 +112,19 @@ def _threads() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     return None
 
 
-def _to_one() -> Callable[[], None]:
-    """Set one thread; what is given sets what was there before."""
-    threads = _threads()
-    if threads is None:
-        return lambda: None
-    get_count, set_count = threads
-    before = get_count()
-    set_count(1)
-    return lambda: set_count(before)
+def _busy() -> int:
+    """How many processors other processes keep busy: all the while that is looked, and where the system tells."""
+    least, until = _running_elsewhere(), time.perf_counter() + PROBED
+    while least > 0 and time.perf_counter() < until:
+        time.sleep(PROBED / 10)
+        least = min(least, _running_elsewhere())
+    return max(0, least)
 
 
-one_thread = Switched(_to_one)
+def _running_elsewhere() -> int:
+    """How many threads of other processes run, or wait for a processor."""
+    with suppress(OSError, ValueError, IndexError):
+        everywhere = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        states = (stat.read_text().rpartition(")")[2].split()[0] for stat in Path("/proc/self/task").glob("*/stat"))
+        return everywhere - sum(state == "R" for state in states)  # BLAS waits for the next product without sleeping
+    return 0
