@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.asking.indexed import Indexes
 from softkv.asking.view import COPIED, TOGETHER, Reach
 
 from .databases import vectors_of
@@ -42,20 +43,26 @@ def test_more_values_only_widen_the_reach() -> None:
     assert reach.with_more(np.empty((0, 7))).radius == reach.radius
 
 
-def test_a_scan_of_few_values_does_not_read_the_index(tmp_path: Path) -> None:
-    """Their reach is told by the values, and by the lists once something else has read them."""
+def test_a_scan_of_few_values_does_not_read_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their reach is told by the values, whatever a handle has read before, and that of many by the lists."""
     values = np.random.default_rng(2).standard_normal((400, 3)).astype(np.float32)
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=vectors_of(len(values)), values=values)
         db.build_index()
+    read = list[str]()
+    inner = Indexes._read
+    monkeypatch.setattr(Indexes, "_read", lambda *given: (read.append("read"), inner(*given))[1])
     with softkv.open(tmp_path / "s", "r") as db:
         assert db.lookup(vectors_of(1)[0]).route == "scan"
-        view = db._view()
-        assert not view._findings.indexes.is_read
-        told = view.reach
+        assert not read
+        told = db._view().reach
         assert told.radius == pytest.approx(np.linalg.norm(values - told.middle, axis=1).max())
     with softkv.open(tmp_path / "s", "r") as db:
         view = db._view()
         assert view.index is not None
-        assert view._findings.indexes.is_read
+        assert view.reach.radius == told.radius
+    monkeypatch.setattr("softkv.asking.view.FEW_NUMBERS", 0)
+    with softkv.open(tmp_path / "s", "r") as db:
+        view = db._view()
         assert view.reach.radius >= np.linalg.norm(values - view.reach.middle, axis=1).max()
+        assert view.reach.radius != told.radius

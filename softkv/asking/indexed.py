@@ -66,11 +66,6 @@ class Indexes:
         self._followed: Followed | None = None  # as a commit sees it
         self._homes: Homes | None = None
 
-    @property
-    def is_read(self) -> bool:
-        """Whether the file was read by now."""
-        return self._file is not None
-
     def of(self, snapshot: Snapshot, *, lately: bool = True) -> ListIndex | None:
         """The index that suits this commit, or None.
 

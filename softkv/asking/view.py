@@ -37,7 +37,7 @@ from softkv.storage.layout import Rows
 
 TOGETHER = 4096  # values that are looked at together
 COPIED = 1 << 16  # numbers of values that are copied at once
-FEW_NUMBERS = 1 << 22  # in values
+FEW_NUMBERS = 1 << 23  # in keys and in values
 
 
 class View:
@@ -160,8 +160,8 @@ class View:
     @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
-        # To look at few values takes less time than to read an index that nothing else was read for.
-        few = self.snapshot.rows * self.layout.value_width <= FEW_NUMBERS and not self._findings.indexes.is_read
+        # To look at few values takes less time than to read an index that few keys are not compared by.
+        few = self.snapshot.rows * max(self.layout.key_width, self.layout.value_width) <= FEW_NUMBERS
         return self._findings.reach(self.snapshot, None if few or self.followed is None else self.followed.joined)
 
     @cached_property
