@@ -598,6 +598,9 @@ def test_values_are_replaced_only_where_they_are_as_expected(tmp_path: Path) -> 
             (["x"], [[0.1, 0.2]], errors.StoreError),
             (["x", "x"], [[7, 8], [7, 8]], errors.DuplicateKey),
             (["x", "y"], [[7, 8]], errors.ShapeError),
+            (["x"], [{}], errors.KindError),
+            (["x"], ["seven"], errors.KindError),
+            (["x"], [[10**400, 8]], errors.KindError),
         ):
             with pytest.raises(error):
                 db.set_values(keys, [[1, 1]] * len(keys), expected=expected)

@@ -450,3 +450,17 @@ def test_targets_far_beyond_the_values_teach_nothing(tmp_path: Path, quick: None
         fitted = db.fit(QUERIES, [1e30] * len(QUERIES))
         assert not fitted.kept
         assert fitted.loss == pytest.approx(1e60, rel=1e-3)
+
+
+@pytest.mark.parametrize("ask", ["lookup", "nearest", "compare", "self_attention"])
+@pytest.mark.parametrize("temperature", [None, 1.0])
+def test_a_store_that_has_learned_nothing_cannot_compare_as_it_has_learned(
+    ask: str, temperature: float | None, tmp_path: Path
+) -> None:
+    """Asked for by name, that is refused in words."""
+    with softkv.open(tmp_path / "s", value="number") as db:
+        db.add(vectors=[[1.0, 2.0], [2.0, 1.0]], values=[1.0, 2.0])
+        query = [] if ask == "self_attention" else [[1.0, 2.0]]
+        options: dict[str, Any] = {} if ask in ("nearest", "compare") else {"temperature": temperature}
+        with pytest.raises(errors.NotExpressible, match="has learned no way to compare"):
+            getattr(db, ask)(*query, compatibility="learned", **options)

@@ -205,3 +205,25 @@ def test_a_named_batch_by_filter_is_done_once(tmp_path: Path) -> None:
         assert db["k0"] == 0.5
         with pytest.raises(BatchMismatch):
             db.set_values(where={"$value": {"$lt": 1}}, values=-2.0, batch="s")
+
+
+def test_a_named_batch_that_matches_nothing_is_done_once_too(tmp_path: Path) -> None:
+    """Sent again, it changes nothing that was added since; with other content, it is refused."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["a", "b"], [1.0, 2.0])
+        where = {"$value": {"$gt": 10}}
+        first = db.set_values(where=where, values=0.0, batch="s")
+        assert first.count == 0
+        assert db.delete(where=where, batch="d") == 0
+        db.add("c", 11.0)
+        commit = db.info().commit
+        assert db.set_values(where=where, values=0.0, batch="s") == first
+        assert db.delete(where=where, batch="d") == 0
+        assert (db["c"], db.info().commit) == (11.0, commit)
+        with pytest.raises(BatchMismatch):
+            db.set_values(where=where, values=1.0, batch="s")
+        assert db.set_values(where=where, values=0.0).count == 1
+    with softkv.open(tmp_path / "s", "w") as db:
+        assert db.set_values(where=where, values=5.0, batch="t").count == 0
+        assert db.set_values(where=where, values=0.0, batch="s") == first
+        assert db.check().ok

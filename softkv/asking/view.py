@@ -21,7 +21,7 @@ from softkv.asking.proposers import Proposers
 from softkv.asking.question import LEARNED, Compared
 from softkv.asking.together import Together
 from softkv.embedders import Identity
-from softkv.errors import ZeroVector
+from softkv.errors import NotExpressible, ZeroVector
 from softkv.index.candidates import Proposer
 from softkv.index.late import Change
 from softkv.index.lists import ListIndex
@@ -137,7 +137,8 @@ class View:
     def comparing_as_learned(self, rows: Rows | None = None) -> Compatibility:
         """The way to compare that the store has learned, for all rows or some."""
         learned = self.learned
-        assert learned is not None
+        if learned is None:
+            raise NotExpressible("this store has learned no way to compare. Learn one with `fit`, or name another.")
         lengths = self.inverse_lengths if learned.metric.directions else None
         if rows is None:
             return learned.compatibility(lengths)

@@ -16,7 +16,7 @@ from softkv.database.loading import load
 from softkv.database.reader import Value
 from softkv.database.stamping import stamp
 from softkv.database.upkeep import Upkeep
-from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, ShapeError, StoreError
+from softkv.errors import DuplicateKey, InputError, KeyMissing, KeyTextError, KindError, ShapeError, StoreError
 from softkv.progress import Progress
 from softkv.storage import Added, Item
 from softkv.storage.catalog.batches import Stamp
@@ -120,7 +120,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             if where is not None:
                 keys = _named(self._matching(where))
                 if not keys:
-                    return Added(self._store.rows, 0, 0)
+                    return self._store.append_nothing(named)
                 what = intake.given(keys, [values] * len(keys), None, None, None)
             kept = self._items_with(what.keys or [])
             if expected is not None:
@@ -257,5 +257,9 @@ def _require_values(items: Sequence[Item], expected: Any) -> None:
         raise DuplicateKey("expected each key once where values are compared, got one of them twice.")
     for item, value in zip(items, expected, strict=True):
         held = np.asarray(item.value)
-        if not np.array_equal(held, np.asarray(value, held.dtype if held.dtype.kind == "f" else None)):
+        try:
+            sought = np.asarray(value, held.dtype if held.dtype.kind == "f" else None)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise KindError(f"expected values like those of the store to compare with, got {value!r:.60}.") from error
+        if not np.array_equal(held, sought):
             raise StoreError(f"the value of {item.name!r} is another by now, so nothing was written. Read it again.")

@@ -237,6 +237,12 @@ class Store(Closing):
             chunk.clear()  # before the next is gathered, so that there is never more than one
         return stored
 
+    def append_nothing(self, stamp: Stamp | None) -> Added:
+        """What a batch adds that turned out to be of no items; noted under its name, if it has one."""
+        writer = self._require_writer()
+        with self._lock:
+            return self.recorded(stamp) or writer.append_nothing(stamp)
+
     def recorded(self, stamp: Stamp | None) -> Added | None:
         """What became of a batch that was added under this name; `BatchMismatch` when it had other content."""
         done = self._recorded(stamp, 5)

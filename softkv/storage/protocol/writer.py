@@ -12,7 +12,7 @@ Does not check what callers give (batch.py) and answers no questions (snapshot.p
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
@@ -190,6 +190,14 @@ class Writer:
             elif stamp is not None:
                 with self.commit():
                     note()
+            return added
+
+    def append_nothing(self, stamp: Stamp | None) -> Added:
+        """Note that a batch of this name added nothing, if it has one."""
+        with self.work():
+            added = Added(self.committed.rows, self.committed.head.next_item, 0, 0, 0)
+            with nullcontext() if stamp is None else self.commit():
+                self._record(stamp, added)
             return added
 
     def _record(self, stamp: Stamp | None, result: Added | Sequence[int]) -> None:
