@@ -70,7 +70,7 @@ def test_the_last_to_leave_puts_back_what_was_there() -> None:
     assert counts() == {2}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_has_as_many_threads_as_its_parent_had_outside() -> None:
     """It has none of the threads that were inside, so nobody would put anything back there."""
@@ -89,7 +89,7 @@ def test_a_child_has_as_many_threads_as_its_parent_had_outside() -> None:
 
 
 def test_the_least_that_anybody_inside_wants_counts() -> None:
-    """Whoever leaves first."""
+    """Of two that overlap and want different numbers, whichever of them leaves first."""
     outer, inner = at_most(2), at_most(1)
     outer.__enter__()
     inner.__enter__()

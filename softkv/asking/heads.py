@@ -33,6 +33,7 @@ class Rewritten:
     queries: Any  # (h, b, d)
     constant: Any  # (h, b), what each adds to the scores of all rows
     temperatures: npt.NDArray[np.float64]  # (b,)
+    stretches: npt.NDArray[np.float64]  # (h,), how many times longer what is wrong with a mean may be in the answer
 
     @classmethod
     def of(cls, view: View, question: Question) -> "Rewritten":
@@ -52,7 +53,7 @@ class Rewritten:
         assert inputs.heads is not None
         rewritten, constant = inputs.heads.rewrite(inputs.queries, compatibility_of(question.compatibility))
         temperatures = np.broadcast_to(np.asarray(question.temperature, np.float64), (inputs.count,))
-        return cls(inputs.heads, rewritten, constant, temperatures)
+        return cls(inputs.heads, rewritten, constant, temperatures, stretches(inputs.heads))
 
     def flat(self, question: Question) -> Question:
         """One plain question for each head and query; what projections may widen is kept that much closer."""
@@ -61,7 +62,7 @@ class Rewritten:
             queries=self.queries.reshape(-1, self.queries.shape[-1]),
             compatibility=REWRITTEN,
             temperature=np.tile(self.temperatures, len(self.queries)),
-            tolerance=question.tolerance / max(1.0, float(np.linalg.norm(stretches(self.heads)))),
+            tolerance=question.tolerance / max(1.0, float(np.linalg.norm(self.stretches))),
             rounded=0.0,
             heads=None,
         )
@@ -94,7 +95,7 @@ def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answer
         weights=shares.mean(1),
         scores=np.where(rows >= 0, scores + constant.mean(0)[:, None], -np.inf),
         head_weights=shares,
-        error=np.linalg.norm(by_query(errors) * stretches(heads), axis=1)
+        error=np.linalg.norm(by_query(errors) * asked.stretches, axis=1)
         + rounding_of_heads(view, log_mass, value, question),
         **_of_weakest(found, shape),
         rows_read=by_query(found.rows_read).max(1),

@@ -213,9 +213,8 @@ class Draw:
     def squares(self, weights: Array, values: Array) -> Floats:
         """‖Σ w·v‖² over the rows of each stratum, (b, r) and (r, p) -> (b, s)."""
         found = np.empty((len(weights), len(self.sizes)))
-        for size in np.unique(
-            self.sizes[self.sizes <= FEW]
-        ).tolist():  # products of matrices of one shape, many at once
+        large = self.sizes > FEW
+        for size in np.unique(self.sizes[~large]).tolist():  # products of matrices of one shape, many at once
             some = np.flatnonzero(self.sizes == size)
             rows = self.firsts[some][:, None] + np.arange(size)
             mine, part = np.ascontiguousarray(weights[:, rows].swapaxes(0, 1)), values[rows]  # (n, b, m), (n, m, p)
@@ -224,11 +223,10 @@ class Draw:
             else:
                 sums = mine @ part
                 found[:, some] = np.einsum("nbp,nbp->bn", sums, sums)
-        large = np.flatnonzero(self.sizes > FEW)
-        for number, start, size in zip(
-            *(x.tolist() for x in (large, self.firsts[large], self.sizes[large])), strict=True
-        ):
-            sums = weights[:, start : start + size] @ values[start : start + size]
+        ends = self.firsts + self.sizes
+        for number in np.flatnonzero(large).tolist():
+            stretch = slice(self.firsts[number], ends[number])
+            sums = weights[:, stretch] @ values[stretch]
             found[:, number] = np.einsum("bp,bp->b", sums, sums)
         return found
 
