@@ -53,7 +53,20 @@ ALLOWED = {
         "progress",
         "errors",
     },
-    "doors": {"database", "asking", "plain", "answer", "learning", "maths", "kinds", "errors"},
+    "doors": {
+        "database",
+        "asking",
+        "plain",
+        "answer",
+        "files",
+        "storage",
+        "learning",
+        "maths",
+        "kinds",
+        "logs",
+        "progress",
+        "errors",
+    },
 }
 # the rooms of the storage, each with those before it that it may import; its other files lie under or over all of them.
 STORAGE = {"disk": set(), "filters": set(), "catalog": {"disk", "filters"}, "protocol": {"disk", "filters", "catalog"}}

@@ -1,0 +1,1 @@
+"""Handles on stores that a server owns: `softkv.open("http://...")`."""

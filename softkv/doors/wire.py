@@ -1,0 +1,181 @@
+"""One body for JSON and arrays: how a server and the handles on it exchange questions and results.
+
+A body is one line of JSON and, after it, arrays as .npy files one after another; {"$array": 0} stands for the first.
+Dataclasses and named tuples of a fixed table go by their names ({"$class": "Added", ...}), tuples and numbers that JSON
+does not know by theirs; only a client asks for these, and no name makes anything that is not in the table.
+
+Does not send anything, and opens no pickle.
+"""
+
+import io
+import json
+import math
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import InputError
+from softkv.files import notation
+from softkv.files.record import Misfit
+
+MEDIA_TYPE = "application/x-softkv-npy"
+DEPTH = 64  # of lists and objects within each other
+_HEADER = 10_000  # bytes of the header of an array
+_PIECE = 1 << 16
+_HOMES = {
+    "Added": "softkv.storage.batch",
+    "Answer": "softkv.answer",
+    "Answers": "softkv.answer",
+    "Backup": "softkv.storage.protocol.backup",
+    "Comparison": "softkv.comparison",
+    "Contributor": "softkv.answer",
+    "Curve": "softkv.learning.tuning",
+    "Described": "softkv.answer",
+    "Evaluation": "softkv.database.evaluating",
+    "Exact": "softkv.comparison",
+    "Fit": "softkv.database.training",
+    "Forecast": "softkv.index.forecast",
+    "Heads": "softkv.maths.heads",
+    "IndexInfo": "softkv.database.summary",
+    "Info": "softkv.database.summary",
+    "Item": "softkv.storage.protocol.item",
+    "Kept": "softkv.answer",
+    "Report": "softkv.storage.protocol.checking",
+    "Survey": "softkv.storage.protocol.checking",
+    "Tuned": "softkv.learning.tuning",
+    "Warmth": "softkv.comparison",
+    "Way": "softkv.database.evaluating",
+}
+
+
+def packed(document: Any) -> bytes:
+    r"""A document of lists, dicts, texts, numbers, arrays and classes of the table as one body.
+
+    >>> import numpy as np
+    >>> body = packed({"query": np.array([0.5, 1.0]), "k": None})
+    >>> body.split(b"\n")[0]
+    b'{"query":{"$array":0},"k":null}'
+    >>> unpacked(body)
+    {'query': array([0.5, 1. ]), 'k': None}
+    """
+    arrays: list[npt.NDArray[Any]] = []
+    text = json.dumps(_told(document, arrays), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    body = io.BytesIO()
+    body.write(text.encode("utf-8", "surrogatepass") + b"\n")
+    for array in arrays:
+        np.lib.format.write_array(body, array, allow_pickle=False)
+    return body.getvalue()
+
+
+def _told(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+    """A value as JSON knows it; arrays are put aside."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, np.generic):
+        return _told(value.item(), arrays)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, np.ndarray):
+        arrays.append(np.ascontiguousarray(value) if value.ndim else value)
+        return {"$array": len(arrays) - 1}
+    if isinstance(value, list):
+        return [_told(one, arrays) for one in value]
+    name = type(value).__name__
+    if name in _HOMES and (is_dataclass(value) or hasattr(value, "_fields")):
+        names = [one.name for one in fields(value) if one.init] if is_dataclass(value) else value._fields
+        return {"$class": name, "of": [_told(getattr(value, one), arrays) for one in names]}
+    if isinstance(value, tuple):
+        return {"$tuple": [_told(one, arrays) for one in value]}
+    if isinstance(value, dict):
+        plain = all(isinstance(key, str) and not key.startswith("$") for key in value)
+        if plain:
+            return {key: _told(one, arrays) for key, one in value.items()}
+        return {"$dict": [[_told(key, arrays), _told(one, arrays)] for key, one in value.items()]}
+    raise TypeError(f"a {name} cannot be sent")
+
+
+def unpacked(body: bytes | memoryview, *, classes: bool = False) -> Any:
+    """The document of a body; `classes` also makes what the table names, as a client does with what its server says.
+
+    Whatever the bytes are, it is an InputError or a document that holds no more than they say.
+    """
+    view = memoryview(body)
+    end = _end_of_line(view)
+    try:
+        document = notation.parsed(str(view[:end], "utf-8"))
+    except (UnicodeDecodeError, Misfit) as error:
+        raise InputError(f"expected a line of JSON in UTF-8 first, got {error}.") from error
+    arrays, rest = [], view[end + 1 :]
+    while len(rest):
+        array, rest = _array(rest)
+        arrays.append(array)
+    return _Making(arrays, classes).made(document, DEPTH)
+
+
+def _end_of_line(view: memoryview) -> int:
+    """Where the first line ends, looked for in pieces: no copy of the arrays is made."""
+    for start in range(0, len(view), _PIECE):
+        found = bytes(view[start : start + _PIECE]).find(b"\n")
+        if found >= 0:
+            return start + found
+    return len(view)
+
+
+def _array(body: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
+    """The .npy file that some bytes begin with, as an array that lies in them, and the bytes after it."""
+    file = io.BytesIO(body[: _HEADER + 12])
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(file, max_header_size=_HEADER)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, EOFError) as error:
+        raise InputError("expected arrays as .npy files of version 1.0 or 2.0, got something else.") from error
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise InputError(f"expected arrays of numbers of at most 8 bytes, or of bool, got {dtype!s:.60}.")
+    count, start = math.prod(shape), file.tell()
+    if len(shape) > 4 or min(shape, default=0) < 0 or count * dtype.itemsize > len(body) - start:
+        raise InputError(f"expected an array of shape {shape!s:.60}, got fewer bytes, or more than 4 axes.")
+    end = start + count * dtype.itemsize
+    array = np.frombuffer(body[start:end], dtype).reshape(shape, order="F" if by_columns else "C")
+    return array.astype(dtype.newbyteorder("="), copy=False), body[end:]
+
+
+class _Making:
+    """What a line of JSON and the arrays after it stand for."""
+
+    def __init__(self, arrays: list[npt.NDArray[Any]], classes: bool) -> None:
+        self._arrays, self._classes = arrays, classes
+
+    def made(self, told: Any, depth: int) -> Any:
+        """The value that is told, of at most so many levels."""
+        if not depth:
+            raise InputError(f"expected lists and objects at most {DEPTH} deep within each other.")
+        if isinstance(told, list):
+            return [self.made(one, depth - 1) for one in told]
+        if not isinstance(told, dict):
+            return told
+        if "$array" in told:
+            return self._named(told["$array"])
+        if self._classes and len(told) <= 2 and next(iter(told), "").startswith("$"):
+            return self._special(told, depth)
+        return {name: self.made(one, depth - 1) for name, one in told.items()}
+
+    def _named(self, place: Any) -> npt.NDArray[Any]:
+        if type(place) is not int or not 0 <= place < len(self._arrays):
+            raise InputError(f"expected the number of one of {len(self._arrays)} arrays, got {place!r:.60}.")
+        return self._arrays[place]
+
+    def _special(self, told: dict[str, Any], depth: int) -> Any:
+        if "$float" in told:
+            return float(told["$float"])
+        if "$tuple" in told:
+            return tuple(self.made(told["$tuple"], depth))
+        if "$dict" in told:
+            return {self.made(key, depth): self.made(one, depth) for key, one in told["$dict"]}
+        name = told.get("$class")
+        if name not in _HOMES:
+            raise InputError(f"the server sent a {name!r:.60}, which this version of softkv does not know.")
+        return getattr(import_module(_HOMES[name]), name)(*self.made(told["of"], depth))
