@@ -18,12 +18,19 @@ SoftKVError
 │   ├── FilterError                   a where= that cannot be understood
 │   ├── UnknownText                   a text of which the embedder knows nothing
 │   ├── EmbedderNeeded                a text where this store can only compare vectors
-│   └── BadRecord                     a file, or a line of one, that cannot be read as items
+│   ├── BadRecord                     a file, or a line of one, that cannot be read as items
+│   └── NotRemote                     what cannot be sent to a server, such as a function
 ├── EmbedderError                     the model that turns texts into vectors
 │   ├── EmbedderNotFound              there is none of this name
 │   └── EmbedderMismatch              it behaves differently from the one this store was made with
 ├── KeyMissing (KeyError)             no item has this key
 ├── MissingExtra (ImportError)        an optional dependency is not installed
+├── ServerError                       a store that is asked through a server
+│   ├── ServerUnreachable             nobody answers there, or the answer broke off
+│   ├── Unauthorized                  without a token, or with a wrong one
+│   ├── Busy                          the server has as much to do as it takes on; try again later
+│   ├── DeadlinePassed                the answer did not come in the time that was given
+│   └── SnapshotExpired               a snapshot that the server has closed, or never opened
 └── StoreError                        the store on disk, or the handle on it
     ├── StoreNotFound (FileNotFoundError)
     ├── StoreExists (FileExistsError)
@@ -135,6 +142,10 @@ class BadRecord(InputError):
     """A file, or a line of one, that cannot be read as items."""
 
 
+class NotRemote(InputError):
+    """What cannot be sent to a server: a function, or an embedder of one's own."""
+
+
 class EmbedderError(SoftKVError):
     """The model that turns texts into vectors."""
 
@@ -161,6 +172,34 @@ class MissingExtra(SoftKVError, ImportError):
     def __reduce__(self) -> tuple[object, ...]:
         needed, package, extra = self._given
         return partial(type(self), package=package, extra=extra), (needed,)
+
+
+class ServerError(SoftKVError):
+    """A store that is asked through a server."""
+
+
+class ServerUnreachable(ServerError):
+    """Nobody answers at this address, or the answer broke off."""
+
+
+class Unauthorized(ServerError):
+    """The server asks for a token, and got none or a wrong one."""
+
+
+class Busy(ServerError):
+    """The server has as much to do as it takes on; `after` says in how many seconds to try again, if that is known."""
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class DeadlinePassed(ServerError):
+    """The answer did not come in the time that was given for it."""
+
+
+class SnapshotExpired(ServerError):
+    """A snapshot that the server has closed, unused for a minute or in a restart, or that it never opened."""
 
 
 class StoreError(SoftKVError):

@@ -55,6 +55,12 @@ def test_a_locked_store_names_its_holder() -> None:
     assert errors.StoreLocked("locked").pid is None
 
 
+def test_a_busy_server_says_when_to_try_again() -> None:
+    """The seconds stand apart from the message, for programs."""
+    assert errors.Busy("busy", 2.0).after == 2.0
+    assert errors.Busy("busy").after is None
+
+
 def test_a_missing_extra_says_what_to_type() -> None:
     """The message ends with the exact pip line."""
     message = str(errors.MissingExtra("text", package="sentence-transformers", extra="text"))
@@ -67,6 +73,7 @@ def test_errors_survive_pickling() -> None:
         errors.MissingExtra("this", package="faiss-cpu", extra="cpu"),
         errors.DuplicateKey("twice", ["a"]),
         errors.StoreLocked("locked", 7),
+        errors.Busy("busy", 2.0),
         errors.KeyMissing("no such key"),
     ):
         again = pickle.loads(pickle.dumps(error))
