@@ -23,6 +23,7 @@ from softkv.files.record import Misfit
 
 MEDIA_TYPE = "application/x-softkv-npy"
 DEPTH = 64  # of lists and objects within each other
+_TAGS: dict[str, Any] = {"$array": None, "$dict": dict, "$float": float, "$tuple": tuple}
 _HEADER = 10_000  # bytes of the header of an array
 _PIECE = 1 << 16
 _HOMES = {
@@ -157,10 +158,11 @@ class _Making:
             return [self.made(one, depth - 1) for one in told]
         if not isinstance(told, dict):
             return told
-        if "$array" in told:
-            return self._named(told["$array"])
-        if self._classes and len(told) <= 2 and next(iter(told), "").startswith("$"):
-            return self._special(told, depth)
+        tag = next(iter(told), "")
+        if len(told) == 1 and tag in _TAGS:
+            return self._tagged(tag, told[tag], depth)
+        if self._classes and tag == "$class":
+            return self._of_class(told, depth)
         return {name: self.made(one, depth - 1) for name, one in told.items()}
 
     def _named(self, place: Any) -> npt.NDArray[Any]:
@@ -168,14 +170,17 @@ class _Making:
             raise InputError(f"expected the number of one of {len(self._arrays)} arrays, got {place!r:.60}.")
         return self._arrays[place]
 
-    def _special(self, told: dict[str, Any], depth: int) -> Any:
-        if "$float" in told:
-            return float(told["$float"])
-        if "$tuple" in told:
-            return tuple(self.made(told["$tuple"], depth))
-        if "$dict" in told:
-            return {self.made(key, depth): self.made(one, depth) for key, one in told["$dict"]}
-        name = told.get("$class")
+    def _tagged(self, tag: str, of: Any, depth: int) -> Any:
+        if tag == "$array":
+            return self._named(of)
+        made = self.made(of, depth - 1)
+        try:
+            return _TAGS[tag](made)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"expected what {tag} stands for, got {of!r:.60}.") from error
+
+    def _of_class(self, told: dict[str, Any], depth: int) -> Any:
+        name = told["$class"]
         if name not in _HOMES:
             raise InputError(f"the server sent a {name!r:.60}, which this version of softkv does not know.")
         return getattr(import_module(_HOMES[name]), name)(*self.made(told["of"], depth))
