@@ -1,0 +1,108 @@
+"""The application: all endpoints over the stores of a server, and their description.
+
+Does not listen anywhere (running.py), and lets everybody in (gate.py).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from os.path import basename, isabs
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from softkv.database.summary import Info
+from softkv.doors.server import questions
+from softkv.doors.server.documents import LeaseDocument, StoreDocument
+from softkv.doors.server.endpoints import Call, Endpoint
+from softkv.doors.server.leases import SECONDS
+from softkv.doors.server.problems import Refused, reply_to
+from softkv.doors.server.served import Served, Stores
+from softkv.errors import ServerError
+
+SWEEP = 5.0  # seconds between looks for snapshots that nobody uses any more
+
+
+async def _stores(call: Call) -> list[dict[str, Any]]:
+    return await asyncio.to_thread(lambda: [_told(one) for one in call.stores])
+
+
+def _told(served: Served) -> dict[str, Any]:
+    view = served.now()
+    return {"name": served.name, "items": len(view), "value_kind": view.value_kind, "read_only": served.read_only}
+
+
+def _info(call: Call) -> Info:
+    """What a store is, without a directory of the server."""
+    with call.reading() as view:
+        found = view.info() if call.snapshot else call.served.handle.info()
+    call.commit, hidden = found.commit, call.served.without_paths
+    model = found.embedder
+    return replace(
+        found,
+        path=call.served.name,
+        embedder=basename(model) if model and isabs(model) else model,
+        projection=found.projection and hidden(found.projection),
+        index=found.index and replace(found.index, problem=found.index.problem and hidden(found.index.problem)),
+    )
+
+
+def _leased(call: Call) -> dict[str, Any]:
+    lease = call.served.leases.take(call.token)
+    call.commit = lease.view.commit
+    return {"snapshot": lease.name, "commit": lease.view.commit, "expires": SECONDS}
+
+
+def _ended(call: Call) -> Response:
+    call.served.leases.end(call.request.path_params["snapshot"], call.token)
+    return Response(status_code=204)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/stores", _stores, reply=list[StoreDocument]),
+    Endpoint("GET", "/v1/{store}/info", _info, reply=Info),
+    *questions.ENDPOINTS,
+    Endpoint("POST", "/v1/{store}/snapshots", _leased, reply=LeaseDocument, status=201),
+    Endpoint("DELETE", "/v1/{store}/snapshots/{snapshot}", _ended, status=204),
+)
+
+
+def make_app(stores: Stores) -> FastAPI:
+    """The application over these stores."""
+    app = FastAPI(title="softkv", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=_swept)
+    app.state.stores = stores
+    for endpoint in ENDPOINTS:
+        app.router.add_route(endpoint.path, partial(endpoint.answered, stores), methods=[endpoint.method])
+    app.add_exception_handler(HTTPException, _no_route)
+    return app
+
+
+@asynccontextmanager
+async def _swept(app: FastAPI) -> AsyncIterator[None]:
+    """Close snapshots that nobody uses any more, for as long as the application runs."""
+
+    async def sweep() -> None:
+        while True:
+            await asyncio.sleep(SWEEP)
+            await asyncio.to_thread(lambda: [one.leases.sweep() for one in app.state.stores])
+
+    task = asyncio.create_task(sweep())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """The problem that there is no such path, or method."""
+    assert isinstance(error, HTTPException)
+    words = f"{error.detail}: this server knows no {request.method:.20} of this path. See /openapi.json."
+    status, headers, body = reply_to(Refused(error.status_code, ServerError(words), error.headers))
+    return Response(body, status, headers)

@@ -1,0 +1,274 @@
+"""What the endpoints of the server have in common: how a request becomes a call, and what it returns an answer.
+
+An `Endpoint` is a row of a table: method, path, the form of its body, what it does, what it answers. Each file of
+endpoints ends with such a table, and app.py puts them together. `/openapi.json` is made of the same rows.
+
+Does not know what any endpoint does.
+"""
+
+import asyncio
+import inspect
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from softkv import portrait
+from softkv.database.handle import StoreView
+from softkv.doors import wire
+from softkv.doors.server.lane import LATE
+from softkv.doors.server.problems import Refused, reply_to
+from softkv.doors.server.served import Served, Stores
+from softkv.errors import AccessRefused, DeadlinePassed, InputError, SoftKVError
+from softkv.files import notation
+from softkv.files.record import Misfit
+from softkv.logs import log_of
+
+LOG = log_of(__name__)
+JSON = "application/json"
+LARGEST = 16 << 20  # bytes of a body
+LARGEST_REPLY = 64 << 20
+ON_LOOP = 1 << 16  # bytes of a body that is parsed on the event loop, and of an answer that is written there
+MOST_VALUES = 1 << 21  # in a body of JSON: each takes tens of bytes of memory
+SECONDS, LONGEST = 30.0, 600.0  # until when an answer is wanted
+
+
+class Form(BaseModel):
+    """The body of a request: nothing but the fields of the form, and of their types without conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request, read and checked, as the work of an endpoint gets it."""
+
+    stores: Stores
+    request: Request
+    endpoint: "Endpoint"
+    form: Any = None  # the form of the endpoint, filled in
+    commit: int | None = None  # of the store that was read, for the header Softkv-Commit
+    seconds: float = SECONDS  # in which the client wants the answer
+    begun: float = field(default_factory=time.monotonic)
+    _served: Served | None = field(default=None)
+
+    @property
+    def served(self) -> Served:
+        """The store that the path names."""
+        if self._served is None:
+            self._served = self.stores[self.request.path_params["store"]]
+        return self._served
+
+    @property
+    def token(self) -> str:
+        """Whose request it is, in a name that is no secret."""
+        return str(self.request.scope.get("softkv.token", ""))
+
+    @property
+    def alone(self) -> bool:
+        """Whether the question is to be asked by itself."""
+        return self.request.headers.get("softkv-alone") == "1"
+
+    @property
+    def snapshot(self) -> str | None:
+        """The snapshot that is to be read, if one is named."""
+        return self.request.headers.get("softkv-snapshot")
+
+    @property
+    def packs(self) -> bool:
+        """Whether the answer is wanted with arrays, and classes, instead of in JSON."""
+        return wire.MEDIA_TYPE in self.request.headers.get("accept", "")
+
+    @contextmanager
+    def reading(self) -> Iterator[StoreView]:
+        """The store as of one commit, the newest or that of the client's snapshot, within the block."""
+        if self.snapshot is None:
+            view = self.served.now()
+            self.commit = view.commit
+            yield view
+        else:
+            with self.served.leases.using(self.snapshot, self.token) as view:
+                self.commit = view.commit
+                yield view
+
+    async def beside(self, work: Callable[["Call"], Any]) -> Response:
+        """What some work returns, done in a thread of the readers, as a response."""
+        crew = self.served.writer if self.endpoint.writes else self.served.readers
+        response: Response = await crew.run(lambda: self.respond(work(self)), self.seconds)
+        return response
+
+    def respond(self, found: Any) -> Response:
+        """The response that brings what was found."""
+        if isinstance(found, Response):
+            return found
+        body, media = written(found, packs=self.packs)
+        headers = {} if self.commit is None else {"softkv-commit": str(self.commit)}
+        return Response(body, self.endpoint.status, headers, media)
+
+    def require_time(self, *_: Any) -> None:
+        """Raise DeadlinePassed when nobody waits for the answer any more; long work asks now and then."""
+        if time.monotonic() > self.begun + self.seconds:
+            raise DeadlinePassed(LATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One way into the server.
+
+    `work` gets a `Call` and returns what is sent: a result of the library, or plain lists, dicts and arrays, as JSON or
+    packed (wire.py) as the client accepts; or a Response as it is. A plain function runs in a thread, that of the
+    writer if the endpoint `writes`, else one of the readers, and may do what takes long; a coroutine function runs on
+    the event loop, and must not. Errors of the library become problems; others are logged without their words.
+
+        def _deleted(call: Call) -> dict[str, int]:
+            return {"deleted": call.served.handle.delete_many(call.form.keys, batch=call.form.batch)}
+
+        ENDPOINTS = (Endpoint("POST", "/v1/{store}/items/delete", _deleted, Deletion, dict[str, int], writes=True),)
+
+    In /openapi.json, `form` is the body, `reply` (a type, as pydantic knows them) the answer in JSON.
+    """
+
+    method: str
+    path: str
+    work: Callable[[Call], Any]
+    form: type[Form] | None = None
+    reply: Any = None
+    status: int = 200
+    writes: bool = False
+    media: str = JSON  # of the answer where nothing else was accepted
+
+    async def answered(self, stores: Stores, request: Request) -> Response:
+        """The answer to a request."""
+        call = Call(stores, request, self)
+        try:
+            return await self._done(call)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            return self.refusal(error, call)
+
+    async def _done(self, call: Call) -> Response:
+        call.seconds = _seconds(call.request)
+        if "{store}" in self.path:
+            self._require_writable(call)
+        if self.form is not None:
+            call.form = self._filled(await _document(call))
+        if inspect.iscoroutinefunction(self.work):
+            return call.respond(await self.work(call))
+        return await call.beside(self.work)
+
+    def _require_writable(self, call: Call) -> None:
+        served = call.served
+        if not self.writes:
+            return
+        if call.request.scope.get("softkv.role") == "reader":
+            raise AccessRefused("this token may only read. Ask with a token that may write.")
+        if served.read_only:
+            raise AccessRefused(f"the store {served.name!r} is served to be read only.")
+
+    def _filled(self, document: Any) -> Form:
+        assert self.form is not None
+        try:
+            return self.form.model_validate(document)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            place = ".".join(str(one)[:60] for one in first["loc"]) or "the body"
+            raise InputError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:300]}.") from None
+
+    def refusal(self, error: Exception, call: Call) -> Response:
+        """The problem that an error is to the client."""
+        if not isinstance(error, (SoftKVError, Refused)):
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            LOG.error("%s in %s %s (%s:%s)", type(error).__name__, self.method, self.path, last.name, last.lineno)
+        status, headers, body = reply_to(error, call._served.without_paths if call._served else str)
+        return Response(body, status, headers)
+
+
+def written(found: Any, *, packs: bool) -> tuple[bytes, str]:
+    """A body that brings what was found, and its media type."""
+    if packs:
+        body, media = wire.packed(found), wire.MEDIA_TYPE
+    else:
+        plain = found.to_dict() if hasattr(found, "to_dict") else asdict(found) if is_dataclass(found) else found
+        body, media = portrait.as_json(plain).encode("utf-8", "surrogatepass"), JSON
+    if len(body) > LARGEST_REPLY:
+        raise too_large(len(body))
+    return body, media
+
+
+def too_large(size: float) -> InputError:
+    """The refusal of an answer of so many bytes."""
+    return InputError(
+        f"expected an answer of at most {LARGEST_REPLY >> 20} MiB, got one of about {size / (1 << 20):,.0f}. Ask with "
+        f"fewer queries at once, or with a smaller show."
+    )
+
+
+def _seconds(request: Request) -> float:
+    given = request.headers.get("softkv-deadline")
+    if given is None:
+        return SECONDS
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST:
+        raise InputError(f"expected Softkv-Deadline as seconds, above 0 and at most {LONGEST:g}, got {given!r:.60}.")
+    return seconds
+
+
+async def _document(call: Call) -> Any:
+    """The body of a request, read as what it says it is."""
+    media = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in (JSON, wire.MEDIA_TYPE):
+        raise Refused(415, InputError(f"expected a body of type {JSON} or {wire.MEDIA_TYPE}, got {media!r:.60}."))
+    body = await _body(call.request)
+    read = _parsed if media == JSON else wire.unpacked
+    if len(body) <= ON_LOOP:
+        return read(body)
+    return await asyncio.to_thread(read, body)
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            raise Refused(413, InputError(f"expected a body of at most {LARGEST >> 20} MiB. Send it in parts."))
+    return b"".join(parts)
+
+
+def _parsed(body: bytes) -> Any:
+    """The value of a body of JSON; what is too deep, or holds more than memory should, is refused before or after."""
+    try:
+        text = str(body, "utf-8")
+        if len(text) > ON_LOOP and notation.holds_more(text, MOST_VALUES):
+            raise InputError(f"expected at most {MOST_VALUES:,} values in JSON. Send arrays as {wire.MEDIA_TYPE}.")
+        document = notation.parsed(text)
+    except (UnicodeDecodeError, Misfit) as error:
+        raise Refused(400, InputError(f"expected a body of JSON in UTF-8, got {error}.")) from error
+    if body.count(b"[") + body.count(b"{") > wire.DEPTH:
+        _require_shallow(document)
+    return document
+
+
+def _require_shallow(document: Any) -> None:
+    level = [document]
+    for _ in range(wire.DEPTH):
+        level = [
+            one
+            for outer in level
+            for one in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(one, (list, dict))
+        ]
+        if not level:
+            return
+    raise Refused(400, InputError(f"expected lists and objects at most {wire.DEPTH} deep within each other."))

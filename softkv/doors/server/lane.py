@@ -1,0 +1,118 @@
+"""Questions of many clients to one store: what waits while a lookup runs is asked together, in one call.
+
+A turn belongs to one set of options; sets take turns in the order in which they came. Nobody waits for company: when
+nothing runs, a question is asked at once.
+
+Does not know what a question is, nor how many of them are asked in one call: `ask` is given a list of them.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from concurrent.futures import Executor
+from typing import Any, NamedTuple, TypeAlias
+
+from softkv.errors import Busy, DeadlinePassed
+
+MOST = 64  # questions in a call
+ROOM = 1024  # questions that wait
+LATE = "the answer did not come in time, and nothing waits for it any more. Ask for less, or give Softkv-Deadline."
+
+Ask: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]  # as many answers as questions, in their order
+
+
+class Waiting(NamedTuple):
+    """A question in the queue."""
+
+    question: Any
+    answer: "asyncio.Future[Any]"
+    gone: Callable[[], Awaitable[bool]] | None  # whether whoever asked has hung up; None where it has only just come
+
+
+async def in_time(answer: "asyncio.Future[Any]", seconds: float) -> Any:
+    """What a future comes to, or DeadlinePassed; it is cancelled then, so that what has not begun does not begin."""
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(seconds, answer.cancel)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if loop.time() >= timer.when():
+            raise DeadlinePassed(LATE) from None
+        raise
+    finally:
+        timer.cancel()
+        answer.cancel()
+
+
+class Lane:
+    """The queue of one store."""
+
+    def __init__(self, executor: Executor, *, most: int = MOST, room: int = ROOM) -> None:
+        self._executor, self._most, self._room = executor, most, room
+        self._sets: OrderedDict[Hashable, tuple[Ask, deque[Waiting]]] = OrderedDict()
+        self._waiting = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    async def ask(
+        self, options: Hashable, ask: Ask, question: Any, seconds: float, gone: Callable[[], Awaitable[bool]]
+    ) -> Any:
+        """The answer to a question, perhaps found together with others of the same options."""
+        if self._waiting >= self._room:
+            raise Busy(f"{self._waiting:,} questions wait for this store, and no more are taken. Ask again soon.", 1.0)
+        loop = asyncio.get_running_loop()
+        mine = Waiting(question, loop.create_future(), None if self._task is None else gone)
+        self._sets.setdefault(options, (ask, deque()))[1].append(mine)
+        self._waiting += 1
+        if self._task is None:
+            self._task = loop.create_task(self._work())
+        return await in_time(mine.answer, seconds)
+
+    async def _work(self) -> None:
+        """Ask until nobody waits."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._sets:
+                ask, turn = self._next()
+                some = [one for one in turn if not one.answer.done() and not (one.gone and await one.gone())]
+                if not some:
+                    continue
+                try:
+                    answers = await loop.run_in_executor(self._executor, _answers, ask, [one.question for one in some])
+                except Exception as error:  # the threads are at their end
+                    answers = [error] * len(some)
+                for one, answer in zip(some, answers, strict=True):
+                    _tell(one.answer, answer)
+        finally:
+            self._task = None
+
+    def _next(self) -> tuple[Ask, list[Waiting]]:
+        """The set of options whose turn it is, and the first of those who wait for it."""
+        options, (ask, waiting) = self._sets.popitem(last=False)
+        turn = [waiting.popleft() for _ in range(min(self._most, len(waiting)))]
+        self._waiting -= len(turn)
+        if waiting:
+            self._sets[options] = ask, waiting
+        return ask, turn
+
+
+def _answers(ask: Ask, questions: Sequence[Any]) -> list[Any]:
+    """The answer to each question, or the error in its place: halves are asked again until it stands alone."""
+    try:
+        return list(ask(questions))
+    except Exception as error:
+        if len(questions) == 1:
+            return [error]
+    half = len(questions) // 2
+    return _answers(ask, questions[:half]) + _answers(ask, questions[half:])
+
+
+def _tell(future: "asyncio.Future[Any]", answer: Any) -> None:
+    if future.done():
+        return
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

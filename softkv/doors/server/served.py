@@ -1,0 +1,115 @@
+"""The stores of a server, by name: each with one handle, its queue of questions, its snapshots on loan and its jobs.
+
+Writes to a store come one after another in a thread of their own; lookups of one query in another; what takes longer
+to read in two more, so that it keeps no lookup waiting.
+
+Does not know of requests (endpoints.py).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+from softkv.database.handle import SoftKV, StoreView
+from softkv.database.handle import open as open_store
+from softkv.doors.server.lane import ROOM, Lane, in_time
+from softkv.doors.server.leases import Leases
+from softkv.errors import Busy, InputError, StoreNotFound
+
+READERS = 2
+SUFFIX = ".softkv"
+
+
+class Crew:
+    """A few threads, and a queue before them that has an end."""
+
+    def __init__(self, name: str, threads: int, room: int = ROOM) -> None:
+        self.executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._room, self._waiting = room, 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    async def run(self, job: Callable[[], Any], seconds: float) -> Any:
+        """What a job returns; it is not run if it has not begun when the seconds are over, or its request is gone."""
+        if self._waiting >= self._room:
+            raise Busy(f"{self._waiting:,} requests wait for this store, and no more are taken. Ask again soon.", 1.0)
+        begun = self.executor.submit(job)
+        self._waiting += 1
+        begun_here = asyncio.wrap_future(begun)
+        begun_here.add_done_callback(self._one_less)
+        return await in_time(begun_here, seconds)
+
+    def _one_less(self, _: Any) -> None:
+        self._waiting -= 1
+
+
+class Served:
+    """One store of a server."""
+
+    def __init__(self, name: str, handle: SoftKV, *, read_only: bool = False) -> None:
+        self.name, self.handle, self.read_only = name, handle, read_only
+        self.writer, self.readers = Crew(f"{name} writes", 1), Crew(f"{name} reads", READERS)
+        self.asking = ThreadPoolExecutor(1, thread_name_prefix=f"{name} looks up")
+        self.lane, self.leases = Lane(self.asking), Leases(handle.snapshot)
+
+    def now(self) -> StoreView:
+        """The store as of its newest commit; shares what the handle has found, and need not be closed."""
+        return StoreView(self.handle._view(), self.handle._embedding)
+
+    def without_paths(self, text: str) -> str:
+        """A text without the directory of the store."""
+        return text.replace(self.handle.path, self.name)
+
+    def close(self) -> None:
+        """Finish what runs, and close the store."""
+        for executor in (self.asking, self.readers.executor, self.writer.executor):
+            executor.shutdown(cancel_futures=True)
+        self.leases.close()
+        self.handle.close()
+
+
+class Stores:
+    """The stores of a server, by name."""
+
+    def __init__(self, served: Iterable[Served] = ()) -> None:
+        self._served = {one.name: one for one in served}
+
+    @classmethod
+    def open(cls, paths: Iterable[str | os.PathLike[str]], *, read_only: bool = False) -> "Stores":
+        """Open stores, all of them or none; each is named after its directory, without `.softkv`."""
+        with ExitStack() as opened:
+            found: list[Served] = []
+            for path in paths:
+                name = named(path)
+                if any(one.name == name for one in found):
+                    raise InputError(f"two stores would be called {name!r}. Serve one of them from another directory.")
+                handle = opened.enter_context(open_store(path, "r" if read_only else "w"))
+                found.append(Served(name, handle, read_only=read_only))
+            opened.pop_all()
+        return cls(found)
+
+    def __getitem__(self, name: str) -> Served:
+        if name not in self._served:
+            raise StoreNotFound(f"this server has no store {name!r:.80}. GET /v1/stores names those that it has.")
+        return self._served[name]
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    def close(self) -> None:
+        """Finish what runs, and close all stores, also when one fails to."""
+        with ExitStack() as closing:
+            for one in self:
+                closing.callback(one.close)
+
+
+def named(path: str | os.PathLike[str]) -> str:
+    """What a store in this directory is called by a server."""
+    name = os.path.basename(os.path.abspath(os.fsdecode(path))).removesuffix(SUFFIX)
+    if not name or not name.isprintable():
+        raise InputError(f"a store in {os.fsdecode(path)!r} has no name that a URL can hold. Rename its directory.")
+    return name
