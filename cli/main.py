@@ -20,6 +20,7 @@ from . import (
     models,
     options,
     output,
+    serving,
     transfer,
     upkeep,
 )
@@ -65,6 +66,7 @@ for command in (
     models.models,
     demonstration.demo,
     benching.bench,
+    serving.serve,
 ):
     softkv.add_command(command)
 

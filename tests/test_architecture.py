@@ -295,9 +295,12 @@ def test_a_door_loads_its_own_library_and_no_other(door: str) -> None:
 
 
 def test_nobody_goes_through_a_door_from_inside() -> None:
-    """Neither the library nor the command imports one; the table above keeps the rooms from it, this the others."""
+    """Neither the library nor the command imports one; the table above keeps the rooms from it, this the others.
+
+    But `softkv serve` is the command of a door.
+    """
     outside = [*(ROOT / "cli").rglob("*.py"), *(ROOT / "data").glob("*.py"), PACKAGE / "__init__.py"]
-    assert not [path for path in outside if "doors" in path.read_text(encoding="utf-8")]
+    assert [path.name for path in outside if "doors" in path.read_text(encoding="utf-8")] == ["serving.py"]
     assert not [room for room, allowed in ALLOWED.items() if "doors" in allowed]
 
 

@@ -15,6 +15,7 @@ from softkv.kinds import ValueKind as ValueKind
 FORMAT = 3  # the number of the format that this code writes
 CATALOG, LOCK, PIN, INDEX = "catalog.sqlite", "LOCK", "PIN", "index"
 BACKUP = "BACKUP"  # the file by which a backup is known, so that only a backup writes to it
+SERVER = "SERVER"  # the file in which the server of a store says how to reach it, while it is the writer
 RESTORED = "RESTORED"  # the file that says of which stores this one was restored
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,18})\Z")
 WINDOW = 1 << 20  # bytes of rows under one checksum in formats 1 and 2, and those that are compared after a crash

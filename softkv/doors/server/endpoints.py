@@ -147,6 +147,7 @@ class Endpoint:
     async def answered(self, stores: Stores, request: Request) -> Response:
         """The answer to a request."""
         call = Call(stores, request, self)
+        request.scope["softkv.route"] = self.path  # for the log and the figures of the gate
         try:
             return await self._done(call)
         except ClientDisconnect:

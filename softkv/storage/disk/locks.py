@@ -119,11 +119,10 @@ def lock_writer(directory: str) -> FileLock:
     lock = _locked(path, exclusive=True, create=True)
     if lock is None:
         text = _holder(directory)
-        pid = text.split()[1] if text.startswith("pid ") and len(text.split()) > 1 else ""
         raise StoreLocked(
             f"{directory} is open for writing by {text or 'another process'}. Close it there, have "
             "it waited for with wait=SECONDS, or open with mode 'r'.",
-            int(pid) if pid.isdecimal() else None,
+            _pid_in(text),
         )
     holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
@@ -135,6 +134,22 @@ def lock_writer(directory: str) -> FileLock:
             raise files.translated(error, f"cannot write {path}") from error
         raise
     return lock
+
+
+def is_writer(pid: int, directory: str) -> bool:
+    """Whether the process of this number is the writer of a store now, and not only was when it died."""
+    if _pid_in(_holder(directory)) != pid:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False  # nothing is locked then, since even a shared lock would be in the way of the next writer
+    except PermissionError:
+        pass
+    lock = _locked(os.path.join(directory, LOCK), exclusive=False)
+    if lock is not None:
+        lock.release()
+    return lock is None
 
 
 def opened(attempt: Callable[[], Opened], wait: float) -> Opened:
@@ -235,3 +250,9 @@ def note_in(said: bytes) -> bytes:
 def _holder(directory: str) -> str:
     lines = content(directory)[:400].decode(errors="replace").strip().splitlines()
     return lines[0] if lines else ""
+
+
+def _pid_in(holder: str) -> int | None:
+    """The number of the process in the line of a holder."""
+    words = holder.split()
+    return int(words[1]) if len(words) > 1 and words[0] == "pid" and words[1].isdecimal() else None

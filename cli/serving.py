@@ -1,0 +1,48 @@
+"""`softkv serve`: stores for several processes, languages and machines, over HTTP."""
+
+import logging
+import webbrowser
+
+import click
+
+from softkv.errors import MissingExtra
+
+from . import options, output
+
+
+@click.command(epilog=options.example("softkv serve films.softkv"))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=7411, show_default=True, help="0 takes a free one.")
+@click.option("--token-file", metavar="FILE", help="Tokens that may do all, one a line; otherwise one is made.")
+@click.option("--reader-token-file", metavar="FILE", help="Tokens that may only read.")
+@click.option("--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A name that clients call it by.")
+@click.option("--tls-cert", metavar="FILE", help="The certificate, for https.")
+@click.option("--tls-key", metavar="FILE", help="Its key.")
+@click.option("--behind-proxy", metavar="ADDRESS", help="The proxy that does https and alone may ask.")
+@click.option("--read-only", is_flag=True, help="Write nothing; others may write beside it.")
+@click.option("--backups", metavar="DIR", help="Where clients may have backups made.")
+@click.option("--model", metavar="NAME", help="What clients may have the texts embedded with anew.")
+@click.option("--open", "opens", is_flag=True, help="Open the URL in a browser.")
+def serve(paths: tuple[str, ...], opens: bool, **settings: object) -> None:
+    """Own stores and answer for them over HTTP, until Ctrl-C.
+
+    Each store is called after its directory, without `.softkv`. Behind the # of the URL stands the token.
+    """
+    try:
+        from softkv.doors.server import running
+    except ModuleNotFoundError as error:
+        raise MissingExtra("softkv serve", package=error.name or "uvicorn", extra="serve") from error
+    lines = logging.StreamHandler()
+    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger("softkv.doors.server").addHandler(lines)
+    logging.getLogger("softkv.doors.server").setLevel(logging.INFO)
+
+    def began(serving: running.Serving) -> None:
+        url = serving.url + (f"/#{serving.token}" if serving.token else "/")
+        click.echo(url)
+        output.say(f"serving {', '.join(serving.stores)}; Ctrl-C ends it")
+        if opens:
+            webbrowser.open(url)
+
+    running.serve(paths, running.Settings(**settings), began)  # type: ignore[arg-type]

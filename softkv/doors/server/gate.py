@@ -1,0 +1,232 @@
+"""What every request passes before its body is read: where it came from, whom it is from, and how long it is.
+
+Pages of other sites must not reach a server on this machine, whether by a name that they let point here (the Host is
+compared with a list), or by a form or a script (Origin and Sec-Fetch-Site; no CORS header is ever sent). Whoever asks
+shows a token. All this is decided by the headers alone, for every method and path; only /health and /ready answer
+without a token, and say nothing.
+
+Does not limit the time that headers and bodies take (protocol.py), and does not know of stores (app.py).
+"""
+
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any
+
+from softkv.doors.server.metrics import LOG, Metrics
+from softkv.doors.server.problems import Refused, reply_to
+from softkv.errors import AccessRefused, InputError, Unauthorized
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Receive, Send], Awaitable[None]]
+
+LONGEST_BODY = 16 << 20
+LONGEST_HEAD = 16 << 10
+SAFE = (
+    (b"content-security-policy", b"default-src 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+)
+TEXT = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_USUAL = {"http": 80, "https": 443}
+_TOKEN_NAMES = {b"token", b"access_token", b"api_key", b"authorization"}
+_IN_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_IN_ADDRESSES = frozenset("abcdef0123456789:.")
+
+
+def digest_of(token: bytes) -> bytes:
+    """What is kept of a token: equally long for all, so that a comparison takes equally long."""
+    return sha256(token).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who may come in: hosts with their ports, and digests of tokens.
+
+    `peers` are the addresses that may connect, None for all; `port` is the one that a Host without a port stands for.
+    """
+
+    hosts: Collection[tuple[str, int]]
+    port: int
+    writers: Collection[bytes] = field(repr=False)
+    readers: Collection[bytes] = field(default=(), repr=False)
+    peers: Collection[str] | None = None
+
+
+def authority(text: str, port: int) -> tuple[str, int] | None:
+    """The name and the port in a Host header, None where it is odd; one look at each character.
+
+    An address of IPv6 keeps its brackets. A name may end in one dot, as fully qualified names do.
+    """
+    text = text.lower()
+    if text.startswith("["):
+        name, closed, rest = text[1:].partition("]")
+        good, named = bool(closed) and bool(name) and _IN_ADDRESSES.issuperset(name), f"[{name}]"
+    else:
+        name, colon, rest = text.partition(":")
+        rest = colon + rest
+        named = name.removesuffix(".")
+        good = bool(named) and _IN_NAMES.issuperset(named) and not named.startswith(".") and not named.endswith(".")
+    digits = rest[1:]
+    if not good or len(text) > 300 or (rest and not rest.startswith(":")):
+        return None
+    if not rest:
+        return named, port
+    return (named, int(digits)) if digits.isascii() and digits.isdecimal() and len(digits) <= 5 else None
+
+
+class Gate:
+    """An ASGI application around another: it refuses, or lets in and counts what comes in."""
+
+    def __init__(self, app: App, rules: Rules, metrics: Metrics) -> None:
+        self._app, self._rules, self._metrics = app, rules, metrics
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._counted(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _counted(self, scope: Any, receive: Receive, send: Send) -> None:
+        passage, began = _Passage(receive, send), time.perf_counter()
+        self._metrics.running += 1
+        try:
+            await self._answer(scope, passage)
+        except Exception as error:
+            if not isinstance(error, Refused) and not passage.over:  # its words may be a client's: they are not logged
+                place = "".join(traceback.format_tb(error.__traceback__)[-3:])
+                LOG.error("%s, which nothing was prepared for, in\n%s", type(error).__name__, place)
+            await passage.refuse(_too_large() if passage.over else error)
+        finally:
+            self._metrics.running -= 1
+            self._metrics.count(scope, passage.status, time.perf_counter() - began)
+
+    async def _answer(self, scope: Any, passage: "_Passage") -> None:
+        headers = _headers(scope)
+        self._require_origin(scope, headers)
+        if scope["path"] in ("/health", "/ready"):
+            scope["softkv.route"] = scope["path"]
+            return await passage.tell(204 if scope["path"] == "/health" or self._metrics.ready() else 503)
+        self._require_token(scope, headers)
+        passage.left = _require_length(headers)
+        if scope["path"] == "/metrics" and scope["method"] == "GET":
+            scope["softkv.route"] = "/metrics"
+            return await passage.tell(200, self._metrics.text().encode(), TEXT)
+        await self._app(scope, passage.receive, passage.send)
+        if passage.over:
+            raise _too_large()
+        return None
+
+    def _require_origin(self, scope: Any, headers: dict[bytes, list[str]]) -> None:
+        """Refuse what a page of another site sent, and names that somebody else let point here."""
+        rules = self._rules
+        if rules.peers is not None and (scope.get("client") or ("",))[0] not in rules.peers:
+            raise Refused(403, AccessRefused("this server answers to its proxy alone. Ask the proxy."))
+        hosts = headers.get(b"host", [])
+        if len(hosts) != 1 or authority(hosts[0], rules.port) not in rules.hosts:
+            raise Refused(421, AccessRefused("this server has another name; `softkv serve --allow-host` adds one"))
+        for origin in headers.get(b"origin", []):
+            scheme, _, name = origin.partition("://")
+            if scheme not in _USUAL or authority(name, _USUAL[scheme]) not in rules.hosts:
+                raise Refused(403, AccessRefused("pages of other sites are not answered"))
+        if not {"same-origin", "none"}.issuperset(headers.get(b"sec-fetch-site", [])):
+            raise Refused(403, AccessRefused("pages of other sites are not answered"))
+        if any("websocket" in one.lower() for one in headers.get(b"upgrade", [])):
+            raise Refused(400, InputError("there are no websockets here"))
+        if not scope["path"].startswith("/"):
+            raise Refused(400, InputError("expected a path that starts with a slash"))
+
+    def _require_token(self, scope: Any, headers: dict[bytes, list[str]]) -> None:
+        """Find out what the token allows; the names of both are left in the scope for the application."""
+        named = {part.partition(b"=")[0].lower() for part in scope["query_string"].split(b"&")}
+        if named & _TOKEN_NAMES or b"%" in b"".join(named):
+            raise Refused(400, Unauthorized("a token belongs in the header Authorization, never in the URL"))
+        given = headers.get(b"authorization", [])
+        scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
+        digest = digest_of(token.strip(" ").encode("latin-1"))
+        # Subtle: all are compared, not as many as it takes, so that the time says nothing of which it was.
+        writes = any([compare_digest(digest, one) for one in self._rules.writers])  # noqa: C419
+        reads = any([compare_digest(digest, one) for one in self._rules.readers])  # noqa: C419
+        if scheme.lower() != "bearer" or not (writes or reads):
+            raise Refused(401, Unauthorized("expected the header `Authorization: Bearer TOKEN` with a token of it"))
+        scope["softkv.role"], scope["softkv.token"] = ("writer" if writes else "reader"), digest.hex()[:32]
+
+
+def _headers(scope: Any) -> dict[bytes, list[str]]:
+    """The headers by name, if they are not too long altogether."""
+    size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    headers: dict[bytes, list[str]] = {}
+    for name, value in scope["headers"]:
+        size += len(name) + len(value) + 4
+        headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
+    if size > LONGEST_HEAD:
+        raise Refused(431, InputError(f"the headers are longer than {LONGEST_HEAD >> 10} KiB"))
+    return headers
+
+
+def _require_length(headers: dict[bytes, list[str]]) -> int:
+    """How many bytes of a body are taken at most; refuses one that says it is longer."""
+    lengths = headers.get(b"content-length", ["0"])
+    if len(lengths) != 1 or not lengths[0].isdecimal() or (b"transfer-encoding" in headers and lengths != ["0"]):
+        raise Refused(400, InputError("expected one length of the body"))
+    if len(lengths[0]) > 15 or int(lengths[0]) > LONGEST_BODY:
+        raise _too_large()
+    return LONGEST_BODY
+
+
+def _too_large() -> Refused:
+    return Refused(413, InputError(f"expected a body of at most {LONGEST_BODY >> 20} MiB. Send it in parts."))
+
+
+class _Passage:
+    """The two ways between one client and the application: what comes in is counted, what goes out is made safe."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        self.status, self.left = 0, 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the body turned out too long, before anything was answered."""
+        return self.left < 0 and not self.status
+
+    async def receive(self) -> Message:
+        """The next piece of the body; where it is too long, the application is told that the client has gone."""
+        message = await self._receive()
+        self.left -= len(message.get("body", b""))
+        return message if self.left >= 0 else {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Send a piece of the answer; where the body was too long, what the application makes of it is not sent."""
+        if self.over:
+            return
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            kept = [one for one in message.get("headers", []) if one[0].lower() not in dict(SAFE)]
+            message = {**message, "headers": [*kept, *SAFE]}
+        await self._send(message)
+
+    async def tell(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole answer."""
+        self.left = max(self.left, 0)
+        sent = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        sent += [(b"content-length", str(len(body)).encode())] if body else []
+        await self.send({"type": "http.response.start", "status": status, "headers": sent})
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, error: Exception) -> None:
+        """Send a problem, if nothing has been sent yet; an answer that has begun is broken off."""
+        if self.status:
+            raise ConnectionAbortedError("the answer had begun")
+        status, headers, body = reply_to(error)
+        await self.tell(status, body, headers | ({"www-authenticate": "Bearer"} if status == 401 else {}))

@@ -1,0 +1,67 @@
+"""What the server has done, in the text form of Prometheus, and one line of log for each request.
+
+Labels are what the server itself names: routes by their template, methods that HTTP knows, statuses. Nothing that a
+client chooses becomes a label or a word of the log, so neither grows with what clients send, nor says what they ask.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import groupby
+from typing import Any
+
+from softkv.doors.server.served import Served
+from softkv.errors import SoftKVError
+from softkv.logs import log_of
+
+LOG = log_of(__name__)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # seconds up to which requests are counted
+
+
+class Metrics:
+    """Counts of requests by method, route and status, of the seconds they took, and of what is in the stores."""
+
+    def __init__(self, stores: Iterable[Served]) -> None:
+        self._stores, self._began, self.running = stores, time.time(), 0
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._within: Counter[float] = Counter()
+        self._seconds = 0.0
+
+    def ready(self) -> bool:
+        """Whether all stores are open and answer."""
+        return len(self._items()) == len(list(self._stores))
+
+    def _items(self) -> dict[str, float]:
+        """How many items there are in the stores that answer."""
+        found = {}
+        for one in self._stores:
+            with suppress(SoftKVError):
+                found[f'store_items{{store="{one.name}"}}'] = float(len(one.now()))
+        return found
+
+    def count(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
+        """Take one request into account, and log it; status 0 stands for a client that went away first."""
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        route = scope.get("softkv.route", "none")
+        self._requests[method, route, status] += 1
+        self._seconds += seconds
+        self._within.update([next((step for step in STEPS if seconds <= step), float("inf"))])
+        LOG.info("%s %s %d %.1f ms", method, route, status, 1000 * seconds)
+
+    def text(self) -> str:
+        """All figures."""
+        lines = ["# TYPE softkv_requests_total counter"]
+        for (method, route, status), count in sorted(self._requests.items()):
+            lines.append(f'softkv_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
+        lines.append("# TYPE softkv_request_seconds histogram")
+        for step in (*STEPS, float("inf")):
+            within = sum(count for other, count in self._within.items() if other <= step)
+            lines.append(f'softkv_request_seconds_bucket{{le="{"+Inf" if step > STEPS[-1] else step}"}} {within}')
+        lines.append(f"softkv_request_seconds_sum {self._seconds}")
+        lines.append(f"softkv_request_seconds_count {self._requests.total()}")
+        figures = {"requests_running": self.running, "start_time_seconds": self._began, **self._items()}
+        for family, named in groupby(sorted(figures.items()), lambda one: one[0].partition("{")[0]):
+            lines += [f"# TYPE softkv_{family} gauge", *(f"softkv_{name} {figure}" for name, figure in named)]
+        return "\n".join([*lines, ""])

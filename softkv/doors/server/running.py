@@ -1,0 +1,226 @@
+"""Serve stores: what has to hold before anything listens, the socket, and an end at which nothing is lost.
+
+A server that only this machine reaches needs no more than a token, and makes one. One that others reach has to be told
+its names and its tokens, and who does TLS: itself, or a proxy. Whatever is missing is said before a port is open.
+
+Does not answer requests (gate.py, app.py).
+"""
+
+import asyncio
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import ssl
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from softkv.doors.server.app import make_app
+from softkv.doors.server.gate import LOOPBACK, Gate, Rules, authority, digest_of
+from softkv.doors.server.metrics import Metrics
+from softkv.doors.server.protocol import CONNECTIONS, OWN, Listener, PatientServer
+from softkv.doors.server.served import Stores, named
+from softkv.errors import InputError, StoreError, StoreNotFound
+from softkv.storage.disk import announced, files
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{20,200}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to serve: where, under which names, to whom, and what clients may start."""
+
+    host: str = "127.0.0.1"
+    port: int = 7411
+    token_file: str | None = None
+    reader_token_file: str | None = None
+    allow_hosts: Sequence[str] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    behind_proxy: str | None = None
+    read_only: bool = False
+    backups: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Where a server answers; `token` is there only when it made one itself."""
+
+    url: str
+    stores: Sequence[str]
+    token: str | None = field(repr=False)
+
+
+def serve(given: Sequence[str], settings: Settings, began: Callable[[Serving], None]) -> None:
+    """Serve stores until SIGTERM or Ctrl-C; `began` is called once clients are answered."""
+    paths, (writers, readers) = _paths(given), _tokens(settings)
+    _require_safe(settings)
+    context = _context(settings)
+    with ExitStack() as ending:
+        listener = ending.enter_context(_bound(settings))
+        port = listener.getsockname()[1]
+        stores = Stores.open(paths.values(), read_only=settings.read_only)
+        ending.callback(stores.close)
+        url = _url(settings, port)
+
+        def started() -> None:
+            for name, path in {} if settings.read_only else paths.items():
+                announced.announce(path, announced.Announcement(f"{url}/{name}", writers[0], os.getpid()))
+                ending.callback(announced.withdraw, path)
+            began(Serving(url, tuple(paths), None if settings.token_file else writers[0]))
+
+        gate = Gate(make_app(stores), _rules(settings, port, writers, readers), Metrics(stores))
+        asyncio.run(PatientServer(gate, context, started).serve([listener]))
+
+
+def _paths(given: Sequence[str]) -> dict[str, str]:
+    """The directories of the stores by the names that they have in URLs."""
+    paths: dict[str, str] = {}
+    for path in map(os.path.realpath, given):
+        name = named(path)
+        if not _NAME.match(name):
+            raise InputError(f"{path} cannot be named in a URL. Rename it: letters, digits, '.', '_' and '-' do.")
+        if name in paths:
+            raise InputError(f"{paths[name]} and {path} would both be called {name!r}. Rename one, or leave it out.")
+        if not os.path.isdir(path):
+            raise StoreNotFound(f"there is no store at {path}. Make one by opening it with mode 'c'.")
+        paths[name] = path
+    return paths
+
+
+def _tokens(settings: Settings) -> tuple[list[str], list[str]]:
+    """The tokens of those who may write, and of those who only read."""
+    writers = _tokens_in(settings.token_file) if settings.token_file else [secrets.token_urlsafe(32)]
+    readers = _tokens_in(settings.reader_token_file) if settings.reader_token_file else []
+    if set(writers) & set(readers):
+        raise InputError("a token that only reads is among those that write. Give readers others.")
+    return writers, readers
+
+
+def _tokens_in(path: str) -> list[str]:
+    """The tokens in a file, one a line; refuses a file that others can read."""
+    try:
+        descriptor = files.open_regular(path)
+    except StoreError:
+        raise InputError(f"{path} is no file with a token that can be read") from None
+    with os.fdopen(descriptor, "rb") as file:
+        mode, said = stat.S_IMODE(os.fstat(descriptor).st_mode), file.read(1 << 16)
+    if mode & 0o077:
+        raise InputError(f"{path} can be read by others (mode {mode:o}). Take that away: chmod 600 {path}")
+    tokens = said.decode("latin-1").split()
+    if not tokens or not all(map(_TOKEN.match, tokens)):
+        raise InputError(f"{path}: expected tokens of 20 to 200 letters, digits and '._~+/=-', one a line")
+    return tokens
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _require_safe(settings: Settings) -> None:
+    """Refuse what would be reached by others without a name, a token, and TLS."""
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise InputError("--tls-cert and --tls-key belong together. Give both.")
+    if settings.behind_proxy and (settings.tls_cert or not settings.allow_hosts):
+        raise InputError("behind a proxy, which does TLS, its names are needed (--allow-host), and no --tls-cert")
+    if settings.behind_proxy and _address(settings.behind_proxy) is None:
+        raise InputError(f"--behind-proxy {settings.behind_proxy}: expected the IP address that the proxy asks from")
+    for name in settings.allow_hosts:
+        if authority(name, 443) is None:
+            raise InputError(f"--allow-host {name!r} is no name of a host, nor one with a port")
+    if settings.backups is not None and not os.path.isdir(settings.backups):
+        raise InputError(f"--backups {settings.backups} is no directory. Make it first.")
+    missing = {
+        "--allow-host NAME": settings.allow_hosts,
+        "--token-file FILE": settings.token_file,
+        "--tls-cert FILE and --tls-key FILE (or --behind-proxy ADDRESS)": settings.tls_cert or settings.behind_proxy,
+    }
+    needed = [option for option, there in missing.items() if not there]
+    if needed and not _is_loopback(settings.host):
+        raise InputError(f"others than this machine reach {settings.host}, so it also needs {', '.join(needed)}.")
+
+
+def _address(text: str) -> str | None:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
+
+
+def _context(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise InputError(f"{settings.tls_cert} with {settings.tls_key} is of no use for TLS: {reason}") from error
+    return context
+
+
+@contextmanager
+def _bound(settings: Settings) -> Iterator[Listener]:
+    """A socket at the address, so that nobody else takes it; it listens only later."""
+    where = f"{settings.host} port {settings.port}"
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = Listener(family, kind)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"{where} is no address to listen at: {error}") from error
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            raise InputError(f"cannot listen at {where}: {error.strerror}. Take another --port, or 0.") from error
+        listener.connections = min(CONNECTIONS, _descriptors() - OWN)
+        if listener.connections < 1:
+            raise InputError(f"{_descriptors()} files may be open at once, too few to serve (ulimit -n)")
+        yield listener
+
+
+def _descriptors() -> int:
+    """How many files this process may have open at once."""
+    if sys.platform == "win32":
+        return CONNECTIONS
+    import resource
+
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+def _rules(settings: Settings, port: int, writers: Sequence[str], readers: Sequence[str]) -> Rules:
+    host = settings.host.lower()
+    names = [*LOOPBACK, *([f"[{host}]" if ":" in host else host] if _is_loopback(host) else [])]
+    usual = 443 if settings.tls_cert or settings.behind_proxy else 80
+    hosts = {(name, port) for name in names}
+    # A name stands for the port that is listened at, and for the usual one, at which a proxy or a router may listen.
+    hosts |= {found for name in settings.allow_hosts for one in (port, usual) if (found := authority(name, one))}
+    peers = {"127.0.0.1", "::1", _address(settings.behind_proxy) or ""} if settings.behind_proxy else None
+    kept = [[digest_of(token.encode()) for token in tokens] for tokens in (writers, readers)]
+    return Rules(frozenset(hosts), usual, writers=kept[0], readers=kept[1], peers=peers)
+
+
+def _url(settings: Settings, port: int) -> str:
+    """Where processes of this machine and, if it is named, others ask; of several names the first."""
+    scheme = "https" if settings.tls_cert else "http"
+    host = settings.host
+    if not _is_loopback(host):
+        host = "127.0.0.1" if settings.behind_proxy else settings.allow_hosts[0]
+    return f"{scheme}://{f'[{host}]' if host.count(':') > 1 and not host.startswith('[') else host}" + (
+        "" if host.count(":") == 1 or host.endswith("]:") else f":{port}"
+    )

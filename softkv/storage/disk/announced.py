@@ -1,0 +1,88 @@
+"""How to reach the server of a store: the file SERVER in it, with the URL, a token and the number of the process.
+
+It is believed only while that process is the writer, so what a server that was killed left behind misleads nobody. It
+is readable by its owner alone, and one that anybody else could read or have written is not believed.
+
+Is no part of the store: no copy of the store takes it along, and whatever is wrong with it counts as no server.
+"""
+
+import json
+import os
+import stat
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+
+from softkv.errors import StoreError
+from softkv.storage.disk import files, locks
+from softkv.storage.layout import SERVER
+
+_LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Where the server of a store answers, what it has to be shown, and which process it is."""
+
+    url: str
+    token: str = field(repr=False)
+    pid: int
+
+
+def announce(directory: str, announcement: Announcement) -> None:
+    """Write SERVER whole or not at all; for the writer of the store alone."""
+    path, beside = os.path.join(directory, SERVER), os.path.join(directory, SERVER + ".new")
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(announcement), file)
+        os.replace(beside, path)
+    except OSError as error:
+        raise files.translated(error, f"cannot write {path}") from error
+
+
+def withdraw(directory: str) -> None:
+    """Remove SERVER, if this process wrote it; as far as the system lets us, since it is not believed much longer."""
+    found = _read(directory)
+    if found is not None and found.pid == os.getpid():
+        with suppress(OSError):
+            os.unlink(os.path.join(directory, SERVER))
+
+
+def announced(directory: str) -> Announcement | None:
+    """The server of a store, if it has one now that this user may ask."""
+    found = _read(directory)
+    try:
+        return found if found is not None and locks.is_writer(found.pid, directory) else None
+    except StoreError:
+        return None
+
+
+def _read(directory: str) -> Announcement | None:
+    path = os.path.join(directory, SERVER)
+    try:
+        descriptor = files.open_regular(path)
+    except StoreError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        said = files.read_start(descriptor, _LONGEST + 1, path)
+        trusted = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        return _parsed(said) if trusted and len(said) <= _LONGEST else None
+    except (StoreError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _parsed(said: bytes) -> Announcement:
+    """What SERVER says; a ValueError where that is nothing that `announce` writes."""
+    found = json.loads(said)
+    if not isinstance(found, dict) or {name: type(one) for name, one in found.items()} != (
+        {"url": str, "token": str, "pid": int}
+    ):
+        raise ValueError("not what a server writes")
+    if not found["url"].startswith(("http://", "https://")) or not (found["url"] + found["token"]).isascii():
+        raise ValueError("not the URL of a server")
+    return Announcement(**found)
