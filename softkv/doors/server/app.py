@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from os.path import basename, isabs
 from typing import Any
 
@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from softkv.database.summary import Info
 from softkv.doors.server import questions
+from softkv.doors.server.description import described
 from softkv.doors.server.documents import LeaseDocument, StoreDocument
 from softkv.doors.server.endpoints import Call, Endpoint
 from softkv.doors.server.leases import SECONDS
@@ -79,6 +80,7 @@ def make_app(stores: Stores) -> FastAPI:
     for endpoint in ENDPOINTS:
         app.router.add_route(endpoint.path, partial(endpoint.answered, stores), methods=[endpoint.method])
     app.add_exception_handler(HTTPException, _no_route)
+    app.openapi = cache(partial(described, ENDPOINTS))  # type: ignore[method-assign]
     return app
 
 

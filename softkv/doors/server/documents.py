@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from softkv.answer import Contributor
+
 
 class Document(BaseModel):
     """A document with these fields and no others; what is None by default may be left out."""
@@ -44,18 +46,6 @@ class LeaseDocument(Document):
     expires: float
 
 
-class ContributorDocument(Document):
-    """An item that an answer is made of."""
-
-    key: str | None = None
-    row: int
-    weight: float
-    score: float
-    text: str | None = None
-    value: Any = None
-    payload: Any = None
-
-
 class TextDocument(Document):
     """A text and its weight."""
 
@@ -87,7 +77,7 @@ class AnswerDocument(Document):
     reason: str | None = None
     rows_read: int | None = None
     contributors_are: str | None = None
-    contributors: list[ContributorDocument]
+    contributors: list[Contributor]
     head_weights: list[list[float]] | None = None
 
 

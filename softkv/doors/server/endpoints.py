@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from softkv import portrait
 from softkv.database.handle import StoreView
 from softkv.doors import wire
+from softkv.doors.server.forms import Form
 from softkv.doors.server.lane import LATE
 from softkv.doors.server.problems import Refused, reply_to
 from softkv.doors.server.served import Served, Stores
@@ -38,12 +39,6 @@ LARGEST_REPLY = 64 << 20
 ON_LOOP = 1 << 16  # bytes of a body that is parsed on the event loop, and of an answer that is written there
 MOST_VALUES = 1 << 21  # in a body of JSON: each takes tens of bytes of memory
 SECONDS, LONGEST = 30.0, 600.0  # until when an answer is wanted
-
-
-class Form(BaseModel):
-    """The body of a request: nothing but the fields of the form, and of their types without conversions."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +80,10 @@ class Call:
     def packs(self) -> bool:
         """Whether the answer is wanted with arrays, and classes, instead of in JSON."""
         return wire.MEDIA_TYPE in self.request.headers.get("accept", "")
+
+    def options(self, *but: str) -> dict[str, Any]:
+        """The fields of the form that were given, without some; the others are at the defaults of the library."""
+        return {name: getattr(self.form, name) for name in self.form.model_fields_set if name not in but}
 
     @contextmanager
     def reading(self) -> Iterator[StoreView]:
@@ -197,7 +196,13 @@ def written(found: Any, *, packs: bool) -> tuple[bytes, str]:
     if packs:
         body, media = wire.packed(found), wire.MEDIA_TYPE
     else:
-        plain = found.to_dict() if hasattr(found, "to_dict") else asdict(found) if is_dataclass(found) else found
+        plain = (
+            found.to_dict()
+            if hasattr(found, "to_dict")
+            else asdict(found)
+            if is_dataclass(found) and not isinstance(found, type)
+            else found
+        )
         body, media = portrait.as_json(plain).encode("utf-8", "surrogatepass"), JSON
     if len(body) > LARGEST_REPLY:
         raise too_large(len(body))

@@ -84,10 +84,9 @@ def error_of(document: Any) -> errors.SoftKVError:
     """
     told = document if isinstance(document, dict) else {}
     kind, detail = getattr(errors, str(told.get("error")), None), str(told.get("detail", "the server told no reason"))
-    known = isinstance(kind, type) and issubclass(kind, errors.SoftKVError)
-    if not known or kind is errors.MissingExtra:  # it is missing there, and nothing is to be installed here
-        return errors.ServerError(detail)
-    made: errors.SoftKVError = kind(detail)
+    if not isinstance(kind, type) or not issubclass(kind, errors.SoftKVError) or kind is errors.MissingExtra:
+        return errors.ServerError(detail)  # what the server lacks need not be installed here
+    made = kind(detail)
     for name in _CARRIED:
         if name in told and hasattr(made, name):
             setattr(made, name, tuple(told[name]) if isinstance(told[name], list) else told[name])

@@ -7,147 +7,42 @@ before it is computed.
 Does not know how a question is answered, and words no error that the library has words for.
 """
 
-import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from softkv.answer import Answer, Answers
+from softkv.asking.asker import Asker
 from softkv.asking.given import array_of, texts_of
 from softkv.comparison import Comparison
-from softkv.database.evaluating import Evaluation
+from softkv.database.evaluating import Evaluation, evaluate
 from softkv.doors.server.documents import AnswerDocument, ComparisonDocument
-from softkv.doors.server.endpoints import LARGEST_REPLY, Call, Endpoint, Form, too_large
+from softkv.doors.server.endpoints import LARGEST_REPLY, Call, Endpoint, too_large
+from softkv.doors.server.forms import QUERIES, QUERY, form_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.maths.heads import Heads
 
-OF_ROW, OF_NUMBER, OF_LABEL, PACKED = 200, 20, 40, 8  # bytes of a contributor, a number, a label; of a packed number
-
-_NUMBERS: dict[str, Any] = {"type": "array", "items": {"type": "number"}}
-_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
-_TRUTHS: dict[str, Any] = {"type": "array", "items": {"type": "boolean"}}
-_NULL: dict[str, Any] = {"type": "null"}
-
-
-def _either(*schemas: dict[str, Any]) -> Any:
-    """What JSON may hold where the library itself looks at what it is given, perhaps an array."""
-    return WithJsonSchema({"anyOf": list(schemas)})
-
-
-def _many(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": schema}
-
-
-Query: TypeAlias = Annotated[Any, _either({"type": "string"}, _NUMBERS)]
-Queries: TypeAlias = Annotated[Any, _either(_TEXTS, _many(_NUMBERS))]
-Mask: TypeAlias = Annotated[Any, _either(_TRUTHS, _many(_TRUTHS), _NULL)]
-Temperatures: TypeAlias = Annotated[Any, _either({"type": "number"}, _NUMBERS, _NULL)]
-Projections: TypeAlias = Annotated[Any, _either(*(_many(one) for one in (_NUMBERS, _many(_NUMBERS))), _NULL, _NUMBERS)]
-
-
-class HeadsForm(Form):
-    """Learned projections of queries, keys and values."""
-
-    w_q: Projections
-    w_k: Projections
-    w_v: Projections = None
-    w_o: Projections = None
-    b_q: Projections = None
-    b_k: Projections = None
-    b_v: Projections = None
-    b_o: Projections = None
-
-    def heads(self) -> Heads:
-        """The heads that are meant."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        return Heads(**{name: None if one is None else _numbers(one, name) for name, one in given.items()})
-
-
-class NearestForm(Form):
-    """What is looked up: one `query` or many `queries`."""
-
-    query: Query = None
-    queries: Queries = None
-    temperature: Temperatures = None
-    compatibility: str | None = None
-    tolerance: float | None = None
-    where: dict[str, Any] | None = None
-    mask: Mask = None
-    projection: bool | None = None
-
-
-class LookupForm(NearestForm):
-    """What is looked up, softly."""
-
-    k: int | None = None
-    confidence: float | None = None
-    guarantee: str | None = None
-    heads: HeadsForm | None = None
-    show: int | None = None
-
-
-class CompareForm(Form):
-    """One query, to be looked up in every way."""
-
-    query: Query
-    k: int | None = None
-    temperature: float | None = None
-    compatibility: str | None = None
-    where: dict[str, Any] | None = None
-    projection: bool | None = None
-    show: int | None = None
-    tolerance: float | None = None
-    confidence: float | None = None
-
-
-class SelfAttentionForm(Form):
-    """How every item is to ask all items."""
-
-    causal: bool = False
-    temperature: Temperatures = None
-    compatibility: str | None = None
-    k: int | None = None
-    mask: Mask = None
-    heads: HeadsForm | None = None
-    show: int | None = None
-
-
-class EvaluateForm(Form):
-    """Queries, and what they should have been answered."""
-
-    queries: Queries
-    targets: Annotated[Any, _either(_TEXTS, _NUMBERS, _many(_NUMBERS))]
-    out_of_scope: Annotated[Any, _either(_TEXTS, _many(_NUMBERS), _NULL)] = None
-    k: int | None = None
-    temperature: float | None = None
-    compatibility: str | None = None
-    projection: bool | None = None
-    tolerance: float | None = None
-    temperatures: list[float] | None = None
-    seed: int | None = None
+OF_ROW, OF_NUMBER, PACKED = 200, 30, 8  # bytes of a contributor and of a number, in JSON and packed, about
 
 
 async def _looked_up(call: Call, method: str) -> Any:
     """The answer to one query, perhaps found together with others, or those to many."""
-    form, options = call.form, _options(call.form, "query", "queries")
+    form, options = call.form, call.options("query", "queries")
     if (form.query is None) == (form.queries is None):
         raise InputError("expected either query, for one, or queries, for many.")
-    beside = form.query is None or {"mask", "heads"} & options.keys() or np.ndim(form.temperature)
-    if beside:
-        return await call.beside(partial(_asked, method, options, form.query, form.queries))
+    scalars = all(one is None or isinstance(one, str | int | float | dict) for one in options.values())
+    if form.query is None or not scalars:
+        return await call.beside(partial(_asked, method))
     query = _one(form.query)
-    read = call.served.name if call.snapshot is None else (call.snapshot, call.token)
-    kinds = None if isinstance(query, str) else query.shape
-    told = json.dumps(options, sort_keys=True)  # 1 and true are equal in Python, and not in JSON
-    same: Hashable = call if call.alone else (method, read, kinds, told)
-    return await call.served.lane.ask(
-        same, partial(_together, method, options), (call, query), call.seconds, call.request.is_disconnected
-    )
+    read = (call.snapshot, call.snapshot and call.token)
+    told = repr(sorted(options.items()))  # 1 and True are equal, but not the same option
+    same: Hashable = call if call.alone else (method, read, getattr(query, "shape", str), told)
+    ask = partial(_together, method, options)
+    return await call.served.lane.ask(same, ask, (call, query), call.seconds, call.request.is_disconnected)
 
 
 def _together(method: str, options: dict[str, Any], questions: Sequence[tuple[Call, Any]]) -> list[Response]:
@@ -157,60 +52,59 @@ def _together(method: str, options: dict[str, Any], questions: Sequence[tuple[Ca
         _require_room(first, reader, len(queries), options)
         ask = getattr(reader, method)
         if len(queries) == 1:
-            found: Sequence[Answer] = [ask(queries[0], **options)]
+            found = [_hidden(first, ask(queries[0], **options))]
         else:
-            found = list(_kept(ask(queries if isinstance(queries[0], str) else np.stack(queries), **options)))
-    responses = []
-    for (call, _), answer in zip(questions, found, strict=True):
+            found = list(_kept(first, ask(queries if isinstance(queries[0], str) else np.stack(queries), **options)))
+    for call, _ in questions:
         call.commit = first.commit
-        responses.append(call.respond(_hidden(call, answer)))
-    return responses
+    return [call.respond(answer) for (call, _), answer in zip(questions, found, strict=True)]
 
 
-def _asked(method: str, options: dict[str, Any], one: Any, many: Any, call: Call) -> Any:
-    """The answers to many queries, or to one with options of its own."""
-    query = _one(one) if many is None else _batch(many)
-    options = {name: given.heads() if name == "heads" else given for name, given in options.items()}
+def _asked(method: str, call: Call) -> Any:
+    """The answers to many queries, or to one with options that are arrays."""
+    form, options = call.form, call.options("query", "queries")
+    query = _many(form.queries) if form.query is None else _one(form.query)
+    options |= _heads(options)
     with call.reading() as reader:
-        _require_room(call, reader, 1 if many is None else len(query), options)
+        _require_room(call, reader, len(query) if form.query is None else 1, options)
         found = getattr(reader, method)(query, **options)
-        return _hidden(call, found if isinstance(found, Answer) else _kept(found))
+        return _hidden(call, found) if isinstance(found, Answer) else _kept(call, found)
 
 
 def _compared(call: Call) -> Comparison:
-    options = _options(call.form, "query")
+    options = call.options("query")
     with call.reading() as reader:
         _require_room(call, reader, 3, options)
         found = reader.compare(_one(call.form.query), **options)
-    answers = {name: _hidden(call, getattr(found, name)) for name in ("hard", "top_k", "soft")}
-    return replace(found, **answers)
+    return replace(found, **{name: _hidden(call, getattr(found, name)) for name in ("hard", "top_k", "soft")})
 
 
 def _attended(call: Call) -> Answers:
-    options = _options(call.form)
-    if "heads" in options:
-        options["heads"] = options["heads"].heads()
+    options = call.options()
+    options |= _heads(options)
     with call.reading() as reader:
         _require_room(call, reader, len(reader), options)
-        return _hidden(call, _kept(reader.self_attention(**options)))
+        return _kept(call, reader.self_attention(**options))
 
 
 def _evaluated(call: Call) -> Evaluation:
-    options, form = _options(call.form, "queries", "targets", "out_of_scope"), call.form
-    strangers = None if form.out_of_scope is None else _batch(form.out_of_scope)
+    options = call.options("queries", "targets")
+    if options.get("out_of_scope") is not None:
+        options["out_of_scope"] = _many(options["out_of_scope"])
     with call.reading() as reader:
-        found = reader.evaluate(
-            _batch(form.queries), form.targets, out_of_scope=strangers, progress=call.require_time, **options
-        )
+        found = reader.evaluate(_many(call.form.queries), call.form.targets, progress=call.require_time, **options)
     hidden = call.served.without_paths
-    ways = tuple(replace(one, scanned=one.scanned and hidden(one.scanned)) for one in found.ways)
-    return replace(found, ways=ways)
+    return replace(found, ways=tuple(replace(one, scanned=one.scanned and hidden(one.scanned)) for one in found.ways))
 
 
-def _options(form: Form, *but: str) -> dict[str, Any]:
-    """The options that were given; null leaves an option to the library, as leaving it out does."""
-    given = {name: getattr(form, name) for name in form.model_fields_set if name not in but}
-    return {name: one for name, one in given.items() if one is not None}
+def _heads(options: Mapping[str, Any]) -> dict[str, Heads]:
+    """The heads of a form, if it has any."""
+    given = options.get("heads")
+    return (
+        {}
+        if given is None
+        else {"heads": Heads(**{name: _numbers(one, name) for name, one in given if one is not None})}
+    )
 
 
 def _one(given: Any) -> Any:
@@ -223,64 +117,66 @@ def _one(given: Any) -> Any:
     return array
 
 
-def _batch(given: Any) -> Any:
+def _many(given: Any) -> Any:
     """Many queries: texts, or vectors as an array."""
     if not isinstance(given, str) and texts_of(given) is not None:
         return given
-    array = np.empty(0) if isinstance(given, str) else _numbers(given, "queries")
-    if isinstance(given, str) or (array.ndim != 2 and array.shape != (0,)):
+    array = np.empty((), np.str_) if isinstance(given, str) else _numbers(given, "queries")
+    if array.ndim != 2 and array.shape != (0,):
         raise ShapeError("expected queries as a list of texts or a matrix. Send one text or vector as query.")
     return array
 
 
 def _numbers(given: Any, name: str) -> Any:
-    """Numbers as an array; lists of JSON may hold other things, which NumPy would make numbers of."""
-    if isinstance(given, list):
-        rows = given if given and isinstance(given[0], list) else [given]
-        if any(bool in set(map(type, row)) for row in rows if isinstance(row, list)):
-            raise KindError(f"expected numbers in {name}, got true or false.")
+    """Numbers as an array; a list of JSON may hold true and false, which NumPy would make numbers of."""
     array = array_of(given, name)
-    if array.dtype.kind not in "fiu":
-        raise KindError(f"expected numbers in {name}, got {array.dtype}.")
+    if array.dtype.kind not in "fiu" or (isinstance(given, list) and _holds_truths(given)):
+        raise KindError(f"expected numbers in {name}, got {array.dtype if array.dtype.kind not in 'fiu' else 'bool'}.")
     return array
 
 
-def _kept(answers: Answers) -> Answers:
+def _holds_truths(given: list[Any]) -> bool:
+    kinds = set(map(type, given))
+    return bool in kinds or (list in kinds and any(map(_holds_truths, given)))
+
+
+def _kept(call: Call, answers: Answers) -> Answers:
     """Answers that need no store: all their contributors are looked up at once."""
-    of, given = answers.__reduce__()
-    made: Answers = of(*given)  # type: ignore[operator, misc]
-    return made
+    made: Any = answers.__reduce__()
+    kept: Answers = _hidden(call, made[0](*made[1]))
+    return kept
 
 
 def _hidden(call: Call, found: Any) -> Any:
     """Answers whose reasons name no directory of the server."""
     hidden, reason = call.served.without_paths, found.reason
-    if reason is None:
+    if not reason:
         return found
     return replace(found, reason=hidden(reason) if isinstance(reason, str) else tuple(map(hidden, reason)))
 
 
-def _require_room(call: Call, reader: Any, count: int, options: dict[str, Any]) -> None:
+def _require_room(call: Call, reader: Asker, count: int, options: Mapping[str, Any]) -> None:
     """Refuse answers that would be too large to send."""
-    view = reader._asked_view()
-    heads, layout, items = options.get("heads"), view.layout, len(view.snapshot)
+    view, heads = reader._asked_view(), options.get("heads") or ()
+    items, kind, width = len(view.snapshot), view.layout.kind, view.layout.value_width
     shown = min(max(options.get("show", 10), 0), items)
-    labels = 0 if view.labels is None else len(view.labels)
-    width = (heads.output_width(labels or layout.value_width) if heads else 0) or labels or layout.value_width
-    numbers = count * (width + shown * (3 + (len(heads) if heads else 0)))
+    labels = len(view.labels or ())
+    wide = heads.output_width(labels or width) if heads else labels or width
     described = min(count * shown, items) if call.packs else count * shown
-    vector = 0 if layout.kind.narrow or layout.kind.embedded else layout.value_width
-    each = PACKED if call.packs else OF_LABEL if labels else OF_NUMBER
-    size = numbers * each + described * (OF_ROW + vector * (PACKED if call.packs else OF_NUMBER))
+    numbers = count * (wide + shown * (3 + len(heads))) + described * (0 if kind.narrow or kind.embedded else width)
+    size = numbers * (PACKED if call.packs else OF_NUMBER) + described * OF_ROW
     if size > LARGEST_REPLY:
         raise too_large(size)
 
 
+_OPTIONAL = {"query": (QUERY | None, None), "queries": (QUERIES | None, None)}
 _ANSWERS: Any = AnswerDocument | list[AnswerDocument]
 ENDPOINTS = (
-    Endpoint("POST", "/v1/{store}/lookup", partial(_looked_up, method="lookup"), LookupForm, _ANSWERS),
-    Endpoint("POST", "/v1/{store}/nearest", partial(_looked_up, method="nearest"), NearestForm, _ANSWERS),
-    Endpoint("POST", "/v1/{store}/compare", _compared, CompareForm, ComparisonDocument),
-    Endpoint("POST", "/v1/{store}/self_attention", _attended, SelfAttentionForm, list[AnswerDocument]),
-    Endpoint("POST", "/v1/{store}/evaluate", _evaluated, EvaluateForm, Evaluation),
+    *(
+        Endpoint("POST", f"/v1/{{store}}/{one.__name__}", partial(_looked_up, method=one.__name__), form, _ANSWERS)
+        for one, form in ((one, form_of(one, **_OPTIONAL)) for one in (Asker.lookup, Asker.nearest))
+    ),
+    Endpoint("POST", "/v1/{store}/compare", _compared, form_of(Asker.compare), ComparisonDocument),
+    Endpoint("POST", "/v1/{store}/self_attention", _attended, form_of(Asker.self_attention), list[AnswerDocument]),
+    Endpoint("POST", "/v1/{store}/evaluate", _evaluated, form_of(evaluate), Evaluation),
 )
