@@ -73,6 +73,11 @@ class StoreColumns:
             elif block.live.any():
                 yield block.vectors[block.live], block.values[block.live]
 
+    def block(self, start: int, stop: int) -> tuple[Matrix, npt.NDArray[Any]]:
+        """Key vectors and values, as those of `blocks`, of the items from one place to another."""
+        rows = self._rows[start:stop]
+        return self._view.snapshot.vectors(rows), self._view.snapshot.values(rows)
+
     def items(self, start: int, stop: int) -> list[Item]:
         """Everything about the items from one place to another."""
         return self._view.snapshot.items(self._rows[start:stop])

@@ -6,9 +6,7 @@ Does not listen anywhere (running.py), and lets everybody in (gate.py).
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import cache, partial
-from os.path import basename, isabs
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from softkv.database.summary import Info
-from softkv.doors.server import questions
+from softkv.doors.server import items, questions, working
 from softkv.doors.server.description import described
 from softkv.doors.server.documents import LeaseDocument, StoreDocument
 from softkv.doors.server.endpoints import Call, Endpoint
@@ -39,18 +37,12 @@ def _told(served: Served) -> dict[str, Any]:
 
 
 def _info(call: Call) -> Info:
-    """What a store is, without a directory of the server."""
+    """What a store is, without directories of the server."""
     with call.reading() as view:
         found = view.info() if call.snapshot else call.served.handle.info()
-    call.commit, hidden = found.commit, call.served.without_paths
-    model = found.embedder
-    return replace(
-        found,
-        path=call.served.name,
-        embedder=basename(model) if model and isabs(model) else model,
-        projection=found.projection and hidden(found.projection),
-        index=found.index and replace(found.index, problem=found.index.problem and hidden(found.index.problem)),
-    )
+    call.commit, shown = found.commit, call.served.shown(found)
+    assert isinstance(shown, Info)
+    return shown
 
 
 def _leased(call: Call) -> dict[str, Any]:
@@ -68,6 +60,8 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/stores", _stores, reply=list[StoreDocument]),
     Endpoint("GET", "/v1/{store}/info", _info, reply=Info),
     *questions.ENDPOINTS,
+    *items.ENDPOINTS,
+    *working.ENDPOINTS,
     Endpoint("POST", "/v1/{store}/snapshots", _leased, reply=LeaseDocument, status=201),
     Endpoint("DELETE", "/v1/{store}/snapshots/{snapshot}", _ended, status=204),
 )

@@ -196,17 +196,17 @@ def written(found: Any, *, packs: bool) -> tuple[bytes, str]:
     if packs:
         body, media = wire.packed(found), wire.MEDIA_TYPE
     else:
-        plain = (
-            found.to_dict()
-            if hasattr(found, "to_dict")
-            else asdict(found)
-            if is_dataclass(found) and not isinstance(found, type)
-            else found
-        )
-        body, media = portrait.as_json(plain).encode("utf-8", "surrogatepass"), JSON
+        body, media = portrait.as_json(plain(found)).encode("utf-8", "surrogatepass"), JSON
     if len(body) > LARGEST_REPLY:
         raise too_large(len(body))
     return body, media
+
+
+def plain(found: Any) -> Any:
+    """A result of the library as lists and dicts."""
+    if hasattr(found, "to_dict"):
+        return found.to_dict()
+    return asdict(found) if is_dataclass(found) and not isinstance(found, type) else found
 
 
 def too_large(size: float) -> InputError:

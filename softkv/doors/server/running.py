@@ -65,7 +65,9 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[Serving], N
     with ExitStack() as ending:
         listener = ending.enter_context(_bound(settings))
         port = listener.getsockname()[1]
-        stores = Stores.open(paths.values(), read_only=settings.read_only)
+        stores = Stores.open(
+            paths.values(), read_only=settings.read_only, backups=settings.backups, model=settings.model
+        )
         ending.callback(stores.close)
         url = _url(settings, port)
 

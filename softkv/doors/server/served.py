@@ -11,15 +11,20 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from softkv.database.handle import SoftKV, StoreView
 from softkv.database.handle import open as open_store
+from softkv.database.summary import Info
+from softkv.doors.server.jobs import Jobs
 from softkv.doors.server.lane import ROOM, Lane, in_time
 from softkv.doors.server.leases import Leases
 from softkv.errors import Busy, InputError, StoreNotFound
+from softkv.storage import Backup, Report
 
 READERS = 2
+MOST = 1000  # findings of a check that are shown
 SUFFIX = ".softkv"
 
 
@@ -50,8 +55,19 @@ class Crew:
 class Served:
     """One store of a server."""
 
-    def __init__(self, name: str, handle: SoftKV, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        handle: SoftKV,
+        *,
+        read_only: bool = False,
+        backups: str | None = None,
+        model: str | None = None,
+    ) -> None:
+        """Serve a handle; `backups` is the folder of its backup, `model` what its texts may be embedded with anew."""
         self.name, self.handle, self.read_only = name, handle, read_only
+        self._backup = None if backups is None else os.path.join(backups, name)
+        self.jobs = Jobs(handle, self.shown, backup=self._backup, model=model)
         self.writer, self.readers = Crew(f"{name} writes", 1), Crew(f"{name} reads", READERS)
         self.asking = ThreadPoolExecutor(1, thread_name_prefix=f"{name} looks up")
         self.lane, self.leases = Lane(self.asking), Leases(handle.snapshot)
@@ -61,11 +77,29 @@ class Served:
         return StoreView(self.handle._view(), self.handle._embedding)
 
     def without_paths(self, text: str) -> str:
-        """A text without the directory of the store."""
+        """A text without the directories of the store and of its backup."""
+        text = text if self._backup is None else text.replace(self._backup, f"the backup of {self.name}")
         return text.replace(self.handle.path, self.name)
+
+    def shown(self, found: Any) -> Any:
+        """A result without directories of the server, and no longer than anybody reads."""
+        hidden = self.without_paths
+        if isinstance(found, Info):
+            model = found.embedder
+            found = replace(
+                found,
+                embedder=os.path.basename(model) if model and os.path.isabs(model) else model,
+                projection=found.projection and hidden(found.projection),
+                index=found.index and replace(found.index, problem=found.index.problem and hidden(found.index.problem)),
+            )
+        if isinstance(found, Report):
+            findings, notes = ([hidden(one) for one in told[:MOST]] for told in (found.findings, found.notes))
+            found = replace(found, findings=findings, notes=notes)
+        return replace(found, path=self.name) if isinstance(found, (Info, Report, Backup)) else found
 
     def close(self) -> None:
         """Finish what runs, and close the store."""
+        self.jobs.close()
         for executor in (self.asking, self.readers.executor, self.writer.executor):
             executor.shutdown(cancel_futures=True)
         self.leases.close()
@@ -79,7 +113,14 @@ class Stores:
         self._served = {one.name: one for one in served}
 
     @classmethod
-    def open(cls, paths: Iterable[str | os.PathLike[str]], *, read_only: bool = False) -> "Stores":
+    def open(
+        cls,
+        paths: Iterable[str | os.PathLike[str]],
+        *,
+        read_only: bool = False,
+        backups: str | None = None,
+        model: str | None = None,
+    ) -> "Stores":
         """Open stores, all of them or none; each is named after its directory, without `.softkv`."""
         with ExitStack() as opened:
             found: list[Served] = []
@@ -88,7 +129,7 @@ class Stores:
                 if any(one.name == name for one in found):
                     raise InputError(f"two stores would be called {name!r}. Serve one of them from another directory.")
                 handle = opened.enter_context(open_store(path, "r" if read_only else "w"))
-                found.append(Served(name, handle, read_only=read_only))
+                found.append(Served(name, handle, read_only=read_only, backups=backups, model=model))
             opened.pop_all()
         return cls(found)
 

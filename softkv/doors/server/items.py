@@ -1,0 +1,237 @@
+"""Endpoints of items: read by key, page by page and as columns; added, given other values, deleted; exported.
+
+Nothing is answered whole that may be large: a page ends early rather than being longer than 16 MiB, and says where the
+next one begins. A write that carries the name of a batch is carried out once, however often it is sent.
+
+Does not know how a store reads or writes, and words no error that the library has words for.
+"""
+
+import asyncio
+import json
+import os
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from softkv.database.columns import StoreColumns
+from softkv.database.handle import SoftKV, StoreView
+from softkv.doors.server.endpoints import Call, Endpoint
+from softkv.doors.server.forms import Form, form_of
+from softkv.errors import KeyMissing, KeyTextError
+from softkv.files.exports.formats import WRITTEN, suffix_of
+from softkv.storage import Added, Item
+
+PAGE = 16 << 20  # bytes of a page in JSON, about
+MOST, FEW = 1000, 16  # items of a page, and those that are read first
+ROWS = 1 << 16  # of columns at once
+NUMBER = 25  # bytes of a number in JSON at most, with its comma
+PIECE = 1 << 18  # bytes of a file that are sent at once
+
+BINARY = "application/octet-stream"
+MISSING: Any = object()
+
+
+class GetForm(Form):
+    """Keys to read: the values of their items, or all about them."""
+
+    keys: list[str]
+    default: Any = None
+    whole: bool = False
+
+
+class SelectForm(Form):
+    """A page of the items that match a filter, in their order."""
+
+    where: dict[str, Any] | None = None
+    start: Annotated[int, Field(ge=0)] = 0
+    stop: Annotated[int, Field(ge=0)] | None = None
+    limit: Annotated[int, Field(ge=1, le=MOST)] = MOST
+    whole: bool = False
+
+
+class ColumnsForm(Form):
+    """Some of all items as arrays, in the order in which they lie."""
+
+    start: Annotated[int, Field(ge=0)] = 0
+    rows: Annotated[int, Field(ge=0, le=ROWS)] = ROWS
+    whole: bool = False
+
+
+def _got(call: Call) -> dict[str, Any]:
+    """Values by key, or items; an error for a key that is missing, unless there is a default."""
+    form = call.form
+    with call.reading() as view:
+        found, stop = _page(call, lambda start, stop: _read(view, form, form.keys[start:stop]), 0, len(form.keys))
+    missing = [one is MISSING for one in found]
+    found = [form.default if one is MISSING else one for one in found]
+    told = {"items": [_told(call, one) for one in found]} if form.whole else {"values": _stacked(found)}
+    return told | {"missing": missing, "next": None if stop == len(form.keys) else stop}
+
+
+def _read(view: StoreView, form: GetForm, keys: list[str]) -> list[Any]:
+    """The value or the item of each key, or MISSING in its place."""
+    needed = "default" not in form.model_fields_set
+    if not form.whole:
+        found = view.get_many(keys, MISSING)
+        for key in [key for key, one in zip(keys, found, strict=True) if needed and one is MISSING][:1]:
+            view[key]  # says what is wrong with it
+        return found
+    found = []
+    for key in keys:
+        try:
+            found.append(view.item(key))
+        except (KeyMissing, KeyTextError):
+            if needed:
+                raise
+            found.append(MISSING)
+    return found
+
+
+def _selected(call: Call) -> dict[str, Any]:
+    form = call.form
+    end = form.start + form.limit if form.stop is None else min(form.stop, form.start + form.limit)
+    with call.reading() as view:
+        items, stop = _page(
+            call, lambda start, stop: list(view.select(form.where, start=start, stop=stop)), form.start, end
+        )
+    return {"items": [_told(call, one) for one in items], "next": None if stop == form.stop else stop}
+
+
+def _columns(call: Call) -> dict[str, Any]:
+    """Some rows as arrays, or as items; with the first of them, what the store is."""
+    start, rows = call.form.start, call.form.rows
+    with call.reading() as view:
+        columns = view.columns()
+        if call.form.whole:
+            items, stop = _page(call, columns.items, start, min(start + rows, len(columns)))
+            return {"items": [_told(call, one) for one in items], "next": None if stop == len(columns) else stop}
+        room = PAGE // ((columns.key_width + columns.value_width) * (8 if call.packs else NUMBER))
+        vectors, values = columns.block(start, start + min(rows, max(1, room)))
+        stop = start + len(vectors)
+        found = {"vectors": vectors, "values": values, "next": stop if stop < len(columns) else None}
+        return found | (_facts(columns) if start == 0 else {})
+
+
+def _facts(columns: StoreColumns) -> dict[str, Any]:
+    """What a store is, for models that take it up whole; the metric that it has learned as the bytes of its file."""
+    names = ("store", "commit", "kind", "labels", "compatibility", "key_width", "value_width", "temperature")
+    learned = columns.learned
+    facts = {name: getattr(columns, name) for name in names} | {"count": len(columns)}
+    packed = None if learned is None else b"".join(learned.without_numbers().encoded())
+    return facts | {"learned": None if packed is None else np.frombuffer(packed, np.uint8)}
+
+
+def _page(call: Call, read: Callable[[int, int], Sequence[Any]], start: int, end: int) -> tuple[list[Any], int | None]:
+    """What lies between two places, or as much as a page takes; and where it ends, None where nothing comes after."""
+    found: list[Any] = []
+    place, room, portion = start, PAGE, FEW
+    while place < end:
+        call.require_time()
+        some = read(place, min(place + portion, end))
+        for one in some:
+            room -= _weight(one, whole=getattr(call.form, "whole", True))
+            if room < 0 and found:
+                return found, start + len(found)
+            found.append(one)
+        if len(some) < min(portion, end - place):
+            return found, None
+        place, portion = place + len(some), 2 * portion
+    return found, max(start, end)
+
+
+def _weight(one: Any, *, whole: bool) -> int:
+    """The bytes of a value or an item in JSON, at most."""
+    if not isinstance(one, Item):
+        return len(json.dumps(one)) if isinstance(one, str) else NUMBER * np.size(one)
+    words = len(json.dumps([one.name, one.payload, one.text if whole else None]))
+    return words + NUMBER * (one.vector.size if whole else 0) + _weight(one.value, whole=whole) + 100
+
+
+def _told(call: Call, one: Any) -> Any:
+    """An item as it is sent: as it is to those who know the class, else as a document."""
+    if not isinstance(one, Item) or (call.packs and call.form.whole):
+        return one
+    document = {"key": one.name, "value": one.value, "payload": one.payload}
+    return document | ({"text": one.text, "vector": one.vector} if call.form.whole else {})
+
+
+def _stacked(values: list[Any]) -> Any:
+    """Values as a list; vectors, where they are all there, as one matrix."""
+    return np.array(values) if values and all(isinstance(one, np.ndarray) for one in values) else values
+
+
+class _File(Response):
+    """A file that has no name any more, piece by piece; it is gone when it was sent, or when nobody wants it."""
+
+    def __init__(self, descriptor: int, headers: dict[str, str]) -> None:
+        super().__init__(headers=headers, media_type=BINARY)
+        self._descriptor, self._close = descriptor, weakref.finalize(self, os.close, descriptor)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await StreamingResponse(self._pieces(), headers=self.headers)(scope, receive, send)
+        finally:
+            self._close()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        place = 0
+        # Subtle: not `read`, which in a thread that outlives this might move on another file of the same number.
+        while piece := await asyncio.to_thread(os.pread, self._descriptor, PIECE, place):
+            yield piece
+            place += len(piece)
+
+
+def _exported(call: Call) -> Response:
+    suffix = suffix_of("", call.request.query_params.get("format", "jsonl"), WRITTEN)
+    with call.reading() as view, tempfile.TemporaryDirectory(prefix="softkv-") as folder:
+        path = os.path.join(folder, f"export{suffix}")
+        view.export(path, progress=call.require_time)
+        headers = {"content-length": str(os.path.getsize(path)), "softkv-commit": str(call.commit)}
+        return _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), headers)
+
+
+_write, _Page = partial(Endpoint, writes=True), dict[str, Any]
+ENDPOINTS = (
+    Endpoint("POST", "/v1/{store}/items/get", _got, GetForm, _Page),
+    Endpoint("POST", "/v1/{store}/items/select", _selected, SelectForm, _Page),
+    Endpoint("POST", "/v1/{store}/columns", _columns, ColumnsForm, _Page),
+    Endpoint("GET", "/v1/{store}/export", _exported, media=BINARY),
+    _write(
+        "POST",
+        "/v1/{store}/items",
+        lambda call: call.served.handle.add(**call.options()),
+        form_of(SoftKV.add, on_conflict=(Literal["error", "replace", "ignore"], "error"), values=(Any, ...)),
+        Added,
+    ),
+    _write(
+        "PATCH",
+        "/v1/{store}/items",
+        lambda call: call.served.handle.set_values(**call.options()),
+        form_of(SoftKV.set_values, values=(Any, ...)),
+        Added,
+    ),
+    _write(
+        "POST",
+        "/v1/{store}/items/delete",
+        lambda call: {"deleted": call.served.handle.delete(**call.options())},
+        form_of(SoftKV.delete, keys=(str | list[str] | None, None)),
+        dict[str, int],
+    ),
+    _write(
+        "PUT",
+        "/v1/{store}/temperature",
+        lambda call: call.served.handle.set_temperature(**call.options()),
+        form_of(SoftKV.set_temperature, temperature=(float | None, ...)),
+        type(None),
+    ),
+    _write("DELETE", "/v1/{store}/index", lambda call: call.served.handle.drop_index(), reply=type(None)),
+    _write("DELETE", "/v1/{store}/fit", lambda call: call.served.handle.forget_fit(), reply=bool),
+)

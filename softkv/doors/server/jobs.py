@@ -1,0 +1,201 @@
+"""Long work on a store as jobs: started, watched as they go on, cancelled; what came of them is kept for a while.
+
+Jobs that write go one after another, and so do those that only read; lookups and adds go on meanwhile, as beside a
+handle. A job is cancelled where it tells of its progress, so the store is then as good as after an error in the work.
+
+Does not know of requests (app.py), and takes neither paths nor names of models from anybody: both came with the server.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from softkv.database import SoftKV
+from softkv.errors import Busy, InputError, KeyMissing, StoreError
+from softkv.logs import log_of
+from softkv.progress import Stages
+
+LOG = log_of(__name__)
+UNFINISHED, FINISHED = 8, 64  # jobs of a store: those that wait or run, and those that are over and still known
+HEARTBEAT = 15.0  # seconds without news after which watchers are told that there is none
+PACE = 0.1  # seconds between two pieces of news at least
+
+
+class JobCancelled(Exception):
+    """Raised within the work of a job that is to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One kind of job: what it does, whether it writes to the store, and whether it can be cancelled while it runs."""
+
+    run: "Callable[[Jobs, Stages, Mapping[str, Any]], Any]"
+    writes: bool = True
+    cancels: bool = True
+
+
+class Job:
+    """One piece of work: waiting, running, done, failed or cancelled."""
+
+    def __init__(self, name: str, work: Work) -> None:
+        self.id, self.name, self.work = secrets.token_hex(8), name, work
+        self.state, self.result = "waiting", None
+        self.error: Exception | None = None
+        self._progress: tuple[str, int, int] | None = None
+        self._cancelled = False
+        self._changing = threading.Lock()
+        self._watchers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.state not in ("waiting", "running")
+
+    def told(self) -> dict[str, Any]:
+        """How far it is, but for its result and its error."""
+        stage, done, whole = self._progress or (None, 0, 0)
+        progress = None if stage is None else {"stage": stage, "done": done, "all": whole}
+        return {"job": self.id, "work": self.name, "state": self.state, "progress": progress}
+
+    def go(self, run: Callable[[Stages], Any]) -> None:
+        """Do the work, in the thread that calls this."""
+        if not self._turn("running", None, None, only="waiting"):
+            return
+        try:
+            result, error, state = run(self._tell), None, "done"
+        except JobCancelled:
+            result, error, state = None, None, "cancelled"
+        except Exception as raised:
+            result, error, state = None, raised, "failed"
+        self._turn(state, result, error, only="running")
+
+    def cancel(self) -> None:
+        """End it before it begins, or soon; an error where it cannot be ended, or is over."""
+        if self._turn("cancelled", None, None, only="waiting"):
+            return
+        if self.over:
+            raise StoreError(f"job {self.id} is {self.state} already, so there is nothing to cancel.")
+        if not self.work.cancels:
+            raise StoreError(f"{self.name} cannot be cancelled once it runs. Wait until it is done.")
+        self._cancelled = True
+
+    def _tell(self, stage: str, done: int, whole: int) -> None:
+        """Note how far the work is; where it is to end, it does so here."""
+        if self._cancelled:
+            raise JobCancelled
+        self._progress = stage, int(done), int(whole)
+        self._wake()
+
+    def _turn(self, state: str, result: Any, error: Exception | None, *, only: str) -> bool:
+        """Go from one state into another, if it is in that one."""
+        with self._changing:
+            if self.state != only:
+                return False
+            self.result, self.error, self.state = result, error, state
+        self._wake()
+        return True
+
+    def _wake(self) -> None:
+        for loop, news in tuple(self._watchers):
+            if not news.is_set():
+                with suppress(RuntimeError):  # a loop that has ended watches nothing
+                    loop.call_soon_threadsafe(news.set)
+
+    async def watched(self) -> AsyncIterator[bool]:
+        """True whenever there is news, False where there is none for a while; ends after the last news."""
+        watcher = asyncio.get_running_loop(), asyncio.Event()
+        self._watchers.add(watcher)
+        try:
+            over = False
+            while not over:
+                watcher[1].clear()
+                over = self.over  # looked at before the news is told, so that the last news tells that it is over
+                yield True
+                while not over and not await _comes(watcher[1]):
+                    yield False
+                await asyncio.sleep(0 if over else PACE)
+        finally:
+            self._watchers.discard(watcher)
+
+
+async def _comes(news: asyncio.Event) -> bool:
+    """Whether there is news before the next heartbeat."""
+    try:
+        return await asyncio.wait_for(news.wait(), HEARTBEAT)
+    except asyncio.TimeoutError:  # another class than TimeoutError until Python 3.11
+        return False
+
+
+class Jobs:
+    """The jobs of one store; `backup` is where it is copied to, `model` what its texts are embedded with anew."""
+
+    def __init__(
+        self, db: SoftKV, shown: Callable[[Any], Any], *, backup: str | None = None, model: str | None = None
+    ) -> None:
+        """Work on a store; of a result is kept what is `shown` of it."""
+        self.db, self._shown, self.backup, self.model = db, shown, backup, model
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+        self._lanes = {writes: ThreadPoolExecutor(1, "softkv-job") for writes in (True, False)}
+
+    def start(self, name: str, options: Mapping[str, Any]) -> Job:
+        """Begin a job, or let it wait for its turn."""
+        if name == "backup" and self.backup is None:
+            raise InputError("this server has no folder for backups. Start it with `softkv serve --backups DIR`.")
+        if name == "reembed" and self.model is None:
+            raise InputError("this server has no model to embed with anew. Start it with `softkv serve --model NAME`.")
+        job = Job(name, WORKS[name])
+        with self._lock:
+            if sum(not one.over for one in self._jobs.values()) >= UNFINISHED:
+                raise Busy(f"{UNFINISHED} jobs of this store are not done yet. Wait for one, or cancel one.", after=5.0)
+            over = [one.id for one in self._jobs.values() if one.over]
+            for forgotten in over[: max(0, len(over) - FINISHED + 1)]:
+                del self._jobs[forgotten]
+            self._jobs[job.id] = job
+            self._lanes[job.work.writes].submit(job.go, partial(self._run, job, options))
+        return job
+
+    def _run(self, job: Job, options: Mapping[str, Any], told: Stages) -> Any:
+        LOG.info("%s of %s begins", job.name, self.db.path)
+        result = self._shown(job.work.run(self, told, options))
+        LOG.info("%s of %s is done", job.name, self.db.path)
+        return result
+
+    def __getitem__(self, name: str) -> Job:
+        """A job by its id."""
+        with self._lock:
+            if name not in self._jobs:
+                raise KeyMissing(f"there is no job {name!r:.60}: it never was, or is forgotten by now")
+            return self._jobs[name]
+
+    def all(self) -> list[Job]:
+        """Those that are known, the oldest first."""
+        with self._lock:
+            return list(self._jobs.values())
+
+    def close(self) -> None:
+        """Cancel what can be, and wait for the rest."""
+        for job in self.all():
+            with suppress(StoreError):
+                job.cancel()
+        for lane in self._lanes.values():
+            lane.shutdown()
+
+
+WORKS: Mapping[str, Work] = {
+    "build_index": Work(lambda jobs, told, options: jobs.db.build_index(**options, progress=told)),
+    "tune": Work(lambda jobs, told, options: jobs.db.tune(**options, progress=told)),
+    "fit": Work(lambda jobs, told, options: jobs.db.fit(**options, progress=told)),
+    "compact": Work(lambda jobs, _, __: jobs.db.compact(), cancels=False),
+    "reembed": Work(lambda jobs, told, _: jobs.db.reembed(jobs.model, progress=partial(told, "embedding"))),
+    "check": Work(lambda jobs, _, options: jobs.db.check(**options), writes=False, cancels=False),
+    "backup": Work(
+        lambda jobs, told, _: jobs.db.backup(jobs.backup or "", progress=partial(told, "copying")), writes=False
+    ),
+}

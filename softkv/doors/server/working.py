@@ -1,0 +1,126 @@
+"""Endpoints of long work: start a job, look at it, watch it go on, cancel it.
+
+A job outlives the request that began it, and whoever watches it may leave and come back.
+
+Does not know what the work is (jobs.py).
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field, RootModel, create_model
+from starlette.responses import StreamingResponse
+
+from softkv.database import SoftKV
+from softkv.doors.server.documents import Document, Problem
+from softkv.doors.server.endpoints import Call, Endpoint, plain, written
+from softkv.doors.server.forms import Form, form_of
+from softkv.doors.server.jobs import WORKS, Job
+from softkv.doors.server.problems import document_of
+from softkv.errors import AccessRefused
+
+EVENTS = "text/event-stream"
+_KINDS = Literal["lists", "hnsw", "ivf", "pq", "rabitq"]  # and no factory strings, which FAISS trusts
+_OPTIONS = {
+    "build_index": form_of(SoftKV.build_index, kind=(_KINDS, "lists"), temperatures=(list[float] | None, None)),
+    "tune": form_of(SoftKV.tune, compatibility=(str | list[str] | None, None)),
+    "fit": form_of(SoftKV.fit),
+    "compact": form_of(SoftKV.compact),
+    "check": form_of(SoftKV.check),
+    "reembed": form_of(SoftKV.reembed, "embedder"),
+    "backup": form_of(SoftKV.backup, "directory", "force"),
+}
+
+
+def _form(name: str, options: type[Form]) -> Any:
+    fields: Any = {"work": (Literal[name], ...), "options": (options, options())}
+    return create_model(f"{name}_job", __base__=Form, **fields)
+
+
+_FORMS: Any = Union[tuple(_form(name, options) for name, options in _OPTIONS.items())]  # noqa: UP007 - of a tuple
+JobForm: Any = type("JobForm", (RootModel[Annotated[_FORMS, Field(discriminator="work")]],), {"__module__": __name__})
+
+
+class ProgressDocument(Document):
+    """How much of a stage is done, and of how much; 0 where that is not known."""
+
+    stage: str
+    done: int
+    all: int
+
+
+class JobDocument(Document):
+    """A job; `result` where it is done, `problem` where it failed."""
+
+    job: str
+    work: str
+    state: Literal["waiting", "running", "done", "failed", "cancelled"]
+    progress: ProgressDocument | None
+    result: Any = None
+    problem: Problem | None = None
+
+
+async def _started(call: Call) -> dict[str, Any]:
+    wanted, served = call.form.root, call.served
+    _require_owner(call)
+    if served.read_only and WORKS[wanted.work].writes:
+        raise AccessRefused(f"the store {served.name!r} is served to be read only.")
+    options = {name: getattr(wanted.options, name) for name in wanted.options.model_fields_set}
+    return served.jobs.start(wanted.work, options).told()
+
+
+async def _listed(call: Call) -> list[dict[str, Any]]:
+    return [job.told() for job in call.served.jobs.all()]
+
+
+def _looked_at(call: Call) -> dict[str, Any]:
+    return _whole(call, _job(call), packs=call.packs)
+
+
+async def _cancelled(call: Call) -> dict[str, Any]:
+    _require_owner(call)
+    job = _job(call)
+    job.cancel()
+    return job.told()
+
+
+async def _watched(call: Call) -> StreamingResponse:
+    return StreamingResponse(_events(call, _job(call)), media_type=EVENTS)
+
+
+async def _events(call: Call, job: Job) -> AsyncIterator[str]:
+    """News of a job as they come, and at last what came of it."""
+    async for news in job.watched():
+        if not news:
+            yield ": nothing new\n\n"
+        elif not job.over:
+            yield _event("progress", job.told())
+    yield _event("result", _whole(call, job, packs=False))
+
+
+def _event(name: str, document: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {written(document, packs=False)[0].decode()}\n\n"
+
+
+def _job(call: Call) -> Job:
+    return call.served.jobs[call.request.path_params["job"]]
+
+
+def _whole(call: Call, job: Job, *, packs: bool) -> dict[str, Any]:
+    """A job with its result, or the problem that it came to."""
+    problem = None if job.error is None else document_of(job.error, call.served.without_paths)
+    return job.told() | {"result": job.result if packs else plain(job.result), "problem": problem}
+
+
+def _require_owner(call: Call) -> None:
+    if call.request.scope.get("softkv.role") == "reader":
+        raise AccessRefused("this token may only read. Ask with a token that may write.")
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/v1/{store}/jobs", _started, JobForm, JobDocument, status=202),
+    Endpoint("GET", "/v1/{store}/jobs", _listed, reply=list[JobDocument]),
+    Endpoint("GET", "/v1/{store}/jobs/{job}", _looked_at, reply=JobDocument),
+    Endpoint("DELETE", "/v1/{store}/jobs/{job}", _cancelled, reply=JobDocument, status=202),
+    Endpoint("GET", "/v1/{store}/jobs/{job}/events", _watched, media=EVENTS),
+)
