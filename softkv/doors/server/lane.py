@@ -76,7 +76,10 @@ class Lane:
         try:
             while self._sets:
                 ask, turn = self._next()
-                some = [one for one in turn if not one.answer.done() and not (one.gone and await one.gone())]
+                for one in turn:
+                    if one.gone is not None and await one.gone():
+                        _tell(one.answer, DeadlinePassed(LATE))
+                some = [one for one in turn if not one.answer.done()]
                 if not some:
                     continue
                 try:
