@@ -16,11 +16,16 @@ PACKED = {"content-type": wire.MEDIA_TYPE, "accept": wire.MEDIA_TYPE}
 
 
 @contextmanager
-def serving(*paths: Path, read_only: bool = False) -> Iterator[TestClient]:
-    """A client of an application over the stores in these directories; ends with a check of each."""
-    stores = Stores.open(paths, read_only=read_only)
+def serving(*paths: Path, reader: bool = False, **options: Any) -> Iterator[TestClient]:
+    """A client of an application over the stores in these directories, perhaps only a reader; ends with checks."""
+    stores = Stores.open(paths, **options)
+    app = make_app(stores)
+
+    async def read(scope: Any, *sending: Any) -> None:
+        await app(scope | {"softkv.role": "reader"}, *sending)  # as the gate says it
+
     try:
-        with TestClient(make_app(stores), raise_server_exceptions=False) as client:
+        with TestClient(read if reader else app, raise_server_exceptions=False) as client:
             yield client
             for one in stores:
                 assert one.handle.check().ok
