@@ -15,7 +15,7 @@ from softkv.answer import Answer, Answers
 from softkv.asking import heads as by_heads
 from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
-from softkv.asking.given import array_of, comparison_of, temperatures_of, texts_of
+from softkv.asking.given import comparison_of, temperatures_of, texts_of, vectors_of
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
@@ -342,11 +342,7 @@ class Asker(ABC):
         if texts is not None:
             embedded = self._embedding.queries(texts, view.profile.embedder, view.layout.key_width)
             return embedded, 0.0, isinstance(query, str)
-        array = array_of(query, "queries")
-        if array.dtype.kind not in "fiu":
-            raise KindError(f"expected a text, a vector, or many of either as the query, got {array.dtype}.")
-        if array.ndim not in (1, 2):
-            raise ShapeError(f"expected one vector or a matrix of them as the query, got shape {array.shape}.")
+        array = vectors_of(query)
         if array.shape == (0,):  # an empty list asks nothing, be it of texts or of vectors
             array = np.empty((0, view.layout.key_width), np.float32)
         free = heads is not None or not (compatibility is None or isinstance(compatibility, str))

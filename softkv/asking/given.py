@@ -39,6 +39,16 @@ def array_of(given: Any, what: str) -> npt.NDArray[Any]:
         raise KindError(f"{what} cannot be read as an array ({error})") from error
 
 
+def vectors_of(query: Any) -> npt.NDArray[Any]:
+    """The vector or the matrix of vectors that ask, as they were given."""
+    array = array_of(query, "queries")
+    if array.dtype.kind not in "fiu":
+        raise KindError(f"expected a text, a vector, or many of either as the query, got {array.dtype}.")
+    if array.ndim not in (1, 2):
+        raise ShapeError(f"expected one vector or a matrix of them as the query, got shape {array.shape}.")
+    return array
+
+
 def temperatures_of(given: Any) -> Any:
     """A float, or an array of one for each query; whether they are above 0 is seen to in the lookup."""
     array = array_of(given, "temperatures")

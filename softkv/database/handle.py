@@ -8,6 +8,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
@@ -35,8 +36,10 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     temperature: float | None = None,
     force: bool = False,
     wait: float = 0.0,
+    token: str | None = None,
+    alone: bool = False,
 ) -> "SoftKV":
-    """Open a store, and make it if there is none.
+    """Open a store, and make it if there is none; or one that is served, by its URL.
 
     >>> import softkv, tempfile, os
     >>> path = os.path.join(tempfile.mkdtemp(), "films.softkv")
@@ -46,7 +49,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     'The Alchemist'
 
     Args:
-        path: The directory of the store.
+        path: The directory of the store, or a URL such as http://127.0.0.1:7411/films, of one that is served.
         mode: "c" to read and write, and make it if need be; "r" to read; "w" to read and write; "n" to start it anew.
         value: What values are: "number", "vector", "label" or "text". Otherwise the first ones tell; texts are "text".
         compatibility: How queries and keys compare. Otherwise by cosine, or by dot product for bare vectors among which
@@ -55,10 +58,20 @@ def open(  # noqa: A001 - softkv.open, as in dbm
             one the store was made with, or "static".
         temperature: What scores are divided by. Otherwise one is found by rule (see `info`).
         force: Write even on a network file system, where locks and syncs may not hold.
-        wait: How many seconds to wait for another process that writes; reading waits for none.
+        wait: How many seconds to wait for another process that writes, or for a server; reading waits for none.
+        token: What a server is shown; otherwise the variable SOFTKV_TOKEN.
+        alone: Have a server answer each question by itself, to the last bit as a local handle would.
     """
     if not isinstance(wait, (int, float)) or not wait >= 0:
         raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
+    if isinstance(path, str) and path.startswith(("http://", "https://")):
+        from softkv.doors.remote.handle import connected
+
+        options: dict[str, Any] = {"value": value, "compatibility": compatibility, "temperature": temperature}
+        served: Any = connected(path, mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
+        return served  # type: ignore[no-any-return]
+    if token is not None or alone:
+        raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
     _look_beside(path, mode)
     store = opened(lambda: Store.open(path, mode, force=force, accept=Profile.of), wait)

@@ -8,7 +8,7 @@ Does not read files (softkv/files), and embeds nothing itself (intake.py).
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -166,7 +166,7 @@ class Loading:
         if self._trail is not None:
             self._outcome, batches = self._trail.beyond(db._store, batches)
             self.seen += self._outcome.records
-        for batch in batches:
+        for batch in chain.from_iterable(map(_portions(db), batches)):
             self._add(db, batch, progress)
             if progress is not None:
                 progress(self.seen, 0)
@@ -199,12 +199,12 @@ class Loading:
         return Loaded(found.fresh + found.replaced, found.replaced, found.ignored, self._bad + found.repeated)
 
     def _add(self, db: SoftKV, batch: "Sequence[Record]", progress: Progress | None) -> None:
-        before, seen = _commit(db.path), self.seen + len(batch)
+        before, seen = _commit(db), self.seen + len(batch)
         try:
             self._write(db, batch, progress)
             self.seen = seen
         except KeyboardInterrupt:
-            if _commit(db.path) > before:  # it came when the batch was on the disk already
+            if _commit(db) > before:  # it came when the batch was on the disk already
                 self.seen = seen
             raise
 
@@ -218,7 +218,7 @@ class Loading:
                 self._outcome = self._written(db, good, passed, progress)
                 return
             except DuplicateKey as error:
-                good = self._without_repeated(db.path, good, error)
+                good = self._without_repeated(db, good, error)
             except InputError as error:
                 lines = f"line {good[0].line}" if len(good) == 1 else f"lines {good[0].line} to {good[-1].line}"
                 error.args = (f"{error} (In {self._named()}, {lines}.)",)
@@ -239,12 +239,12 @@ class Loading:
     def _named(self) -> str:
         return "stdin" if self.source == "-" else self.source
 
-    def _without_repeated(self, path: str, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
+    def _without_repeated(self, db: SoftKV, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
         """The records whose keys are new, the others reported; or the refusal of the first of those."""
         repeated = _repeated(batch, set(error.keys))
         named = [BadRecord(f"{self._named()}:{one.line}: the key {one.key!r} is there already") for one in repeated]
         if not self._skip_bad:
-            before = self._stored_before(path, batch) if self.seen == self._skip else 0
+            before = self._stored_before(db, batch) if self.seen == self._skip else 0
             again = (
                 f", and so are those of the first {before:,} records. If an earlier run stored them, go on with "
                 f"skip={before}. If not, give"
@@ -259,18 +259,17 @@ class Loading:
         places = {id(one) for one in repeated}
         return [one for one in batch if id(one) not in places]
 
-    def _stored_before(self, path: str, first: "Sequence[Record]") -> int:
+    def _stored_before(self, db: SoftKV, first: "Sequence[Record]") -> int:
         """With how many records the file begins whose keys are in the store; 0 where one without a key hides it."""
         known: set[str] = set()
-        with Store.open(path) as store:
-            for batch in chain([first], self._rest):
-                keys = [one.key for one in batch if one.key is not None]
-                if len(keys) < len(batch):
-                    return 0
-                for key, row in zip(keys, store.find_many(keys), strict=True):
-                    if row < 0 or key in known:
-                        return self._skip + len(known)
-                    known.add(key)
+        for batch in chain([first], self._rest):
+            keys = [one.key for one in batch if one.key is not None]
+            if len(keys) < len(batch):
+                return 0
+            for key, value in zip(keys, db.get_many(keys), strict=True):
+                if value is None or key in known:
+                    return self._skip + len(known)
+                known.add(key)
         return self._skip + len(known)
 
 
@@ -290,8 +289,16 @@ def _holding(db: SoftKV, kind: str | None) -> Iterator[None]:
         raise
 
 
-def _commit(path: str) -> int:
-    with Store.open(path) as store:
+def _portions(db: SoftKV) -> "Callable[[Sequence[Record]], Iterable[Sequence[Record]]]":
+    """What divides a batch where it would not fit into a request."""
+    return lambda batch: [batch] if isinstance(db._store, Store) else db._store.portions(batch)
+
+
+def _commit(db: SoftKV) -> int:
+    """The newest commit on the disk; 0 where that is the disk of a server, which others write to as well."""
+    if not isinstance(db._store, Store):
+        return 0
+    with Store.open(db.path) as store:
         return store.commit
 
 

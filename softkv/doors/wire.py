@@ -10,6 +10,7 @@ Does not send anything, and opens no pickle.
 import io
 import json
 import math
+import re
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
@@ -22,9 +23,14 @@ from softkv.files import notation
 from softkv.files.record import Misfit
 
 MEDIA_TYPE = "application/x-softkv-npy"
-DEPTH = 64  # of lists and objects within each other
+DEPTH = 96  # of lists and objects within each other: those of a payload, and what is around it
 _TAGS: dict[str, Any] = {"$array": None, "$dict": dict, "$float": float, "$tuple": tuple}
-_HEADER = 10_000  # bytes of the header of an array
+_HEADER, _LARGEST, _SHOWN = 10_000, 1 << 40, 100  # bytes of the header of an array, its numbers, and in a message
+_VERSIONS = {b"\x93NUMPY\x01\x00": 10, b"\x93NUMPY\x02\x00": 12}  # and where the header begins
+_FIELD = re.compile(
+    rb"""['"](?:descr['"]:['"](?P<dtype>[<>|=](?:f[248]|[iu][1248]|b1))['"]|fortran_order['"]:(?P<by_columns>True|False)"""
+    rb"""|shape['"]:\((?P<shape>(?:[0-9]{1,19},)*(?:[0-9]{1,19})?)\))"""
+)
 _PIECE = 1 << 16
 _HOMES = {
     "Added": "softkv.storage.batch",
@@ -106,7 +112,7 @@ def unpacked(body: bytes | memoryview, *, classes: bool = False) -> Any:
     view = memoryview(body)
     end = _end_of_line(view)
     try:
-        document = notation.parsed(str(view[:end], "utf-8"))
+        document = notation.parsed(str(view[:end], "utf-8", "surrogatepass"))
     except (UnicodeDecodeError, Misfit) as error:
         raise InputError(f"expected a line of JSON in UTF-8 first, got {error}.") from error
     arrays, rest = [], view[end + 1 :]
@@ -127,21 +133,25 @@ def _end_of_line(view: memoryview) -> int:
 
 def _array(body: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
     """The .npy file that some bytes begin with, as an array that lies in them, and the bytes after it."""
-    file = io.BytesIO(body[: _HEADER + 12])
-    try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file, max_header_size=_HEADER)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, EOFError) as error:
-        raise InputError("expected arrays as .npy files of version 1.0 or 2.0, got something else.") from error
-    if dtype.kind not in "fiub" or dtype.itemsize > 8:
-        raise InputError(f"expected arrays of numbers of at most 8 bytes, or of bool, got {dtype!s:.60}.")
-    count, start = math.prod(shape), file.tell()
-    if len(shape) > 4 or min(shape, default=0) < 0 or count * dtype.itemsize > len(body) - start:
+    version = bytes(body[:8])
+    start = _VERSIONS.get(version, 8)
+    length = int.from_bytes(body[8:start], "little")
+    # Not by NumPy's reader, which evaluates the header, and warns of some.
+    header = b"".join(bytes(body[start : start + length]).split()) if length <= _HEADER else b""
+    found = {
+        name: told for one in _FIELD.finditer(header) for name, told in one.groupdict().items() if told is not None
+    }
+    if version not in _VERSIONS or len(found) != 3 or _FIELD.sub(b"", header) not in (b"{,,}", b"{,,,}"):
+        raise InputError(
+            "expected arrays as .npy files of version 1.0 or 2.0, of numbers of at most 8 bytes or bool, got "
+            f"something else, which begins with {bytes(body[:_SHOWN])!r}."
+        )
+    dtype, shape = np.dtype(found["dtype"].decode()), tuple(int(one) for one in found["shape"].split(b",") if one)
+    body, size = body[start + length :], math.prod(shape) * dtype.itemsize
+    if len(shape) > 4 or size > len(body) or math.prod(one or 1 for one in shape) > _LARGEST:
         raise InputError(f"expected an array of shape {shape!s:.60}, got fewer bytes, or more than 4 axes.")
-    end = start + count * dtype.itemsize
-    array = np.frombuffer(body[start:end], dtype).reshape(shape, order="F" if by_columns else "C")
-    return array.astype(dtype.newbyteorder("="), copy=False), body[end:]
+    array = np.frombuffer(body[:size], dtype).reshape(shape, order="F" if found["by_columns"] == b"True" else "C")
+    return array.astype(dtype.newbyteorder("="), copy=False), body[size:]
 
 
 class _Making:
@@ -181,6 +191,9 @@ class _Making:
 
     def _of_class(self, told: dict[str, Any], depth: int) -> Any:
         name = told["$class"]
-        if name not in _HOMES:
+        if not isinstance(name, str) or name not in _HOMES:
             raise InputError(f"the server sent a {name!r:.60}, which this version of softkv does not know.")
-        return getattr(import_module(_HOMES[name]), name)(*self.made(told["of"], depth))
+        try:
+            return getattr(import_module(_HOMES[name]), name)(*self.made(told["of"], depth - 1))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"the server sent a {name} as no version of softkv does that this one knows.") from error

@@ -49,12 +49,12 @@ def place(path: str | os.PathLike[str]) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def require_free(path: str, *, store: str, force: bool) -> None:
-    """Refuse a target that cannot be, is there already, or lies among the files of the store."""
+def require_free(path: str, *, store: str | None, force: bool) -> None:
+    """Refuse a target that cannot be, is there already, or lies among the files of the store, if these are here."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise StoreNotFound(f"{folder} is not a directory, so {os.path.basename(path)} cannot be written there")
-    if _lies_in(folder, store):
+    if store is not None and _lies_in(folder, store):
         raise InputError(f"{path} lies in the store that is exported; write to a place outside of {store}")
     if not os.path.lexists(path):
         return

@@ -1,0 +1,100 @@
+"""Methods with the arguments of the local ones, which are sent to be carried out by a server.
+
+What cannot be sent, such as functions, is refused before anything is.
+
+Does not know which methods there are (reading.py, handle.py).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import signature
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from softkv.asking.given import array_of, comparison_of, texts_of, vectors_of
+from softkv.errors import KindError, NotRemote
+from softkv.maths.heads import Heads
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Sending(ABC):
+    """Who sends what a method was given."""
+
+    @abstractmethod
+    def _sent(self, name: str, given: dict[str, Any]) -> Any:
+        """What the server says to these arguments of this method."""
+
+
+def sent(local: Method) -> Method:
+    """A method like the local one, whose arguments go to the server."""
+    takes = signature(local)
+
+    @wraps(local)
+    def send(self: Sending, *given: Any, **named: Any) -> Any:
+        (_, *names), arguments = takes.parameters, takes.bind(self, *given, **named).arguments
+        document: dict[str, Any] = {}
+        for name in names:
+            if arguments.get(name, takes.parameters[name].default) is not takes.parameters[name].default:
+                document |= _SPECIAL.get(name, _plain)(name, arguments[name])
+        return self._sent(local.__name__, document)
+
+    return cast(Method, send)
+
+
+def sendable(what: str, given: Any) -> Any:
+    """What was given as lists, dicts, texts, numbers and arrays of NumPy."""
+    if given is None or isinstance(given, (str, bool, int, float, np.generic)):
+        return given
+    if isinstance(given, Mapping):
+        return {name: sendable(what, one) for name, one in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [sendable(what, one) for one in given]
+    if callable(given) or not hasattr(given, "__array__"):
+        raise NotRemote(
+            f"{what} is of type {type(given).__name__}, which cannot be sent to a server. Open the store by its path, "
+            "on the machine where it is, to use such."
+        )
+    array = array_of(given, what)
+    if array.dtype.kind in "fiub" and array.ndim:
+        return array.astype(np.float64) if array.dtype.itemsize > 8 else array
+    return sendable(what, array.tolist())  # texts, single numbers, whatever else a column may hold
+
+
+def _plain(name: str, given: Any) -> dict[str, Any]:
+    return {name: sendable(name, given)}
+
+
+def _query(_name: str, given: Any) -> dict[str, Any]:
+    """One query or many, of texts or of vectors, told apart as the local method does."""
+    texts = texts_of(given)
+    if texts is not None:
+        return {"query": given} if isinstance(given, str) else {"queries": texts}
+    array = vectors_of(given)
+    return {"query" if array.ndim == 1 and len(array) else "queries": sendable("the query", array)}
+
+
+def _compatibility(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, (str, list, tuple)):
+        comparison_of(given)  # what is none anywhere is refused as such
+        raise NotRemote(
+            "expected compatibility by its name, since a server cannot be sent a function. Open the store by its path, "
+            "on the machine where it is, to compare by one."
+        )
+    return {name: sendable(name, given)}
+
+
+def _heads(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Heads):
+        raise KindError(f"expected heads to be softkv.Heads, got {type(given).__name__}. Stack the projections in it.")
+    return {name: {one: np.asarray(array) for one, array in given.arrays().items()}}
+
+
+_SPECIAL: dict[str, Callable[[str, Any], dict[str, Any]]] = {
+    "query": _query,
+    "compatibility": _compatibility,
+    "heads": _heads,
+    "progress": lambda name, given: {name: given},
+}

@@ -1,0 +1,69 @@
+"""All items of a store behind a URL as arrays, fetched block by block, all of one commit.
+
+Does not compare anything.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.asking.learned import Learned
+from softkv.database.columns import BLOCK, StoreColumns
+from softkv.storage import Item
+from softkv.storage.layout import Matrix
+
+_FACTS = ("store", "commit", "kind", "labels", "compatibility", "key_width", "value_width")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteColumns(StoreColumns):
+    """The live items of one commit, and how the store compares them."""
+
+    _fetch: Callable[[dict[str, Any]], dict[str, Any]]
+    _first: dict[str, Any]  # what is told of the store
+
+    @classmethod
+    def behind(cls, fetch: Callable[[dict[str, Any]], dict[str, Any]]) -> "RemoteColumns":
+        """The columns that can be fetched, of a store that is not empty."""
+        first = fetch({"rows": 1})
+        nothing: Any = None  # there is no view of files here
+        facts = {name: first[name] for name in _FACTS}
+        return cls(**facts, _view=nothing, _rows=np.empty(0, np.int64), _fetch=fetch, _first=first)
+
+    @property
+    def temperature(self) -> float:
+        """The temperature that the store remembers, or else the one by rule."""
+        return float(self._first["temperature"])
+
+    @property
+    def learned(self) -> Learned | None:
+        """What `fit` has learned, if anything, without the numbers of the keys."""
+        told = self._first["learned"]
+        return None if told is None else Learned.decoded(memoryview(told), rows=0, key_width=self.key_width)
+
+    def __len__(self) -> int:
+        return int(self._first["count"])
+
+    def blocks(self, rows: int = BLOCK) -> Iterator[tuple[Matrix, npt.NDArray[Any]]]:
+        """Key vectors (b, d), and numbers (b,), codes of labels (b,) or vectors (b, p), some items at a time."""
+        return (self.block(start, start + rows) for start in range(0, len(self), rows))
+
+    def block(self, start: int, stop: int) -> tuple[Matrix, npt.NDArray[Any]]:
+        """Key vectors and values, as those of `blocks`, of the items from one place to another."""
+        pages = list(self._pages(start, stop))
+        vectors, values = (np.concatenate([page[name] for page in pages]) for name in ("vectors", "values"))
+        return vectors, values
+
+    def items(self, start: int, stop: int) -> list[Item]:
+        """Everything about the items from one place to another."""
+        return [one for page in self._pages(start, stop, whole=True) for one in page["items"]]
+
+    def _pages(self, start: int, stop: int, **wanted: Any) -> Iterator[dict[str, Any]]:
+        place: int | None = start
+        while place is not None and place < min(stop, len(self)):
+            page = self._fetch({"start": place, "rows": min(stop, len(self)) - place, **wanted})
+            yield page
+            place = page["next"]

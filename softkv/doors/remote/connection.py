@@ -1,0 +1,196 @@
+"""Requests to a server, sent again where that is right: what a handle on a served store stands on.
+
+A request is sent again where nobody answered or the server was busy, for `patience` seconds. That is right because what
+reads changes nothing, and what writes carries the name of a batch, under which the server writes once. Threads may
+share a connection; it does not survive a fork.
+
+Does not know what is asked (reading.py, handle.py).
+"""
+
+import ipaddress
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+from softkv.doors.server.problems import error_of
+from softkv.doors.wire import MEDIA_TYPE, packed, unpacked
+from softkv.errors import HandleClosed, InputError, MissingExtra, NotRemote, ServerError, ServerUnreachable
+from softkv.files import notation
+from softkv.files.record import Misfit
+from softkv.storage.threads import OwnLock
+
+if TYPE_CHECKING:
+    import httpx
+
+TOKEN = "SOFTKV_TOKEN"  # the variable that holds a token where none is given
+BODY = 16 << 20  # bytes of a request that a server takes
+PATIENCE = 30.0  # seconds for which a request is sent again, once the server has answered
+WAITS = 45.0  # seconds for an answer: longer than the server takes before it says that it cannot answer in time
+SHORTEST, LONGEST = 0.05, 2.0  # seconds between two tries
+
+
+class ServerConnection:
+    """One store of one server, by its URL."""
+
+    def __init__(self, url: str, token: str | None, *, alone: bool = False, wait: float = 0.0) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtra("a store behind a URL", package="httpx", extra="remote") from error
+        self._httpx, self.patience, self._closed = httpx, wait, False
+        base, self.store, loopback = _parts(url)
+        self.url, self._base = f"{base}/{quote(self.store, safe='')}", base
+        self._own = OwnLock(self.url)
+        token = os.environ.get(TOKEN) if token is None else token
+        headers = {"Accept": f"{MEDIA_TYPE}, application/json;q=0.5"} | ({"Softkv-Alone": "1"} if alone else {})
+        self._client = httpx.Client(
+            headers=headers | ({"Authorization": f"Bearer {_checked(token)}"} if token else {}),
+            timeout=httpx.Timeout(WAITS, connect=5.0, pool=None),
+            verify=base.startswith("https:"),
+            trust_env=not loopback,  # no proxy stands between two processes of one machine
+        )
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        document: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        again: bool = True,
+    ) -> Any:
+        """The result of a request; where not `again`, it is only sent once more if it cannot have arrived."""
+        body = _body(document)
+        more = {"Content-Type": MEDIA_TYPE, **(headers or {})}
+        url = f"{self._base}/v1/{path.format(store=quote(self.store, safe=''))}"
+        answer = self._tried(lambda: self._client.request(method, url, content=body, headers=more), again)
+        return self._result(answer)
+
+    @contextmanager
+    def stream(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Iterator[bytes]]:
+        """The answer to a GET, piece by piece."""
+        url = f"{self._base}/v1/{path.format(store=quote(self.store, safe=''))}"
+        request = self._client.build_request("GET", url, headers=headers)
+        answer = self._tried(lambda: self._client.send(request, stream=True))
+        try:
+            if answer.status_code != 200:
+                answer.read()
+                self._result(answer)
+            yield answer.iter_bytes()
+        except self._httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        finally:
+            answer.close()
+
+    def _tried(self, send: Callable[[], "httpx.Response"], again: bool = True) -> "httpx.Response":
+        """The first answer that is none of a busy server, or the last, or why there is none."""
+        self._require_open()
+        ends, pause = time.monotonic() + self.patience, SHORTEST
+        while True:
+            late = time.monotonic() + pause > ends
+            try:
+                answer = send()
+                self.patience = max(self.patience, PATIENCE)
+                if late or answer.status_code not in (429, 503):
+                    return answer
+                after = answer.headers.get("Retry-After", "")
+                pause = max(pause, min(LONGEST, float(after))) if after.isdecimal() else pause
+                answer.close()
+            except self._httpx.TransportError as error:
+                arrived = not isinstance(error, (self._httpx.ConnectError, self._httpx.ConnectTimeout))
+                if late or (arrived and not again):
+                    raise self._unreachable(error) from error
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST)
+
+    def _unreachable(self, error: Exception) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"no answer from {self.url} ({type(error).__name__}: {error}). Is `softkv serve` running there?"
+        )
+
+    def _result(self, answer: "httpx.Response") -> Any:
+        """What an answer holds, or the error that it tells of."""
+        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+        if answer.is_success and kind == MEDIA_TYPE:
+            return unpacked(answer.content, classes=True)
+        if answer.is_success and kind in ("", "application/json"):
+            return _json(answer) if answer.content else None
+        if not answer.is_success and kind == "application/problem+json":
+            raise error_of(_json(answer))
+        raise ServerError(
+            f"{self.url} answered {answer.status_code} with {kind or 'nothing'}, as no `softkv serve` does."
+        )
+
+    def _require_open(self) -> None:
+        self._own.require_own_process()
+        if self._closed:
+            raise HandleClosed(f"{self.url} was closed; open it again")
+
+    def close(self) -> None:
+        """Let go of the server; once is enough, and a child of the process leaves it to its parent."""
+        if not self._closed:
+            self._closed = True
+            if not self._own.is_inherited():
+                self._client.close()
+
+
+def _parts(url: str) -> tuple[str, str, bool]:
+    """The server's address, the name of the store, and whether both are on this machine."""
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError("expected a URL like http://host:7411/store, got one with an odd port.") from error
+    # Subtle: no message repeats what was given, which may hold the token.
+    if parts.username is not None or parts.query or parts.fragment:
+        raise InputError(
+            "expected a URL like http://host:7411/store and nothing more, since URLs end up in logs and histories. "
+            f"Give the token as token=, or in the variable {TOKEN}."
+        )
+    name = unquote(parts.path.strip("/"))
+    if not host or not name or "/" in name:
+        raise InputError(
+            f"expected a URL that names a server and one of its stores, as http://host:7411/store, got {url}"
+        )
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}" + (f":{port}" if port else ""), name, _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _checked(token: str) -> str:
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise InputError("expected a token of printable ASCII characters without blanks, as `softkv serve` prints it.")
+    return token
+
+
+def _body(document: Any) -> bytes | None:
+    """A document as it is sent, or why it cannot be."""
+    if document is None:
+        return None
+    try:
+        body = packed(document)
+    except (TypeError, ValueError) as error:
+        raise NotRemote(f"{error}. A server takes texts, numbers, lists and arrays of numbers.") from error
+    if len(body) > BODY:
+        raise InputError(
+            f"expected at most {BODY:,} bytes in one request, got {len(body):,}. Nothing was sent: what is added in "
+            "one call is added wholly or not at all. Give fewer at a time, or a file to `load`."
+        )
+    return body
+
+
+def _json(answer: "httpx.Response") -> Any:
+    try:
+        return notation.parsed(answer.text)
+    except Misfit as error:
+        raise ServerError(f"expected JSON from the server, got {error}.") from error

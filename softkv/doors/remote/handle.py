@@ -1,0 +1,282 @@
+"""A store behind a URL as its users see it: `softkv.open("http://host:7411/store")`.
+
+What changes it is sent under the name of a batch, so that a request whose answer was lost is sent again and carried out
+once. Long work is a job of the server, of which progress is told here; an interrupt here cancels it there.
+
+Does not send requests itself (connection.py), and reads by reading.py.
+"""
+
+import json
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import numpy as np
+
+from softkv.asking.embedding import Given
+from softkv.asking.profile import Profile
+from softkv.database import intake
+from softkv.database.changes import Changes
+from softkv.database.reader import Value
+from softkv.database.upkeep import Upkeep
+from softkv.doors.remote.asking import sendable, sent
+from softkv.doors.remote.connection import ServerConnection
+from softkv.doors.remote.loading import Unfiled, name_of
+from softkv.doors.remote.reading import RemoteReader, RemoteView
+from softkv.doors.server.problems import error_of
+from softkv.errors import KeyMissing, NotRemote, ServerError, ServerUnreachable, SoftKVError
+from softkv.kinds import ValueKind
+from softkv.progress import Progress, Stages
+from softkv.storage import Added, Backup, Report
+from softkv.storage.batch import checked_json
+from softkv.storage.catalog.batches import Stamp
+from softkv.storage.closing import Closing
+
+_THERE = "Open it by its path, on the machine where it is, before it is served."
+_WORKS = {"build_index", "tune", "fit", "compact"}
+
+
+def connected(
+    url: str,
+    mode: str,
+    token: str | None,
+    *,
+    value: str | None,
+    compatibility: str | None,
+    embedder: Given,
+    temperature: float | None,
+    force: bool,
+    wait: float,
+    alone: bool,
+) -> "RemoteStore":
+    """The store at a URL; what can only be decided where its files are is refused."""
+    if mode not in ("c", "r", "w") or force:
+        raise NotRemote(
+            f"expected mode 'c', 'r' or 'w', and no force, for a store behind a URL, got {mode!r}. {_THERE}"
+        )
+    connection = ServerConnection(url, token, alone=alone, wait=wait)
+    try:
+        info = RemoteReader(connection).info()
+        kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
+        wanted = kept.wishing(value=value, compatibility=compatibility, temperature=temperature, items=info.items)
+        if wanted != kept or embedder not in (None, info.embedder):
+            raise NotRemote(f"value, compatibility, embedder and temperature are decided where a store is. {_THERE}")
+    except BaseException:
+        connection.close()
+        raise
+    return RemoteStore(connection, writes=mode != "r")
+
+
+class RemoteStore(Closing, RemoteReader, Changes):
+    """A soft key-value store that a server owns. Made by `softkv.open`; use it as a context manager, or close it."""
+
+    def __init__(self, connection: ServerConnection, *, writes: bool) -> None:
+        super().__init__(connection)
+        self._writes, self._closed, self._changing = writes, False, threading.RLock()
+        self._store: Any = Unfiled(RemoteReader(connection), writes=writes)
+
+    def snapshot(self) -> RemoteView:
+        """The store as it is now, to read whatever is written meanwhile; it lasts a minute after each use."""
+        return self._frozen()
+
+    # Items
+
+    def _write(self, method: str, path: str, document: Any, batch: str | None = None) -> Any:
+        """What becomes of a change, however often it has to be sent."""
+        self._store.require_writable()
+        return self._ask(method, path, document | {"batch": str(uuid.uuid4()) if batch is None else batch})
+
+    def _sent(self, name: str, given: dict[str, Any]) -> Any:
+        if name in _WORKS:
+            return self._job(name, given, given.pop("progress", None))
+        return super()._sent(name, given)
+
+    def add(
+        self,
+        keys: str | Sequence[str | None] | None = None,
+        values: Any = None,
+        *,
+        vectors: Any = None,
+        texts: str | Sequence[str | None] | None = None,
+        payloads: Any = None,
+        on_conflict: str = "error",
+        batch: str | None = None,
+        progress: Progress | None = None,
+    ) -> Added:
+        """Add one item or many, as `add` of a local handle does; when this returns, they are on the server's disk.
+
+        All of them go in one request, of 16 MiB at most: more are refused, since they could not be added wholly or not
+        at all. An answer that is lost is asked for again, and nothing is written twice.
+        """
+        what = intake.given(keys, values, vectors, texts, payloads)
+        for place, payload in enumerate(what.payloads or []):
+            checked_json(payload, f"payload {place}")
+        given = {"keys": what.keys, "values": what.values, "vectors": _matrix(what.vectors), "texts": what.texts}
+        document = {name: sendable(name, one) for name, one in given.items() if one is not None}
+        document |= {"payloads": what.payloads, "on_conflict": on_conflict}
+        named: Any = batch  # of `load`, which has more to say of it than its name
+        added: Added = self._write("POST", "items", document, name_of(named) if isinstance(named, Stamp) else batch)
+        if progress is not None:
+            progress(added.count, added.count)
+        return added
+
+    def set_values(
+        self,
+        keys: Sequence[str] | None = None,
+        values: Any = None,
+        *,
+        where: Mapping[str, Any] | None = None,
+        expected: Any = None,
+        batch: str | None = None,
+    ) -> Added:
+        """Give items other values, all of them or none, as `set_values` of a local handle does."""
+        given = {"keys": keys, "values": values, "where": where, "expected": expected}
+        document = {name: sendable(name, one) for name, one in given.items() if one is not None}
+        found: Added = self._write("PATCH", "items", {"values": None, **document}, batch)
+        return found
+
+    def delete(
+        self,
+        keys: str | Iterable[str] | None = None,
+        *,
+        where: Mapping[str, Any] | None = None,
+        batch: str | None = None,
+    ) -> int:
+        """Delete the items with these keys or `#<number>`s, or those that match a filter; returns how many."""
+        names = keys if keys is None or isinstance(keys, str) else list(keys)
+        deleted: int = self._write("POST", "items/delete", {"keys": names, "where": where}, batch)["deleted"]
+        return deleted
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove an item and return its value, or the default, if there is one; the two are requests of their own."""
+        try:
+            return super().pop(key, *default)
+        except KeyMissing:  # also where somebody else was faster
+            if default:
+                return default[0]
+            raise
+
+    def setdefault(self, key: str, default: Value = None) -> Value:
+        """The value of a key, which is added with this one if it is not there."""
+        if key not in self:
+            self.add(key, default, on_conflict="ignore")
+        return self[key]
+
+    def popitem(self) -> tuple[str, Value]:
+        """Remove the item that was added last; returns its key and value."""
+        with self._changing:
+            items = len(self)
+            for item in self.select(start=max(0, items - 1)):
+                self.delete([item.name])
+                return item.name, item.value
+        raise KeyMissing("the store is empty")
+
+    def clear(self) -> None:
+        """Delete all items, in one commit."""
+        self.delete(list(self))
+
+    def set_temperature(self, temperature: float | None) -> None:
+        """Remember a temperature; None goes back to the one by rule."""
+        self._store.require_writable()
+        self._ask("PUT", "temperature", {"temperature": sendable("temperature", temperature)})
+
+    # Upkeep
+
+    build_index = sent(Upkeep.build_index)
+    tune = sent(Upkeep.tune)
+    fit = sent(Upkeep.fit)
+    compact = sent(Upkeep.compact)
+
+    def forecast_index(self, **_options: Any) -> NoReturn:
+        """Refuse: what a build takes is measured on the machine that builds."""
+        raise NotRemote(f"what an index takes is told where it is built. {_THERE}")
+
+    def drop_index(self) -> None:
+        """Forget the index; lookups scan again."""
+        self._store.require_writable()
+        self._ask("DELETE", "index")
+
+    def forget_fit(self) -> bool:
+        """Compare as if nothing had ever been learned; returns whether anything had been."""
+        self._store.require_writable()
+        return bool(self._ask("DELETE", "fit"))
+
+    def reembed(self, embedder: Given = None, *, progress: Progress | None = None) -> int:
+        """Embed all items again with the model that the server was started with; returns how many."""
+        if embedder is not None:
+            raise NotRemote("a server embeds with its own model: `softkv serve --model NAME`. Leave out embedder.")
+        self._store.require_writable()
+        count: int = self._job("reembed", {}, _told(progress))
+        return count
+
+    def abandon_reembedding(self) -> NoReturn:
+        """Refuse: a change of model is dropped where the files are."""
+        raise NotRemote(f"a change of model is dropped where a store is. {_THERE}")
+
+    def check(self, *, at_least: int | None = None) -> Report:
+        """Let the server compare everything on its disk with everything else."""
+        found: Report = self._job("check", {"at_least": at_least}, None)
+        return found
+
+    def backup(self, directory: None = None, *, force: bool = False, progress: Progress | None = None) -> Backup:
+        """Copy the store into the folder for backups that the server was started with."""
+        if directory is not None or force:
+            raise NotRemote("a server copies into a folder of its own: `softkv serve --backups DIR`. Leave out yours.")
+        made: Backup = self._job("backup", {}, _told(progress))
+        return made
+
+    def _job(self, work: str, options: dict[str, Any], told: Stages | None) -> Any:
+        """What comes of long work of the server, which is cancelled where waiting for it is interrupted."""
+        job = self._ask("POST", "jobs", {"work": work, "options": options}, again=False)
+        where = f"jobs/{job['job']}"
+        try:
+            while job["state"] in ("waiting", "running"):
+                with suppress(ServerUnreachable):  # as it may be for a moment, while the work goes on
+                    self._watch(f"{{store}}/{where}/events", told)
+                job = self._ask("GET", where)
+        except BaseException:
+            with suppress(SoftKVError):
+                self._ask("DELETE", where)
+            raise
+        if job["state"] == "done":
+            return job["result"]
+        raise error_of(job["problem"]) if job["problem"] else ServerError(f"{work} was cancelled by somebody else.")
+
+    def _watch(self, path: str, told: Stages | None) -> None:
+        with self._connection.stream(path) as pieces:
+            for progress in (news["progress"] for news in _news(pieces)):
+                if told is not None and progress is not None:
+                    told(progress["stage"], progress["done"], progress["all"])
+
+    def close(self) -> None:
+        """Let go of the server, which goes on without this handle."""
+        self._closed = True
+        self._connection.close()
+
+    def __repr__(self) -> str:
+        return f"<RemoteStore {self.path!r}>"
+
+
+def _matrix(vectors: Any) -> Any:
+    """Vectors as one array where they are one, which takes a fraction of the room of lists."""
+    if vectors is None or hasattr(vectors, "dtype"):
+        return vectors
+    try:
+        array = np.asarray(vectors)
+    except (TypeError, ValueError, RuntimeError):
+        return vectors  # the library says what is wrong with them
+    return array if array.dtype.kind in "fiu" else vectors
+
+
+def _told(progress: Progress | None) -> Stages | None:
+    return None if progress is None else lambda _stage, done, whole: progress(done, whole)
+
+
+def _news(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+    """The events of a job, as they come."""
+    begun = b""
+    for piece in pieces:
+        *lines, begun = (begun + piece).split(b"\n")
+        yield from (json.loads(line[5:]) for line in lines if line.startswith(b"data:"))

@@ -1,0 +1,86 @@
+"""What loading.py asks of the files under a handle, for a store behind a URL.
+
+Nothing is kept of whole files: each batch of records has a name of its own, made of the name of the file's batch and of
+how many records there are up to it, so that what is sent again is written once.
+
+Does not send anything itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from softkv.doors.remote.reading import RemoteReader
+from softkv.errors import AccessRefused, NotRemote
+from softkv.storage.catalog.batches import Stamp
+
+if TYPE_CHECKING:
+    from softkv.files import Record
+
+ROOM = 8 << 20  # bytes of records that are sent together, about: half of what a server takes
+NUMBER = 25  # bytes of a number in JSON at most, with its comma
+
+
+class Unfiled:
+    """In the place of the files: the kind of the values, and whether they may be written."""
+
+    layout = None
+
+    def __init__(self, reader: RemoteReader, *, writes: bool) -> None:
+        self._reader, self._writes = reader, writes
+
+    def require_writable(self) -> None:
+        """Refuse to write by a handle that was opened to read."""
+        if not self._writes:
+            raise AccessRefused(
+                f"{self._reader.path} was opened to be read (mode 'r'). Open it without a mode to write."
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is settled of the store, as far as a file could contradict it."""
+        kind = self._reader.value_kind
+        return {} if kind is None else {"value": kind}
+
+    def configure(self, settings: dict[str, Any]) -> NoReturn:
+        """Refuse to settle anything."""
+        raise NotRemote(
+            f"this store is empty, and has not settled that its values are {settings['value']}s. Make it with value= "
+            "by its path before it is served, or add the first items with `add`."
+        )
+
+    def portions(self, batch: "Sequence[Record]") -> "Iterator[Sequence[Record]]":
+        """Records in portions that fit into a request."""
+        start, room = 0, ROOM
+        for place, one in enumerate(batch):
+            weight = _weight(one)
+            if place > start and weight > room:
+                yield batch[start:place]
+                start, room = place, ROOM
+            room -= weight
+        yield batch[start:]
+
+    def written(self, _name: str) -> None:
+        """No file is recorded."""
+
+    def delete(self, _keys: list[str], *, stamp: Stamp) -> None:
+        """There is nothing to record at the end of a file."""
+
+
+def name_of(stamp: Stamp) -> str:
+    """What the batch of records is called that the stamp was made for."""
+    tells = stamp.tells
+    assert tells is not None
+    return f"{stamp.id}/{tells([0] * 5)[1]}"
+
+
+def _weight(one: "Record") -> int:
+    words = repr((one.key, one.text, one.payload, one.value if isinstance(one.value, str) else ""))
+    numbers = 0 if isinstance(one.value, str) else np.size(one.value)
+    return (
+        len(words.encode(errors="replace"))
+        + NUMBER * numbers
+        + 8 * np.size(0 if one.vector is None else one.vector)
+        + 100
+    )

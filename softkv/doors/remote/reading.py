@@ -1,0 +1,207 @@
+"""Everything that reads a store through its server, at its newest commit or as of a snapshot.
+
+What is looked up is answered there; what is gone through comes page by page, all of one commit.
+
+Does not send requests itself (connection.py), and changes nothing (handle.py).
+"""
+
+import os
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn
+
+from softkv.asking.given import place_of
+from softkv.database.reader import Reader, Value
+from softkv.database.summary import Info
+from softkv.doors.remote.asking import Sending, sent
+from softkv.doors.remote.columns import RemoteColumns
+from softkv.doors.remote.connection import ServerConnection
+from softkv.errors import KeyTextError, NotRemote, SoftKVError
+from softkv.files.exports import disk
+from softkv.files.exports.formats import WRITTEN, suffix_of
+from softkv.storage import Item
+from softkv.storage.batch import checked_key, shown
+from softkv.storage.closing import Closing
+
+
+class RemoteReader(Sending, Reader):
+    """A store to read through its server: a Mapping, and the ways to look things up."""
+
+    def __init__(self, connection: ServerConnection, headers: Mapping[str, str] | None = None) -> None:
+        self._connection, self._headers = connection, headers or {}
+
+    @property
+    def path(self) -> str:
+        """The URL of the store."""
+        return self._connection.url
+
+    def _ask(self, method: str, path: str, document: Any = None, *, again: bool = True) -> Any:
+        return self._connection.ask(method, f"{{store}}/{path}", document, headers=self._headers, again=again)
+
+    def _sent(self, name: str, given: dict[str, Any]) -> Any:
+        told = given.pop("progress", None)
+        found = self._ask("POST", name, given)
+        if told is not None:
+            told(name, 1, 1)
+        return found
+
+    def _view(self) -> NoReturn:
+        raise NotRemote("this works on the files of a store. Open it by its path, on the machine where it is.")
+
+    def _frozen(self) -> "RemoteView":
+        """The store as of one commit."""
+        return RemoteView(self._connection)
+
+    lookup = sent(Reader.lookup)
+    nearest = sent(Reader.nearest)
+    compare = sent(Reader.compare)
+    self_attention = sent(Reader.self_attention)
+    evaluate = sent(Reader.evaluate)
+
+    # By key
+
+    def __getitem__(self, key: str) -> Value:
+        return self._got({"keys": [key]}, "values")[0][0]
+
+    def _got(self, wanted: dict[str, Any], what: str) -> tuple[list[Any], list[bool]]:
+        """What belongs to each of some keys, and whether it is missing; a page ends early where it would be long."""
+        for key in wanted["keys"]:
+            if not isinstance(key, str):
+                checked_key(key)
+        keys, found, missing = wanted["keys"], list[Any](), list[bool]()
+        while len(found) < len(keys):
+            page = self._ask("POST", "items/get", wanted | {"keys": keys[len(found) :]})
+            found.extend(page[what])
+            missing.extend(page["missing"])
+        return found, missing
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or the default, also for what could not be a key."""
+        return self.get_many([key], default)[0]
+
+    def get_many(self, keys: Iterable[str], default: Any = None) -> list[Any]:
+        """The value of each key, or the default, as `get` gives them, all of one commit and in one question."""
+        if isinstance(keys, str):
+            raise KeyTextError(f"give a list of keys, or use get for the one key {shown(keys)}")
+        asked = list(keys)
+        texts = [key for key in asked if isinstance(key, str)]
+        told = zip(*self._got({"keys": texts, "default": None}, "values"), strict=True)
+        found = [default if missing else value for value, missing in told]
+        return [found.pop(0) if isinstance(key, str) else default for key in asked]
+
+    def items(self) -> ItemsView[str, Value]:
+        """Keys and values in their order, all of one commit."""
+        return _RemoteItems(self)
+
+    def values(self) -> ValuesView[Value]:
+        """Values in their order, all of one commit."""
+        return _RemoteValues(self)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.get(key, self) is not self
+
+    def __iter__(self) -> Iterator[str]:
+        return (one["key"] for one in self._selected())
+
+    def __len__(self) -> int:
+        return self.info().items
+
+    def item(self, key: str) -> Item:
+        """Everything about the item with this key or `#<number>`: value, payload, key vector, embedded text."""
+        found: Item = self._got({"keys": [key], "whole": True}, "items")[0][0]
+        return found
+
+    def select(
+        self, where: Mapping[str, Any] | None = None, *, start: int = 0, stop: int | None = None
+    ) -> Iterator[Item]:
+        """The items in their order whose payload matches `where`, from the one at `start` to that before `stop`."""
+        first, last = place_of(start, "start") or 0, place_of(stop, "stop")
+        if first < 0 or (last is not None and last < 0):  # counted from an end that only the server knows
+            return iter(list(self._selected(where=where, whole=True))[first:last])
+        return self._selected(where=where, start=first, stop=last, whole=True)
+
+    def _selected(self, *, start: int = 0, **wanted: Any) -> Iterator[Any]:
+        """Items page by page, all of the commit that is the newest when this is called."""
+        return _pages(self._frozen(), start, {name: one for name, one in wanted.items() if one is not None})
+
+    def columns(self) -> RemoteColumns:
+        """All items as arrays, block by block, for models that take them up whole."""
+        return RemoteColumns.behind(partial(self._frozen()._ask, "POST", "columns"))
+
+    # About the store
+
+    @property
+    def value_kind(self) -> str | None:
+        """What values are: "number", "vector", "label" or "text"; None while nothing has decided it."""
+        return self.info().value_kind
+
+    def info(self) -> Info:
+        """What the store is, as the server says it: its path is that store's URL."""
+        found: Info = self._ask("GET", "info")
+        return found
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Write everything to one local file, .jsonl, .parquet, .npz or .csv; returns how many items."""
+        target = disk.place(path)
+        suffix = suffix_of(target, None, WRITTEN)
+        disk.require_free(target, store=None, force=force)
+        frozen = self._frozen()
+        count, path = len(frozen), f"{{store}}/export?format={suffix[1:]}"
+        with frozen._connection.stream(path, frozen._headers) as pieces, disk.written(target, force=force) as file:
+            for piece in pieces:
+                file.write(piece)
+        if progress is not None:
+            progress(count, count)
+        return count
+
+
+class RemoteView(Closing, RemoteReader):
+    """A store as of one commit, on loan for a minute after each use. Close it, or use it as a context manager."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        found = connection.ask("POST", "{store}/snapshots")
+        super().__init__(connection, {"Softkv-Snapshot": found["snapshot"]})
+        self._name, self.commit, self._closed = found["snapshot"], int(found["commit"]), False
+
+    def _frozen(self) -> "RemoteView":
+        return self
+
+    def close(self) -> None:
+        """Let the server close it; where it has done so, or has gone, nothing is left to do."""
+        if not self._closed:
+            self._closed = True
+            with suppress(SoftKVError):
+                self._ask("DELETE", f"snapshots/{self._name}")
+
+
+def _pages(view: RemoteView, start: int, wanted: dict[str, Any]) -> Iterator[Any]:
+    place: int | None = start
+    while place is not None:
+        page = view._ask("POST", "items/select", {**wanted, "start": place})
+        yield from page["items"]
+        place = page["next"]
+
+
+class _RemoteItems(ItemsView[str, Value]):
+    """Keys and values, page by page."""
+
+    _mapping: RemoteReader
+
+    def __iter__(self) -> Iterator[tuple[str, Value]]:
+        return ((one["key"], one["value"]) for one in self._mapping._selected())
+
+
+class _RemoteValues(ValuesView[Value]):
+    """Values, page by page."""
+
+    _mapping: RemoteReader
+
+    def __iter__(self) -> Iterator[Value]:
+        return (one["value"] for one in self._mapping._selected())
