@@ -175,10 +175,10 @@ def _bound(settings: Settings) -> Iterator[Listener]:
     """A socket at the address, so that nobody else takes it; it listens only later."""
     where = f"{settings.host} port {settings.port}"
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = Listener(family, kind)
+        listener = Listener(family, kind, protocol)  # Subtle: asyncio sends at once only where it knows that it is TCP
     except (OSError, OverflowError) as error:
         raise InputError(f"{where} is no address to listen at: {error}") from error
     with listener:
