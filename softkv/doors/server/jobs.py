@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from softkv.database import SoftKV
+from softkv.doors.server.problems import document_of
 from softkv.errors import Busy, InputError, KeyMissing, StoreError
 from softkv.logs import log_of
 from softkv.progress import Stages
@@ -46,7 +47,7 @@ class Job:
     def __init__(self, name: str, work: Work) -> None:
         self.id, self.name, self.work = secrets.token_hex(8), name, work
         self.state, self.result = "waiting", None
-        self.error: Exception | None = None
+        self.problem: dict[str, Any] | None = None
         self._progress: tuple[str, int, int] | None = None
         self._cancelled = False
         self._changing = threading.Lock()
@@ -58,26 +59,28 @@ class Job:
         return self.state not in ("waiting", "running")
 
     def told(self) -> dict[str, Any]:
-        """How far it is, but for its result and its error."""
+        """How far it is, but for what came of it."""
         stage, done, whole = self._progress or (None, 0, 0)
         progress = None if stage is None else {"stage": stage, "done": done, "all": whole}
         return {"job": self.id, "work": self.name, "state": self.state, "progress": progress}
 
-    def go(self, run: Callable[[Stages], Any]) -> None:
-        """Do the work, in the thread that calls this."""
-        if not self._turn("running", None, None, only="waiting"):
+    def go(self, run: Callable[[Stages], Any], hidden: Callable[[str], str] = str) -> None:
+        """Do the work, in the thread that calls this; words of errors are `hidden` from clients as far as need be."""
+        if not self._turn("waiting", "running"):
             return
         try:
-            result, error, state = run(self._tell), None, "done"
+            self.result, state = run(self._tell), "done"
         except JobCancelled:
-            result, error, state = None, None, "cancelled"
-        except Exception as raised:
-            result, error, state = None, raised, "failed"
-        self._turn(state, result, error, only="running")
+            state = "cancelled"
+        except Exception as error:
+            self.problem, state = document_of(error, hidden), "failed"
+            LOG.warning("job %s (%s) came to a %s", self.id, self.name, type(error).__name__)
+        LOG.info("job %s (%s) is %s", self.id, self.name, state)
+        self._turn("running", state)
 
     def cancel(self) -> None:
         """End it before it begins, or soon; an error where it cannot be ended, or is over."""
-        if self._turn("cancelled", None, None, only="waiting"):
+        if self._turn("waiting", "cancelled"):
             return
         if self.over:
             raise StoreError(f"job {self.id} is {self.state} already, so there is nothing to cancel.")
@@ -92,12 +95,12 @@ class Job:
         self._progress = stage, int(done), int(whole)
         self._wake()
 
-    def _turn(self, state: str, result: Any, error: Exception | None, *, only: str) -> bool:
+    def _turn(self, former: str, state: str) -> bool:
         """Go from one state into another, if it is in that one."""
         with self._changing:
-            if self.state != only:
+            if self.state != former:
                 return False
-            self.result, self.error, self.state = result, error, state
+            self.state = state
         self._wake()
         return True
 
@@ -136,10 +139,16 @@ class Jobs:
     """The jobs of one store; `backup` is where it is copied to, `model` what its texts are embedded with anew."""
 
     def __init__(
-        self, db: SoftKV, shown: Callable[[Any], Any], *, backup: str | None = None, model: str | None = None
+        self,
+        db: SoftKV,
+        *,
+        shown: Callable[[Any], Any],
+        hidden: Callable[[str], str],
+        backup: str | None = None,
+        model: str | None = None,
     ) -> None:
-        """Work on a store; of a result is kept what is `shown` of it."""
-        self.db, self._shown, self.backup, self.model = db, shown, backup, model
+        """Work on a store; of a result is kept what is `shown` of it, of an error what is not `hidden`."""
+        self.db, self._shown, self._hidden, self.backup, self.model = db, shown, hidden, backup, model
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
         self._lanes = {writes: ThreadPoolExecutor(1, "softkv-job") for writes in (True, False)}
@@ -158,14 +167,11 @@ class Jobs:
             for forgotten in over[: max(0, len(over) - FINISHED + 1)]:
                 del self._jobs[forgotten]
             self._jobs[job.id] = job
-            self._lanes[job.work.writes].submit(job.go, partial(self._run, job, options))
+            self._lanes[job.work.writes].submit(job.go, partial(self._run, job.work, options), self._hidden)
         return job
 
-    def _run(self, job: Job, options: Mapping[str, Any], told: Stages) -> Any:
-        LOG.info("%s of %s begins", job.name, self.db.path)
-        result = self._shown(job.work.run(self, told, options))
-        LOG.info("%s of %s is done", job.name, self.db.path)
-        return result
+    def _run(self, work: Work, options: Mapping[str, Any], told: Stages) -> Any:
+        return self._shown(work.run(self, told, options))
 
     def __getitem__(self, name: str) -> Job:
         """A job by its id."""

@@ -67,7 +67,7 @@ class Served:
         """Serve a handle; `backups` is the folder of its backup, `model` what its texts may be embedded with anew."""
         self.name, self.handle, self.read_only = name, handle, read_only
         self._backup = None if backups is None else os.path.join(backups, name)
-        self.jobs = Jobs(handle, self.shown, backup=self._backup, model=model)
+        self.jobs = Jobs(handle, shown=self.shown, hidden=self.without_paths, backup=self._backup, model=model)
         self.writer, self.readers = Crew(f"{name} writes", 1), Crew(f"{name} reads", READERS)
         self.asking = ThreadPoolExecutor(1, thread_name_prefix=f"{name} looks up")
         self.lane, self.leases = Lane(self.asking), Leases(handle.snapshot)

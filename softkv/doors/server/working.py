@@ -16,7 +16,6 @@ from softkv.doors.server.documents import Document, Problem
 from softkv.doors.server.endpoints import Call, Endpoint, plain, written
 from softkv.doors.server.forms import Form, form_of
 from softkv.doors.server.jobs import WORKS, Job
-from softkv.doors.server.problems import document_of
 from softkv.errors import AccessRefused
 
 EVENTS = "text/event-stream"
@@ -74,7 +73,7 @@ async def _listed(call: Call) -> list[dict[str, Any]]:
 
 
 def _looked_at(call: Call) -> dict[str, Any]:
-    return _whole(call, _job(call), packs=call.packs)
+    return _whole(_job(call), packs=call.packs)
 
 
 async def _cancelled(call: Call) -> dict[str, Any]:
@@ -85,17 +84,17 @@ async def _cancelled(call: Call) -> dict[str, Any]:
 
 
 async def _watched(call: Call) -> StreamingResponse:
-    return StreamingResponse(_events(call, _job(call)), media_type=EVENTS)
+    return StreamingResponse(_events(_job(call)), media_type=EVENTS)
 
 
-async def _events(call: Call, job: Job) -> AsyncIterator[str]:
+async def _events(job: Job) -> AsyncIterator[str]:
     """News of a job as they come, and at last what came of it."""
     async for news in job.watched():
         if not news:
             yield ": nothing new\n\n"
         elif not job.over:
             yield _event("progress", job.told())
-    yield _event("result", _whole(call, job, packs=False))
+    yield _event("result", _whole(job, packs=False))
 
 
 def _event(name: str, document: dict[str, Any]) -> str:
@@ -106,10 +105,9 @@ def _job(call: Call) -> Job:
     return call.served.jobs[call.request.path_params["job"]]
 
 
-def _whole(call: Call, job: Job, *, packs: bool) -> dict[str, Any]:
+def _whole(job: Job, *, packs: bool) -> dict[str, Any]:
     """A job with its result, or the problem that it came to."""
-    problem = None if job.error is None else document_of(job.error, call.served.without_paths)
-    return job.told() | {"result": job.result if packs else plain(job.result), "problem": problem}
+    return job.told() | {"result": job.result if packs else plain(job.result), "problem": job.problem}
 
 
 def _require_owner(call: Call) -> None:
