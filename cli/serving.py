@@ -2,6 +2,8 @@
 
 import logging
 import webbrowser
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -24,7 +26,7 @@ from . import options, output
 @click.option("--backups", metavar="DIR", help="Where clients may have backups made.")
 @click.option("--model", metavar="NAME", help="What clients may have the texts embedded with anew.")
 @click.option("--open", "opens", is_flag=True, help="Open the URL in a browser.")
-def serve(paths: tuple[str, ...], opens: bool, **settings: object) -> None:
+def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
     """Own stores and answer for them over HTTP, until Ctrl-C.
 
     Each store is called after its directory, without `.softkv`. Behind the # of the URL stands the token.
@@ -33,16 +35,15 @@ def serve(paths: tuple[str, ...], opens: bool, **settings: object) -> None:
         from softkv.doors.server import running
     except ModuleNotFoundError as error:
         raise MissingExtra("softkv serve", package=error.name or "uvicorn", extra="serve") from error
-    lines = logging.StreamHandler()
-    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logging.getLogger("softkv.doors.server").addHandler(lines)
-    logging.getLogger("softkv.doors.server").setLevel(logging.INFO)
 
-    def began(serving: running.Serving) -> None:
-        url = serving.url + (f"/#{serving.token}" if serving.token else "/")
+    def began(url: str, names: Sequence[str]) -> None:
+        lines = logging.StreamHandler()
+        lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logging.getLogger("softkv.doors.server").addHandler(lines)
+        logging.getLogger("softkv.doors.server").setLevel(logging.INFO)
         click.echo(url)
-        output.say(f"serving {', '.join(serving.stores)}; Ctrl-C ends it")
+        output.say(f"serving {', '.join(names)}; Ctrl-C ends it")
         if opens:
             webbrowser.open(url)
 
-    running.serve(paths, running.Settings(**settings), began)  # type: ignore[arg-type]
+    running.serve(paths, running.Settings(**settings), began)

@@ -291,7 +291,7 @@ def test_long_headers_are_refused() -> None:
 def test_every_answer_is_safe_to_show() -> None:
     """Nothing in it is run, sniffed, kept or passed on, also where the application says otherwise."""
     for reply in (asked(), asked({}), asked(OURS | {"origin": "null"}), asked(path="/metrics"), asked(path="/health")):
-        assert reply.headers["content-security-policy"] == "default-src 'none'"
+        assert reply.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["cache-control"] == "no-store"
         assert reply.headers["referrer-policy"] == "no-referrer"

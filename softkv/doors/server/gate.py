@@ -28,7 +28,7 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 LONGEST_BODY = 16 << 20
 LONGEST_HEAD = 16 << 10
 SAFE = (
-    (b"content-security-policy", b"default-src 'none'"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),

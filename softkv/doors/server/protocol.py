@@ -30,7 +30,7 @@ CONNECTIONS = 512
 TICK = 0.5  # seconds from one look at the connections to the next
 IDLE = 15  # seconds that a connection is kept between two requests
 DRAIN = 10  # seconds that requests have to finish when the server ends
-OWN = 96  # descriptors that are left to the stores and the rest of the process
+OWN = 48  # descriptors that are left to each store, and to the rest of the process
 
 
 class Listener(socket.socket):

@@ -17,14 +17,14 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from softkv.doors.server.app import make_app
 from softkv.doors.server.gate import LOOPBACK, Gate, Rules, authority, digest_of
 from softkv.doors.server.metrics import Metrics
 from softkv.doors.server.protocol import CONNECTIONS, OWN, Listener, PatientServer
 from softkv.doors.server.served import Stores, named
-from softkv.errors import InputError, StoreError, StoreNotFound
+from softkv.errors import InputError, StoreError
 from softkv.storage.disk import announced, files
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -48,52 +48,38 @@ class Settings:
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """Where a server answers; `token` is there only when it made one itself."""
+def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequence[str]], None]) -> None:
+    """Serve stores until SIGTERM or Ctrl-C.
 
-    url: str
-    stores: Sequence[str]
-    token: str | None = field(repr=False)
-
-
-def serve(given: Sequence[str], settings: Settings, began: Callable[[Serving], None]) -> None:
-    """Serve stores until SIGTERM or Ctrl-C; `began` is called once clients are answered."""
-    paths, (writers, readers) = _paths(given), _tokens(settings)
+    Once clients are answered, `began` is called with the URL, with a token that was made here behind its #, and with
+    the names of the stores.
+    """
+    paths, (writers, readers) = [os.path.realpath(path) for path in given], _tokens(settings)
+    _require_plain(paths)
     _require_safe(settings)
     context = _context(settings)
     with ExitStack() as ending:
-        listener = ending.enter_context(_bound(settings))
+        listener = ending.enter_context(_bound(settings, len(paths)))
         port = listener.getsockname()[1]
-        stores = Stores.open(
-            paths.values(), read_only=settings.read_only, backups=settings.backups, model=settings.model
-        )
+        stores = Stores.open(paths, read_only=settings.read_only, backups=settings.backups, model=settings.model)
         ending.callback(stores.close)
         url = _url(settings, port)
 
         def started() -> None:
-            for name, path in {} if settings.read_only else paths.items():
-                announced.announce(path, announced.Announcement(f"{url}/{name}", writers[0], os.getpid()))
+            for path in () if settings.read_only else paths:
+                announced.announce(path, announced.Announcement(f"{url}/{named(path)}", writers[0], os.getpid()))
                 ending.callback(announced.withdraw, path)
-            began(Serving(url, tuple(paths), None if settings.token_file else writers[0]))
+            began(f"{url}/" + ("" if settings.token_file else f"#{writers[0]}"), [named(path) for path in paths])
 
         gate = Gate(make_app(stores), _rules(settings, port, writers, readers), Metrics(stores))
         asyncio.run(PatientServer(gate, context, started).serve([listener]))
 
 
-def _paths(given: Sequence[str]) -> dict[str, str]:
-    """The directories of the stores by the names that they have in URLs."""
-    paths: dict[str, str] = {}
-    for path in map(os.path.realpath, given):
-        name = named(path)
-        if not _NAME.match(name):
+def _require_plain(paths: Sequence[str]) -> None:
+    """Refuse stores whose names would have to be spelled in some other way in a URL."""
+    for path in paths:
+        if not _NAME.match(named(path)):
             raise InputError(f"{path} cannot be named in a URL. Rename it: letters, digits, '.', '_' and '-' do.")
-        if name in paths:
-            raise InputError(f"{paths[name]} and {path} would both be called {name!r}. Rename one, or leave it out.")
-        if not os.path.isdir(path):
-            raise StoreNotFound(f"there is no store at {path}. Make one by opening it with mode 'c'.")
-        paths[name] = path
-    return paths
 
 
 def _tokens(settings: Settings) -> tuple[list[str], list[str]]:
@@ -171,7 +157,7 @@ def _context(settings: Settings) -> ssl.SSLContext | None:
 
 
 @contextmanager
-def _bound(settings: Settings) -> Iterator[Listener]:
+def _bound(settings: Settings, stores: int) -> Iterator[Listener]:
     """A socket at the address, so that nobody else takes it; it listens only later."""
     where = f"{settings.host} port {settings.port}"
     try:
@@ -189,20 +175,22 @@ def _bound(settings: Settings) -> Iterator[Listener]:
             listener.bind(address)
         except OSError as error:
             raise InputError(f"cannot listen at {where}: {error.strerror}. Take another --port, or 0.") from error
-        listener.connections = min(CONNECTIONS, _descriptors() - OWN)
+        listener.connections = min(CONNECTIONS, _descriptors() - OWN * (1 + stores))
         if listener.connections < 1:
-            raise InputError(f"{_descriptors()} files may be open at once, too few to serve (ulimit -n)")
+            raise InputError(
+                f"{_descriptors()} files may be open at once, too few to serve {stores} stores (ulimit -n)"
+            )
         yield listener
 
 
 def _descriptors() -> int:
     """How many files this process may have open at once."""
     if sys.platform == "win32":
-        return CONNECTIONS
+        return CONNECTIONS << 10
     import resource
 
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return soft if soft != resource.RLIM_INFINITY else 1 << 20
+    return soft if soft >= 0 else CONNECTIONS << 10  # unlimited is a negative number
 
 
 def _rules(settings: Settings, port: int, writers: Sequence[str], readers: Sequence[str]) -> Rules:

@@ -9,12 +9,13 @@ Is no part of the store: no copy of the store takes it along, and whatever is wr
 import json
 import os
 import stat
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
-from softkv.storage.layout import SERVER
+from softkv.storage.disk.names import SERVER
 
 _LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
 
@@ -68,7 +69,8 @@ def _read(directory: str) -> Announcement | None:
     try:
         status = os.fstat(descriptor)
         said = files.read_start(descriptor, _LONGEST + 1, path)
-        trusted = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        ours = sys.platform != "win32" and status.st_uid == os.geteuid()
+        trusted = ours and not stat.S_IMODE(status.st_mode) & 0o077
         return _parsed(said) if trusted and len(said) <= _LONGEST else None
     except (StoreError, ValueError, RecursionError):
         return None
