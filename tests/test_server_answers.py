@@ -16,6 +16,7 @@ from softkv.answer import Answers
 from softkv.doors.server.app import make_app
 from softkv.doors.server.served import Stores
 from softkv.maths.heads import Heads
+from softkv.storage.batch import DEEPEST_PAYLOAD
 
 from .databases import KINDS, filled, values_of, vectors_of
 from .serving import ask, refused, serving
@@ -210,6 +211,19 @@ def test_queries_that_are_asked_together_are_right_within_rounding(path: Path) -
             expected = in_json(db.lookup(query, show=2))
             assert answer["log_mass"] == pytest.approx(expected["log_mass"], rel=1e-5)
             assert [one["key"] for one in answer["contributors"]] == [one["key"] for one in expected["contributors"]]
+
+
+def test_the_deepest_payload_is_told_of(tmp_path: Path) -> None:
+    """In JSON and packed, though an answer is around it."""
+    payload: Any = {"$array": 0}
+    for number in range(DEEPEST_PAYLOAD - 2):
+        payload = [payload] if number % 2 else {"$dict": payload}
+    with softkv.open(tmp_path / "deep") as db:
+        db.add(["a"], [1.0], vectors=[[1.0, 0.0]], payloads=[payload])
+    with serving(tmp_path / "deep") as client:
+        told = {"queries": [[1.0, 0.0]]}
+        assert ask(client, "/v1/deep/lookup", told)[0]["contributors"][0]["payload"] == payload
+        assert ask(client, "/v1/deep/lookup", told, packed=True)[0].contributors[0].payload == payload
 
 
 def test_info_names_the_store_and_no_directory(path: Path) -> None:

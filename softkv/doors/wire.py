@@ -23,7 +23,7 @@ from softkv.files import notation
 from softkv.files.record import Misfit
 
 MEDIA_TYPE = "application/x-softkv-npy"
-DEPTH = 96  # of lists and objects within each other: those of a payload, and what is around it
+DEPTH = 256  # of lists and objects within each other: the 64 of a payload, each perhaps with a tag, and what is outside
 _TAGS: dict[str, Any] = {"$array": None, "$dict": dict, "$float": float, "$tuple": tuple}
 _HEADER, _LARGEST, _SHOWN = 10_000, 1 << 40, 100  # bytes of the header of an array, its numbers, and in a message
 _VERSIONS = {b"\x93NUMPY\x01\x00": 10, b"\x93NUMPY\x02\x00": 12}  # and where the header begins

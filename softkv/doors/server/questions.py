@@ -112,7 +112,7 @@ def _one(given: Any) -> Any:
     if isinstance(given, str):
         return given
     array = _numbers(given, "query")
-    if array.ndim != 1:
+    if array.ndim != 1 or not len(array):
         raise ShapeError(f"expected one text or one vector as query, got shape {array.shape}. Send many as queries.")
     return array
 
