@@ -102,7 +102,7 @@ def served(*paths: Path, options: tuple[object, ...] = (), patience: float = 10.
         assert process.stdout is not None
         assert select.select([process.stdout], [], [], LONGEST)[0], "it has not begun"
         line = process.stdout.readline()
-        found = re.fullmatch(r"https?://\[?([^\]/]+?)\]?:(\d+)/(?:#(.+))?\n", line)
+        found = re.fullmatch(r"https?://\[?([^/]+?)\]?:(\d+)/(?:#(.+))?\n", line)
         assert found, f"{line!r} and {running.log()}"
         running.host, running.port, running.token = found[1], int(found[2]), found[3] or ""
         yield running

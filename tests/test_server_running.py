@@ -426,8 +426,10 @@ def test_others_are_served_only_with_a_name_a_token_and_tls(
     tokens.chmod(0o600)
     tls = {"tls_cert": str(certificate[0]), "tls_key": str(certificate[1])}
     whole = {"host": "0.0.0.0", "allow_hosts": ["db.example"], "token_file": str(tokens), **tls}
-    for host in ("0.0.0.0", "::", "192.0.2.1", "db.example", "", "localhost.example"):
+    for host in ("0.0.0.0", "::", "0"):
         refused(InputError, "allow-host NAME, --token-file FILE, --tls-cert", store, host=host)
+    for host in ("192.0.2.1", "db.example", "", "localhost.example", "::ffff:0.0.0.0"):
+        refused(InputError, "cannot listen at|no address to listen at|allow-host NAME", store, host=host)
     for missing, words in (
         ("allow_hosts", "allow-host"),
         ("token_file", "token-file"),
@@ -451,6 +453,26 @@ def test_others_are_served_only_with_a_name_a_token_and_tls(
         found = announced(str(store))
         assert found is not None
         assert found.url == f"https://db.example:{server.port}/films"
+
+
+def test_behind_a_proxy_this_machine_asks_past_it(store: Path, tmp_path: Path) -> None:
+    """By the loopback, also where the server listens at all addresses."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("t" * 40)
+    tokens.chmod(0o600)
+    for host, local in (
+        ("0.0.0.0", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2"),
+        ("::1", "[::1]"),
+        ("localhost", "127.0.0.1"),
+    ):
+        proxied = {"host": host, "behind_proxy": "10.0.0.7", "allow_hosts": ["db.example"], "token_file": str(tokens)}
+        with served(store, options=_options(proxied)) as server:
+            found = announced(str(store))
+            assert found is not None
+            assert found.url == f"http://{local}:{server.port}/films"
+            for name in (f"{local}:{server.port}", "db.example"):
+                assert server.ask("GET", "/v1/stores", Host=name, Authorization="Bearer " + "t" * 40)[0] == 200
 
 
 def _options(settings: dict[str, Any]) -> tuple[str, ...]:

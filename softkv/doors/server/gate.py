@@ -57,7 +57,7 @@ class Rules:
     port: int
     writers: Collection[bytes] = field(repr=False)
     readers: Collection[bytes] = field(default=(), repr=False)
-    peers: Collection[str] | None = None
+    peers: Collection[str | None] | None = None
 
 
 def authority(text: str, port: int) -> tuple[str, int] | None:

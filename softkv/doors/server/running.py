@@ -56,14 +56,14 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequen
     """
     paths, (writers, readers) = [os.path.realpath(path) for path in given], _tokens(settings)
     _require_plain(paths)
-    _require_safe(settings)
     context = _context(settings)
     with ExitStack() as ending:
         listener = ending.enter_context(_bound(settings, len(paths)))
-        port = listener.getsockname()[1]
+        address, port = listener.getsockname()[:2]
+        _require_safe(settings, address)
         stores = Stores.open(paths, read_only=settings.read_only, backups=settings.backups, model=settings.model)
         ending.callback(stores.close)
-        url = _url(settings, port)
+        url = _url(settings, address, port)
 
         def started() -> None:
             for path in () if settings.read_only else paths:
@@ -71,7 +71,7 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequen
                 ending.callback(announced.withdraw, path)
             began(f"{url}/" + ("" if settings.token_file else f"#{writers[0]}"), [named(path) for path in paths])
 
-        gate = Gate(make_app(stores), _rules(settings, port, writers, readers), Metrics(stores))
+        gate = Gate(make_app(stores), _rules(settings, address, port, writers, readers), Metrics(stores))
         asyncio.run(PatientServer(gate, context, started).serve([listener]))
 
 
@@ -107,17 +107,8 @@ def _tokens_in(path: str) -> list[str]:
     return tokens
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _require_safe(settings: Settings) -> None:
+def _require_safe(settings: Settings, address: str) -> None:
     """Refuse what would be reached by others without a name, a token, and TLS."""
-    if bool(settings.tls_cert) != bool(settings.tls_key):
-        raise InputError("--tls-cert and --tls-key belong together. Give both.")
     if settings.behind_proxy and (settings.tls_cert or not settings.allow_hosts):
         raise InputError("behind a proxy, which does TLS, its names are needed (--allow-host), and no --tls-cert")
     if settings.behind_proxy and _address(settings.behind_proxy) is None:
@@ -133,11 +124,12 @@ def _require_safe(settings: Settings) -> None:
         "--tls-cert FILE and --tls-key FILE (or --behind-proxy ADDRESS)": settings.tls_cert or settings.behind_proxy,
     }
     needed = [option for option, there in missing.items() if not there]
-    if needed and not _is_loopback(settings.host):
+    if needed and not ipaddress.ip_address(address).is_loopback:
         raise InputError(f"others than this machine reach {settings.host}, so it also needs {', '.join(needed)}.")
 
 
 def _address(text: str) -> str | None:
+    """An IP address as sockets spell it, None where it is none."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
@@ -145,8 +137,10 @@ def _address(text: str) -> str | None:
 
 
 def _context(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.tls_cert:
+    if not settings.tls_cert and not settings.tls_key:
         return None
+    if not settings.tls_cert or not settings.tls_key:
+        raise InputError("--tls-cert and --tls-key belong together. Give both.")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
@@ -193,24 +187,26 @@ def _descriptors() -> int:
     return soft if soft >= 0 else CONNECTIONS << 10  # unlimited is a negative number
 
 
-def _rules(settings: Settings, port: int, writers: Sequence[str], readers: Sequence[str]) -> Rules:
-    host = settings.host.lower()
-    names = [*LOOPBACK, *([f"[{host}]" if ":" in host else host] if _is_loopback(host) else [])]
+def _local(address: str) -> str:
+    """How this machine names an address that it listens at."""
+    found = ipaddress.ip_address(address)
+    if found.is_unspecified:
+        found = ipaddress.ip_address("::1" if found.version == 6 else "127.0.0.1")
+    return f"[{found}]" if found.version == 6 else str(found)
+
+
+def _rules(settings: Settings, address: str, port: int, writers: Sequence[str], readers: Sequence[str]) -> Rules:
     usual = 443 if settings.tls_cert or settings.behind_proxy else 80
-    hosts = {(name, port) for name in names}
+    hosts = {(name, port) for name in (*LOOPBACK, _local(address))}
     # A name stands for the port that is listened at, and for the usual one, at which a proxy or a router may listen.
     hosts |= {found for name in settings.allow_hosts for one in (port, usual) if (found := authority(name, one))}
-    peers = {"127.0.0.1", "::1", _address(settings.behind_proxy) or ""} if settings.behind_proxy else None
+    peers = {"127.0.0.1", "::1", address, _address(settings.behind_proxy)} if settings.behind_proxy else None
     kept = [[digest_of(token.encode()) for token in tokens] for tokens in (writers, readers)]
     return Rules(frozenset(hosts), usual, writers=kept[0], readers=kept[1], peers=peers)
 
 
-def _url(settings: Settings, port: int) -> str:
-    """Where processes of this machine and, if it is named, others ask; of several names the first."""
-    scheme = "https" if settings.tls_cert else "http"
-    host = settings.host
-    if not _is_loopback(host):
-        host = "127.0.0.1" if settings.behind_proxy else settings.allow_hosts[0]
-    return f"{scheme}://{f'[{host}]' if host.count(':') > 1 and not host.startswith('[') else host}" + (
-        "" if host.count(":") == 1 or host.endswith("]:") else f":{port}"
-    )
+def _url(settings: Settings, address: str, port: int) -> str:
+    """Where this machine asks it: past a proxy, and by the first of its names where a certificate has to match."""
+    named_so = settings.allow_hosts[0] if settings.tls_cert and settings.allow_hosts else _local(address)
+    host, at = authority(named_so, port) or (named_so, port)
+    return f"{'https' if settings.tls_cert else 'http'}://{host}:{at}"
