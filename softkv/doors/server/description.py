@@ -59,7 +59,8 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     headers: dict[str, Any] = {"Softkv-Deadline": _DEADLINE}
     if "{store}" in endpoint.path and not endpoint.writes:
         headers |= {"Softkv-Snapshot": text, "Softkv-Alone": {"enum": ["1"]}}
-    return [*found, *({"name": name, "in": "header", "schema": schema} for name, schema in headers.items())]
+    named = [("header", headers), ("query", endpoint.query)]
+    return found + [{"name": name, "in": place, "schema": one} for place, some in named for name, one in some.items()]
 
 
 def _responses(endpoint: Endpoint, schema: Any) -> dict[str, Any]:

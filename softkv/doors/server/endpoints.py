@@ -11,7 +11,7 @@ import inspect
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
@@ -142,6 +142,7 @@ class Endpoint:
     status: int = 200
     writes: bool = False
     media: str = JSON  # of the answer where nothing else was accepted
+    query: Mapping[str, Any] = field(default_factory=dict)  # what the query string may hold, as schemas by name
 
     async def answered(self, stores: Stores, request: Request) -> Response:
         """The answer to a request."""

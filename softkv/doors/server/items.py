@@ -34,6 +34,7 @@ ROWS = 1 << 16  # of columns at once
 NUMBER = 25  # bytes of a number in JSON at most, with its comma
 PIECE = 1 << 18  # bytes of a file that are sent at once
 
+FORMATS = [suffix[1:] for suffix in WRITTEN]
 BINARY = "application/octet-stream"
 MISSING: Any = object()
 
@@ -190,7 +191,7 @@ class _File(Response):
 
 
 def _exported(call: Call) -> Response:
-    suffix = suffix_of("", call.request.query_params.get("format", "jsonl"), WRITTEN)
+    suffix = suffix_of("", call.request.query_params.get("format", FORMATS[0]), WRITTEN)
     with call.reading() as view, tempfile.TemporaryDirectory(prefix="softkv-") as folder:
         path = os.path.join(folder, f"export{suffix}")
         view.export(path, progress=call.require_time)
@@ -203,7 +204,9 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/items/get", _got, GetForm, _Page),
     Endpoint("POST", "/v1/{store}/items/select", _selected, SelectForm, _Page),
     Endpoint("POST", "/v1/{store}/columns", _columns, ColumnsForm, _Page),
-    Endpoint("GET", "/v1/{store}/export", _exported, media=BINARY),
+    Endpoint(
+        "GET", "/v1/{store}/export", _exported, media=BINARY, query={"format": {"enum": FORMATS, "default": FORMATS[0]}}
+    ),
     _write(
         "POST",
         "/v1/{store}/items",
