@@ -63,8 +63,13 @@ def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
 SLOW = {("models", "distil"), ("demo",), ("bench",), ()}
 
 
+ENDLESS = ("serve",)  # is run, and ended, in test_cli_serving.py
+
+
 @pytest.mark.parametrize(
-    "command", [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands()], ids=" ".join
+    "command",
+    [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands() if one != ENDLESS],
+    ids=" ".join,
 )
 def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with the store that it names, every example does what it is for."""
