@@ -38,6 +38,7 @@ LARGEST = 16 << 20  # bytes of a body
 LARGEST_REPLY = 64 << 20
 ON_LOOP = 1 << 16  # bytes of a body that is parsed on the event loop, and of an answer that is written there
 MOST_VALUES = 1 << 21  # in a body of JSON: each takes tens of bytes of memory
+ALONE = ("0", "1")  # of the header Softkv-Alone
 SECONDS, LONGEST = 30.0, 600.0  # until when an answer is wanted
 
 
@@ -69,7 +70,10 @@ class Call:
     @property
     def alone(self) -> bool:
         """Whether the question is to be asked by itself."""
-        return self.request.headers.get("softkv-alone") == "1"
+        given = self.request.headers.get("softkv-alone", "0")
+        if given not in ALONE:
+            raise InputError(f"expected Softkv-Alone to be 0 or 1, got {given!r:.60}.")
+        return given == "1"
 
     @property
     def snapshot(self) -> str | None:
@@ -143,6 +147,7 @@ class Endpoint:
     writes: bool = False
     media: str = JSON  # of the answer where nothing else was accepted
     query: Mapping[str, Any] = field(default_factory=dict)  # what the query string may hold, as schemas by name
+    headers: Mapping[str, Any] = field(default_factory=dict)  # that are heeded beside those of every endpoint
 
     async def answered(self, stores: Stores, request: Request) -> Response:
         """The answer to a request."""
@@ -157,6 +162,8 @@ class Endpoint:
 
     async def _done(self, call: Call) -> Response:
         call.seconds = _seconds(call.request)
+        if call.request.query_params.keys() - self.query.keys():
+            raise InputError(f"expected {', '.join(self.query) or 'nothing'} in the query string, got other names.")
         if "{store}" in self.path:
             self._require_writable(call)
         if self.form is not None:

@@ -21,7 +21,7 @@ from softkv.asking.given import array_of, texts_of
 from softkv.comparison import Comparison
 from softkv.database.evaluating import Evaluation, evaluate
 from softkv.doors.server.documents import AnswerDocument, ComparisonDocument
-from softkv.doors.server.endpoints import LARGEST_REPLY, Call, Endpoint, too_large
+from softkv.doors.server.endpoints import ALONE, LARGEST_REPLY, Call, Endpoint, too_large
 from softkv.doors.server.forms import QUERIES, QUERY, form_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.maths.heads import Heads
@@ -170,11 +170,12 @@ def _require_room(call: Call, reader: Asker, count: int, options: Mapping[str, A
 
 
 _OPTIONAL = {"query": (QUERY | None, None), "queries": (QUERIES | None, None)}
+_ALONE = {"Softkv-Alone": {"enum": ALONE}}
 _ANSWERS: Any = AnswerDocument | list[AnswerDocument]
 ENDPOINTS = (
     *(
-        Endpoint("POST", f"/v1/{{store}}/{one.__name__}", partial(_looked_up, method=one.__name__), form, _ANSWERS)
-        for one, form in ((one, form_of(one, **_OPTIONAL)) for one in (Asker.lookup, Asker.nearest))
+        Endpoint("POST", f"/v1/{{store}}/{name}", partial(_looked_up, method=name), form, _ANSWERS, headers=_ALONE)
+        for name, form in ((one.__name__, form_of(one, **_OPTIONAL)) for one in (Asker.lookup, Asker.nearest))
     ),
     Endpoint("POST", "/v1/{store}/compare", _compared, form_of(Asker.compare), ComparisonDocument),
     Endpoint("POST", "/v1/{store}/self_attention", _attended, form_of(Asker.self_attention), list[AnswerDocument]),
