@@ -100,6 +100,34 @@ def test_an_answer_that_is_not_taken_is_broken_off(store: Path) -> None:
         assert server.ask("GET", "/health")[0] == 204
 
 
+def test_an_answer_over_tls_that_is_not_taken_is_broken_off(store: Path, certificate: tuple[Path, Path]) -> None:
+    """Encryption keeps bytes of its own in between, and these do not hide that nothing is taken."""
+    options = ("--tls-cert", certificate[0], "--tls-key", certificate[1])
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    with served(store, options=options, patience=1.0) as server, server.connection() as plain:
+        before = server.descriptors()
+        with context.wrap_socket(plain, server_hostname="localhost") as greedy:
+            greedy.settimeout(0.5)
+            asking = head(server).replace(b"POST /v1/films/items", b"GET /openapi.json") + b"\r\n"
+            try:
+                for _ in range(2000):
+                    greedy.sendall(asking)
+            except OSError:
+                pass
+            assert eventually(lambda: server.descriptors() < before, 15.0)
+        assert "Traceback" not in server.log()
+
+
+def test_a_store_in_which_nothing_can_be_said_is_not_served(store: Path, tmp_path: Path) -> None:
+    """Others could not find the server; what was said in another store is taken back."""
+    other = films(tmp_path / "other")
+    (other / SERVER).mkdir()
+    refused(StoreError, "cannot write", store, other)
+    assert SERVER not in os.listdir(store)
+    with softkv.open(other, "w") as db:
+        assert db.check().ok
+
+
 def test_a_refused_body_is_not_read_for_long(store: Path) -> None:
     """Without the token the answer comes before the body, and what is sent on is not taken forever."""
     with served(store, patience=1.0) as server, server.connection() as client:
