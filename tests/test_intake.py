@@ -33,6 +33,24 @@ def test_what_has_no_order_pairs_with_nothing(tmp_path: Path, given: dict[str, A
         assert db.check().ok
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"vectors": {"a": [1.0, 2.0]}, "values": [1.0]},
+        {"vectors": {"a": []}, "values": {}},
+        {"vectors": [{"a": 1.0}], "values": [1.0]},
+        {"vectors": VECTORS, "values": [{"a": 1.0}, {"a": 2.0}]},
+    ],
+    ids=str,
+)
+def test_a_dict_is_neither_a_vector_nor_a_value(tmp_path: Path, given: dict[str, Any]) -> None:
+    """Also as the first of them, by which the others are told."""
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.raises(InputError, match="expected|dtype object"):
+            db.add(**given)
+        assert (len(db), db.info().commit) == (0, 0)
+
+
 def test_views_of_a_dict_are_columns(tmp_path: Path) -> None:
     """Keys and values of a dict come in its order."""
     given = {"a": 1.0, "b": 2.0}

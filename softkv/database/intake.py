@@ -265,7 +265,7 @@ def _matrix(vectors: Any) -> npt.NDArray[Any]:
 
 def _axes(x: Any) -> int:
     """How many axes there are, by the first entries alone."""
-    if x is None or isinstance(x, (str, bytes)):
+    if x is None or isinstance(x, (str, bytes, Mapping)):
         return 0
     if hasattr(x, "ndim"):
         return int(x.ndim)
