@@ -59,7 +59,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     headers: dict[str, Any] = {"Softkv-Deadline": _DEADLINE}
     if "{store}" in endpoint.path and not endpoint.writes:
         headers |= {"Softkv-Snapshot": text}
-    named = [("header", headers | endpoint.headers), ("query", endpoint.query)]
+    named = [("header", {**headers, **endpoint.headers}), ("query", endpoint.query)]
     return found + [{"name": name, "in": place, "schema": one} for place, some in named for name, one in some.items()]
 
 
