@@ -1,8 +1,10 @@
 """Long work over HTTP: watched as it goes on, cancelled, refused where there is too much of it; and what came of it."""
 
 import asyncio
+import gc
 import json
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -219,8 +221,8 @@ def test_what_tells_its_progress_is_cancelled(tmp_path: Path, work: str) -> None
     with serving(tmp_path / "fruit", backups=str(tmp_path / "backups"), model="static") as client:
         found = client.app.state.stores["fruit"].jobs  # type: ignore[attr-defined]
         before = dict(handle(client)), handle(client).info().temperature_from
-        job = jobs.Job(work, jobs.WORKS[work])
-        job.go(lambda told: (job.cancel(), jobs.WORKS[work].run(found, told, {})))
+        job = jobs.Job(work, lambda told: (job.cancel(), jobs.WORKS[work].run(found, told, {})))
+        job.go()
         assert (job.state, job.problem) == ("cancelled", None)
         assert (dict(handle(client)), handle(client).info().temperature_from) == before
         if work == "reembed":
@@ -240,6 +242,19 @@ def test_what_cannot_be_cancelled_says_so(client: TestClient) -> None:
         assert client.delete(waiting).json()["state"] == "cancelled"
     assert ended(client, running)["state"] == "done"
     assert client.get(waiting).json()["state"] == "cancelled"
+
+
+def test_a_job_that_is_over_holds_nothing_of_what_it_was_given(client: TestClient) -> None:
+    """Though it waits in the queue still; else whoever starts and cancels jobs fills the memory."""
+    found, queries = client.app.state.stores["fruit"].jobs, vectors_of(150)  # type: ignore[attr-defined]
+    alive = weakref.ref(queries)
+    with handle(client)._changing:
+        start(client, "compact")
+        job = found.start("build_index", {"queries": queries})
+        del queries
+        job.cancel()
+        gc.collect()
+        assert alive() is None
 
 
 def test_only_so_many_jobs_wait(client: TestClient) -> None:

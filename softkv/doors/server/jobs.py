@@ -44,10 +44,13 @@ class Work:
 class Job:
     """One piece of work: waiting, running, done, failed or cancelled."""
 
-    def __init__(self, name: str, work: Work) -> None:
-        self.id, self.name, self.work = secrets.token_hex(8), name, work
+    def __init__(self, name: str, run: Callable[[Stages], Any], hidden: Callable[[str], str] = str) -> None:
+        """A job that is to `run`; words of its errors are `hidden` from clients as far as need be."""
+        self.id, self.name = secrets.token_hex(8), name
         self.state, self.result = "waiting", None
         self.problem: dict[str, Any] | None = None
+        self._run: Callable[[Stages], Any] | None = run  # and what it was given, until it is over
+        self._hidden = hidden
         self._progress: tuple[str, int, int] | None = None
         self._cancelled = False
         self._changing = threading.Lock()
@@ -64,27 +67,30 @@ class Job:
         progress = None if stage is None else {"stage": stage, "done": done, "all": whole}
         return {"job": self.id, "work": self.name, "state": self.state, "progress": progress}
 
-    def go(self, run: Callable[[Stages], Any], hidden: Callable[[str], str] = str) -> None:
-        """Do the work, in the thread that calls this; words of errors are `hidden` from clients as far as need be."""
-        if not self._turn("waiting", "running"):
+    def go(self) -> None:
+        """Do the work, in the thread that calls this."""
+        run = self._run
+        if run is None or not self._turn("waiting", "running"):
             return
         try:
             self.result, state = run(self._tell), "done"
         except JobCancelled:
             state = "cancelled"
         except Exception as error:
-            self.problem, state = document_of(error, hidden), "failed"
+            self.problem, state = document_of(error, self._hidden), "failed"
             LOG.warning("job %s (%s) came to a %s", self.id, self.name, type(error).__name__)
         LOG.info("job %s (%s) is %s", self.id, self.name, state)
+        self._run = None
         self._turn("running", state)
 
     def cancel(self) -> None:
         """End it before it begins, or soon; an error where it cannot be ended, or is over."""
         if self._turn("waiting", "cancelled"):
+            self._run = None
             return
         if self.over:
             raise StoreError(f"job {self.id} is {self.state} already, so there is nothing to cancel.")
-        if not self.work.cancels:
+        if not WORKS[self.name].cancels:
             raise StoreError(f"{self.name} cannot be cancelled once it runs. Wait until it is done.")
         self._cancelled = True
 
@@ -159,7 +165,8 @@ class Jobs:
             raise InputError("this server has no folder for backups. Start it with `softkv serve --backups DIR`.")
         if name == "reembed" and self.model is None:
             raise InputError("this server has no model to embed with anew. Start it with `softkv serve --model NAME`.")
-        job = Job(name, WORKS[name])
+        work = WORKS[name]
+        job = Job(name, lambda told: self._shown(work.run(self, told, options)), self._hidden)
         with self._lock:
             if sum(not one.over for one in self._jobs.values()) >= UNFINISHED:
                 raise Busy(f"{UNFINISHED} jobs of this store are not done yet. Wait for one, or cancel one.", after=5.0)
@@ -167,11 +174,8 @@ class Jobs:
             for forgotten in over[: max(0, len(over) - FINISHED + 1)]:
                 del self._jobs[forgotten]
             self._jobs[job.id] = job
-            self._lanes[job.work.writes].submit(job.go, partial(self._run, job.work, options), self._hidden)
+            self._lanes[work.writes].submit(job.go)
         return job
-
-    def _run(self, work: Work, options: Mapping[str, Any], told: Stages) -> Any:
-        return self._shown(work.run(self, told, options))
 
     def __getitem__(self, name: str) -> Job:
         """A job by its id."""

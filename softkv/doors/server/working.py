@@ -40,21 +40,13 @@ _FORMS: Any = Union[tuple(_form(name, options) for name, options in _OPTIONS.ite
 JobForm: Any = type("JobForm", (RootModel[Annotated[_FORMS, Field(discriminator="work")]],), {"__module__": __name__})
 
 
-class ProgressDocument(Document):
-    """How much of a stage is done, and of how much; 0 where that is not known."""
-
-    stage: str
-    done: int
-    all: int
-
-
 class JobDocument(Document):
-    """A job; `result` where it is done, `problem` where it failed."""
+    """A job; `progress` names its stage, `result` is there where it is done, `problem` where it failed."""
 
     job: str
     work: str
     state: Literal["waiting", "running", "done", "failed", "cancelled"]
-    progress: ProgressDocument | None
+    progress: dict[str, str | int] | None
     result: Any = None
     problem: Problem | None = None
 
