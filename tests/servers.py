@@ -24,6 +24,7 @@ _MAIN = """
 import sys
 from softkv.doors.server import protocol
 protocol.PATIENCE = protocol.PatientProtocol._patience = float(sys.argv.pop(1))
+protocol.DRAIN = min(5, protocol.PATIENCE)
 from softkv_cli.main import main
 main()
 """
