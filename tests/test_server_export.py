@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 import softkv
 from softkv.database.carrying import import_from
-from softkv.doors.server import items
+from softkv.doors.server import items, served
 from softkv.doors.server.app import make_app
 from softkv.doors.server.served import Stores
 from softkv.files.exports.formats import WRITTEN
@@ -153,6 +153,44 @@ def test_nothing_is_left_when_a_client_leaves(
     assert asyncio.run(leave()) < 10
     gc.collect()
     assert (list(scratch.iterdir()), opened(scratch)) == ([], [])
+    stores.close()
+
+
+def test_only_so_many_files_are_sent_at_a_time(tmp_path: Path, scratch: Path) -> None:
+    """Each takes room on the disk; when one has been sent, there is room for another."""
+    filled(tmp_path / "fruit", "number").close()
+    stores = Stores.open([tmp_path / "fruit"])
+    app = make_app(stores)
+
+    async def status(reading: asyncio.Event, began: asyncio.Semaphore) -> int:
+        heard: list[int] = []
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                heard.append(message["status"])
+                began.release()
+            await reading.wait()
+
+        scope = {"type": "http", "method": "GET", "path": EXPORT, "query_string": b"", "headers": []}
+        await asyncio.wait_for(app(scope, receive, send), 60)
+        return heard[0]
+
+    async def several() -> None:
+        reading, began, at_once = asyncio.Event(), asyncio.Semaphore(0), asyncio.Event()
+        at_once.set()
+        first = [asyncio.ensure_future(status(reading, began)) for _ in range(served.EXPORTS)]
+        for _ in first:
+            await asyncio.wait_for(began.acquire(), 60)
+        assert await status(at_once, began) == 429
+        reading.set()
+        assert await asyncio.gather(*first) == [200] * served.EXPORTS
+        assert await status(at_once, began) == 200
+
+    asyncio.run(several())
+    assert opened(scratch) == []
     stores.close()
 
 

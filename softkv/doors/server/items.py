@@ -12,6 +12,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from softkv.database.columns import StoreColumns
 from softkv.database.handle import SoftKV, StoreView
 from softkv.doors.server.endpoints import Call, Endpoint
 from softkv.doors.server.forms import Form, form_of
-from softkv.errors import KeyMissing, KeyTextError
+from softkv.errors import Busy, KeyMissing, KeyTextError
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.storage import Added, Item
 
@@ -171,9 +172,9 @@ def _stacked(values: list[Any]) -> Any:
 class _File(Response):
     """A file that has no name any more, piece by piece; it is gone when it was sent, or when nobody wants it."""
 
-    def __init__(self, descriptor: int, headers: dict[str, str]) -> None:
+    def __init__(self, descriptor: int, headers: dict[str, str], close: Callable[[], object]) -> None:
         super().__init__(headers=headers, media_type=BINARY)
-        self._descriptor, self._close = descriptor, weakref.finalize(self, os.close, descriptor)
+        self._descriptor, self._close = descriptor, weakref.finalize(self, close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -190,13 +191,24 @@ class _File(Response):
             place += len(piece)
 
 
-def _exported(call: Call) -> Response:
-    suffix = suffix_of("", call.request.query_params.get("format", FORMATS[0]), WRITTEN)
-    with call.reading() as view, tempfile.TemporaryDirectory(prefix="softkv-") as folder:
-        path = os.path.join(folder, f"export{suffix}")
-        view.export(path, progress=call.require_time)
-        headers = {"content-length": str(os.path.getsize(path)), "softkv-commit": str(call.commit)}
-        return _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), headers)
+async def _exported(call: Call) -> Any:
+    return await call.served.exporter.run(partial(_export, call), call.seconds)
+
+
+def _export(call: Call) -> Response:
+    """A whole store as a response; of the files that are sent only so many take room at a time."""
+    suffix, exports = suffix_of("", call.request.query_params.get("format", FORMATS[0]), WRITTEN), call.served.exports
+    if not exports.acquire(blocking=False):
+        raise Busy("as many exports of this store are on their way as it allows at a time. Ask again soon.", 5.0)
+    with ExitStack() as ending:
+        ending.callback(exports.release)
+        with call.reading() as view, tempfile.TemporaryDirectory(prefix="softkv-") as folder:
+            path = os.path.join(folder, f"export{suffix}")
+            view.export(path, progress=call.require_time)
+            headers = {"content-length": str(os.path.getsize(path)), "softkv-commit": str(call.commit)}
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            ending.callback(os.close, descriptor)
+        return _File(descriptor, headers, ending.pop_all().close)
 
 
 _write, _Page = partial(Endpoint, writes=True), dict[str, Any]

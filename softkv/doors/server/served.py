@@ -1,13 +1,14 @@
 """The stores of a server, by name: each with one handle, its queue of questions, its snapshots on loan and its jobs.
 
 Writes to a store come one after another in a thread of their own; lookups of one query in another; what takes longer
-to read in two more, so that it keeps no lookup waiting.
+to read in two more, so that it keeps no lookup waiting; exports in one more.
 
 Does not know of requests (endpoints.py).
 """
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from softkv.doors.server.leases import Leases
 from softkv.errors import Busy, InputError, StoreNotFound
 from softkv.storage import Backup, Report
 
-READERS = 2
+READERS, EXPORTS = 2, 4  # threads, and files that are written or sent at a time
 MOST = 1000  # findings of a check that are shown
 SUFFIX = ".softkv"
 
@@ -69,6 +70,7 @@ class Served:
         self._backup = None if backups is None else os.path.join(backups, name)
         self.jobs = Jobs(handle, shown=self.shown, hidden=self.without_paths, backup=self._backup, model=model)
         self.writer, self.readers = Crew(f"{name} writes", 1), Crew(f"{name} reads", READERS)
+        self.exporter, self.exports = Crew(f"{name} exports", 1), threading.Semaphore(EXPORTS)
         self.asking = ThreadPoolExecutor(1, thread_name_prefix=f"{name} looks up")
         self.lane, self.leases = Lane(self.asking), Leases(handle.snapshot)
 
@@ -100,7 +102,7 @@ class Served:
     def close(self) -> None:
         """Finish what runs, and close the store."""
         self.jobs.close()
-        for executor in (self.asking, self.readers.executor, self.writer.executor):
+        for executor in (self.asking, self.exporter.executor, self.readers.executor, self.writer.executor):
             executor.shutdown(cancel_futures=True)
         self.leases.close()
         self.handle.close()
