@@ -12,7 +12,7 @@ from softkv.errors import BadRecord, InputError, SoftKVError
 from softkv.kinds import ValueKind
 from softkv.progress import Progress
 
-from . import options, output
+from . import options, output, served
 from .labelled import names_of
 from .wording import in_options
 
@@ -197,12 +197,11 @@ def _passed_over(error: BadRecord) -> None:
 @contextmanager
 def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
     """The store, open for adding; made if there is none, and gone again if that is all that came of it."""
-    import softkv
     from softkv.storage import Store
 
-    there = os.path.lexists(path)
+    there = served.is_url(path) or os.path.lexists(path)
     try:
-        with softkv.open(path, **wishes) as db:
+        with served.writing(path, mode="c", **wishes) as db:
             yield db
     except BaseException:
         if not there and os.path.exists(path):

@@ -11,7 +11,7 @@ import click
 from softkv.errors import InputError
 from softkv.portrait import facts_of, name_of, number, value_of
 
-from . import comparison, evaluating, labelled, options, output
+from . import comparison, evaluating, labelled, options, output, served
 from .wording import in_options
 
 TOGETHER = 256  # questions of stdin
@@ -76,8 +76,6 @@ def query(
     `-` reads one query from each line of stdin, and prints an answer for each: a line that cannot be asked is reported,
     and answered by an error (--json), why it was refused (--csv) or an empty line (--plain).
     """
-    import softkv
-
     contradicting = options.given("k", "show", "confidence", "guarantee") if hard else []
     if contradicting:
         raise click.UsageError(f"--hard is -k 1, and names that one item; leave out {', '.join(contradicting)}")
@@ -87,6 +85,13 @@ def query(
     if hard and options.given("tolerance"):  # without one, the best key is looked for among all
         how["tolerance"] = tolerance
     questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS)
+    if model is None and text != "-":
+        wanted = {"query": vector if text is None else text, **how, **({} if hard else {"k": k, "show": show, **sure})}
+        if (told := served.asked(path, "nearest" if hard else "lookup", wanted)) is not None:
+            _print_answer(questions, served.Told(told), show, explain=explain)
+            return 0
+    import softkv
+
     with softkv.open(path, "r", embedder=model) as db:
         ask = partial(db.nearest, **how) if hard else partial(db.lookup, k=k, show=show, **sure, **how)
         for asked, answered in questions.answered_by(ask):

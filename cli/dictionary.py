@@ -8,7 +8,7 @@ import click
 
 from softkv.kinds import ValueKind
 
-from . import options, output
+from . import options, output, served
 from .wording import in_options
 
 ON_A_TERMINAL = 50  # items that `list` shows where somebody has to read them
@@ -21,10 +21,15 @@ COLUMNS = ("key", "value", "payload", "text")
 @options.form
 def get(keys: tuple[str, ...], path: str, form: str | None) -> None:
     """Print the items with exactly these keys; `-` reads keys from stdin. A key that is not there is exit code 1."""
-    import softkv
+    named = list(output.expanded(keys))
+    told = served.asked(path, "items/get", {"keys": named, "whole": True})
+    if told is not None and told["next"] is None:
+        found = [_record(served.Told(one | {"name": one["key"]})) for one in told["items"]]
+    else:
+        import softkv
 
-    with softkv.open(path, "r") as db:
-        found = [_record(db.item(key)) for key in output.expanded(keys)]
+        with softkv.open(path, "r") as db:
+            found = [_record(db.item(key)) for key in named]
     output.print_records(found, COLUMNS, form, plain="value")
 
 
@@ -39,10 +44,8 @@ def delete(keys: tuple[str, ...], path: str, where: Any, batch: str | None, wait
 
     `-` reads keys from stdin.
     """
-    import softkv
-
     named = _named(keys, where)
-    with softkv.open(path, "w", wait=wait) as db:
+    with served.writing(path, wait=wait) as db:
         count = db.delete(named, where=where, batch=batch)
     output.say(f"deleted {count:,}")
 
@@ -56,10 +59,8 @@ def delete(keys: tuple[str, ...], path: str, where: Any, batch: str | None, wait
 @options.wait
 def set_(value: str, keys: tuple[str, ...], path: str, where: Any, batch: str | None, wait: float) -> None:
     """Give the items with these keys, or those that --where matches, another value, all of them or none."""
-    import softkv
-
     named = _named(keys, where)
-    with softkv.open(path, "w", wait=wait) as db:
+    with served.writing(path, wait=wait) as db:
         given: Any = value
         kind = None if db.value_kind is None else ValueKind(db.value_kind)
         if kind and not kind.worded:

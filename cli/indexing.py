@@ -2,13 +2,14 @@
 
 import shlex
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from softkv.errors import SoftKVError
+from softkv.errors import NotRemote, SoftKVError
 
-from . import options, output
+from . import options, output, served
 from .wording import in_options
 
 if TYPE_CHECKING:
@@ -62,15 +63,14 @@ def build(
 
     Items that are added later find their lists as they are added.
     """
-    import softkv
-
     vectors = None if queries is None else _vectors(queries)
     wanted: dict[str, Any] = {"lists": lists, "queries": vectors, "temperatures": temperatures, "whole": whole}
-    with softkv.open(path, "w", wait=wait) as db:
+    with served.writing(path, wait=wait) as db:
         started = time.monotonic()
         try:
             if kind == "lists" and not no_progress:
-                output.say(_forecast(db, **wanted))
+                with suppress(NotRemote):
+                    output.say(_forecast(db, **wanted))
             with output.stages("reading", quiet=no_progress, lines=True) as moved:
                 found = db.build_index(kind, backend=backend, progress=moved, **wanted)
         except KeyboardInterrupt:
@@ -102,9 +102,7 @@ def status(path: str, form: str | None) -> None:
 @options.wait
 def drop(path: str, wait: float) -> None:
     """Forget the index; lookups scan again. No item is touched."""
-    import softkv
-
-    with softkv.open(path, "w", wait=wait) as db:
+    with served.writing(path, wait=wait) as db:
         there = db.info().index is not None
         db.drop_index()
     output.say("dropped: lookups scan again" if there else "there was no index to drop")

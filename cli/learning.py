@@ -7,7 +7,7 @@ import click
 
 from softkv.portrait import number
 
-from . import labelled, options, output
+from . import labelled, options, output, served
 
 if TYPE_CHECKING:
     from softkv.learning.tuning import Tuned
@@ -35,9 +35,7 @@ def tune(
 
     The store asks so from now on, and compares by the best of the ways that were tried.
     """
-    import softkv
-
-    with softkv.open(path, "w", wait=wait) as db, output.stages("tuning", quiet=no_progress) as moved:
+    with served.writing(path, wait=wait) as db, output.stages("tuning", quiet=no_progress) as moved:
         found = db.tune(compatibility=ways or None, k=ks or None, seed=seed, progress=moved)
         learned = db.info().projection is not None
     chosen = output.resolved(form)
@@ -110,13 +108,11 @@ def fit(
     No vector that is stored changes. Where items that took no part are predicted better, lookups compare so from now
     on, unless they say --no-projection, and an index has to be built again; else nothing changes.
     """
-    import softkv
-
     if drop and not (rank is None and planes is None and source is None):
         raise click.UsageError("--drop only forgets; leave out what is about learning")
     if source is None and (naming.given or vector is not None):
         raise click.UsageError("columns are those of a file; name it with --queries")
-    with softkv.open(path, "w", wait=wait) as db:
+    with served.writing(path, wait=wait) as db:
         if drop:
             dropped = db.forget_fit()
             output.say(

@@ -4,7 +4,7 @@ import shlex
 
 import click
 
-from . import options, output
+from . import options, output, served
 
 
 @click.command(epilog=options.example("softkv export films.jsonl --db films.softkv"))
@@ -44,5 +44,5 @@ def import_(file: str, path: str, no_progress: bool) -> None:
     from softkv.database import import_from
 
     with output.progress("importing", quiet=no_progress) as moved, output.hints():
-        count = import_from(file, path, progress=moved)
+        count = import_from(file, served.require_path(path, "import"), progress=moved)
     output.say(f"imported {count:,} items into {path}")

@@ -8,7 +8,7 @@ import click
 
 from softkv.errors import InputError
 
-from . import options, output
+from . import options, output, served
 
 if TYPE_CHECKING:
     from softkv.storage import Backup
@@ -29,17 +29,22 @@ def check(path: str, new: str | None, at_least: int | None) -> None:
     Changes nothing. The exit code is 0 when all is well and 1 when it is not; with --repair-to it is 0 when all items
     that are good were saved, and those that were lost are named.
     """
+    import softkv
     from softkv.database import repair
     from softkv.storage import check as check_store
 
     if new is not None and at_least is not None:
         raise click.UsageError("--repair-to and --at-least exclude each other; check first, then repair")
     if new is None:
-        report = check_store(path, at_least=at_least)
+        if served.is_url(path):
+            with softkv.open(path, "r") as db:
+                report = db.check(at_least=at_least)
+        else:
+            report = check_store(path, at_least=at_least)
         output.tell(str(report))
         sys.exit(0 if report.ok else 1)
     with output.hints():
-        repaired = repair(path, new)
+        repaired = repair(served.require_path(path, "check --repair-to"), new)
     output.tell(str(repaired.report))
     for one in repaired.missing:
         output.echo(f"  lost: {f'the item in row {one}' if isinstance(one, int) else repr(one)}")
@@ -55,9 +60,8 @@ def compact(path: str, wait: float) -> None:
     """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
     import softkv
 
-    with softkv.open(path, "r") as db:
+    with served.writing(path, wait=wait) as db:
         before = db.info()
-    with softkv.open(path, "w", wait=wait) as db:
         db.compact()
     with softkv.open(path, "r") as db:
         after = db.info()
@@ -98,7 +102,7 @@ def restore(directory: str, path: str, force: bool, no_progress: bool) -> None:
     import softkv
 
     with output.progress("copying", quiet=no_progress) as moved:
-        made = softkv.restore(directory, path, force=force, progress=moved)
+        made = softkv.restore(directory, served.require_path(path, "restore"), force=force, progress=moved)
     _tell_copied(made)
 
 
@@ -119,13 +123,11 @@ def reembed(path: str, model: str | None, abandon: bool, wait: float, no_progres
 
     Needs room for the vectors of both models. Until it is done, readers see the old ones and nothing can be added.
     """
-    import softkv
-
-    with softkv.open(path, "w", wait=wait) as db:
+    with served.writing(path, wait=wait) as db:
         begun = db.info().unfinished
         if begun is None and abandon:
             raise InputError(f"no change of model was begun in {path}, so there is none to drop")
-        if begun is None and model is None:
+        if begun is None and model is None and not served.is_url(db.path):
             raise click.UsageError("name the model to change to with --model; `softkv models` lists them")
         if abandon:
             db.abandon_reembedding()

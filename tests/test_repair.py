@@ -225,7 +225,7 @@ def test_many_that_are_lost_are_named_beside_records_that_are_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found apart, however they lie among each other."""
-    monkeypatch.setattr(import_module("softkv.storage.repair"), "_BATCH", 10)
+    monkeypatch.setattr(import_module("softkv.storage.repairing"), "_BATCH", 10)
     with Store.open(tmp_path / "old", "c") as store:
         store.append(vectors(100), np.arange(100.0), keys=[f"key {i}" for i in range(100)])
     (tmp_path / "old" / GENERATION / "keys.f32").unlink()

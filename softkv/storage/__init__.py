@@ -2,11 +2,14 @@
 
 Reading order: layout.py (what lies where) and batch.py (what may enter), then the rooms, each of which stands on those
 before it: disk/ (bytes made durable), filters/ (what is asked of payloads and values), catalog/ (what SQLite keeps),
-protocol/ (how one commit is read and the next one made); threads.py; store.py (all of it joined), repair.py.
+protocol/ (how one commit is read and the next one made); threads.py; store.py (all of it joined), repairing.py.
+
+Public names are looked up on first use: who only asks whether a store is served loads nothing else.
 
 Does not know about queries, scores or weights.
 
 >>> import tempfile, os
+>>> from softkv.storage import Store
 >>> path = os.path.join(tempfile.mkdtemp(), "fruit.softkv")
 >>> with Store.open(path, "c") as store:
 ...     payloads = [{"red": True}, None]
@@ -15,36 +18,53 @@ Does not know about queries, scores or weights.
 (0.5, {'red': True}, 2)
 """
 
-from softkv.kinds import ValueKind
-from softkv.storage.batch import Added, Entry
-from softkv.storage.catalog.begun import Begun
-from softkv.storage.layout import Layout
-from softkv.storage.protocol.backup import Backup, backup, restore
-from softkv.storage.protocol.checking import Report, check
-from softkv.storage.protocol.index_files import IndexFile
-from softkv.storage.protocol.item import Block, Item
-from softkv.storage.protocol.rebuilding import Rebuild
-from softkv.storage.protocol.snapshot import Snapshot
-from softkv.storage.repair import Repaired, repair
-from softkv.storage.store import Store
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Added",
-    "Backup",
-    "Begun",
-    "Block",
-    "Entry",
-    "IndexFile",
-    "Item",
-    "Layout",
-    "Rebuild",
-    "Repaired",
-    "Report",
-    "Snapshot",
-    "Store",
-    "ValueKind",
-    "backup",
-    "check",
-    "repair",
-    "restore",
-]
+if TYPE_CHECKING:
+    from softkv.kinds import ValueKind as ValueKind
+    from softkv.storage.batch import Added as Added
+    from softkv.storage.batch import Entry as Entry
+    from softkv.storage.catalog.begun import Begun as Begun
+    from softkv.storage.layout import Layout as Layout
+    from softkv.storage.protocol.backup import Backup as Backup
+    from softkv.storage.protocol.backup import backup as backup
+    from softkv.storage.protocol.backup import restore as restore
+    from softkv.storage.protocol.checking import Report as Report
+    from softkv.storage.protocol.checking import check as check
+    from softkv.storage.protocol.index_files import IndexFile as IndexFile
+    from softkv.storage.protocol.item import Block as Block
+    from softkv.storage.protocol.item import Item as Item
+    from softkv.storage.protocol.rebuilding import Rebuild as Rebuild
+    from softkv.storage.protocol.snapshot import Snapshot as Snapshot
+    from softkv.storage.repairing import Repaired as Repaired
+    from softkv.storage.repairing import repair as repair
+    from softkv.storage.store import Store as Store
+
+_HOMES = {
+    "Added": "softkv.storage.batch",
+    "Backup": "softkv.storage.protocol.backup",
+    "Begun": "softkv.storage.catalog.begun",
+    "Block": "softkv.storage.protocol.item",
+    "Entry": "softkv.storage.batch",
+    "IndexFile": "softkv.storage.protocol.index_files",
+    "Item": "softkv.storage.protocol.item",
+    "Layout": "softkv.storage.layout",
+    "Rebuild": "softkv.storage.protocol.rebuilding",
+    "Repaired": "softkv.storage.repairing",
+    "Report": "softkv.storage.protocol.checking",
+    "Snapshot": "softkv.storage.protocol.snapshot",
+    "Store": "softkv.storage.store",
+    "ValueKind": "softkv.kinds",
+    "backup": "softkv.storage.protocol.backup",
+    "check": "softkv.storage.protocol.checking",
+    "repair": "softkv.storage.repairing",
+    "restore": "softkv.storage.protocol.backup",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'softkv.storage' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    return found

@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from softkv.errors import ShapeError
 from softkv.kinds import ValueKind as ValueKind
+from softkv.storage.disk.names import LOCK as LOCK
+from softkv.storage.disk.names import PIN as PIN
+from softkv.storage.disk.names import SERVER as SERVER
 
 FORMAT = 3  # the number of the format that this code writes
-CATALOG, LOCK, PIN, INDEX = "catalog.sqlite", "LOCK", "PIN", "index"
+CATALOG, INDEX = "catalog.sqlite", "index"
 BACKUP = "BACKUP"  # the file by which a backup is known, so that only a backup writes to it
-SERVER = "SERVER"  # the file in which the server of a store says how to reach it, while it is the writer
 RESTORED = "RESTORED"  # the file that says of which stores this one was restored
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,18})\Z")
 WINDOW = 1 << 20  # bytes of rows under one checksum in formats 1 and 2, and those that are compared after a crash

@@ -8,6 +8,7 @@ Does not send requests itself (connection.py), and changes nothing (handle.py).
 import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -137,9 +138,9 @@ class RemoteReader(Sending, Reader):
         return self.info().value_kind
 
     def info(self) -> Info:
-        """What the store is, as the server says it: its path is that store's URL."""
+        """What the store is: items, widths, kind, how it compares, its embedder, its temperature; its path is a URL."""
         found: Info = self._ask("GET", "info")
-        return found
+        return replace(found, path=self.path)
 
     def export(
         self,

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage.disk import files
-from softkv.storage.layout import LOCK, PIN
+from softkv.storage.disk.names import LOCK, PIN
 
 fcntl: ModuleType | None
 try:

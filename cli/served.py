@@ -1,0 +1,88 @@
+"""Stores that are served: short questions without the library, and writing where the server holds the lock.
+
+What takes longest of a short command is to load the library, and the model. A server has both loaded, so one question
+goes to it as plain HTTP and JSON; whatever is not answered is asked again in the ordinary way, which says why.
+
+Does not start servers (serving.py).
+"""
+
+import http.client
+import json
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+if TYPE_CHECKING:
+    from softkv.database import SoftKV
+
+SECONDS = 35.0
+
+
+class Told:
+    """An answer in JSON, by the names that a printed answer goes by."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+        shares = document.get("distribution")
+        self.labels = None if shares is None else tuple(shares)
+        self.label = document.get("value")
+        self.value = document.get("embedding", self.label) if shares is None else list(shares.values())
+        self.texts = None if "texts" not in document else [Told(one) for one in document["texts"]]
+        self.contributors = [Told(one) for one in document.get("contributors", ())]
+
+    def __getattr__(self, name: str) -> Any:
+        return self._document.get(name)  # what is None is left out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain Python."""
+        return dict(self._document)
+
+
+def is_url(path: str) -> bool:
+    """Whether a store is named by the URL at which it is served."""
+    return path.startswith(("http://", "https://"))
+
+
+def require_path(path: str, doing: str) -> str:
+    """A path, and not a URL, where only files will do."""
+    if is_url(path):
+        raise click.UsageError(f"`{doing}` works on files, and not through a server; name the store by its path")
+    return path
+
+
+def asked(path: str, what: str, document: dict[str, Any]) -> Any:
+    """What the server of a store answers; None where there is none, or it has no answer."""
+    url, token = _server(path)
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not token:
+        return None
+    client = http.client.HTTPConnection(parts.netloc, timeout=SECONDS)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Softkv-Alone": "1"}
+    try:
+        client.request("POST", f"/v1{parts.path}/{what}", json.dumps(document, allow_nan=False), headers)
+        answer = client.getresponse()
+        return json.loads(answer.read()) if answer.status == 200 else None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        client.close()
+
+
+def writing(path: str, *, mode: str = "w", **wishes: Any) -> "SoftKV":
+    """The store, to write to: by its server where it has one, which lets nobody else write."""
+    import softkv
+
+    url, token = _server(path)
+    return softkv.open(url, mode, token=token, **wishes) if url else softkv.open(path, mode, **wishes)
+
+
+def _server(path: str) -> tuple[str, str | None]:
+    """The URL of a store and the token for it; empty where it is not served."""
+    if is_url(path):
+        return path, os.environ.get("SOFTKV_TOKEN")
+    from softkv.storage.disk.announced import announced
+
+    found = announced(path)
+    return ("", None) if found is None else (found.url, found.token)
