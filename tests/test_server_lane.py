@@ -41,7 +41,7 @@ class Asked:
 
 
 @contextmanager
-def a_lane(**options: int) -> Iterator[Lane]:
+def a_lane(**options: Any) -> Iterator[Lane]:
     """A lane with a thread of its own."""
     with ThreadPoolExecutor(1) as executor:
         yield Lane(executor, **options)
@@ -118,7 +118,7 @@ def test_one_bad_question_fails_alone() -> None:
 def test_who_went_away_is_not_asked_for() -> None:
     """Neither who hung up while waiting, nor whose time is over."""
     asked = Asked()
-    with a_lane() as lane:
+    with a_lane(patience=0.0) as lane:
         told = [(1.0, here, 30), (2.0, gone, 30), (3.0, here, 0.0), (4.0, here, 30)]
         later = [lambda n=n, is_gone=is_gone, s=s: lane.ask("same", asked, n, s, is_gone) for n, is_gone, s in told]
 
@@ -306,6 +306,7 @@ def test_a_late_answer_is_a_504_and_a_full_queue_a_429(held: Held) -> None:
 def test_a_client_that_hangs_up_while_it_waits_is_not_asked_for(held: Held) -> None:
     """What it asked is not in the next call."""
     app, document = make_app(held.stores), b'{"query": [1, 2, 3, 4, 5]}'
+    held.served.lane._patience = 0.0
 
     async def raw(left: asyncio.Event) -> None:
         parts = iter([{"type": "http.request", "body": document, "more_body": False}])

@@ -305,3 +305,15 @@ def test_large_bodies_are_read_beside_the_event_loop(client: TestClient) -> None
     assert len(found) == 3000
     packed = ask(client, "/v1/fruit/lookup", {"queries": queries, "show": 1}, packed=True)
     assert [one["value"] for one in found] == packed.value.tolist()
+
+
+def test_bodies_of_all_requests_together_have_a_bound(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it a request is refused, and may come again; what was held is let go when requests are answered."""
+    told = {"query": QUERY, "where": {"even": True}}
+    with monkeypatch.context() as patch:
+        patch.setattr("softkv.doors.server.served.HELD", 10)
+        assert refused(client, "/v1/fruit/lookup", told)[:2] == (429, "Busy")
+    for _ in range(3):
+        assert refused(client, "/v1/fruit/lookup", b"{")[0] == 400
+        assert ask(client, "/v1/fruit/lookup", told)["scored"] == 20
+    assert client.app.state.stores._held == 0  # type: ignore[attr-defined]

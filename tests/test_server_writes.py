@@ -211,9 +211,10 @@ def test_a_write_goes_on_when_its_client_has_left(path: Path) -> None:
 
         headers = [(b"content-type", b"application/json")]
         scope = {"type": "http", "method": "POST", "path": ITEMS, "query_string": b"", "headers": headers}
+        writer = served.crews["writes"]
         with served.handle._changing:
             answering = asyncio.ensure_future(app(scope, receive, send))
-            while not served.writer.executor._work_queue.empty() or not len(served.writer):
+            while not writer.executor._work_queue.empty() or not len(writer):
                 await asyncio.sleep(0.001)
             answering.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -12,11 +12,12 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json, to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -50,6 +51,7 @@ class Call:
     request: Request
     endpoint: "Endpoint"
     form: Any = None  # the form of the endpoint, filled in
+    held: int = 0  # bytes of its body
     commit: int | None = None  # of the store that was read, for the header Softkv-Commit
     seconds: float = SECONDS  # in which the client wants the answer
     begun: float = field(default_factory=time.monotonic)
@@ -103,7 +105,7 @@ class Call:
 
     async def beside(self, work: Callable[["Call"], Any]) -> Response:
         """What some work returns, done in a thread of the readers, as a response."""
-        crew = self.served.writer if self.endpoint.writes else self.served.readers
+        crew = self.served.crews["writes" if self.endpoint.writes else "long" if self.endpoint.long else "reads"]
         response: Response = await crew.run(lambda: self.respond(work(self)), self.seconds)
         return response
 
@@ -127,8 +129,8 @@ class Endpoint:
 
     `work` gets a `Call` and returns what is sent: a result of the library, or plain lists, dicts and arrays, as JSON or
     packed (wire.py) as the client accepts; or a Response as it is. A plain function runs in a thread, that of the
-    writer if the endpoint `writes`, else one of the readers, and may do what takes long; a coroutine function runs on
-    the event loop, and must not. Errors of the library become problems; others are logged without their words.
+    writer if the endpoint `writes`, else one of those that read; a coroutine function runs on the event loop, and must
+    not do what takes long. Errors of the library become problems; others are logged without their words.
 
         def _deleted(call: Call) -> dict[str, int]:
             return {"deleted": call.served.handle.delete_many(call.form.keys, batch=call.form.batch)}
@@ -145,6 +147,7 @@ class Endpoint:
     reply: Any = None
     status: int = 200
     writes: bool = False
+    long: bool = False  # reads so long that it must not keep others waiting
     media: str = JSON  # of the answer where nothing else was accepted
     query: Mapping[str, Any] = field(default_factory=dict)  # what the query string may hold, as schemas by name
     headers: Mapping[str, Any] = field(default_factory=dict)  # that are heeded beside those of every endpoint
@@ -159,6 +162,8 @@ class Endpoint:
             return Response(status_code=400)
         except Exception as error:
             return self.refusal(error, call)
+        finally:
+            stores.hold(-call.held)
 
     async def _done(self, call: Call) -> Response:
         call.seconds = _seconds(call.request)
@@ -204,10 +209,18 @@ def written(found: Any, *, packs: bool) -> tuple[bytes, str]:
     if packs:
         body, media = wire.packed(found), wire.MEDIA_TYPE
     else:
-        body, media = portrait.as_json(plain(found)).encode("utf-8", "surrogatepass"), JSON
+        body, media = _in_json(plain(found)), JSON
     if len(body) > LARGEST_REPLY:
         raise too_large(len(body))
     return body, media
+
+
+def _in_json(told: Any) -> bytes:
+    """Lists and dicts as JSON; a hundred numbers take as long as ten do in Python's own way."""
+    try:
+        return to_json(told, inf_nan_mode="null", fallback=lambda x: x.tolist())
+    except ValueError:  # half a surrogate pair, of a client's own words
+        return portrait.as_json(told).encode("utf-8", "backslashreplace")
 
 
 def plain(found: Any) -> Any:
@@ -243,25 +256,33 @@ async def _document(call: Call) -> Any:
     media = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in (JSON, wire.MEDIA_TYPE):
         raise Refused(415, InputError(f"expected a body of type {JSON} or {wire.MEDIA_TYPE}, got {media!r:.60}."))
-    body = await _body(call.request)
+    body = await _body(call)
     read = _parsed if media == JSON else wire.unpacked
     if len(body) <= ON_LOOP:
         return read(body)
     return await asyncio.to_thread(read, body)
 
 
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
+async def _body(call: Call) -> bytes:
+    parts = []
+    async for part in call.request.stream():
+        call.stores.hold(len(part))
+        call.held += len(part)
         parts.append(part)
-        size += len(part)
-        if size > LARGEST:
+        if call.held > LARGEST:
             raise Refused(413, InputError(f"expected a body of at most {LARGEST >> 20} MiB. Send it in parts."))
     return b"".join(parts)
 
 
 def _parsed(body: bytes) -> Any:
     """The value of a body of JSON; what is too deep, or holds more than memory should, is refused before or after."""
+    if len(body) <= ON_LOOP:
+        with suppress(ValueError):  # what is wrong with it is told below
+            flat = from_json(body, allow_inf_nan=False)
+            # Three times as fast, but the last of two equal names wins; then there are more colons than names.
+            if isinstance(flat, dict) and len(flat) == body.count(b":"):
+                _require_shallow(flat, body)
+                return flat
     try:
         text = str(body, "utf-8")
         if len(text) > ON_LOOP and notation.holds_more(text, MOST_VALUES):
@@ -269,12 +290,13 @@ def _parsed(body: bytes) -> Any:
         document = notation.parsed(text)
     except (UnicodeDecodeError, Misfit) as error:
         raise Refused(400, InputError(f"expected a body of JSON in UTF-8, got {error}.")) from error
-    if body.count(b"[") + body.count(b"{") > wire.DEPTH:
-        _require_shallow(document)
+    _require_shallow(document, body)
     return document
 
 
-def _require_shallow(document: Any) -> None:
+def _require_shallow(document: Any, body: bytes) -> None:
+    if body.count(b"[") + body.count(b"{") <= wire.DEPTH:
+        return
     level = [document]
     for _ in range(wire.DEPTH):
         level = [

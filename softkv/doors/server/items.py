@@ -192,7 +192,7 @@ class _File(Response):
 
 
 async def _exported(call: Call) -> Any:
-    return await call.served.exporter.run(partial(_export, call), call.seconds)
+    return await call.served.crews["exports"].run(partial(_export, call), call.seconds)
 
 
 def _export(call: Call) -> Response:

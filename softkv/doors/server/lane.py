@@ -16,6 +16,7 @@ from softkv.errors import Busy, DeadlinePassed
 
 MOST = 64  # questions in a call
 ROOM = 1024  # questions that wait
+PATIENCE = 0.05  # seconds; to look takes as long as a tenth of a request
 LATE = "the answer did not come in time, and nothing waits for it any more. Ask for less, or give Softkv-Deadline."
 
 Ask: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]  # as many answers as questions, in their order
@@ -26,7 +27,8 @@ class Waiting(NamedTuple):
 
     question: Any
     answer: "asyncio.Future[Any]"
-    gone: Callable[[], Awaitable[bool]] | None  # whether whoever asked has hung up; None where it has only just come
+    gone: Callable[[], Awaitable[bool]]  # whether whoever asked has hung up
+    since: float
 
 
 async def in_time(answer: "asyncio.Future[Any]", seconds: float) -> Any:
@@ -47,8 +49,9 @@ async def in_time(answer: "asyncio.Future[Any]", seconds: float) -> Any:
 class Lane:
     """The queue of one store."""
 
-    def __init__(self, executor: Executor, *, most: int = MOST, room: int = ROOM) -> None:
-        self._executor, self._most, self._room = executor, most, room
+    def __init__(self, executor: Executor, *, most: int = MOST, room: int = ROOM, patience: float = PATIENCE) -> None:
+        """Ask in a thread of the executor; `patience` is how long to wait before looking whether a client is there."""
+        self._executor, self._most, self._room, self._patience = executor, most, room, patience
         self._sets: OrderedDict[Hashable, tuple[Ask, deque[Waiting]]] = OrderedDict()
         self._waiting = 0
         self._task: asyncio.Task[None] | None = None
@@ -63,7 +66,7 @@ class Lane:
         if self._waiting >= self._room:
             raise Busy(f"{self._waiting:,} questions wait for this store, and no more are taken. Ask again soon.", 1.0)
         loop = asyncio.get_running_loop()
-        mine = Waiting(question, loop.create_future(), None if self._task is None else gone)
+        mine = Waiting(question, loop.create_future(), gone, loop.time())
         self._sets.setdefault(options, (ask, deque()))[1].append(mine)
         self._waiting += 1
         if self._task is None:
@@ -77,7 +80,7 @@ class Lane:
             while self._sets:
                 ask, turn = self._next()
                 for one in turn:
-                    if one.gone is not None and await one.gone():
+                    if loop.time() > one.since + self._patience and await one.gone():
                         _tell(one.answer, DeadlinePassed(LATE))
                 some = [one for one in turn if not one.answer.done()]
                 if not some:

@@ -174,10 +174,14 @@ _ALONE = {"Softkv-Alone": {"enum": ALONE}}
 _ANSWERS: Any = AnswerDocument | list[AnswerDocument]
 ENDPOINTS = (
     *(
-        Endpoint("POST", f"/v1/{{store}}/{name}", partial(_looked_up, method=name), form, _ANSWERS, headers=_ALONE)
+        Endpoint(
+            "POST", f"/v1/{{store}}/{name}", partial(_looked_up, method=name), form, _ANSWERS, long=True, headers=_ALONE
+        )
         for name, form in ((one.__name__, form_of(one, **_OPTIONAL)) for one in (Asker.lookup, Asker.nearest))
     ),
     Endpoint("POST", "/v1/{store}/compare", _compared, form_of(Asker.compare), ComparisonDocument),
-    Endpoint("POST", "/v1/{store}/self_attention", _attended, form_of(Asker.self_attention), list[AnswerDocument]),
-    Endpoint("POST", "/v1/{store}/evaluate", _evaluated, form_of(evaluate), Evaluation),
+    Endpoint(
+        "POST", "/v1/{store}/self_attention", _attended, form_of(Asker.self_attention), list[AnswerDocument], long=True
+    ),
+    Endpoint("POST", "/v1/{store}/evaluate", _evaluated, form_of(evaluate), Evaluation, long=True),
 )

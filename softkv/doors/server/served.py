@@ -1,7 +1,7 @@
 """The stores of a server, by name: each with one handle, its queue of questions, its snapshots on loan and its jobs.
 
-Writes to a store come one after another in a thread of their own; lookups of one query in another; what takes longer
-to read in two more, so that it keeps no lookup waiting; exports in one more.
+Writes to a store come one after another in a thread of their own; lookups of one query in another. What else reads,
+what reads for long, and exports have threads of their own, so that none of them keeps the others waiting.
 
 Does not know of requests (endpoints.py).
 """
@@ -24,7 +24,9 @@ from softkv.doors.server.leases import Leases
 from softkv.errors import Busy, InputError, StoreNotFound
 from softkv.storage import Backup, Report
 
-READERS, EXPORTS = 2, 4  # threads, and files that are written or sent at a time
+CREWS = {"writes": 1, "reads": 2, "long": 2, "exports": 1}  # threads for each kind of work
+EXPORTS = 4  # files that are written or sent at a time
+HELD = 256 << 20  # bytes of the bodies of all requests that are not answered yet
 MOST = 1000  # findings of a check that are shown
 SUFFIX = ".softkv"
 
@@ -69,8 +71,8 @@ class Served:
         self.name, self.handle, self.read_only = name, handle, read_only
         self._backup = None if backups is None else os.path.join(backups, name)
         self.jobs = Jobs(handle, shown=self.shown, hidden=self.without_paths, backup=self._backup, model=model)
-        self.writer, self.readers = Crew(f"{name} writes", 1), Crew(f"{name} reads", READERS)
-        self.exporter, self.exports = Crew(f"{name} exports", 1), threading.Semaphore(EXPORTS)
+        self.crews = {work: Crew(f"{name} {work}", threads) for work, threads in CREWS.items()}
+        self.exports = threading.Semaphore(EXPORTS)
         self.asking = ThreadPoolExecutor(1, thread_name_prefix=f"{name} looks up")
         self.lane, self.leases = Lane(self.asking), Leases(handle.snapshot)
 
@@ -102,7 +104,7 @@ class Served:
     def close(self) -> None:
         """Finish what runs, and close the store."""
         self.jobs.close()
-        for executor in (self.asking, self.exporter.executor, self.readers.executor, self.writer.executor):
+        for executor in (self.asking, *(crew.executor for crew in self.crews.values())):
             executor.shutdown(cancel_futures=True)
         self.leases.close()
         self.handle.close()
@@ -113,6 +115,7 @@ class Stores:
 
     def __init__(self, served: Iterable[Served] = ()) -> None:
         self._served = {one.name: one for one in served}
+        self._held = 0
 
     @classmethod
     def open(
@@ -142,6 +145,12 @@ class Stores:
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
+
+    def hold(self, size: int) -> None:
+        """Take so many bytes of a body into memory, or let go of them where it is negative; Busy when it is full."""
+        if size > 0 and self._held + size > HELD:
+            raise Busy(f"{HELD >> 20} MiB of requests wait, and no more are taken. Ask again soon, or for less.", 1.0)
+        self._held += size
 
     def close(self) -> None:
         """Finish what runs, and close all stores, also when one fails to."""
