@@ -15,7 +15,7 @@ from softkv.answer import Answer, Answers
 from softkv.asking import heads as by_heads
 from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
-from softkv.asking.given import comparison_of, temperatures_of, texts_of, vectors_of
+from softkv.asking.given import comparison_of, require_one, temperatures_of, texts_of, vectors_of
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
@@ -277,8 +277,7 @@ class Asker(ABC):
         _checked(tolerance, confidence, None)
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, None)
-        if not one:
-            raise ShapeError("expected one text or one vector to compare, got several. Compare them one at a time.")
+        require_one(one)
         compared = self._compared(view, compatibility, None, projection)
         usual = checked_temperature(self._temperature(view, temperature, compared, None))
         soft = Question(

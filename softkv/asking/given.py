@@ -49,6 +49,12 @@ def vectors_of(query: Any) -> npt.NDArray[Any]:
     return array
 
 
+def require_one(one: bool) -> None:
+    """Refuse many queries where one is compared in every way."""
+    if not one:
+        raise ShapeError("expected one text or one vector to compare, got several. Compare them one at a time.")
+
+
 def temperatures_of(given: Any) -> Any:
     """A float, or an array of one for each query; whether they are above 0 is seen to in the lookup."""
     array = array_of(given, "temperatures")

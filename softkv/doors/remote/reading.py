@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
-from softkv.asking.given import place_of
+from softkv.asking.given import place_of, require_one
 from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info
 from softkv.doors.remote.asking import Sending, sent
@@ -41,6 +41,8 @@ class RemoteReader(Sending, Reader):
         return self._connection.ask(method, f"{{store}}/{path}", document, headers=self._headers, again=again)
 
     def _sent(self, name: str, given: dict[str, Any]) -> Any:
+        if name == "compare":
+            require_one("query" in given)
         told = given.pop("progress", None)
         found = self._ask("POST", name, given)
         if told is not None:
