@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,20 @@ def test_the_deepest_payload_is_told_of(tmp_path: Path) -> None:
         told = {"queries": [[1.0, 0.0]]}
         assert ask(client, "/v1/deep/lookup", told)[0]["contributors"][0]["payload"] == payload
         assert ask(client, "/v1/deep/lookup", told, packed=True)[0].contributors[0].payload == payload
+
+
+def test_what_is_asked_alone_is_not_mixed_with_what_others_ask(path: Path) -> None:
+    """Also when others ask in other ways at the same time: bit for bit as a handle that nobody else uses."""
+    queries = vectors_of(30, seed=8).tolist()
+    with serving(path) as client, softkv.open(path, "r") as db:
+        ways = [("lookup", "lookup"), ("compare", "compare"), ("nearest", "nearest")]
+        expected = [in_json(getattr(db, ways[n % 3][1])(query)) for n, query in enumerate(queries)]
+        with ThreadPoolExecutor(10) as threads:
+            asked = [
+                threads.submit(ask, client, f"/v1/fruit/{ways[n % 3][0]}", {"query": query}, softkv_alone="1")
+                for n, query in enumerate(queries)
+            ]
+            assert [one.result() for one in asked] == expected
 
 
 def test_info_names_the_store_and_no_directory(path: Path) -> None:

@@ -98,6 +98,18 @@ def test_those_who_wait_are_answered_together() -> None:
         assert one.value == pytest.approx(alone.value, abs=1e-4)  # logits of 300 in float32
 
 
+def test_each_is_answered_by_itself_where_that_is_wanted() -> None:
+    """One thread after another, bit for bit as if nobody else had asked."""
+    together: Together[Any] = Together(1)
+    held = Held()
+    works = [lambda place=place: together.ask("store", question(place), held) for place in range(20)]
+    found = while_held(together, held, works)
+    assert held.asked == [1] * 21
+    assert held.most == 1
+    for place, one in enumerate(found):
+        assert one.value.tobytes() == answered(None, question(place)).value.tobytes()
+
+
 def test_what_is_asked_otherwise_is_not_mixed() -> None:
     """Another temperature, number of contributors or commit is another batch."""
     together: Together[Any] = Together()

@@ -44,7 +44,9 @@ class _Waiting(Generic[Asked]):
 class Together(Generic[Asked]):
     """The questions of all threads to one handle."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        """Answer so many questions together; with 1 each by itself, still one after another."""
+        self._most = most
         self._lock = threading.RLock()  # a signal may come while it is held, and its handler ask as well
         self._waiting: list[_Waiting[Asked]] = []
         self._turn: _Waiting[Asked] | None = None  # the question of the thread that computes, or is about to
@@ -79,7 +81,7 @@ class Together(Generic[Asked]):
     def _answer(self, mine: _Waiting[Asked], ask: Ask[Asked]) -> None:
         """Answer a question with all that wait and suit it; where that fails, each is left to its thread."""
         with self._lock:
-            some = [one for one in self._waiting if one.suits(mine)][: MOST - 1]
+            some = [one for one in self._waiting if one.suits(mine)][: self._most - 1]
             self._waiting = [one for one in self._waiting if one not in some]
         if not some:
             mine.answers = ask(mine.asked, mine.question)

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from softkv.asking.together import Together
 from softkv.database.handle import SoftKV, StoreView
 from softkv.database.handle import open as open_store
 from softkv.database.summary import Info
@@ -69,6 +70,7 @@ class Served:
     ) -> None:
         """Serve a handle; `backups` is the folder of its backup, `model` what its texts may be embedded with anew."""
         self.name, self.handle, self.read_only = name, handle, read_only
+        handle._findings.together = Together(1)  # the lane asks together, and what it asks alone is to be alone
         self._backup = None if backups is None else os.path.join(backups, name)
         self.jobs = Jobs(handle, shown=self.shown, hidden=self.without_paths, backup=self._backup, model=model)
         self.crews = {work: Crew(f"{name} {work}", threads) for work, threads in CREWS.items()}
