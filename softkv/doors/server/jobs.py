@@ -33,7 +33,7 @@ class JobCancelled(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class JobKind:
     """One kind of job: what it does, whether it writes to the store, and whether it can be cancelled while it runs."""
 
     run: "Callable[[Jobs, Stages, Mapping[str, Any]], Any]"
@@ -198,14 +198,14 @@ class Jobs:
             lane.shutdown()
 
 
-WORKS: Mapping[str, Work] = {
-    "build_index": Work(lambda jobs, told, options: jobs.db.build_index(**options, progress=told)),
-    "tune": Work(lambda jobs, told, options: jobs.db.tune(**options, progress=told)),
-    "fit": Work(lambda jobs, told, options: jobs.db.fit(**options, progress=told)),
-    "compact": Work(lambda jobs, _, __: jobs.db.compact(), cancels=False),
-    "reembed": Work(lambda jobs, told, _: jobs.db.reembed(jobs.model, progress=partial(told, "embedding"))),
-    "check": Work(lambda jobs, _, options: jobs.db.check(**options), writes=False, cancels=False),
-    "backup": Work(
+WORKS: Mapping[str, JobKind] = {
+    "build_index": JobKind(lambda jobs, told, options: jobs.db.build_index(**options, progress=told)),
+    "tune": JobKind(lambda jobs, told, options: jobs.db.tune(**options, progress=told)),
+    "fit": JobKind(lambda jobs, told, options: jobs.db.fit(**options, progress=told)),
+    "compact": JobKind(lambda jobs, _, __: jobs.db.compact(), cancels=False),
+    "reembed": JobKind(lambda jobs, told, _: jobs.db.reembed(jobs.model, progress=partial(told, "embedding"))),
+    "check": JobKind(lambda jobs, _, options: jobs.db.check(**options), writes=False, cancels=False),
+    "backup": JobKind(
         lambda jobs, told, _: jobs.db.backup(jobs.backup or "", progress=partial(told, "copying")), writes=False
     ),
 }
