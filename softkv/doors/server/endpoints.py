@@ -24,7 +24,7 @@ from starlette.responses import Response
 from softkv import portrait
 from softkv.database.handle import StoreView
 from softkv.doors import wire
-from softkv.doors.server.forms import Form
+from softkv.doors.server.forms import RequestForm
 from softkv.doors.server.lane import LATE
 from softkv.doors.server.problems import Refused, reply_to
 from softkv.doors.server.served import Served, Stores
@@ -143,7 +143,7 @@ class Endpoint:
     method: str
     path: str
     work: Callable[[Call], Any]
-    form: type[Form] | None = None
+    form: type[RequestForm] | None = None
     reply: Any = None
     status: int = 200
     writes: bool = False
@@ -186,7 +186,7 @@ class Endpoint:
         if served.read_only:
             raise AccessRefused(f"the store {served.name!r} is served to be read only.")
 
-    def _filled(self, document: Any) -> Form:
+    def _filled(self, document: Any) -> RequestForm:
         assert self.form is not None
         try:
             return self.form.model_validate(document)

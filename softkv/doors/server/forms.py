@@ -18,7 +18,7 @@ from softkv.maths.heads import Heads
 TEXT, NUMBER, TRUTH, NULL = ({"type": name} for name in ("string", "number", "boolean", "null"))
 
 
-class Form(BaseModel):
+class RequestForm(BaseModel):
     """The body of a request: nothing but the fields of the form, and of their types without conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
@@ -38,7 +38,9 @@ VECTOR, TEXTS = listed(NUMBER), listed(TEXT)
 QUERY, QUERIES = either(TEXT, VECTOR), either(TEXTS, listed(VECTOR))
 _ARRAYS = either(VECTOR, listed(VECTOR), listed(listed(VECTOR)), NULL)
 _PROJECTIONS: Any = {one.name: (_ARRAYS, ... if one.default is MISSING else None) for one in fields(Heads)}
-_HEADS = create_model("HeadsForm", __base__=Form, __doc__="Learned projections, as Heads has them.", **_PROJECTIONS)
+_HEADS = create_model(
+    "HeadsForm", __base__=RequestForm, __doc__="Learned projections, as Heads has them.", **_PROJECTIONS
+)
 _LIBRARYS = {  # what the library takes in more forms than can be sent
     "query": QUERY,
     "queries": QUERIES,
@@ -51,7 +53,7 @@ _LIBRARYS = {  # what the library takes in more forms than can be sent
 }
 
 
-def form_of(method: Callable[..., Any], *but: str, **others: Any) -> type[Form]:
+def form_of(method: Callable[..., Any], *but: str, **others: Any) -> type[RequestForm]:
     """The form of a method, without its progress and some of its parameters; `others` are (type, default) by name."""
     hints, (_, *parameters) = get_type_hints(method), signature(method).parameters.values()
     found = {}
@@ -60,6 +62,8 @@ def form_of(method: Callable[..., Any], *but: str, **others: Any) -> type[Form]:
         default = ... if one.default is Parameter.empty else one.default
         found[one.name] = (_LIBRARYS[one.name] if known else hints[one.name], default)
     kept: Any = {name: one for name, one in (found | others).items() if name not in ("progress", *but)}
-    name = f"{method.__name__.title().replace('_', '')}Form"
-    form: type[Form] = create_model(name, __base__=Form, __doc__=str(getdoc(method)).partition("\n")[0], **kept)
+    name = f"{method.__name__.title().replace('_', '')}RequestForm"
+    form: type[RequestForm] = create_model(
+        name, __base__=RequestForm, __doc__=str(getdoc(method)).partition("\n")[0], **kept
+    )
     return form

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from softkv.database.columns import StoreColumns
 from softkv.database.handle import SoftKV, StoreView
 from softkv.doors.server.endpoints import Call, Endpoint
-from softkv.doors.server.forms import Form, form_of
+from softkv.doors.server.forms import RequestForm, form_of
 from softkv.errors import Busy, KeyMissing, KeyTextError
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.storage import Added, Item
@@ -40,7 +40,7 @@ BINARY = "application/octet-stream"
 MISSING: Any = object()
 
 
-class GetForm(Form):
+class GetForm(RequestForm):
     """Keys to read: the values of their items, or all about them."""
 
     keys: list[str]
@@ -48,7 +48,7 @@ class GetForm(Form):
     whole: bool = False
 
 
-class SelectForm(Form):
+class SelectForm(RequestForm):
     """A page of the items that match a filter, in their order."""
 
     where: dict[str, Any] | None = None
@@ -58,7 +58,7 @@ class SelectForm(Form):
     whole: bool = False
 
 
-class ColumnsForm(Form):
+class ColumnsForm(RequestForm):
     """Some of all items as arrays, in the order in which they lie."""
 
     start: Annotated[int, Field(ge=0)] = 0

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from softkv.database import SoftKV
 from softkv.doors.server.documents import Document, Problem
 from softkv.doors.server.endpoints import Call, Endpoint, plain, written
-from softkv.doors.server.forms import Form, form_of
+from softkv.doors.server.forms import RequestForm, form_of
 from softkv.doors.server.jobs import WORKS, Job
 from softkv.errors import AccessRefused
 
@@ -31,9 +31,9 @@ _OPTIONS = {
 }
 
 
-def _form(name: str, options: type[Form]) -> Any:
+def _form(name: str, options: type[RequestForm]) -> Any:
     fields: Any = {"work": (Literal[name], ...), "options": (options, options())}
-    return create_model(f"{name}_job", __base__=Form, **fields)
+    return create_model(f"{name}_job", __base__=RequestForm, **fields)
 
 
 _FORMS: Any = Union[tuple(_form(name, options) for name, options in _OPTIONS.items())]  # noqa: UP007 - of a tuple
