@@ -87,6 +87,7 @@ def asked(
     asyncio.run(Gate(around, rules, Metrics([]))(scope, receive, send))
     assert [one["type"] for one in sent] == ["http.response.start", "http.response.body"]
     found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    assert len(found) == len(sent[0]["headers"]), "each header once"
     return Reply(sent[0]["status"], found, sent[1]["body"], scope, next(taken))
 
 

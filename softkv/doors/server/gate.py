@@ -73,13 +73,13 @@ def authority(text: str, port: int) -> tuple[str, int] | None:
         name, colon, rest = text.partition(":")
         rest = colon + rest
         named = name.removesuffix(".")
-        good = bool(named) and _IN_NAMES.issuperset(named) and not named.startswith(".") and not named.endswith(".")
+        good = bool(named) and _IN_NAMES.issuperset(named)
     digits = rest[1:]
     if not good or len(text) > 300 or (rest and not rest.startswith(":")):
         return None
     if not rest:
         return named, port
-    return (named, int(digits)) if digits.isascii() and digits.isdecimal() and len(digits) <= 5 else None
+    return (named, int(digits)) if digits.isdecimal() and len(digits) <= 5 else None
 
 
 class Gate:
