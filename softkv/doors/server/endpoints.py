@@ -172,7 +172,9 @@ class Endpoint:
         if "{store}" in self.path:
             self._require_writable(call)
         if self.form is not None:
-            call.form = self._filled(await _document(call))
+            read, body = await _given(call)
+            large = len(body) > ON_LOOP
+            call.form = await asyncio.to_thread(self._filled, read, body) if large else self._filled(read, body)
         if inspect.iscoroutinefunction(self.work):
             return call.respond(await self.work(call))
         return await call.beside(self.work)
@@ -186,10 +188,10 @@ class Endpoint:
         if served.read_only:
             raise AccessRefused(f"the store {served.name!r} is served to be read only.")
 
-    def _filled(self, document: Any) -> RequestForm:
+    def _filled(self, read: Callable[[bytes], Any], body: bytes) -> RequestForm:
         assert self.form is not None
         try:
-            return self.form.model_validate(document)
+            return self.form.model_validate(read(body))
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join(str(one)[:60] for one in first["loc"]) or "the body"
@@ -251,16 +253,12 @@ def _seconds(request: Request) -> float:
     return seconds
 
 
-async def _document(call: Call) -> Any:
-    """The body of a request, read as what it says it is."""
+async def _given(call: Call) -> tuple[Callable[[bytes], Any], bytes]:
+    """The body of a request, and how to read what it says it is."""
     media = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in (JSON, wire.MEDIA_TYPE):
         raise Refused(415, InputError(f"expected a body of type {JSON} or {wire.MEDIA_TYPE}, got {media!r:.60}."))
-    body = await _body(call)
-    read = _parsed if media == JSON else wire.unpacked
-    if len(body) <= ON_LOOP:
-        return read(body)
-    return await asyncio.to_thread(read, body)
+    return _parsed if media == JSON else wire.unpacked, await _body(call)
 
 
 async def _body(call: Call) -> bytes:

@@ -21,7 +21,7 @@ from softkv.asking.given import array_of, texts_of
 from softkv.comparison import Comparison
 from softkv.database.evaluating import Evaluation, evaluate
 from softkv.doors.server.documents import AnswerDocument, ComparisonDocument
-from softkv.doors.server.endpoints import ALONE, LARGEST_REPLY, Call, Endpoint, too_large
+from softkv.doors.server.endpoints import ALONE, LARGEST_REPLY, ON_LOOP, Call, Endpoint, too_large
 from softkv.doors.server.forms import QUERIES, QUERY, form_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.maths.heads import Heads
@@ -35,7 +35,7 @@ async def _looked_up(call: Call, method: str) -> Any:
     if (form.query is None) == (form.queries is None):
         raise InputError("expected either query, for one, or queries, for many.")
     scalars = all(one is None or isinstance(one, str | int | float | dict) for one in options.values())
-    if form.query is None or not scalars:
+    if form.query is None or not scalars or call.held > ON_LOOP:
         return await call.beside(partial(_asked, method))
     query = _one(form.query)
     read = (call.snapshot, call.snapshot and call.token)
