@@ -90,6 +90,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def _sent(self, name: str, given: dict[str, Any]) -> Any:
         if name in _WORKS:
+            self._store.require_writable()
             return self._job(name, given, given.pop("progress", None))
         return super()._sent(name, given)
 
@@ -229,8 +230,8 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def _job(self, work: str, options: dict[str, Any], told: Stages | None) -> Any:
         """What comes of long work of the server, which is cancelled where waiting for it is interrupted."""
-        job = self._ask("POST", "jobs", {"work": work, "options": options}, again=False)
-        where = f"jobs/{job['job']}"
+        where = "jobs/" + self._ask("POST", "jobs", {"work": work, "options": options}, again=False)["job"]
+        job: dict[str, Any] = {"state": "waiting"}
         try:
             while job["state"] in ("waiting", "running"):
                 with suppress(ServerUnreachable):  # as it may be for a moment, while the work goes on
