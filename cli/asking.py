@@ -86,10 +86,12 @@ def query(
         how["tolerance"] = tolerance
     questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS)
     if model is None and text != "-":
-        wanted = {"query": vector if text is None else text, **how, **({} if hard else {"k": k, "show": show, **sure})}
+        asked = vector if text is None else text
+        wanted = {"query": asked, **how, **({} if hard else {"k": k, "show": show, **sure})}
         if (told := served.asked(path, "nearest" if hard else "lookup", wanted)) is not None:
-            _print_answer(questions, served.Told(told), show, explain=explain)
-            return 0
+            with questions.answering(asked):
+                _print_answer(questions, served.Told(told), show, explain=explain)
+            return questions.failed
     import softkv
 
     with softkv.open(path, "r", embedder=model) as db:

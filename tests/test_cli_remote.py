@@ -1,0 +1,193 @@
+"""Commands on stores that are served: by their URL, or through the file SERVER by themselves."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import softkv
+
+from .commands import ran
+from .servers import LONGEST, Running, served
+
+FILMS = [(f"Film {number} of gold", number % 5, 1990 + number) for number in range(30)]
+READING = [
+    ["query", "gold"],
+    ["query", "gold", "--explain", "-n", "3"],
+    ["query", "gold", "--hard", "--csv"],
+    ["query", "gold", "--plain", "-k", "3", "-T", "0.1"],
+    ["query", "gold", "--where", '{"year": {"$gte": 2010}}', "--json"],
+    ["query", "gold", "--where", '{"year": {"$near": 2010}}'],
+    ["query", "gold", "-T", "-1"],
+    ["query", "-"],
+    ["query", "--vector", "1,2"],
+    ["compare", "gold"],
+    ["get", "Film 3 of gold", "Film 4 of gold"],
+    ["get", "No film"],
+    ["list", "--limit", "2", "--skip", "3"],
+    ["list", "--where", '{"year": 2000}'],
+    ["index", "status"],
+]
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A server of the store `films`, whose token is in the environment; `copy` is a copy of it."""
+    with (tmp_path / "films.csv").open("w") as file:
+        csv.writer(file).writerows([("title", "stars", "year"), *FILMS])
+    for name in ("films", "copy"):
+        added = ran(
+            "add", "-i", tmp_path / "films.csv", "--payload", "year", "--value", "stars", "--db", tmp_path / name
+        )
+        assert added.code == 0, added.err
+    with served(tmp_path / "films", tmp_path / "copy") as server:
+        monkeypatch.setenv("SOFTKV_TOKEN", server.token)
+        yield server
+
+
+def url_of(server: Running, name: str = "films") -> str:
+    """Where a store is served."""
+    return f"http://127.0.0.1:{server.port}/{name}"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_read_through_a_server_is_what_is_read_from_the_path(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """To the last byte, on a terminal and piped, and with the same errors."""
+    from softkv_cli import served as through
+
+    for command in READING:
+        by_url = ran(*command, "--db", url_of(running), stdin="gold\nfilm\n", terminal=terminal)
+        by_itself = ran(*command, "--db", tmp_path / "films", stdin="gold\nfilm\n", terminal=terminal)
+        with monkeypatch.context() as alone:
+            alone.setattr(through, "asked", lambda *_: None)
+            by_path = ran(*command, "--db", tmp_path / "films", stdin="gold\nfilm\n", terminal=terminal)
+        assert by_itself == by_path
+        assert by_url.code == by_path.code
+        assert (by_url.out, by_url.err.replace("films", "")) == (
+            by_path.out,
+            by_path.err.replace(f"{tmp_path}/films", ""),
+        )
+
+
+@pytest.mark.parametrize("kind", ["label", "text", "vector"])
+def test_answers_of_every_kind_are_printed_as_from_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Distributions, texts and vectors, in every form."""
+    from softkv_cli import served as through
+
+    values = {
+        "label": ["gold", "sea", "sea"],
+        "text": ["a desert", "a coast", "a desert"],
+        "vector": [[1, 2], [3, 4], [5, 6]],
+    }
+    with softkv.open(tmp_path / "s", value=kind) as db:
+        db.add(["a treasure", "two boats", "the rain"], values[kind])
+    with served(tmp_path / "s"):
+        for form in (["--json"], ["--csv"], ["--plain"], ["--json", "--explain"], ["--hard"]):
+            command = ["query", "a boat", *form, "--db", tmp_path / "s"]
+            found = ran(*command, terminal=form == ["--hard"])
+            with monkeypatch.context() as alone:
+                alone.setattr(through, "asked", lambda *_: None)
+                assert found == ran(*command, terminal=form == ["--hard"])
+
+
+@pytest.mark.parametrize("way", ["url", "path"])
+def test_commands_write_through_a_server(running: Running, tmp_path: Path, way: str) -> None:
+    """Which holds the lock: nobody else could."""
+    store = url_of(running) if way == "url" else tmp_path / "films"
+
+    def told(*command: object, code: int = 0) -> str:
+        done = ran(*command, "--db", store)
+        assert done.code == code, done
+        return done.err + done.out
+
+    assert told("add", "New", 4, "--batch", "one") == told("add", "New", 4, "--batch", "one") == "added 1\n"
+    assert "use --replace" in told("add", "New", 4, code=1)
+    assert told("set", 7, "New") == "changed 1\n"
+    assert told("get", "New", "--plain") == "7.0\n"
+    assert told("delete", "New") == "deleted 1\n"
+    table = ("add", "-i", tmp_path / "films.csv", "--payload", "year", "--value", "stars")
+    assert "--skip 30" in told(*table, code=1)
+    assert (
+        told(*table, "--replace", "--batch", "b")
+        == told(*table, "--replace", "--batch", "b")
+        == "added 0, replaced 30\n"
+    )
+    assert "built in" in told("index", "build")
+    assert "dropped" in told("index", "drop")
+    assert "remembered" in told("tune", "--json")
+    told("fit", "--rank", "2")
+    told("fit", "--drop")
+    assert "dead rows" in told("compact")
+    assert ": ok, commit" in told("check")
+    assert told("export", tmp_path / "out.jsonl") == f"exported 30 items to {tmp_path}/out.jsonl\n"
+    assert "no model" in told("reembed", code=1)
+    assert "kind 'number'" in told("add", "New", "x", "--kind", "label", code=1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["restore", "backup"], ["import", "file.jsonl"], ["check", "--repair-to", "new"]],
+    ids=lambda one: one[0],
+)
+def test_what_works_on_files_says_so(running: Running, command: list[str]) -> None:
+    """And nothing appears that is called like a URL."""
+    done = ran(*command, "--db", url_of(running))
+    assert (done.code, "by its path" in done.err) == (2, True)
+    assert not Path("http:").exists()
+
+
+def test_a_token_that_is_missing_is_asked_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a command that is given a URL; a path needs none."""
+    monkeypatch.delenv("SOFTKV_TOKEN")
+    done = ran("query", "gold", "--db", url_of(running))
+    assert (done.code, "Authorization" in done.err) == (1, True)
+    done = ran("query", "gold", "--db", f"{url_of(running)}#{running.token}")
+    assert (done.code, "SOFTKV_TOKEN" in done.err, running.token in done.err) == (1, True, False)
+
+
+def test_what_a_killed_server_left_is_not_believed(running: Running, tmp_path: Path) -> None:
+    """Commands read and write the path again."""
+    running.process.kill()
+    running.process.wait(LONGEST)
+    assert (tmp_path / "films" / "SERVER").exists()
+    assert ran("add", "New", 4, "--db", tmp_path / "films").code == 0
+    assert ran("get", "New", "--plain", "--db", tmp_path / "films").out == "4.0\n"
+
+
+@pytest.mark.slow
+def test_two_shells_write_at_the_same_time_and_lose_nothing(running: Running, tmp_path: Path) -> None:
+    """One by the path and one by the URL, each a file of its own."""
+    commands = []
+    for name, store in (("a", str(tmp_path / "films")), ("b", url_of(running))):
+        lines = [f"{name} {number},{number}" for number in range(300)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["title,stars", *lines]))
+        given = ["add", "-i", str(tmp_path / f"{name}.csv"), "--db", store, "--value", "stars"]
+        started = [sys.executable, "-c", "from softkv_cli.main import main; main()", *given]
+        commands.append(subprocess.Popen(started, stderr=subprocess.PIPE, text=True))
+    for command in commands:
+        _, told = command.communicate(timeout=LONGEST)
+        assert told == "added 300\n"
+    with softkv.open(url_of(running)) as db:
+        assert len(db) == 630
+        assert {f"a {number}" for number in range(300)} | {f"b {number}" for number in range(300)} <= set(db)
+
+
+@pytest.mark.slow
+def test_a_question_to_a_server_loads_no_numpy(running: Running, tmp_path: Path) -> None:
+    """What takes longest of a short command is to load the library, and it is left out."""
+    script = """
+import sys
+from softkv_cli.main import softkv
+softkv(["query", "gold", "--db", sys.argv[1]], standalone_mode=False)
+print(*[name for name in ("numpy", "sqlite3", "httpx", "tokenizers", "rich") if name in sys.modules], file=sys.stderr)
+"""
+    for store in (url_of(running), str(tmp_path / "films")):
+        done = subprocess.run([sys.executable, "-c", script, store], capture_output=True, text=True, check=True)
+        assert (done.stderr, '"contributors"' in done.stdout) == ("\n", True)
