@@ -367,6 +367,15 @@ def test_a_snapshot_that_is_gone_says_so(relayed: tuple[Relay, SoftKV]) -> None:
     then.close()
 
 
+def test_iterations_that_were_left_hold_no_snapshots(relayed: tuple[Relay, SoftKV]) -> None:
+    """However many there are: a token may hold sixteen."""
+    _, db = relayed
+    for _ in range(40):
+        assert next(iter(db)) == "item 0"
+        iter(db)
+        db.select()
+
+
 def test_threads_share_a_handle(running: Running) -> None:
     """They read and write at the same time."""
     with opened(running) as db:

@@ -11,8 +11,9 @@ import ipaddress
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 TOKEN = "SOFTKV_TOKEN"  # the variable that holds a token where none is given
 BODY = 16 << 20  # bytes of a request that a server takes
 PATIENCE = 30.0  # seconds for which a request is sent again, once the server has answered
-WAITS = 45.0  # seconds for an answer: longer than the server takes before it says that it cannot answer in time
+DEADLINE, WAITS = 600, 615.0  # seconds in which an answer is wanted, the most there are; and until there is none
+SILENCE = 45.0  # seconds without news of a job, of which the server sends some every fifteen
 SHORTEST, LONGEST = 0.05, 2.0  # seconds between two tries
 
 
@@ -45,10 +47,13 @@ class ServerConnection:
         base, self.store, loopback = _parts(url)
         self.url, self._base = f"{base}/{quote(self.store, safe='')}", base
         self._own = OwnLock(self.url)
+        self.left: deque[str] = deque()  # snapshots that nobody holds any more
         token = os.environ.get(TOKEN) if token is None else token
         headers = {"Accept": f"{MEDIA_TYPE}, application/json;q=0.5"} | ({"Softkv-Alone": "1"} if alone else {})
         self._client = httpx.Client(
-            headers=headers | ({"Authorization": f"Bearer {_checked(token)}"} if token else {}),
+            headers=headers
+            | {"Softkv-Deadline": str(DEADLINE)}
+            | ({"Authorization": f"Bearer {_checked(token)}"} if token else {}),
             timeout=httpx.Timeout(WAITS, connect=5.0, pool=None),
             verify=base.startswith("https:"),
             trust_env=not loopback,  # no proxy stands between two processes of one machine
@@ -64,17 +69,29 @@ class ServerConnection:
         again: bool = True,
     ) -> Any:
         """The result of a request; where not `again`, it is only sent once more if it cannot have arrived."""
+        self._require_open()
+        self._let_go()
         body = _body(document)
         more = {"Content-Type": MEDIA_TYPE, **(headers or {})}
         url = f"{self._base}/v1/{path.format(store=quote(self.store, safe=''))}"
         answer = self._tried(lambda: self._client.request(method, url, content=body, headers=more), again)
         return self._result(answer)
 
+    def _let_go(self) -> None:
+        """Give snapshots back. Not when they are collected: that may be in the middle of another request."""
+        with suppress(IndexError, self._httpx.TransportError):
+            while True:
+                self._client.delete(f"{self._base}/v1/{quote(self.store, safe='')}/snapshots/{self.left.popleft()}")
+
     @contextmanager
-    def stream(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Iterator[bytes]]:
+    def stream(
+        self, path: str, headers: Mapping[str, str] | None = None, *, silence: float = WAITS
+    ) -> Iterator[Iterator[bytes]]:
         """The answer to a GET, piece by piece."""
         url = f"{self._base}/v1/{path.format(store=quote(self.store, safe=''))}"
-        request = self._client.build_request("GET", url, headers=headers)
+        request = self._client.build_request(
+            "GET", url, headers=headers, timeout=self._httpx.Timeout(silence, connect=5.0)
+        )
         answer = self._tried(lambda: self._client.send(request, stream=True))
         try:
             if answer.status_code != 200:
@@ -116,7 +133,7 @@ class ServerConnection:
         """What an answer holds, or the error that it tells of."""
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         if answer.is_success and kind == MEDIA_TYPE:
-            return unpacked(answer.content, classes=True)
+            return unpacked(memoryview(bytearray(answer.content)), classes=True)  # arrays of the caller's own
         if answer.is_success and kind in ("", "application/json"):
             return _json(answer) if answer.content else None
         if not answer.is_success and kind == "application/problem+json":

@@ -22,7 +22,7 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
 from softkv.doors.remote.asking import sendable, sent
-from softkv.doors.remote.connection import ServerConnection
+from softkv.doors.remote.connection import SILENCE, ServerConnection
 from softkv.doors.remote.loading import Unfiled, name_of
 from softkv.doors.remote.reading import RemoteReader, RemoteView
 from softkv.doors.server.problems import error_of
@@ -175,7 +175,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
         raise KeyMissing("the store is empty")
 
     def clear(self) -> None:
-        """Delete all items, in one commit."""
+        """Delete all items that there are now, in one commit."""
         self.delete(list(self))
 
     def set_temperature(self, temperature: float | None) -> None:
@@ -246,7 +246,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
         raise error_of(job["problem"]) if job["problem"] else ServerError(f"{work} was cancelled by somebody else.")
 
     def _watch(self, path: str, told: Stages | None) -> None:
-        with self._connection.stream(path) as pieces:
+        with self._connection.stream(path, silence=SILENCE) as pieces:
             for progress in (news["progress"] for news in _news(pieces)):
                 if told is not None and progress is not None:
                     told(progress["stage"], progress["done"], progress["all"])

@@ -183,6 +183,10 @@ class RemoteView(Closing, RemoteReader):
             with suppress(SoftKVError):
                 self._ask("DELETE", f"snapshots/{self._name}")
 
+    def __del__(self) -> None:
+        if not self._closed:
+            self._connection.left.append(self._name)  # nothing is sent from here
+
 
 def _pages(view: RemoteView, start: int, wanted: dict[str, Any]) -> Iterator[Any]:
     place: int | None = start
