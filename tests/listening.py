@@ -15,10 +15,12 @@ from .servers import eventually
 
 
 @contextmanager
-def listening(*paths: Path, port: int = 0) -> Iterator[str]:
+def listening(*paths: Path) -> Iterator[str]:
     """Where the stores in these directories are served for the time of the block, to whoever asks."""
     stores = Stores.open(paths)
-    listener = socket.create_server(("127.0.0.1", port))
+    # Of TCP by name: otherwise asyncio does not know that it is, and answers wait for more to be sent with them.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(make_app(stores), log_config=None, ws="none", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
