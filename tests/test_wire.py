@@ -15,6 +15,8 @@ import softkv
 from softkv.answer import Answer, Contributor
 from softkv.doors import wire
 from softkv.errors import InputError
+from softkv.files import notation
+from softkv.files.record import Misfit
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8)
 ARRAYS = arrays.arrays(
@@ -52,8 +54,8 @@ def alike(one: Any, other: Any) -> bool:
 
 @given(DOCUMENTS)
 def test_what_goes_in_comes_out(document: Any) -> None:
-    """Types, bits and order, also of names that mean something to a body, and without any class."""
-    assert alike(document, wire.unpacked(wire.packed(document)))
+    """Types, bits and order, also of names that mean something to a body."""
+    assert alike(document, wire.unpacked(wire.packed(document), classes=True))
 
 
 @given(st.binary(max_size=300))
@@ -168,6 +170,7 @@ HOSTILE = {
     "a name too many": with_header(header("<f8", "(1,)").replace(b"}", b"'x': 1}"), EIGHT),
     "an unknown version": with_header(header("<f8", "(1,)"), EIGHT, b"\x09\x00"),
     "a third version": with_header(header("<f8", "(1,)"), EIGHT, b"\x03\x00"),
+    "nothing, many times over": with_header(header("<f8", "(1099511627776, 0)")),
     "no magic": b"NUMPY" + EIGHT,
     "half a magic": b"\x93NUM",
     "an archive": b"PK\x03\x04" + EIGHT,
@@ -213,6 +216,8 @@ def test_arrays_of_both_versions_and_orders_are_read(version: tuple[int, int], o
         b'{"$dict": [[1]]}',
         b'{"$dict": [[[1], 2]]}',
         b'{"$dict": [[{}, 2]]}',
+        b'{"$dict": [[1, 2]]}',
+        b"[" + b"{}," * wire.MOST_VALUES + b"{}]",
         b"[" * 100_000,
         b"[" * 257 + b"]" * 257,
         b'{"a":' * 257 + b"1" + b"}" * 257,
@@ -225,6 +230,30 @@ def test_hostile_lines_are_refused(line: bytes) -> None:
     """As an error of input."""
     with pytest.raises(InputError):
         wire.unpacked(line)
+
+
+def test_an_array_stands_in_one_place() -> None:
+    """What names it again and again would be made a matrix that is many times as long as the body."""
+    with pytest.raises(InputError, match="each array once"):
+        wire.unpacked(b'{"queries":[{"$array":0},{"$array":0}]}\n' + saved([1.0, 2.0]))
+
+
+def test_a_name_that_stands_twice_is_found_among_many() -> None:
+    """With as many comparisons as there are names, about, and not for each as many."""
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str(self) == str(other)
+
+    with pytest.raises(Misfit, match="'499' stands twice"):
+        notation._unique([(Name(min(one, 499)), one) for one in range(501)])
+    assert compared < 5000
 
 
 def test_what_cannot_be_sent_is_refused() -> None:

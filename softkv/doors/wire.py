@@ -25,7 +25,9 @@ from softkv.files.record import Misfit
 MEDIA_TYPE = "application/x-softkv-npy"
 DEPTH = 256  # of lists and objects within each other: the 64 of a payload, each perhaps with a tag, and what is outside
 _TAGS: dict[str, Any] = {"$array": None, "$dict": dict, "$float": float, "$tuple": tuple}
-_HEADER, _LARGEST, _SHOWN = 10_000, 1 << 40, 100  # bytes of the header of an array, its numbers, and in a message
+_HEADER, _EMPTY, _SHOWN = 10_000, 1 << 20, 100  # bytes of the header of an array, its axes without numbers, in messages
+MOST_VALUES = 1 << 21  # in the JSON of a request: each takes tens of bytes of memory
+_FEW = 1 << 16  # characters of JSON in which values are not counted
 _VERSIONS = {b"\x93NUMPY\x01\x00": 10, b"\x93NUMPY\x02\x00": 12}  # and where the header begins
 _FIELD = re.compile(
     rb"""['"](?:descr['"]:['"](?P<dtype>[<>|=](?:f[248]|[iu][1248]|b1))['"]|fortran_order['"]:(?P<by_columns>True|False)"""
@@ -112,7 +114,10 @@ def unpacked(body: bytes | memoryview, *, classes: bool = False) -> Any:
     view = memoryview(body)
     end = _end_of_line(view)
     try:
-        document = notation.parsed(str(view[:end], "utf-8", "surrogatepass"))
+        text = str(view[:end], "utf-8", "surrogatepass")
+        if not classes:
+            require_few(text)
+        document = notation.parsed(text)
     except (UnicodeDecodeError, Misfit) as error:
         raise InputError(f"expected a line of JSON in UTF-8 first, got {error}.") from error
     arrays, rest = [], view[end + 1 :]
@@ -120,6 +125,12 @@ def unpacked(body: bytes | memoryview, *, classes: bool = False) -> Any:
         array, rest = _array(rest)
         arrays.append(array)
     return _Making(arrays, classes).made(document, DEPTH)
+
+
+def require_few(text: str) -> None:
+    """Refuse JSON of a request that would take many times its length in memory."""
+    if len(text) > _FEW and notation.holds_more(text, MOST_VALUES):
+        raise InputError(f"expected at most {MOST_VALUES:,} values in JSON. Send arrays as {MEDIA_TYPE}.")
 
 
 def _end_of_line(view: memoryview) -> int:
@@ -148,7 +159,7 @@ def _array(body: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
         )
     dtype, shape = np.dtype(found["dtype"].decode()), tuple(int(one) for one in found["shape"].split(b",") if one)
     body, size = body[start + length :], math.prod(shape) * dtype.itemsize
-    if len(shape) > 4 or size > len(body) or math.prod(one or 1 for one in shape) > _LARGEST:
+    if len(shape) > 4 or size > len(body) or (not size and math.prod(one or 1 for one in shape) > _EMPTY):
         raise InputError(f"expected an array of shape {shape!s:.60}, got fewer bytes, or more than 4 axes.")
     array = np.frombuffer(body[:size], dtype).reshape(shape, order="F" if found["by_columns"] == b"True" else "C")
     return array.astype(dtype.newbyteorder("="), copy=False), body[size:]
@@ -158,7 +169,8 @@ class _Making:
     """What a line of JSON and the arrays after it stand for."""
 
     def __init__(self, arrays: list[npt.NDArray[Any]], classes: bool) -> None:
-        self._arrays, self._classes = arrays, classes
+        self._arrays: list[npt.NDArray[Any] | None] = [*arrays]
+        self._classes = classes
 
     def made(self, told: Any, depth: int) -> Any:
         """The value that is told, of at most so many levels."""
@@ -178,13 +190,19 @@ class _Making:
     def _named(self, place: Any) -> npt.NDArray[Any]:
         if type(place) is not int or not 0 <= place < len(self._arrays):
             raise InputError(f"expected the number of one of {len(self._arrays)} arrays, got {place!r:.60}.")
-        return self._arrays[place]
+        # Each stands once: lists of the same one again and again would be made matrices that are too large for memory.
+        array, self._arrays[place] = self._arrays[place], None
+        if array is None:
+            raise InputError(f"expected each array once, got the one of number {place} again.")
+        return array
 
     def _tagged(self, tag: str, of: Any, depth: int) -> Any:
         if tag == "$array":
             return self._named(of)
         made = self.made(of, depth - 1)
         try:
+            if tag == "$dict" and not self._classes and not all(isinstance(name, str) for name, _ in made):
+                raise TypeError("a client chooses numbers that all have the same hash")
             return _TAGS[tag](made)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"expected what {tag} stands for, got {of!r:.60}.") from error

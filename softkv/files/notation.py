@@ -6,6 +6,7 @@ Does not know what the values mean.
 """
 
 import json
+from collections import Counter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -70,8 +71,7 @@ def kind_of(value: Any) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise Misfit(f"the name {shown(twice)} stands twice in one object")
     return made
 

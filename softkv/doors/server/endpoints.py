@@ -38,7 +38,6 @@ JSON = "application/json"
 LARGEST = 16 << 20  # bytes of a body
 LARGEST_REPLY = 64 << 20
 ON_LOOP = 1 << 16  # bytes of a body that is read on the event loop; larger ones keep others waiting
-MOST_VALUES = 1 << 21  # in a body of JSON: each takes tens of bytes of memory
 ALONE = ("0", "1")  # of the header Softkv-Alone
 SECONDS, LONGEST = 30.0, 600.0  # until when an answer is wanted
 
@@ -283,8 +282,7 @@ def _parsed(body: bytes) -> Any:
                 return flat
     try:
         text = str(body, "utf-8")
-        if len(text) > ON_LOOP and notation.holds_more(text, MOST_VALUES):
-            raise InputError(f"expected at most {MOST_VALUES:,} values in JSON. Send arrays as {wire.MEDIA_TYPE}.")
+        wire.require_few(text)
         document = notation.parsed(text)
     except (UnicodeDecodeError, Misfit) as error:
         raise Refused(400, InputError(f"expected a body of JSON in UTF-8, got {error}.")) from error
