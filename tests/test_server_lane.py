@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +211,30 @@ def test_a_crew_takes_so_many_jobs_and_no_more() -> None:
         crew.executor.shutdown()
 
     asyncio.run(full())
+
+
+def test_jobs_that_were_given_up_count_until_a_thread_comes_to_them() -> None:
+    """Or clients without patience would fill the memory; what the job holds is let go of at once."""
+    gate = threading.Event()
+
+    async def given_up() -> None:
+        crew = Crew("reads", 1, room=2)
+        first = asyncio.ensure_future(crew.run(lambda: gate.wait(30), 30))
+        await until(lambda: len(crew) == 1)
+        late = Asked()
+        held = weakref.ref(late)
+        with pytest.raises(DeadlinePassed):
+            await crew.run(partial(late, [1.0]), 0.001)
+        del late
+        with pytest.raises(Busy):
+            await crew.run(lambda: True, 30)
+        await until(lambda: held() is None)
+        gate.set()
+        assert await first
+        await until(lambda: len(crew) == 0)
+        crew.executor.shutdown()
+
+    asyncio.run(given_up())
 
 
 class Held:

@@ -11,8 +11,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from softkv.asking.together import Together
@@ -46,13 +47,22 @@ class Crew:
         """What a job returns; it is not run if it has not begun when the seconds are over, or its request is gone."""
         if self._waiting >= self._room:
             raise Busy(f"{self._waiting:,} requests wait for this store, and no more are taken. Ask again soon.", 1.0)
-        begun = self.executor.submit(job)
+        kept = [job]
+        begun = asyncio.wrap_future(self.executor.submit(lambda: kept.pop()()))
         self._waiting += 1
-        begun_here = asyncio.wrap_future(begun)
-        begun_here.add_done_callback(self._one_less)
-        return await in_time(begun_here, seconds)
+        begun.add_done_callback(partial(self._over, kept))
+        return await in_time(begun, seconds)
 
-    def _one_less(self, _: Any) -> None:
+    def _over(self, kept: list[Callable[[], Any]], begun: "asyncio.Future[Any]") -> None:
+        """Let go of a job. One that was given up has a place in the queue until a thread comes to it."""
+        kept.clear()
+        if not begun.cancelled():
+            self._one_less()
+            return
+        with suppress(RuntimeError):  # the threads are at their end
+            self.executor.submit(begun.get_loop().call_soon_threadsafe, self._one_less)
+
+    def _one_less(self) -> None:
         self._waiting -= 1
 
 
