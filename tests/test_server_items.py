@@ -82,6 +82,14 @@ def test_a_missing_key_is_refused_or_has_the_default(path: Path) -> None:
         assert found["missing"] == [False, True]
 
 
+def test_a_page_of_what_is_missing_ends_early_too(path: Path) -> None:
+    """A long default, many times over, would be many times as long as the request."""
+    with serving(path) as client:
+        found = ask(client, GET, {"keys": ["no"] * 100, "default": "é" * (1 << 20)})
+        assert len(found["values"]) == len(found["missing"]) == found["next"] == 2
+        assert refused(client, GET, {"keys": ["no"], "default": [1.0]})[0] == 422
+
+
 def test_whole_items_are_read_by_key(path: Path) -> None:
     """As documents with vector and text, or packed as items."""
     keys = ["item 5", "#41"]

@@ -44,7 +44,7 @@ class GetForm(RequestForm):
     """Keys to read: the values of their items, or all about them."""
 
     keys: list[str]
-    default: Any = None
+    default: str | float | None = None
     whole: bool = False
 
 
@@ -133,12 +133,12 @@ def _facts(columns: StoreColumns) -> dict[str, Any]:
 def _page(call: Call, read: Callable[[int, int], Sequence[Any]], start: int, end: int) -> tuple[list[Any], int | None]:
     """What lies between two places, or as much as a page takes; and where it ends, None where nothing comes after."""
     found: list[Any] = []
-    place, room, portion = start, PAGE, FEW
+    place, room, portion, default = start, PAGE, FEW, getattr(call.form, "default", None)
     while place < end:
         call.require_time()
         some = read(place, min(place + portion, end))
         for one in some:
-            room -= _weight(one, whole=getattr(call.form, "whole", True))
+            room -= _weight(default if one is MISSING else one, whole=getattr(call.form, "whole", True))
             if room < 0 and found:
                 return found, start + len(found)
             found.append(one)
