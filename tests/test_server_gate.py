@@ -258,7 +258,8 @@ def test_two_lengths_are_refused() -> None:
     """As is one beside chunks, of which another program may believe either."""
     twice = [*OURS.items(), ("content-length", "1"), ("content-length", "1")]
     assert asked(twice, "POST").status == 400
-    assert asked(OURS | {"content-length": "1", "transfer-encoding": "chunked"}, "POST").status == 400
+    for length in "01":
+        assert asked(OURS | {"content-length": length, "transfer-encoding": "chunked"}, "POST").status == 400
 
 
 def test_a_body_without_end_is_cut_off() -> None:

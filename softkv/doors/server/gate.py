@@ -177,7 +177,7 @@ def _headers(scope: Any) -> dict[bytes, list[str]]:
 def _require_length(headers: dict[bytes, list[str]]) -> int:
     """How many bytes of a body are taken at most; refuses one that says it is longer."""
     lengths = headers.get(b"content-length", ["0"])
-    if len(lengths) != 1 or not lengths[0].isdecimal() or (b"transfer-encoding" in headers and lengths != ["0"]):
+    if len(lengths) != 1 or not lengths[0].isdecimal() or {b"content-length", b"transfer-encoding"} <= headers.keys():
         raise Refused(400, InputError("expected one length of the body"))
     if len(lengths[0]) > 15 or int(lengths[0]) > LONGEST_BODY:
         raise _too_large()
