@@ -45,7 +45,8 @@ class ServerConnection:
             raise MissingExtra("a store behind a URL", package="httpx", extra="remote") from error
         self._httpx, self.patience, self._closed = httpx, wait, False
         base, self.store, loopback = _parts(url)
-        self.url, self._base = f"{base}/{quote(self.store, safe='')}", base
+        self._store = quoted(self.store)
+        self.url, self._base = f"{base}/{self._store}", base
         self._own = OwnLock(self.url)
         self.left: deque[str] = deque()  # snapshots that nobody holds any more
         token = os.environ.get(TOKEN) if token is None else token
@@ -73,22 +74,22 @@ class ServerConnection:
         self._let_go()
         body = _body(document)
         more = {"Content-Type": MEDIA_TYPE, **(headers or {})}
-        url = f"{self._base}/v1/{path.format(store=quote(self.store, safe=''))}"
+        url = self._base + "/v1/" + path.replace("{store}", self._store)
         answer = self._tried(lambda: self._client.request(method, url, content=body, headers=more), again)
         return self._result(answer)
 
     def _let_go(self) -> None:
         """Give snapshots back. Not when they are collected: that may be in the middle of another request."""
-        with suppress(IndexError, self._httpx.TransportError):
+        with suppress(IndexError, self._httpx.RequestError):
             while True:
-                self._client.delete(f"{self._base}/v1/{quote(self.store, safe='')}/snapshots/{self.left.popleft()}")
+                self._client.delete(f"{self._base}/v1/{self._store}/snapshots/{self.left.popleft()}")
 
     @contextmanager
     def stream(
         self, path: str, headers: Mapping[str, str] | None = None, *, silence: float = WAITS
     ) -> Iterator[Iterator[bytes]]:
         """The answer to a GET, piece by piece."""
-        url = f"{self._base}/v1/{path.format(store=quote(self.store, safe=''))}"
+        url = self._base + "/v1/" + path.replace("{store}", self._store)
         request = self._client.build_request(
             "GET", url, headers=headers, timeout=self._httpx.Timeout(silence, connect=5.0)
         )
@@ -98,7 +99,7 @@ class ServerConnection:
                 answer.read()
                 self._result(answer)
             yield answer.iter_bytes()
-        except self._httpx.TransportError as error:
+        except self._httpx.RequestError as error:
             raise self._unreachable(error) from error
         finally:
             answer.close()
@@ -117,7 +118,7 @@ class ServerConnection:
                 after = answer.headers.get("Retry-After", "")
                 pause = max(pause, min(LONGEST, float(after))) if after.isdecimal() else pause
                 answer.close()
-            except self._httpx.TransportError as error:
+            except self._httpx.RequestError as error:
                 arrived = not isinstance(error, (self._httpx.ConnectError, self._httpx.ConnectTimeout))
                 if late or (arrived and not again):
                     raise self._unreachable(error) from error
@@ -133,7 +134,10 @@ class ServerConnection:
         """What an answer holds, or the error that it tells of."""
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         if answer.is_success and kind == MEDIA_TYPE:
-            return unpacked(memoryview(bytearray(answer.content)), classes=True)  # arrays of the caller's own
+            try:
+                return unpacked(memoryview(bytearray(answer.content)), classes=True)  # arrays of the caller's own
+            except InputError as error:
+                raise ServerError(f"{self.url} sent what cannot be read: {error}") from error
         if answer.is_success and kind in ("", "application/json"):
             return _json(answer) if answer.content else None
         if not answer.is_success and kind == "application/problem+json":
@@ -153,6 +157,11 @@ class ServerConnection:
             self._closed = True
             if not self._own.is_inherited():
                 self._client.close()
+
+
+def quoted(name: Any) -> str:
+    """A name that came from a user or a server, as a part of a path or a header, which it cannot end."""
+    return quote(str(name), safe="")
 
 
 def _parts(url: str) -> tuple[str, str, bool]:

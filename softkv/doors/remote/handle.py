@@ -22,7 +22,7 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
 from softkv.doors.remote.asking import sendable, sent
-from softkv.doors.remote.connection import SILENCE, ServerConnection
+from softkv.doors.remote.connection import SILENCE, ServerConnection, quoted
 from softkv.doors.remote.loading import Unfiled, name_of
 from softkv.doors.remote.reading import RemoteReader, RemoteView
 from softkv.doors.server.problems import error_of
@@ -230,7 +230,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def _job(self, work: str, options: dict[str, Any], told: Stages | None) -> Any:
         """What comes of long work of the server, which is cancelled where waiting for it is interrupted."""
-        where = "jobs/" + self._ask("POST", "jobs", {"work": work, "options": options}, again=False)["job"]
+        where = "jobs/" + quoted(self._ask("POST", "jobs", {"work": work, "options": options}, again=False)["job"])
         job: dict[str, Any] = {"state": "waiting"}
         try:
             while job["state"] in ("waiting", "running"):

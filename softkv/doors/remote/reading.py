@@ -17,7 +17,7 @@ from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info
 from softkv.doors.remote.asking import Sending, sent
 from softkv.doors.remote.columns import RemoteColumns
-from softkv.doors.remote.connection import ServerConnection
+from softkv.doors.remote.connection import ServerConnection, quoted
 from softkv.errors import KeyTextError, NotRemote, SoftKVError
 from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
@@ -170,8 +170,8 @@ class RemoteView(Closing, RemoteReader):
 
     def __init__(self, connection: ServerConnection) -> None:
         found = connection.ask("POST", "{store}/snapshots")
-        super().__init__(connection, {"Softkv-Snapshot": found["snapshot"]})
-        self._name, self.commit, self._closed = found["snapshot"], int(found["commit"]), False
+        self._name, self.commit, self._closed = quoted(found["snapshot"]), int(found["commit"]), False
+        super().__init__(connection, {"Softkv-Snapshot": self._name})
 
     def _frozen(self) -> "RemoteView":
         return self
