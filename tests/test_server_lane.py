@@ -329,6 +329,32 @@ def test_a_late_answer_is_a_504_and_a_full_queue_a_429(held: Held) -> None:
     asyncio.run(asked())
 
 
+def test_long_work_of_a_request_that_was_cancelled_ends(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the server ends, which does not wait until all deadlines have passed."""
+    ended = threading.Event()
+
+    def endless(*_: Any, progress: Callable[[int, int], None], **__: Any) -> None:
+        held.began.set()
+        try:
+            while not held.gate.wait(0.001):
+                progress(0, 1)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(StoreView, "evaluate", endless)
+
+    async def cancelled() -> None:
+        async with held.client() as client:
+            document = {"queries": QUERIES[:2].tolist(), "targets": [1.0, 2.0]}
+            asked = asyncio.ensure_future(client.post("/v1/fruit/evaluate", json=document))
+            await until(held.began.is_set)
+            asked.cancel()
+            await until(ended.is_set)
+
+    asyncio.run(cancelled())
+    assert not held.gate.is_set()
+
+
 def test_a_client_that_hangs_up_while_it_waits_is_not_asked_for(held: Held) -> None:
     """What it asked is not in the next call."""
     app, document = make_app(held.stores), b'{"query": [1, 2, 3, 4, 5]}'

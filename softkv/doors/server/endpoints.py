@@ -163,6 +163,7 @@ class Endpoint:
             return self.refusal(error, call)
         finally:
             stores.hold(-call.held)
+            call.seconds = 0.0  # work that still runs, since the server ends, does so where it looks at the time
 
     async def _done(self, call: Call) -> Response:
         call.seconds = _seconds(call.request)
