@@ -2,6 +2,7 @@
 
 import http.client
 import itertools
+import json
 import os
 import signal
 import socket
@@ -186,6 +187,21 @@ def test_idle_connections_leave_descriptors_to_the_stores(store: Path) -> None:
         assert server.end() == 0
     with softkv.open(store, "r") as db:
         assert db["new"] == 9.0
+
+
+def test_answers_that_nobody_takes_have_a_bound_together(store: Path) -> None:
+    """The longest is broken off, however patient the server is, and others are answered."""
+    with served(store, patience=60.0, untaken=1 << 20) as server, server.connection() as slow:
+        for default, answered in (("x", True), ("x" * (12 << 20), False)):
+            wanted = json.dumps({"keys": ["none"], "default": default})
+            lines = [f"Host: {server.host}:{server.port}", f"Authorization: Bearer {server.token}"]
+            lines += ["Content-Type: application/json", f"Content-Length: {len(wanted)}", "", wanted]
+            slow.sendall("\r\n".join(["POST /v1/films/items/get HTTP/1.1", *lines]).encode())
+            if answered:
+                assert slow.recv(1 << 16)
+                connected = server.descriptors()
+        assert eventually(lambda: server.descriptors() < connected, 10.0)
+        assert server.ask("GET", "/v1/stores")[0] == 200
 
 
 @pytest.fixture(scope="module")

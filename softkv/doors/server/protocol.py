@@ -25,6 +25,7 @@ from softkv.doors.server.problems import Refused, reply_to
 from softkv.errors import InputError
 
 PATIENCE = 10.0  # seconds that a client is waited for
+UNTAKEN = 256 << 20  # bytes of answers that wait for clients to take them
 PACE = 16 << 10  # bytes a second that a client has to send or take
 CONNECTIONS = 512
 TICK = 0.5  # seconds from one look at the connections to the next
@@ -54,7 +55,7 @@ class PatientProtocol(H11Protocol):
     """One connection."""
 
     _patience = PATIENCE
-    _untaken = 0  # bytes of the answer that waited for the client at the last look
+    untaken = 0  # bytes of the answer that waited for the client at the last look
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a request; those of a body that is still wanted bring patience."""
@@ -69,12 +70,11 @@ class PatientProtocol(H11Protocol):
 
     def look(self, seconds: float) -> None:
         """Take these seconds from the patience if the client is waited for, and break off when there is none left."""
-        untaken = self.transport.get_write_buffer_size()
-        self._gain(max(0, self._untaken - untaken))
-        self._untaken = untaken
+        former, self.untaken = self.untaken, self.transport.get_write_buffer_size()
+        self._gain(max(0, former - self.untaken))
         idle = self.timeout_keep_alive_task is not None  # uvicorn closes these
         sending = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and not self.flow.read_paused and not idle
-        if not untaken and not sending and not self.transport.is_closing():
+        if not self.untaken and not sending and not self.transport.is_closing():
             self._patience = PATIENCE
             return
         self._patience -= seconds
@@ -143,10 +143,13 @@ class PatientServer(Server):
         """Look at the connections now and then; uvicorn calls this ten times a second."""
         now = time.monotonic()
         if now - self._looked >= TICK:
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, PatientProtocol):
-                    connection.look(now - self._looked)
+            found = [one for one in self.server_state.connections if isinstance(one, PatientProtocol)]
+            for one in found:
+                one.look(now - self._looked)
             self._looked = now
+            found.sort(key=lambda one: one.untaken)
+            while sum(one.untaken for one in found) > UNTAKEN:  # many clients at the least pace would hold gigabytes
+                found.pop().transport.abort()
         return await super().on_tick(counter)
 
     @contextmanager
