@@ -182,14 +182,6 @@ def test_filters_of_arrays_and_of_classes_are_refused(client: TestClient) -> Non
         assert reply.status_code == 422, reply.text
 
 
-def test_a_body_that_is_too_large_is_a_413(client: TestClient) -> None:
-    """Also when it does not say how large it is."""
-    assert refused(client, "/v1/fruit/lookup", b" " * (endpoints.LARGEST + 1))[:2] == (413, "InputError")
-    parts = (b" " * (1 << 20) for _ in range(17))
-    reply = client.post("/v1/fruit/lookup", content=parts, headers={"content-type": "application/json"})
-    assert reply.status_code == 413
-
-
 def test_json_that_would_take_much_memory_is_refused_before_it_is_read(client: TestClient) -> None:
     """A list of lists takes thirty times its bytes."""
     status, error, words = refused(client, "/v1/fruit/lookup", b'{"query":[' + b"[]," * 4_000_000 + b"[]]}")

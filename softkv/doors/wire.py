@@ -23,6 +23,7 @@ from softkv.files import notation
 from softkv.files.record import Misfit
 
 MEDIA_TYPE = "application/x-softkv-npy"
+LONGEST_BODY = 16 << 20  # bytes of a request
 DEPTH = 256  # of lists and objects within each other: the 64 of a payload, each perhaps with a tag, and what is outside
 _TAGS: dict[str, Any] = {"$array": None, "$dict": dict, "$float": float, "$tuple": tuple}
 _HEADER, _EMPTY, _SHOWN = 10_000, 1 << 20, 100  # bytes of the header of an array, its axes without numbers, in messages

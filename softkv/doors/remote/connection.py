@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from softkv.doors.server.problems import error_of
-from softkv.doors.wire import MEDIA_TYPE, packed, unpacked
+from softkv.doors.wire import LONGEST_BODY, MEDIA_TYPE, packed, unpacked
 from softkv.errors import HandleClosed, InputError, MissingExtra, NotRemote, ServerError, ServerUnreachable
 from softkv.files import notation
 from softkv.files.record import Misfit
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import httpx
 
 TOKEN = "SOFTKV_TOKEN"  # the variable that holds a token where none is given
-BODY = 16 << 20  # bytes of a request that a server takes
 PATIENCE = 30.0  # seconds for which a request is sent again, once the server has answered
 DEADLINE, WAITS = 600, 615.0  # seconds in which an answer is wanted, the most there are; and until there is none
 SILENCE = 45.0  # seconds without news of a job, of which the server sends some every fifteen
@@ -207,10 +206,10 @@ def _body(document: Any) -> bytes | None:
         body = packed(document)
     except (TypeError, ValueError) as error:
         raise NotRemote(f"{error}. A server takes texts, numbers, lists and arrays of numbers.") from error
-    if len(body) > BODY:
+    if len(body) > LONGEST_BODY:
         raise InputError(
-            f"expected at most {BODY:,} bytes in one request, got {len(body):,}. Nothing was sent: what is added in "
-            "one call is added wholly or not at all. Give fewer at a time, or a file to `load`."
+            f"expected at most {LONGEST_BODY:,} bytes in one request, got {len(body):,}. Nothing was sent: what is "
+            "added in one call is added wholly or not at all. Give fewer at a time, or a file to `load`."
         )
     return body
 

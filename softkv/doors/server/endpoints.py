@@ -3,7 +3,7 @@
 An `Endpoint` is a row of a table: method, path, the form of its body, what it does, what it answers. Each file of
 endpoints ends with such a table, and app.py puts them together. `/openapi.json` is made of the same rows.
 
-Does not know what any endpoint does.
+Does not know what any endpoint does, and leaves the length of bodies to the gate.
 """
 
 import asyncio
@@ -35,7 +35,6 @@ from softkv.logs import log_of
 
 LOG = log_of(__name__)
 JSON = "application/json"
-LARGEST = 16 << 20  # bytes of a body
 LARGEST_REPLY = 64 << 20
 ON_LOOP = 1 << 16  # bytes of a body that is read on the event loop; larger ones keep others waiting
 ALONE = ("0", "1")  # of the header Softkv-Alone
@@ -267,8 +266,6 @@ async def _body(call: Call) -> bytes:
         call.stores.hold(len(part))
         call.held += len(part)
         body += part
-        if call.held > LARGEST:
-            raise Refused(413, InputError(f"expected a body of at most {LARGEST >> 20} MiB. Send it in parts."))
     return bytes(body)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from softkv.doors.server.metrics import LOG, Metrics
 from softkv.doors.server.problems import Refused, reply_to
+from softkv.doors.wire import LONGEST_BODY
 from softkv.errors import AccessRefused, InputError, Unauthorized
 
 Message = MutableMapping[str, Any]
@@ -25,7 +26,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
-LONGEST_BODY = 16 << 20
 LONGEST_HEAD = 16 << 10
 SAFE = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
