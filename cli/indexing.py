@@ -69,8 +69,8 @@ def build(
     with softkv.open(path, "w", wait=wait) as db:
         started = time.monotonic()
         try:
-            if kind == "lists" and not no_progress:
-                output.say(_forecast(db, **wanted))
+            if not no_progress:
+                output.say(_forecast(db, kind, **wanted))
             with output.stages("reading", quiet=no_progress, lines=True) as moved:
                 found = db.build_index(kind, backend=backend, progress=moved, **wanted)
         except KeyboardInterrupt:
@@ -141,10 +141,10 @@ def _vectors(file: str) -> Any:
     return np.stack(found) if found else np.empty((0, 0), np.float32)
 
 
-def _forecast(db: Any, **wanted: Any) -> str:
+def _forecast(db: Any, kind: str, **wanted: Any) -> str:
     """What the build will take."""
-    begun = db.info().building
-    return f"this takes {db.forecast_index(**wanted)}" + (f"; less, since an index {begun}" if begun else "")
+    begun = db.info().building if kind == "lists" else None
+    return f"this takes {db.forecast_index(kind, **wanted)}" + (f"; less, since an index {begun}" if begun else "")
 
 
 def _interrupted(db: Any, path: str) -> str:

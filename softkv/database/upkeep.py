@@ -19,7 +19,7 @@ from softkv.asking.view import View
 from softkv.database import training
 from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.indexing import Wanted, build, forecast_of
-from softkv.database.proposing import build_proposer
+from softkv.database.proposing import build_proposer, forecast_of_proposer
 from softkv.database.reader import Reader
 from softkv.database.rechecking import Rechecking, still_checked
 from softkv.database.reembedding import reembed
@@ -103,15 +103,13 @@ class Upkeep(Reader):
             progress: Called with (stage, done, all).
         """
         self._store.require_writable()
+        wanted = _wanted(kind, Wanted(lists, queries, temperatures, backend, whole))
         with self._lock:
             require_items(self._view().snapshot)
             self._unpin()
-        if kind != "lists":
-            if lists is not None or queries is not None or temperatures is not None or whole:
-                raise InputError(f"expected lists, queries, temperatures and whole only for lists, not for {kind!r}.")
+        if wanted is None:
             build_proposer(self._store, self._changing, self._new_view, kind, backend, progress)
         else:
-            wanted = Wanted(lists, queries, temperatures, backend, whole)
             build(self._store, self._changing, self._new_view, wanted, progress)
             with self._changing:
                 self._rechecking.drop()
@@ -120,20 +118,23 @@ class Upkeep(Reader):
 
     def forecast_index(
         self,
+        kind: str = "lists",
         *,
         lists: int | None = None,
         queries: Any = None,
         temperatures: tuple[float, float] | None = None,
         whole: bool = False,
     ) -> Forecast:
-        """What `build_index` of lists would take: seconds, and room on the disk; measures for a moment.
+        """What `build_index` would take: seconds, and room on the disk; measures for a moment.
 
-        Good to a factor of two, where nothing else runs. A build that was begun takes what is left of it.
+        Good to a factor of two, where nothing else runs. A build that was begun takes what is left of it. For another
+        kind than lists a small one is built.
         """
+        wanted = _wanted(kind, Wanted(lists, queries, temperatures, whole=whole))
         with self._lock:
             view = self._view()
             require_items(view.snapshot)
-            return forecast_of(view, Wanted(lists, queries, temperatures, whole=whole))
+        return forecast_of_proposer(view, kind) if wanted is None else forecast_of(view, wanted)
 
     def tune(
         self,
@@ -249,3 +250,12 @@ class Upkeep(Reader):
         """Drop a change of embedder that was begun; the store stays as it was."""
         with self._changing:
             self._store.abandon()
+
+
+def _wanted(kind: str, wanted: Wanted) -> Wanted | None:
+    """What is wanted of lists; None for another kind, of which nothing else can be."""
+    if kind == "lists":
+        return wanted
+    if wanted.whole or any(one is not None for one in (wanted.lists, wanted.queries, wanted.temperatures)):
+        raise InputError(f"expected lists, queries, temperatures and whole only for lists, not for {kind!r}.")
+    return None
