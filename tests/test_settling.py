@@ -268,6 +268,21 @@ def test_an_index_is_refined_while_items_have_not_outgrown_it(db: softkv.SoftKV)
     assert_right(db.path)
 
 
+def test_lists_that_emptied_join_others(db: softkv.SoftKV) -> None:
+    """When the index is built again; those that were made of few rows stay."""
+    before = db._view().index
+    assert before is not None
+    small, items = int((before.made_of < 4).sum()), db._view().snapshot.items(range(ITEMS))
+    for number in np.flatnonzero(before.made_of >= 8)[::3].tolist():
+        db.delete([item.key for item in items[before.offsets[number] + 1 : before.offsets[number + 1]]])
+    assert stages(db)[0] == "refining lists"
+    index = db._view().index
+    assert index is not None
+    assert (index.made_of < 4).sum() <= small
+    assert (index.rows, told(db)) == (len(db), (0, 0, 0))
+    assert_right(db.path)
+
+
 def test_answers_are_as_close_as_they_say_while_a_store_grows(tmp_path: Path) -> None:
     """To four times its size, and after a compaction: what is wrong with a list does not fall when rows come."""
     made = mixture(16_000, 24, 8, 300, 0)
