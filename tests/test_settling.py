@@ -345,3 +345,21 @@ def test_info_says_what_share_a_lookup_reads(db: softkv.SoftKV) -> None:
     assert index.share is not None
     read = db.lookup(keys_of(50, 200)).rows_read
     assert index.share == pytest.approx(np.mean(read) / len(db), rel=0.5)
+
+
+def test_info_says_of_a_list_that_has_grown_by_far_to_build_again(db: softkv.SoftKV) -> None:
+    """And counts it in the share that lookups read, as long as its items are not divided."""
+    before = db.info().index
+    keys = (keys_of(1, 1) + 0.02 * np.random.default_rng(0).standard_normal((1500, WIDTH))).astype(np.float32)
+    db.add(vectors=keys, values=values_of(keys_of(1, 1)).repeat(1500, axis=0))
+    index = db.info().index
+    assert before is not None
+    assert index is not None
+    assert before.again is None
+    assert index.again is not None
+    assert "items are in one list, and lookups near it read them all" in index.again
+    assert index.share is not None
+    read = db.lookup(np.concatenate([keys_of(1, 200), keys[::15]])).rows_read
+    assert index.share == pytest.approx(np.mean(read) / len(db), rel=0.5)
+    db.build_index()
+    assert db.info().index.again is None  # type: ignore[union-attr]

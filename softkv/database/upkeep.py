@@ -90,8 +90,8 @@ class Upkeep(Reader):
         """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
 
         Lookups and adds go on meanwhile. What is added later finds its list as it is added. Where there is an index
-        that the items have not outgrown, its lists are refined: those that have doubled are divided, those that have emptied
-        join others, all are rehearsed.
+        that the items have not outgrown, its lists are refined: those that have doubled are divided, those that have
+        emptied join others, all are rehearsed.
 
         Args:
             kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory

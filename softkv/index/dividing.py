@@ -32,6 +32,12 @@ def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
     return found
 
 
+def doubled(sizes: Array | Counts, made_of: Counts, rows: int) -> npt.NDArray[np.bool_]:
+    """The lists, (l,), that are to be divided: of these sizes, made of so many rows each, in a store of so many."""
+    found: npt.NDArray[np.bool_] = sizes > GROWN * np.maximum(made_of, rows / list_count(rows))
+    return found
+
+
 def divided(
     keys: Callable[[Counts], Array], rows: Counts, owners: Counts, made_of: Counts, *, backend: str, progress: Stages
 ) -> tuple[Counts, Counts]:
@@ -44,7 +50,7 @@ def divided(
     order = np.argsort(np.where(owners < 0, len(made_of), owners), kind="stable")
     sizes = np.bincount(owners + 1, minlength=len(made_of) + 1)
     sizes = np.append(sizes[1:], sizes[0])
-    large = np.append(sizes[:-1] > GROWN * np.maximum(made_of, average), True)
+    large = np.append(doubled(sizes[:-1], made_of, len(rows)), True)
     found, done = list[Counts](), 0
     for some, is_large in zip(np.split(rows[order], sizes.cumsum()[:-1]), large.tolist(), strict=True):
         count = round(len(some) / average) if is_large else 1
