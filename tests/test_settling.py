@@ -268,6 +268,30 @@ def test_an_index_is_refined_while_items_have_not_outgrown_it(db: softkv.SoftKV)
     assert_right(db.path)
 
 
+def test_an_index_is_not_built_again_where_nothing_changed(db: softkv.SoftKV, caplog: pytest.LogCaptureFixture) -> None:
+    """Which is told and logged; other temperatures, queries or lists, one item, or `whole` are a build."""
+    file, seconds = db._view().index_as_written.commit, db.forecast_index(whole=True).seconds  # type: ignore[union-attr]
+    with caplog.at_level(logging.INFO, "softkv"):
+        assert stages(db) == ["nothing has changed since the index was built"]
+    assert "nothing has changed" in caplog.text
+    assert db._view().index_as_written.commit == file  # type: ignore[union-attr]
+    assert db.forecast_index().seconds == 0 < seconds
+    for options in (
+        {"temperatures": (0.01, 0.02)},
+        {},
+        {"queries": keys_of(8, 100)},
+        {},
+        {"lists": 40},
+        {"whole": True},
+    ):
+        assert stages(db, **options)[-1] == "rehearsing", options
+    assert stages(db) == ["nothing has changed since the index was built"]
+    db.add("1", np.zeros(3), vectors=keys_of(5, 1)[0], on_conflict="replace")
+    db.compact()
+    assert stages(db)[-1] == "rehearsing"
+    assert_right(db.path)
+
+
 def test_lists_that_emptied_join_others(db: softkv.SoftKV) -> None:
     """When the index is built again; those that were made of few rows stay."""
     before = db._view().index

@@ -15,6 +15,7 @@ from softkv.asking.view import View
 from softkv.index.dividing import emptied
 from softkv.index.late import Homes
 from softkv.index.lists import OUTGROWN, Counts, ListIndex
+from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
 from softkv.storage.layout import Rows
 
@@ -30,6 +31,13 @@ def refinable(view: View, form: Form, lists: int | None) -> ListIndex | None:
     same = index.facts.get("projection") == view.profile.projection
     grown = max(len(view.snapshot), index.whole) / max(1, min(len(view.snapshot), index.whole))
     return index if alike and same and grown <= OUTGROWN else None
+
+
+def is_current(view: View, index: ListIndex, temperatures: Array) -> bool:
+    """Whether no item came or went since an index was calibrated, on items and at these temperatures."""
+    before, calibrated_on = index.calibration.temperatures, index.facts.get("calibrated on")
+    same = len(before) == len(temperatures) and np.allclose(before, temperatures, rtol=1e-6)
+    return same and calibrated_on == "items" and not view.changes and view.verdict is None and index.heads is not None
 
 
 def owners_of(view: View, index: ListIndex, rows: Rows) -> Counts:

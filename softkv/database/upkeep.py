@@ -91,7 +91,7 @@ class Upkeep(Reader):
 
         Lookups and adds go on meanwhile. What is added later finds its list as it is added. Where there is an index
         that the items have not outgrown, its lists are refined: those that have doubled are divided, those that have
-        emptied join others, all are rehearsed.
+        emptied join others, all are rehearsed. Where nothing has changed since, it stays as it is.
 
         Args:
             kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory
