@@ -3,7 +3,8 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from softkv.asking import lists as asking_lists
 from softkv.asking import route
 from softkv.database import indexing
 from softkv.maths.compatibility import additive, bilinear
+from softkv.maths.strata import Draw
 from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 from tests.stores import with_secret
@@ -401,6 +403,28 @@ def test_items_that_came_and_went_count(large: None, tmp_path: Path) -> None:
         assert_kept(db, QUERIES, 100, temperature=5.0)
         db.compact()
         assert_kept(db, QUERIES, 100, temperature=0.6)
+
+
+WRONG: dict[str, Callable[[Draw], dict[str, Any]]] = {
+    "rows count for the list beside theirs": lambda draw: {"counts": np.maximum(draw.sizes, np.roll(draw.counts, 1))},
+    "lists visited by chance count once": lambda draw: {"chances": np.ones(len(draw.chances))},
+}
+
+
+@pytest.mark.parametrize("bug", WRONG)
+def test_a_wrong_stratum_is_noticed(
+    stores: dict[str, softkv.SoftKV], bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More answers miss what they state than chance allows for."""
+    true = Draw._of.__func__  # type: ignore[attr-defined]
+
+    def patched(cls: type[Draw], *given: Any) -> Draw:
+        draw = true(cls, *given)
+        return replace(draw, **WRONG[bug](draw))
+
+    monkeypatch.setattr(Draw, "_of", classmethod(patched))
+    with pytest.raises(AssertionError, match=r"assert (np.int64\()?\d+\)? <= 1\d\b"):
+        assert_kept(stores["cosine"], QUERIES, 0, temperature=12 * SMALL["cosine"])
 
 
 def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> None:
