@@ -237,6 +237,9 @@ def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.Monkey
     table = ran(*ask, terminal=True, watched=True)
     assert table.err == ""
     assert f"exact over 2,000: scanned, {told}" in " ".join(table.out.split())
+    compared = ran("compare", *ask[1:], terminal=True, watched=True)
+    assert (compared.err.count("hint"), compared.err) == (1, found.err)
+    assert "scan, 2,000 rows" in compared.out
     monkeypatch.setattr("softkv.asking.route.LARGE", 2000 * 8)
     assert ran(*ask, "--json", watched=True).err == ""
 
