@@ -4,6 +4,7 @@ Shapes: d key width.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,10 +19,12 @@ from softkv.index.candidates import Proposer
 from softkv.index.forecast import Forecast
 from softkv.index.trial import ROWS as TRIED
 from softkv.index.trial import forecast_proposer
+from softkv.logs import log_of
 from softkv.maths.forms import Form
 from softkv.progress import Stages, untold
 from softkv.storage import Store
 
+LOG = log_of(__name__)
 SAMPLE = 1 << 17  # rows to train on
 BLOCK = 1 << 14
 
@@ -30,7 +33,7 @@ def build_proposer(
     store: Store, lock: threading.RLock, view: Callable[[], View], kind: str, backend: str, told: Stages | None
 ) -> None:
     """Build a proposer of all rows as they are now; rows stay where they are."""
-    before, progress = view(), told or untold
+    before, progress, started = view(), told or untold, time.monotonic()
     form, snapshot = _form(before), before.snapshot
 
     def blocks() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
@@ -48,6 +51,7 @@ def build_proposer(
         progress=partial(progress, "adding rows"),
     )
     put(store, lock, snapshot.generation, PROPOSER, _with_head(found))
+    LOG.info("built an index of kind %r over %d rows in %.1f s", kind, snapshot.rows, time.monotonic() - started)
 
 
 def forecast_of_proposer(view: View, kind: str) -> Forecast:
