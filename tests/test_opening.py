@@ -42,6 +42,7 @@ from softkv.storage.catalog.roster import content_seal
 from softkv.storage.disk import files, locks
 from softkv.storage.layout import FORMAT
 from softkv.storage.protocol import opening
+from softkv.storage.protocol.leftovers import remove_unborn
 from tests.stores import (
     CATALOG,
     FRUIT,
@@ -1216,14 +1217,30 @@ def test_what_a_crash_left_beside_a_store_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_power_cut_left_beside_a_store_is_removed(tmp_path: Path) -> None:
-    """Without LOCK, whose name may be lost or be the first to go; but a directory just begun is empty, and stays."""
+    """Without LOCK, whose name may be lost or be the first to go; an empty directory, which was just begun, as well."""
     for name in (".s.new-00000001", ".s.old-00000002", ".s.new-00000003", ".s.old-00000004"):
         (tmp_path / name).mkdir()
     (tmp_path / ".s.new-00000001" / CATALOG).touch()
     (tmp_path / ".s.old-00000002" / GENERATION).mkdir()
     (tmp_path / ".s.new-00000005").touch()  # not ours, which are directories
     Store.open(tmp_path / "s", "c").close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".s.new-00000003", ".s.new-00000005", "s"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".s.new-00000005", "s"]
+
+
+def test_whoever_finds_its_empty_directory_gone_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another that makes the store took it for what a crash had left, between two calls."""
+    lock_writer, begun = locks.lock_writer, []
+
+    def overtaken(directory: str) -> locks.FileLock:
+        begun.append(directory)
+        if len(begun) == 1:
+            remove_unborn(str(tmp_path), "s")
+        return lock_writer(directory)
+
+    monkeypatch.setattr(locks, "lock_writer", overtaken)
+    with Store.open(tmp_path / "s", "c") as store:
+        assert store.check().ok
+    assert (len(begun), sorted(path.name for path in tmp_path.iterdir())) == (2, ["s"])
 
 
 @pytest.mark.parametrize("mode", ["w", "c"])
