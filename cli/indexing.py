@@ -63,8 +63,9 @@ def build(
     Items that are added later find their lists as they are added.
     """
     import softkv
+    from softkv.database.indexing import UNCHANGED
 
-    vectors = None if queries is None else _vectors(queries)
+    vectors, stages = None if queries is None else _vectors(queries), set()
     wanted: dict[str, Any] = {"lists": lists, "queries": vectors, "temperatures": temperatures, "whole": whole}
     with softkv.open(path, "w", wait=wait) as db:
         started = time.monotonic()
@@ -72,11 +73,18 @@ def build(
             if not no_progress:
                 output.say(_forecast(db, kind, **wanted))
             with output.stages("reading", quiet=no_progress, lines=True) as moved:
-                found = db.build_index(kind, backend=backend, progress=moved, **wanted)
+
+                def noted(stage: str, done: int, total: int) -> None:
+                    stages.add(stage)
+                    if moved is not None:
+                        moved(stage, done, total)
+
+                found = db.build_index(kind, backend=backend, progress=noted, **wanted)
         except KeyboardInterrupt:
             output.say(_interrupted(db, path))
             raise
-    output.say(f"built in {time.monotonic() - started:.1f} s: {_told(found)}")
+    did = "left as it is" if UNCHANGED in stages else f"built in {time.monotonic() - started:.1f} s"
+    output.say(f"{did}: {_told(found)}")
 
 
 @index.command(epilog=options.example("softkv index status --db films.softkv"))
