@@ -220,8 +220,8 @@ class _Evaluating:
             temperature = None
         if "k" not in options:
             known["warmth"] = tuple(self._warmth(name, options, found.temperature))
-        known |= {"routes": found.routes, "scanned": found.scanned, "rows_read": float(np.mean(found.rows_read))}
-        return Way(name, temperature, 1.0, **known)
+        read = None if found.rows_read is None else float(found.rows_read.mean())
+        return Way(name, temperature, 1.0, **known, routes=found.routes, scanned=found.scanned, rows_read=read)
 
     def _of_labels(self, found: Answers) -> dict[str, Any]:
         right = measures.correct(found.value, self.aims)
