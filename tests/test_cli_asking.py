@@ -135,6 +135,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_query_says_how_sure_it_has_to_be(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tolerance, confidence and guarantee reach the library, and the error that comes back is shown with its kind."""
     monkeypatch.setattr("softkv.asking.route.CHEAP", 0)  # so few items are scanned otherwise
+    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
     query = [float(cell) for cell in mixture(2000, 8, 4, 1, seed=0).queries[0]]
     ask = ("query", "--vector", ",".join(map(repr, query)), "--db", clusters)
     with softkv.open(clusters, "r") as db:

@@ -200,6 +200,9 @@ def test_where_a_plan_would_read_more_than_is_drawn_rows_are_drawn(
     monkeypatch.setattr("softkv.asking.sampled.worth_drawing", lambda *_: 10.0)
     again = db.lookup(queries, **options)
     assert (kinds(again) == "calibrated").tolist() == calibrated.tolist()
+    monkeypatch.setattr(route, "SCATTERED", 1e9)
+    ways = np.broadcast_to(np.asarray(db.lookup(queries, **options).route, object), len(queries))
+    assert set(ways) <= {"measured", "scan"}  # what drawing does not do is scanned, where the plan would take longer
     assert np.allclose(again.value[calibrated], planned.value[calibrated])
 
 
