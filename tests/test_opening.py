@@ -40,7 +40,7 @@ from softkv.storage import Store, check, layout
 from softkv.storage.catalog import catalog, migrations, tables
 from softkv.storage.catalog.roster import content_seal
 from softkv.storage.disk import files, locks
-from softkv.storage.layout import FORMAT
+from softkv.storage.layout import FORMAT, GRANULE, WINDOW
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.leftovers import remove_unborn
 from tests.stores import (
@@ -758,6 +758,25 @@ def test_an_unclean_open_verifies_the_end(tmp_path: Path) -> None:
     assert kept(path) == before
     with Store.open(path) as store:
         assert not store.check().ok
+
+
+@pytest.mark.parametrize(("before_the_end", "noticed"), [(5, True), (WINDOW - 5, True), (WINDOW + 5, False)])
+def test_an_unclean_open_verifies_the_last_mib(tmp_path: Path, before_the_end: int, noticed: bool) -> None:
+    """Not only the last checksum, which is of 16 KiB, and not all rows; what lies before is for whoever reads it."""
+    with Store.open(tmp_path / "alive", "c") as store:
+        store.append(vectors(200, 1 << 12), np.zeros(200))
+        path = copied(tmp_path / "alive", tmp_path / "crashed")
+    keys = path / GENERATION / "keys.f32"
+    offset = keys.stat().st_size - before_the_end
+    assert offset > 4096 + WINDOW
+    flip(keys, offset)
+    if noticed:
+        start = offset - (offset - 4096) % GRANULE
+        with pytest.raises(StoreDamaged, match=rf"keys\.f32: bytes {start} to {start + GRANULE} do not match"):
+            Store.open(path, "w")
+    else:
+        with Store.open(path, "w") as store:
+            assert len(store.check().findings) == 1
 
 
 def test_a_clean_open_reads_no_rows(tmp_path: Path) -> None:
