@@ -383,6 +383,18 @@ def test_what_is_not_measured(stores: dict[str, softkv.SoftKV], options: dict[st
     assert found.reason
 
 
+def test_rows_that_a_filter_leaves_are_gathered_where_that_takes_less_time_than_drawing(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store so large that copying the few that are left takes longer, some of them are drawn."""
+    asked = {"temperature": 100 * SMALL["cosine"], "tolerance": 0.2, "mask": np.arange(len(stores["cosine"])) % 20 == 0}
+    assert set(stores["cosine"].lookup(QUERIES[:20], **asked).routes) == {"gather"}
+    monkeypatch.setattr(route, "TYPICAL", 0)
+    found, exact = (stores["cosine"].lookup(QUERIES[:20], **asked | {"tolerance": one}) for one in (0.2, 0.0))
+    assert found.routes["measured"] > 10
+    assert (apart(found, exact) <= found.error).mean() > 0.8
+
+
 def test_a_tolerance_that_needs_most_rows_says_so(stores: dict[str, softkv.SoftKV]) -> None:
     """Beside why the rehearsals did not do."""
     found = stores["cosine"].lookup(QUERIES[:2], temperature=12 * SMALL["cosine"], tolerance=0.0005)

@@ -30,7 +30,7 @@ from softkv.asking.route import (
     SCAN,
     UNMEASURED,
     UNSURE,
-    gathers,
+    gathers_rather,
     measures,
     route,
 )
@@ -104,7 +104,7 @@ def _among(view: View, question: Question, reason: str) -> Answers:
     if question.asks_all:
         return _measured(view, question, None, [reason] * len(question.queries))
     mask = rows_left(view, question)
-    if gathers(int(mask.sum()), view, len(question.queries)):
+    if gathers_rather(int(mask.sum()), view, question):
         return scan(view, question, reason)
     return _measured(view, question, mask, [reason] * len(question.queries))
 

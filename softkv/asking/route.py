@@ -188,17 +188,30 @@ def _drawing(view: View, queries: int) -> tuple[float, float]:
     return STARTED / shared + STARTED_EACH, (DRAWN + DRAWN_NUMBER * numbers) / shared + ASKED_NUMBER * numbers
 
 
+def gathers_rather(rows: int, view: View, question: Question) -> bool:
+    """Whether to gather the rows that are left takes less time than to draw as many as usual."""
+    count = len(question.queries)
+    started, each = _drawing(view, count)
+    compared = COPIED / count + 1 / min(BATCHED, math.sqrt(count))
+    return gathers(rows, view, count) and rows * _numbers(view) * compared <= started + TYPICAL * each
+
+
 def against_plan(view: View, question: Question, share: float, *, drawn: bool = False) -> str | None:
     """Why this share of the rows in lists is not read as rehearsed; `drawn` where drawing some has been tried."""
-    index, layout, rows = view.index, view.layout, view.snapshot.rows
+    index, rows = view.index, view.snapshot.rows
     assert index is not None
-    numbers = layout.key_width + (0 if layout.kind.coded else layout.value_width)
+    numbers = _numbers(view)
     if not drawn and measures(view, question):
         started, each = _drawing(view, len(question.queries))
         if LISTED * share * rows * numbers > started + TYPICAL * each:
             return PLANNED
     read = share * index.known + (rows - index.known) + COPIED * len(index.strangers)
     return MOST_READ if CHEAP + SCATTERED * read * numbers > rows * numbers else None
+
+
+def _numbers(view: View) -> int:
+    """Numbers of a row, in its key and its value."""
+    return view.layout.key_width + (0 if view.layout.kind.coded else view.layout.value_width)
 
 
 def measures(view: View, question: Question) -> bool:
