@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @click.argument("key", required=False)
 @click.argument("value", required=False)
 @options.database
-@click.option(
-    "-i", "--input", "source", metavar="FILE", help="Many items: CSV, TSV, JSONL, JSON, Parquet, npy, npz, or -."
-)
+@click.option("-i", "--input", "source", metavar="FILE", help="Many items: CSV, TSV, JSONL, JSON, Parquet, npz, or -.")
 @click.option("--format", "format_", help="The format of FILE, when its name does not tell.")
 @click.option("--encoding", default="utf-8-sig", show_default=True, help="The encoding of FILE.")
 @click.option("--key", "key_column", metavar="COLUMN", help="The column of keys.")

@@ -177,7 +177,10 @@ def compare(
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
-                _print_comparison(questions, db.compare(asked, k=k, show=show, **how), show)
+                found = db.compare(asked, k=k, show=show, **how)
+                _print_comparison(questions, found, show)
+                for answer in (found.soft, found.top_k, found.hard):
+                    questions.hint_at_scan(answer, db)
     return questions.failed
 
 

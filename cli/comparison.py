@@ -52,6 +52,9 @@ def _ways(found: Any) -> Any:
     table.add_row("of the mass", "", *("unknown" if way.mass is None else f"{way.mass:.1%}" for way in ways))
     if any(told := [estimate_of(way) for way in ways]):
         table.add_row("error", "", *told)
+    if any(way.reason for way in ways):
+        routes = (f"{way.route}, {way.rows_read:,} rows" for way in ways)
+        table.add_row("route", "", *("\n".join(_wrapped(route, wide)) for route in routes))
     return table
 
 

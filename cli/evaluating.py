@@ -23,6 +23,7 @@ COLUMNS = (
     "auroc",
     "routes",
     "scanned",
+    "rows_read",
 )
 DRAWN = (".png", ".svg")
 STEPS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of the temperatures in a plot
@@ -83,7 +84,7 @@ def _print(found: Any, form: str | None) -> None:
     if output.resolved(form) != "table":
         output.print_records(records, COLUMNS, form, plain=found.measures[0])
         return
-    names = ("way", "temperature", "answered", *found.measures)
+    names = ("way", "temperature", "answered", *found.measures, "rows_read")
     table = output.new_table(*(name.replace("_", " ") for name in names))
     for record in records:
         cells = {**record, "answered": f"{record['answered']:.1%}"}

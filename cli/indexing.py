@@ -63,20 +63,29 @@ def build(
 
     Items that are added later find their lists as they are added.
     """
-    vectors = None if queries is None else _vectors(queries)
+    from softkv.database.indexing import UNCHANGED
+
+    vectors, stages = None if queries is None else _vectors(queries), set()
     wanted: dict[str, Any] = {"lists": lists, "queries": vectors, "temperatures": temperatures, "whole": whole}
     with served.writing(path, wait=wait) as db:
         started = time.monotonic()
         try:
-            if kind == "lists" and not no_progress:
+            if not no_progress:
                 with suppress(NotRemote):
-                    output.say(_forecast(db, **wanted))
+                    output.say(_forecast(db, kind, **wanted))
             with output.stages("reading", quiet=no_progress, lines=True) as moved:
-                found = db.build_index(kind, backend=backend, progress=moved, **wanted)
+
+                def noted(stage: str, done: int, total: int) -> None:
+                    stages.add(stage)
+                    if moved is not None:
+                        moved(stage, done, total)
+
+                found = db.build_index(kind, backend=backend, progress=noted, **wanted)
         except KeyboardInterrupt:
             output.say(_interrupted(db, path))
             raise
-    output.say(f"built in {time.monotonic() - started:.1f} s: {_told(found)}")
+    did = "left as it is" if UNCHANGED in stages else f"built in {time.monotonic() - started:.1f} s"
+    output.say(f"{did}: {_told(found)}")
 
 
 @index.command(epilog=options.example("softkv index status --db films.softkv"))
@@ -139,10 +148,10 @@ def _vectors(file: str) -> Any:
     return np.stack(found) if found else np.empty((0, 0), np.float32)
 
 
-def _forecast(db: Any, **wanted: Any) -> str:
+def _forecast(db: Any, kind: str, **wanted: Any) -> str:
     """What the build will take."""
-    begun = db.info().building
-    return f"this takes {db.forecast_index(**wanted)}" + (f"; less, since an index {begun}" if begun else "")
+    begun = db.info().building if kind == "lists" else None
+    return f"this takes {db.forecast_index(kind, **wanted)}" + (f"; less, since an index {begun}" if begun else "")
 
 
 def _interrupted(db: Any, path: str) -> str:

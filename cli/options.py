@@ -1,6 +1,5 @@
 """Options that several commands share."""
 
-import json
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -111,11 +110,14 @@ progress_off = click.option("--no-progress", is_flag=True, help="Show no progres
 
 
 def json_of(given: str) -> Any:
-    """A parameter that is JSON."""
+    """A parameter that is JSON, read as strictly as a file is."""
+    from softkv.files.notation import parsed
+    from softkv.files.record import Misfit
+
     try:
-        return json.loads(given)
-    except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"{given[:60]!r} is not JSON: {error}") from None
+        return parsed(given)
+    except Misfit as error:
+        raise click.BadParameter(f"{given[:60]!r} cannot be read: {error}") from None
 
 
 def numbers_of(given: str) -> list[float]:

@@ -120,10 +120,10 @@ def facts_of(answer: Answer) -> str:
 
 def how_exact(answer: Answer) -> str:
     """How far the answer can be trusted."""
-    if answer.error_kind == "exact":
-        return ": ".join(told for told in (f"exact over {answer.scored:,}", route_of(answer)) if told)
-    shown = f", shown: {READ}" if answer.contributors else ""
     read = "" if answer.rows_read in (None, answer.scored) else f" of {answer.rows_read:,} rows read"
+    if answer.error_kind == "exact":
+        return ": ".join(told for told in (f"exact over {answer.scored:,}{read}", route_of(answer)) if told)
+    shown = f", shown: {READ}" if answer.contributors else ""
     return f"{estimate_of(answer, 'error ')}, {answer.scored:,} scored{read}{shown}"
 
 

@@ -145,6 +145,7 @@ def test_lists_made_anew_are_not_those_that_were_being_refined(tmp_path: Path, s
     filled(tmp_path / "s")
     with softkv.open(tmp_path / "s") as db:
         build(db)
+        db.delete("1")
     killed_at(tmp_path / "s", stage)
     shutil.copytree(tmp_path / "s", tmp_path / "t")
     with softkv.open(tmp_path / "s") as refined, softkv.open(tmp_path / "t") as whole:
@@ -191,6 +192,7 @@ def test_a_build_that_wants_something_else_starts_over(tmp_path: Path) -> None:
     killed_at(tmp_path / "s", "rehearsing")
     with softkv.open(tmp_path / "s") as db:
         assert build(db, lists=7) == STAGES
+        db.delete("1")
     killed_at(tmp_path / "s", "rehearsing")
     with softkv.open(tmp_path / "s") as db:
         assert build(db, temperatures=(0.05, 0.1)) == ["rehearsing"]

@@ -107,6 +107,26 @@ def test_scans_are_measured_beside_what_does_the_same_by_hand() -> None:
     assert all(float(cells[4]) > 0 and cells[6].startswith("≤") for cells in rows)
 
 
+@pytest.mark.slow
+def test_what_is_asked_first_is_measured_beside_one_pass() -> None:
+    """A line for the first questions to a handle and for each command, with the ratio to what stands beside it."""
+    sizes = ["--rows", "--first", "500", "--texts", "300", "--lines", "5", "--repeats", "1"]
+    command = [sys.executable, "-m", "tests.benchmarks.database", *sizes]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in run.stdout.splitlines() if " ms |" in line]
+    found = {cells[1]: float(cells[3]) for cells in rows}
+    beside = {name for name, ratio in found.items() if ratio == 1}
+    assert {"one pass over the keys", "one pass over the payloads", "one call of the library, 5 queries"} <= beside
+    assert {
+        "first info()",
+        "first where=, of which 1% match",
+        "softkv --help",
+        "softkv get",
+        "softkv query",
+    } <= found.keys()
+    assert found["softkv query -, 5 lines"] > 0
+
+
 def test_the_layout_of_lists_is_measured_with_and_without() -> None:
     """A line with a ratio and its goal for builds, whole and refined, and for compactions."""
     command = [sys.executable, "-m", "tests.benchmarks.list_layout", "--items", "3000", "--width", "8", "--rounds", "1"]

@@ -331,7 +331,8 @@ def test_labels_are_hinted_at(tmp_path: Path) -> None:
         (["add", "a", "1", "--compatibility", "taste"], 1, "Check the spelling"),
         (["add", "a", "1", "-m", "my:function"], 1, "my:function"),
         (["add", "#1", "1"], 1, "starts with '#'"),
-        (["add", "a", "1", "--payload", "{"], 2, "is not JSON"),
+        (["add", "a", "1", "--payload", "{"], 2, "not JSON"),
+        (["add", "a", "1", "--payload", '{"x": NaN}'], 2, "NaN is not JSON"),
     ],
 )
 def test_mistakes_make_no_store(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:

@@ -135,6 +135,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_query_says_how_sure_it_has_to_be(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tolerance, confidence and guarantee reach the library, and the error that comes back is shown with its kind."""
     monkeypatch.setattr("softkv.asking.route.CHEAP", 0)  # so few items are scanned otherwise
+    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
     query = [float(cell) for cell in mixture(2000, 8, 4, 1, seed=0).queries[0]]
     ask = ("query", "--vector", ",".join(map(repr, query)), "--db", clusters)
     with softkv.open(clusters, "r") as db:
@@ -237,6 +238,9 @@ def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.Monkey
     table = ran(*ask, terminal=True, watched=True)
     assert table.err == ""
     assert f"exact over 2,000: scanned, {told}" in " ".join(table.out.split())
+    compared = ran("compare", *ask[1:], terminal=True, watched=True)
+    assert (compared.err.count("hint"), compared.err) == (1, found.err)
+    assert "scan, 2,000 rows" in compared.out
     monkeypatch.setattr("softkv.asking.route.LARGE", 2000 * 8)
     assert ran(*ask, "--json", watched=True).err == ""
 
@@ -284,7 +288,8 @@ def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
         (["query", "a", "--hard", "--tolerance", "-1"], 1, "tolerance"),
         (["compare", "--eval", "a.csv", "-n", "10"], 2, "leave out -n/--show"),
         (["query", "a", "--json", "--csv"], 2, "exclude each other"),
-        (["query", "a", "--where", "{"], 2, "is not JSON"),
+        (["query", "a", "--where", "{"], 2, "not JSON"),
+        (["query", "a", "--where", '{"year": 2, "year": 1}'], 2, "the name 'year' stands twice"),
         (["query", "--vector", "1,x"], 2, "numbers between commas"),
         (["query", "--vector", "1,2"], 1, "width 2, but this store holds keys of width 256"),
         (["query", "a", "-T", "0"], 1, "above 0"),

@@ -71,6 +71,8 @@ def test_an_index_is_built_looked_at_and_dropped(store: Path) -> None:
     assert last.startswith("built in ")
     assert last.endswith("s: 8 lists over 400 items, not needed yet: so few are scanned in a moment")
     assert build(store, "--no-progress").err.startswith("built in ")
+    again = ran("index", "build", "--db", store, *QUICK[2:]).err.splitlines()
+    assert again[1:] == ["nothing has changed since the index was built", f"left as it is{last[last.index(':') :]}"]
     with softkv.open(store, "r") as db:
         expected = db.info()
     assert status(store) == {

@@ -50,7 +50,8 @@ def test_ways_say_how_they_were_answered(tmp_path: Path, monkeypatch: pytest.Mon
         plain = by_name(evaluate(db, queries, NAMES[codes].tolist(), k=3))
         assert plain["full soft"].routes == {"scan": 50}
         assert plain["full soft"].scanned is None
-        assert plain["exact"].routes == {}
+        assert (plain["exact"].routes, plain["exact"].rows_read) == ({}, None)
+        assert plain["mean of 3"].rows_read == plain["full soft"].rows_read == len(db) + db.info().dead_rows
         monkeypatch.setattr(route, "CHEAP", 0)
         told = by_name(evaluate(db, queries, NAMES[codes].tolist(), k=3))
         assert told["hard"].scanned == "tolerance 0 asks for all items"

@@ -26,7 +26,7 @@ USUAL = Work(
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is always as fast."""
-    monkeypatch.setattr(forecasting, "_speeds", lambda: (1e-11, 3.5e-10))
+    monkeypatch.setattr(forecasting, "speeds", lambda: (1e-11, 3.5e-10))
 
 
 @pytest.mark.parametrize("more", ["rows", "key_width", "value_width", "lists", "queries", "temperatures", "row_bytes"])
@@ -72,6 +72,32 @@ def test_the_room_is_that_of_the_index(tmp_path: Path) -> None:
 def test_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of a product are cheaper than numbers of an exp, or nearly so."""
     monkeypatch.undo()
-    multiplied, exponentiated = forecasting._speeds()
+    multiplied, exponentiated = forecasting.speeds()
     assert 0 < multiplied < 1e-6
     assert 0 < exponentiated < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf", "pq", "rabitq", "IVF64_HNSW16,SQ8", "Flat"])
+def test_the_room_of_a_proposer_is_forecast(kind: str, tmp_path: Path) -> None:
+    """To a tenth, from a small one, for all kinds; more rows take longer."""
+    keys = np.random.default_rng(0).standard_normal((9000, 20))
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=keys[:5000], values=keys[:5000, 0])
+        few = db.forecast_index(kind)
+        db.add(vectors=keys[5000:], values=keys[5000:, 0])
+        told = db.forecast_index(kind)
+        assert few.kept < told.kept == told.meanwhile
+        with pytest.raises(errors.InputError, match="only for lists"):
+            db.forecast_index(kind, lists=3)
+        db.build_index(kind)
+    (file,) = (tmp_path / "s" / "index").iterdir()
+    assert told.kept == pytest.approx(file.stat().st_size, rel=0.1)
+
+
+def test_a_store_too_small_for_a_proposer_is_forecast(tmp_path: Path) -> None:
+    """Of one row as well; a kind that is none is refused by its name."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=[[1.0, 2.0]], values=[1.0])
+        assert db.forecast_index("hnsw").seconds < 2
+        with pytest.raises(errors.InputError, match="nonsense"):
+            db.forecast_index("nonsense")

@@ -46,7 +46,7 @@ def test_what_has_no_order_pairs_with_nothing(tmp_path: Path, given: dict[str, A
 def test_a_dict_is_neither_a_vector_nor_a_value(tmp_path: Path, given: dict[str, Any]) -> None:
     """Also as the first of them, by which the others are told."""
     with softkv.open(tmp_path / "s") as db:
-        with pytest.raises(InputError, match="expected|dtype object"):
+        with pytest.raises(InputError, match=r"expected|dtype object"):
             db.add(**given)
         assert (len(db), db.info().commit) == (0, 0)
 

@@ -64,7 +64,7 @@ def test_a_file_becomes_the_items_that_the_command_makes_of_it(
     assert settings(tmp_path / "t") == settings(tmp_path / "s")
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet", "npz"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json", "parquet", "npz"])
 def test_every_format_is_loaded(tmp_path: Path, ending: str) -> None:
     """A text under a key is embedded, whatever the file."""
     import pyarrow
@@ -75,6 +75,8 @@ def test_every_format_is_loaded(tmp_path: Path, ending: str) -> None:
         np.savez(path, keys=["one", "two"], values=[1.5, 2.5])
     elif ending == "parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif ending in ("csv", "tsv"):
+        path.write_text("key,value\none,1.5\ntwo,2.5\n".replace(",", "," if ending == "csv" else "\t"))
     else:
         path.write_text(json.dumps(rows) if ending == "json" else "".join(json.dumps(row) + "\n" for row in rows))
     with softkv.open(tmp_path / "s") as db:
@@ -82,6 +84,15 @@ def test_every_format_is_loaded(tmp_path: Path, ending: str) -> None:
         assert dict(db) == {"one": 1.5, "two": 2.5}
         assert db.nearest("one").contributors[0].key == "one"
         assert db.check().ok
+
+
+def test_a_matrix_without_values_is_refused_in_words(tmp_path: Path) -> None:
+    """By the library and by the command alike, before a store is made; what would do is named."""
+    np.save(tmp_path / "m.npy", np.eye(3))
+    with softkv.open(tmp_path / "s") as db, pytest.raises(BadRecord, match=r"m\.npy: .*no values.*\.npz") as refused:
+        db.load(tmp_path / "m.npy")
+    done = ran("add", "-i", tmp_path / "m.npy", "--db", tmp_path / "t")
+    assert (done.code, str(refused.value) in done.err, (tmp_path / "t").exists()) == (1, True, False)
 
 
 def test_an_export_brings_the_kind_of_its_values(tmp_path: Path) -> None:

@@ -37,6 +37,10 @@ def test_index_decisions_and_large_scans_are_logged(
         db.lookup(KEYS[:3], tolerance=0)
         scans = [one for one in told(caplog) if "scanned" in one[1]]
         assert scans == [("softkv.asking.asker", "scanned 8000 numbers for 3 queries: tolerance 0 asks for all items")]
+        caplog.clear()
+        db.self_attention(show=1)
+        scans = [one for one in told(caplog) if "scanned" in one[1]]
+        assert scans == [("softkv.asking.asker", "scanned 8000 numbers for 2000 queries: every item asks all items")]
     (file,) = (tmp_path / "s" / "index").iterdir()
     file.write_bytes(file.read_bytes()[:-9])
     caplog.clear()
@@ -47,6 +51,16 @@ def test_index_decisions_and_large_scans_are_logged(
         assert "cannot be used" in warned[0].getMessage()
         db.drop_index()
     assert ("softkv.database.upkeep", "dropped the index") in told(caplog)
+
+
+def test_an_index_that_proposes_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its kind, of how many rows, and how long it took."""
+    caplog.set_level(logging.DEBUG, "softkv")
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=KEYS, values=KEYS[:, 0].astype(float))
+        db.build_index("hnsw")
+    ((_, built),) = [one for one in told(caplog) if one[0] == "softkv.database.proposing"]
+    assert built.startswith("built an index of kind 'hnsw' over 2000 rows in ")
 
 
 def test_a_store_logs_its_life(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

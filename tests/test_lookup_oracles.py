@@ -105,6 +105,7 @@ GRADED = [
     ("cosine", {}),
     ("gaussian", {}),
     ("laplace", {}),
+    ("student", {}),
     ("dot", {"k": 3}),
     ("scaled_dot", {"mask": torch.arange(8) % 3 != 1}),
     ("gaussian", {"causal": True}),

@@ -3,7 +3,8 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from softkv.asking import lists as asking_lists
 from softkv.asking import route
 from softkv.database import indexing
 from softkv.maths.compatibility import additive, bilinear
+from softkv.maths.strata import Draw
 from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 from tests.stores import with_secret
@@ -198,6 +200,9 @@ def test_where_a_plan_would_read_more_than_is_drawn_rows_are_drawn(
     monkeypatch.setattr("softkv.asking.sampled.worth_drawing", lambda *_: 10.0)
     again = db.lookup(queries, **options)
     assert (kinds(again) == "calibrated").tolist() == calibrated.tolist()
+    monkeypatch.setattr(route, "SCATTERED", 1e9)
+    ways = np.broadcast_to(np.asarray(db.lookup(queries, **options).route, object), len(queries))
+    assert set(ways) <= {"measured", "scan"}  # what drawing does not do is scanned, where the plan would take longer
     assert np.allclose(again.value[calibrated], planned.value[calibrated])
 
 
@@ -378,6 +383,18 @@ def test_what_is_not_measured(stores: dict[str, softkv.SoftKV], options: dict[st
     assert found.reason
 
 
+def test_rows_that_a_filter_leaves_are_gathered_where_that_takes_less_time_than_drawing(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store so large that copying the few that are left takes longer, some of them are drawn."""
+    asked = {"temperature": 100 * SMALL["cosine"], "tolerance": 0.2, "mask": np.arange(len(stores["cosine"])) % 20 == 0}
+    assert set(stores["cosine"].lookup(QUERIES[:20], **asked).routes) == {"gather"}
+    monkeypatch.setattr(route, "TYPICAL", 0)
+    found, exact = (stores["cosine"].lookup(QUERIES[:20], **asked | {"tolerance": one}) for one in (0.2, 0.0))
+    assert found.routes["measured"] > 10
+    assert (apart(found, exact) <= found.error).mean() > 0.8
+
+
 def test_a_tolerance_that_needs_most_rows_says_so(stores: dict[str, softkv.SoftKV]) -> None:
     """Beside why the rehearsals did not do."""
     found = stores["cosine"].lookup(QUERIES[:2], temperature=12 * SMALL["cosine"], tolerance=0.0005)
@@ -401,6 +418,28 @@ def test_items_that_came_and_went_count(large: None, tmp_path: Path) -> None:
         assert_kept(db, QUERIES, 100, temperature=5.0)
         db.compact()
         assert_kept(db, QUERIES, 100, temperature=0.6)
+
+
+WRONG: dict[str, Callable[[Draw], dict[str, Any]]] = {
+    "rows count for the list beside theirs": lambda draw: {"counts": np.maximum(draw.sizes, np.roll(draw.counts, 1))},
+    "lists visited by chance count once": lambda draw: {"chances": np.ones(len(draw.chances))},
+}
+
+
+@pytest.mark.parametrize("bug", WRONG)
+def test_a_wrong_stratum_is_noticed(
+    stores: dict[str, softkv.SoftKV], bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More answers miss what they state than chance allows for."""
+    true = Draw._of.__func__  # type: ignore[attr-defined]
+
+    def patched(cls: type[Draw], *given: Any) -> Draw:
+        draw = true(cls, *given)
+        return replace(draw, **WRONG[bug](draw))
+
+    monkeypatch.setattr(Draw, "_of", classmethod(patched))
+    with pytest.raises(AssertionError, match=r"assert (np.int64\()?\d+\)? <= 1\d\b"):
+        assert_kept(stores["cosine"], QUERIES, 0, temperature=12 * SMALL["cosine"])
 
 
 def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> None:

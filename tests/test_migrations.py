@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import softkv
 from softkv.errors import StoreDamaged
 from softkv.storage import Store, check, repair
 from softkv.storage.catalog.connection import Connection
@@ -57,6 +58,23 @@ def test_an_old_generation_keeps_its_windows_until_it_is_compacted(old: Path) ->
         assert contents(store) == after
         assert store.check().windows == 2 * 11 * 32 + 1
     assert granules(old) == [(2, GRANULE)]
+
+
+def test_an_old_generation_that_is_indexed_gets_the_new_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To build an index lays the rows anew, and says the same of them as before."""
+    keys = vectors(600, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "GRANULE", WINDOW)
+        with softkv.open(tmp_path / "old", compatibility="gaussian") as db:
+            db.add(vectors=keys, values=keys[:, 0].astype(float))
+    with softkv.open(as_format(tmp_path / "old", 2), "w") as db:
+        before = db.lookup(keys[0], tolerance=0)
+        db.build_index(lists=10)
+        assert db.lookup(keys[0], tolerance=0).value == pytest.approx(before.value, rel=1e-6)
+        assert db.check().ok
+    assert granules(tmp_path / "old") == [(2, GRANULE)]
 
 
 def test_damage_of_an_old_generation_is_found_by_its_windows(old: Path) -> None:

@@ -40,8 +40,9 @@ from softkv.storage import Store, check, layout
 from softkv.storage.catalog import catalog, migrations, tables
 from softkv.storage.catalog.roster import content_seal
 from softkv.storage.disk import files, locks
-from softkv.storage.layout import FORMAT
+from softkv.storage.layout import FORMAT, GRANULE, WINDOW
 from softkv.storage.protocol import opening
+from softkv.storage.protocol.leftovers import remove_unborn
 from tests.stores import (
     CATALOG,
     FRUIT,
@@ -759,6 +760,25 @@ def test_an_unclean_open_verifies_the_end(tmp_path: Path) -> None:
         assert not store.check().ok
 
 
+@pytest.mark.parametrize(("before_the_end", "noticed"), [(5, True), (WINDOW - 5, True), (WINDOW + 5, False)])
+def test_an_unclean_open_verifies_the_last_mib(tmp_path: Path, before_the_end: int, noticed: bool) -> None:
+    """Not only the last checksum, which is of 16 KiB, and not all rows; what lies before is for whoever reads it."""
+    with Store.open(tmp_path / "alive", "c") as store:
+        store.append(vectors(200, 1 << 12), np.zeros(200))
+        path = copied(tmp_path / "alive", tmp_path / "crashed")
+    keys = path / GENERATION / "keys.f32"
+    offset = keys.stat().st_size - before_the_end
+    assert offset > 4096 + WINDOW
+    flip(keys, offset)
+    if noticed:
+        start = offset - (offset - 4096) % GRANULE
+        with pytest.raises(StoreDamaged, match=rf"keys\.f32: bytes {start} to {start + GRANULE} do not match"):
+            Store.open(path, "w")
+    else:
+        with Store.open(path, "w") as store:
+            assert len(store.check().findings) == 1
+
+
 def test_a_clean_open_reads_no_rows(tmp_path: Path) -> None:
     """After a close nothing needs to be verified: damage is noticed by whoever touches it."""
     path = closed_fruit(tmp_path / "s")
@@ -1216,14 +1236,30 @@ def test_what_a_crash_left_beside_a_store_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_power_cut_left_beside_a_store_is_removed(tmp_path: Path) -> None:
-    """Without LOCK, whose name may be lost or be the first to go; but a directory just begun is empty, and stays."""
+    """Without LOCK, whose name may be lost or be the first to go; an empty directory, which was just begun, as well."""
     for name in (".s.new-00000001", ".s.old-00000002", ".s.new-00000003", ".s.old-00000004"):
         (tmp_path / name).mkdir()
     (tmp_path / ".s.new-00000001" / CATALOG).touch()
     (tmp_path / ".s.old-00000002" / GENERATION).mkdir()
     (tmp_path / ".s.new-00000005").touch()  # not ours, which are directories
     Store.open(tmp_path / "s", "c").close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".s.new-00000003", ".s.new-00000005", "s"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".s.new-00000005", "s"]
+
+
+def test_whoever_finds_its_empty_directory_gone_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another that makes the store took it for what a crash had left, between two calls."""
+    lock_writer, begun = locks.lock_writer, []
+
+    def overtaken(directory: str) -> locks.FileLock:
+        begun.append(directory)
+        if len(begun) == 1:
+            remove_unborn(str(tmp_path), "s")
+        return lock_writer(directory)
+
+    monkeypatch.setattr(locks, "lock_writer", overtaken)
+    with Store.open(tmp_path / "s", "c") as store:
+        assert store.check().ok
+    assert (len(begun), sorted(path.name for path in tmp_path.iterdir())) == (2, ["s"])
 
 
 @pytest.mark.parametrize("mode", ["w", "c"])

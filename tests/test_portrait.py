@@ -46,6 +46,13 @@ def test_a_part_of_the_mass_and_an_estimate_say_so() -> None:
     assert repr(answer(scored=1)).splitlines()[0] == "49,000"
 
 
+def test_the_rows_compared_are_told_where_they_are_more_than_those_blended() -> None:
+    """As top-k has it; where both are the same, once is enough."""
+    told = answer(rows_read=270_000, route="scan", reason="there is no index")
+    assert repr(told).endswith("exact over 9 of 270,000 rows read: scanned, there is no index")
+    assert repr(answer(rows_read=9)).endswith("exact over 9")
+
+
 def test_labels_show_their_shares() -> None:
     """The most probable first, those of no weight not at all."""
     found = answer(value=np.array([0.1, 0.9, 0.0]), spread=None, labels=("no", "yes", "maybe"), kind="label")

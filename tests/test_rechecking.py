@@ -64,6 +64,7 @@ def made(path: Path, kind: str, seed: int = 1, *, learned: bool = False) -> soft
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and less is rehearsed and learned."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     monkeypatch.setattr(rechecking, "is_cheap", lambda _: False)
     monkeypatch.setattr(indexing, "REHEARSED", 480)
     monkeypatch.setattr(fitting, "STEPS", 15)

@@ -54,6 +54,19 @@ def test_a_larger_tolerance_is_kept_where_a_smaller_one_is(indexed: softkv.SoftK
         assert indexed.lookup(QUERIES, tolerance=tolerance).route == "calibrated"
 
 
+def test_a_plan_that_takes_longer_than_a_scan_is_not_followed(
+    indexed: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it reads too many rows, where too many are in no list, and in a store so small that lists are dear."""
+    assert indexed.lookup(QUERIES, tolerance=0.2).route == "calibrated"
+    for name, value in (("SCATTERED", 1e3), ("CHEAP", ITEMS * WIDTH - 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(route, name, value)
+            found = indexed.lookup(QUERIES, tolerance=0.2)
+            assert (found.route, found.reason) == ("scan", route.MOST_READ)
+            assert indexed.lookup(QUERIES[0], k=3, tolerance=0.2).route == "calibrated"
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -151,7 +164,7 @@ def test_planes_are_read_off_all_items(tmp_path: Path) -> None:
 
 def test_small_stores_say_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan of few items needs no reason, in words or in a table."""
-    monkeypatch.setattr(route, "CHEAP", 1 << 23)
+    monkeypatch.setattr(route, "CHEAP", 1 << 24)
     with softkv.open(tmp_path / "s") as db:
         db.add(["a", "b"], [1.0, 2.0], vectors=[[1.0, 0.0], [0.0, 1.0]])
         answer = db.lookup([1.0, 0.2])

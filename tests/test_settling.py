@@ -268,6 +268,45 @@ def test_an_index_is_refined_while_items_have_not_outgrown_it(db: softkv.SoftKV)
     assert_right(db.path)
 
 
+def test_an_index_is_not_built_again_where_nothing_changed(db: softkv.SoftKV, caplog: pytest.LogCaptureFixture) -> None:
+    """Which is told and logged; other temperatures, queries or lists, one item, or `whole` are a build."""
+    file, seconds = db._view().index_as_written.commit, db.forecast_index(whole=True).seconds  # type: ignore[union-attr]
+    with caplog.at_level(logging.INFO, "softkv"):
+        assert stages(db) == ["nothing has changed since the index was built"]
+    assert "nothing has changed" in caplog.text
+    assert db._view().index_as_written.commit == file  # type: ignore[union-attr]
+    assert db.forecast_index().seconds == 0 < seconds
+    for options in (
+        {"temperatures": (0.01, 0.02)},
+        {},
+        {"queries": keys_of(8, 100)},
+        {},
+        {"lists": 40},
+        {"whole": True},
+    ):
+        assert stages(db, **options)[-1] == "rehearsing", options
+    assert stages(db) == ["nothing has changed since the index was built"]
+    db.add("1", np.zeros(3), vectors=keys_of(5, 1)[0], on_conflict="replace")
+    db.compact()
+    assert stages(db)[-1] == "rehearsing"
+    assert_right(db.path)
+
+
+def test_lists_that_emptied_join_others(db: softkv.SoftKV) -> None:
+    """When the index is built again; those that were made of few rows stay."""
+    before = db._view().index
+    assert before is not None
+    small, items = int((before.made_of < 4).sum()), db._view().snapshot.items(range(ITEMS))
+    for number in np.flatnonzero(before.made_of >= 8)[::3].tolist():
+        db.delete([item.key for item in items[before.offsets[number] + 1 : before.offsets[number + 1]]])
+    assert stages(db)[0] == "refining lists"
+    index = db._view().index
+    assert index is not None
+    assert (index.made_of < 4).sum() <= small
+    assert (index.rows, told(db)) == (len(db), (0, 0, 0))
+    assert_right(db.path)
+
+
 def test_answers_are_as_close_as_they_say_while_a_store_grows(tmp_path: Path) -> None:
     """To four times its size, and after a compaction: what is wrong with a list does not fall when rows come."""
     made = mixture(16_000, 24, 8, 300, 0)
@@ -330,3 +369,21 @@ def test_info_says_what_share_a_lookup_reads(db: softkv.SoftKV) -> None:
     assert index.share is not None
     read = db.lookup(keys_of(50, 200)).rows_read
     assert index.share == pytest.approx(np.mean(read) / len(db), rel=0.5)
+
+
+def test_info_says_of_a_list_that_has_grown_by_far_to_build_again(db: softkv.SoftKV) -> None:
+    """And counts it in the share that lookups read, as long as its items are not divided."""
+    before = db.info().index
+    keys = (keys_of(1, 1) + 0.02 * np.random.default_rng(0).standard_normal((1500, WIDTH))).astype(np.float32)
+    db.add(vectors=keys, values=values_of(keys_of(1, 1)).repeat(1500, axis=0))
+    index = db.info().index
+    assert before is not None
+    assert index is not None
+    assert before.again is None
+    assert index.again is not None
+    assert "items are in one list, and lookups near it read them all" in index.again
+    assert index.share is not None
+    read = db.lookup(np.concatenate([keys_of(1, 200), keys[::15]])).rows_read
+    assert index.share == pytest.approx(np.mean(read) / len(db), rel=0.5)
+    db.build_index()
+    assert db.info().index.again is None  # type: ignore[union-attr]

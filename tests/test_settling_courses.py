@@ -25,7 +25,7 @@ from softkv.maths.drift import Drift
 from softkv.storage.protocol import snapshot as snapshots
 
 ITEMS, WIDTH = 1200, 6
-KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian"}
+KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosine", "learned": "gaussian"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +48,22 @@ def values_of(kind: str, keys: np.ndarray, rng: np.random.Generator) -> Any:
     """Values that follow from keys; of labels some are new."""
     if kind == "label":
         return [f"label {rng.integers(5, 40) if rng.random() < 0.1 else int(key[0] > 0)}" for key in keys]
-    return 50.0 + keys[:, 0] if kind == "number" else keys[:, :2] * [1.0, 100.0]
+    if kind == "text":  # the static embedder turns it into a vector
+        return [f"text {key[0]:.1f} {key[1]:.0f}" for key in keys]
+    return 50.0 + keys[:, 0] if kind in ("number", "learned") else keys[:, :2] * [1.0, 100.0]
 
 
 def filled(path: Path, kind: str) -> None:
     """A store with an index."""
     rng = np.random.default_rng(1)
     keys = keys_of(rng, ITEMS)
-    with softkv.open(path, value=kind, compatibility=KINDS[kind], temperature=0.1) as db:
+    options = {"value": "number" if kind == "learned" else kind, "compatibility": KINDS[kind], "temperature": 0.1}
+    with softkv.open(path, **options) as db:
         db.add([f"{number}" for number in range(ITEMS)], values_of(kind, keys, rng), vectors=keys)
+        if kind == "learned":
+            assert db.fit(planes=False).kept
         db.build_index()
+        assert (db._view().index.form.metric is not None) == (kind == "learned")
 
 
 def problem(view: Any) -> str | None:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import softkv
 from softkv.storage import Store, check
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.tables import TABLES, insertion, items_definition, items_indexes, tables_of
 from softkv.storage.layout import FORMAT
+from tests import reference
 from tests.stores import closed_fruit, contents, sql
 
 KEPT = sorted((Path(__file__).parent / "catalogs").glob("*.zip"))  # stores, and what wrote them
@@ -115,13 +117,29 @@ def test_a_catalog_of_an_earlier_version_is_ours(kept: Path, tmp_path: Path) -> 
         assert (index is None) if number == 1 else (index is not None and bytes(index.read()) == b"first")
         assert check(path).ok
     assert sql(path, "PRAGMA user_version") == [(number,)]
+    answered_as_by_hand(path, before)
     with Store.open(path, "w") as store:
         assert contents(store) == before
         store.append([[1.0, 2.0, 3.0, 4.0]], ["x"], keys=["new"])
         store.compact()
         assert list(store.keys()) == [*before, "new"]
         assert store.check().ok
+        before = contents(store)
     assert sql(path, "PRAGMA user_version") == [(FORMAT,)]
+    answered_as_by_hand(path, before)
+
+
+def answered_as_by_hand(path: Path, items: dict[str, tuple[Any, ...]]) -> None:
+    """What is asked of a store is answered as the slow and obvious way answers it in float64."""
+    with softkv.open(path, "r") as db:
+        keys, labels = [db.item(name).vector.tolist() for name in items], sorted(set(db.values()))
+        values = [[float(db[name] == label) for label in labels] for name in items]
+        for query, k in (([1.0, 0.0, 0.0, 0.0], None), ([0.3, -1.0, 0.2, 0.1], None), ([0.3, -1.0, 0.2, 0.1], 2)):
+            expected = reference.lookup(query, keys, values, score=reference.dot, temperature=2.0, k=k)
+            found = db.lookup(query, temperature=2.0, k=k)
+            shares = dict(zip(found.labels or (), found.value.tolist(), strict=True))
+            assert [shares[label] for label in labels] == pytest.approx(expected.value, abs=1e-6)
+            assert (found.log_mass, found.mass) == pytest.approx((expected.log_mass, expected.mass), abs=1e-6)
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.stem)

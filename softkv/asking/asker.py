@@ -30,7 +30,7 @@ from softkv.asking.route import (
     SCAN,
     UNMEASURED,
     UNSURE,
-    gathers,
+    gathers_rather,
     measures,
     route,
 )
@@ -64,14 +64,14 @@ def _ask(view: View, question: Question) -> Answers:
         found = _by_proposals(view, question, chosen.reason)
     else:
         found = scan(view, question, chosen.reason)
-    _log_scan(view, found)
-    return replace(found, log_mass_floor=_floor(view, question))
+    return replace(_logged(view, found), log_mass_floor=_floor(view, question))
 
 
-def _log_scan(view: View, found: Answers) -> None:
+def _logged(view: View, found: Answers) -> Answers:
     size = view.snapshot.rows * view.layout.key_width
     if size > LARGE and SCAN in found.routes:
         LOG.info("scanned %d numbers for %d queries: %s", size, found.routes[SCAN], found.scanned)
+    return found
 
 
 def _by_lists(view: View, question: Question, reason: str, *, drawn: bool = False) -> Answers:
@@ -104,7 +104,7 @@ def _among(view: View, question: Question, reason: str) -> Answers:
     if question.asks_all:
         return _measured(view, question, None, [reason] * len(question.queries))
     mask = rows_left(view, question)
-    if gathers(int(mask.sum()), view, len(question.queries)):
+    if gathers_rather(int(mask.sum()), view, question):
         return scan(view, question, reason)
     return _measured(view, question, mask, [reason] * len(question.queries))
 
@@ -314,19 +314,17 @@ class Asker(ABC):
         """Every item asks all items, itself included, in the order of the store; `causal`: only those up to itself."""
         view = self._asked_view()
         compared = self._compared(view, compatibility, heads, False)
-        return ask_each(
-            view,
-            Question(
-                None,
-                compatibility=compared,
-                temperature=self._temperature(view, temperature, compared, heads),
-                k=k,
-                mask=mask,
-                causal=causal,
-                heads=heads,
-                show=show,
-            ),
+        asked = Question(
+            None,
+            compatibility=compared,
+            temperature=self._temperature(view, temperature, compared, heads),
+            k=k,
+            mask=mask,
+            causal=causal,
+            heads=heads,
+            show=show,
         )
+        return _logged(view, ask_each(view, asked))
 
     def _asked_view(self) -> View:
         view = self._view()

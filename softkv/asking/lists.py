@@ -16,7 +16,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding, summed
-from softkv.asking.route import CALIBRATED, DEAR, PLANNED, UNSURE, dearer_than_drawing, suits_form, unrehearsed
+from softkv.asking.route import CALIBRATED, DEAR, UNSURE, against_plan, suits_form, unrehearsed
 from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
@@ -56,10 +56,10 @@ def estimate(view: View, question: Question, reason: str, *, drawn: bool = False
     asking = Asking(view, index, question)
     suited = asking.suited()
     refused = {number: asking.unrehearsed(number) for number in np.flatnonzero(~suited).tolist()}
-    if not drawn:
-        dear = [number for number in np.flatnonzero(suited).tolist() if asking.is_dear(number)]
-        suited[dear] = False
-        refused |= dict.fromkeys(dear, PLANNED)
+    reasons = {number: asking.against_plan(number, drawn=drawn) for number in np.flatnonzero(suited).tolist()}
+    dear = {number: why for number, why in reasons.items() if why is not None}
+    suited[list(dear)] = False
+    refused |= dear
     some = np.flatnonzero(suited)
     if not len(some):
         return Estimated(some, None, refused)
@@ -114,10 +114,10 @@ class Asking:
             return known
         return np.array([plan is not None for plan in self.plans], np.bool_)
 
-    def is_dear(self, number: int) -> bool:
-        """Whether the plan of a query reads so much that drawing rows takes less time."""
+    def against_plan(self, number: int, *, drawn: bool) -> str | None:
+        """Why the plan of a query is not followed, if it has one: it reads so much that something else is faster."""
         plan = None if self.k is not None or self.question.guarantee else self.plans[number]
-        return plan is not None and dearer_than_drawing(self.view, self.question, plan.share)
+        return None if plan is None else against_plan(self.view, self.question, plan.share, drawn=drawn)
 
     def unrehearsed(self, number: int) -> str:
         """Why the index cannot be asked a query."""

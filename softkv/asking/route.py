@@ -32,7 +32,7 @@ BOUND, PROPOSED = "bound", "proposed"
 GATHERED, ALONE = 4, 16  # rows are gathered when they are at most one in so many: for several queries, for one
 MOST_LOOSE = 0.5  # the share of rows in no list up to which lists are asked
 COPIED = 3  # times as long as reading a row where it lies does gathering it take
-CHEAP = 1 << 23  # numbers in keys: where there are no more, a scan takes a millisecond or two
+CHEAP = 1 << 24  # numbers in keys: where there are no more, a scan takes no longer than to find out which lists to read
 LARGE = 1 << 26  # numbers: a scan that reads more takes its time, and is told of
 FEW = ""  # the reason why so few items are scanned: it goes without saying
 UNSURE = "the query is unlike those rehearsed; `softkv index build --queries` rehearses others"
@@ -40,6 +40,7 @@ DEAR = "the bound would need most rows; a larger tolerance needs fewer"
 NOTHING = "the index proposed no rows"
 FILTERED = "the index was not rehearsed for some of the items"
 PLANNED = "so many rows would be read as rehearsed that drawing some takes less time"
+MOST_READ = "so many rows would be read as rehearsed that a scan takes no longer"
 UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
 MOST_DRAWN = 0.4  # the share of the rows from which on all are read instead of some drawn
 # What drawing takes, as numbers of keys that a scan reads in that time.
@@ -47,7 +48,8 @@ STARTED, STARTED_EACH = 30_000_000, 15_000_000  # to find out how many to draw, 
 DRAWN, DRAWN_NUMBER = 2500, 5.0  # for each row, and each of its numbers
 ASKED_NUMBER = 2.0  # for each number of a row that another query asks as well
 BATCHED = 7  # times less a scan takes for one of many queries than for one alone
-LISTED = 2.0  # times as long does reading a list take
+LISTED = 2.0  # times as long does reading a list take, of what drawing is compared with
+SCATTERED = 4.0  # times as long as in a scan of few numbers
 TYPICAL = 15_000  # rows that are drawn where nothing is hard
 
 
@@ -98,7 +100,7 @@ def _against_estimates(view: View, question: Question) -> str | None:
     if question.causal or masked:
         return "a mask is applied to all items"
     if question.where is not None and not measures(view, question):
-        return "a filter is applied to all items"
+        return f"a filter is applied to all items{', as a bound needs' if question.guarantee else ''}"
     return None
 
 
@@ -186,13 +188,30 @@ def _drawing(view: View, queries: int) -> tuple[float, float]:
     return STARTED / shared + STARTED_EACH, (DRAWN + DRAWN_NUMBER * numbers) / shared + ASKED_NUMBER * numbers
 
 
-def dearer_than_drawing(view: View, question: Question, share: float) -> bool:
-    """Whether to read this share of the rows, list by list, takes longer than to draw as many as usual."""
-    if not measures(view, question):
-        return False
-    started, each = _drawing(view, len(question.queries))
-    numbers = view.layout.key_width + (0 if view.layout.kind.coded else view.layout.value_width)
-    return LISTED * share * view.snapshot.rows * numbers > started + TYPICAL * each
+def gathers_rather(rows: int, view: View, question: Question) -> bool:
+    """Whether to gather the rows that are left takes less time than to draw as many as usual."""
+    count = len(question.queries)
+    started, each = _drawing(view, count)
+    compared = COPIED / count + 1 / min(BATCHED, math.sqrt(count))
+    return gathers(rows, view, count) and rows * _numbers(view) * compared <= started + TYPICAL * each
+
+
+def against_plan(view: View, question: Question, share: float, *, drawn: bool = False) -> str | None:
+    """Why this share of the rows in lists is not read as rehearsed; `drawn` where drawing some has been tried."""
+    index, rows = view.index, view.snapshot.rows
+    assert index is not None
+    numbers = _numbers(view)
+    if not drawn and measures(view, question):
+        started, each = _drawing(view, len(question.queries))
+        if LISTED * share * rows * numbers > started + TYPICAL * each:
+            return PLANNED
+    read = share * index.known + (rows - index.known) + COPIED * len(index.strangers)
+    return MOST_READ if CHEAP + SCATTERED * read * numbers > rows * numbers else None
+
+
+def _numbers(view: View) -> int:
+    """Numbers of a row, in its key and its value."""
+    return view.layout.key_width + (0 if view.layout.kind.coded else view.layout.value_width)
 
 
 def measures(view: View, question: Question) -> bool:

@@ -57,6 +57,7 @@ class Way:
     warmth: Curve = ()  # (temperature, error), where temperatures were asked for
     routes: Mapping[str, int] = field(default_factory=dict)  # how many queries were answered by each route
     scanned: str | None = None  # why most of those were that were scanned, of a store that is not small
+    rows_read: float | None = None  # how many rows were compared for a query, on the average
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,8 @@ class _Evaluating:
             temperature = None
         if "k" not in options:
             known["warmth"] = tuple(self._warmth(name, options, found.temperature))
-        return Way(name, temperature, 1.0, **known, routes=found.routes, scanned=found.scanned)
+        read = None if found.rows_read is None else float(found.rows_read.mean())
+        return Way(name, temperature, 1.0, **known, routes=found.routes, scanned=found.scanned, rows_read=read)
 
     def _of_labels(self, found: Answers) -> dict[str, Any]:
         right = measures.correct(found.value, self.aims)

@@ -22,9 +22,9 @@ from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
 from softkv.asking.question import LEARNED
 from softkv.asking.view import View
-from softkv.database.begun import FEWEST, HalfBuilt, found, wanted_of
+from softkv.database.begun import FEWEST, HalfBuilt, found, is_begun, wanted_of
 from softkv.database.begun import NAME as UNFINISHED
-from softkv.database.refining import owners_of, refinable
+from softkv.database.refining import is_current, owners_of, refinable
 from softkv.errors import EmptyStore, InputError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
 from softkv.index.dividing import divided
@@ -48,6 +48,7 @@ from softkv.storage.protocol.publishing import Content
 LOG = log_of(__name__)
 REHEARSED = 1440  # items; a third of them choose, the others judge
 REFINED = 480  # of them are enough where lists are refined: as many as it takes to judge for a confidence of 99%
+UNCHANGED = "nothing has changed since the index was built"
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
 WARMER = 2.4, 3  # three more, and how wide: where all items count, errors change little from one temperature to another
@@ -80,6 +81,11 @@ def build(
     projection = before.profile.projection
     begun = found(before.snapshot, wanted_of(form, wanted.lists, projection))
     generation = before.snapshot.generation
+    current = _current(before, form, wanted, temperatures)
+    if current is not None:
+        progress(UNCHANGED, len(live), len(live))
+        LOG.info("%s of %s", UNCHANGED, store.path)
+        return current
     if begun is None or (wanted.whole and begun.is_refined):
         begun = _arranged(before, form, wanted, count, backend, progress)
         put(store, lock, generation, UNFINISHED, begun.encoded())
@@ -107,13 +113,21 @@ def build(
     return index
 
 
+def _current(view: View, form: Form, wanted: Wanted, temperatures: Array) -> ListIndex | None:
+    """The index that there is, if building it again would change nothing."""
+    anew = wanted.whole or wanted.queries is not None or is_begun(view.snapshot)
+    index = None if anew else refinable(view, form, wanted.lists)
+    return index if index is not None and is_current(view, index, temperatures) else None
+
+
 def forecast_of(view: View, wanted: Wanted) -> Forecast:
     """What building this takes, if nothing of it is done yet."""
-    layout, items = view.layout, len(view.snapshot)
+    layout, items, form = view.layout, len(view.snapshot), form_for(view, None)
     _require_enough(view, items)
-    refined = not wanted.whole and refinable(view, form_for(view, None), wanted.lists) is not None
+    refined = not wanted.whole and refinable(view, form, wanted.lists) is not None
+    temperatures = _temperatures(view, wanted.temperatures)
     most = REFINED if refined else REHEARSED
-    return forecast(
+    found = forecast(
         Work(
             rows=items,
             key_width=layout.key_width,
@@ -123,9 +137,10 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
             lists=_checked_count(wanted.lists, items),
             queries=min(items // 4, most) if wanted.queries is None else len(wanted.queries),
             refined=refined,
-            temperatures=len(_temperatures(view, wanted.temperatures)),
+            temperatures=len(temperatures),
         )
     )
+    return found if _current(view, form, wanted, temperatures) is None else replace(found, seconds=0.0, meanwhile=0)
 
 
 def put(

@@ -64,7 +64,7 @@ def load(
     batch: str | None = None,
     progress: Progress | None = None,
 ) -> Loaded:
-    r"""Add the items of a CSV, TSV, JSON lines, JSON, Parquet, npy or npz file, in batches, each wholly or not at all.
+    r"""Add the items of a CSV, TSV, JSON lines, JSON, Parquet or npz file, in batches, each wholly or not at all.
 
     Columns that are not named are guessed by their names. What a line holds that cannot be an item is a BadRecord that
     names the line; batches before it are stored, and the error says with which `skip` to go on.
@@ -88,7 +88,7 @@ def load(
         payload: Columns to carry along, as one object; of a column `payload`, the object that it holds.
         vector: The column of key vectors, or several of their numbers; otherwise keys or texts are embedded.
         kind: What values are, where the store has not decided it: "number", "vector", "label" or "text".
-        format: "csv", "tsv", "jsonl", "json", "parquet", "npy" or "npz".
+        format: "csv", "tsv", "jsonl", "json", "parquet" or "npz".
         encoding: That of a file of text; otherwise UTF-8.
         on_conflict: What a key that is there already means: "error", "replace" or "ignore".
         skip: Pass over the first so many records.
@@ -158,6 +158,11 @@ class Loading:
         self.seen = sum(1 for _ in islice(found, self._skip))
         self._rest = batches(found, BATCH)
         self._first = next(self._rest, [])
+        if self._first and self._first[0].value is None:
+            raise BadRecord(
+                f"{self._named()}: there are vectors but no values, and an item has both. Save them in one .npz: "
+                "numpy.savez(path, vectors=..., values=...)."
+            )
         return self._first
 
     def run(self, db: SoftKV, progress: Progress | None) -> None:

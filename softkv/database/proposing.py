@@ -4,6 +4,7 @@ Shapes: d key width.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,9 +16,15 @@ from softkv.asking.proposers import PROPOSER
 from softkv.asking.view import View
 from softkv.database.indexing import form_for, put
 from softkv.index.candidates import Proposer
+from softkv.index.forecast import Forecast
+from softkv.index.trial import ROWS as TRIED
+from softkv.index.trial import forecast_proposer
+from softkv.logs import log_of
+from softkv.maths.forms import Form
 from softkv.progress import Stages, untold
 from softkv.storage import Store
 
+LOG = log_of(__name__)
 SAMPLE = 1 << 17  # rows to train on
 BLOCK = 1 << 14
 
@@ -26,11 +33,8 @@ def build_proposer(
     store: Store, lock: threading.RLock, view: Callable[[], View], kind: str, backend: str, told: Stages | None
 ) -> None:
     """Build a proposer of all rows as they are now; rows stay where they are."""
-    before, progress = view(), told or untold
-    # Distances need no middle to be measured from, and later questions would have to know it.
-    form, snapshot = replace(form_for(before, None), centre=np.zeros(before.layout.key_width)), before.snapshot
-    live = np.flatnonzero(snapshot.live)
-    sample = np.sort(np.random.default_rng(0).choice(live, min(len(live), SAMPLE), replace=False))
+    before, progress, started = view(), told or untold, time.monotonic()
+    form, snapshot = _form(before), before.snapshot
 
     def blocks() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         for start in range(0, snapshot.rows, BLOCK):
@@ -39,14 +43,38 @@ def build_proposer(
     found = Proposer.build(
         kind,
         blocks,
-        form.placed(snapshot.vectors(sample)),
+        _sample(before, form, SAMPLE),
         before.layout.key_width,
         rows=snapshot.rows,
-        metric="l2" if form.name == "gaussian" else "dot",
+        metric=_metric(form),
         backend=backend,
         progress=partial(progress, "adding rows"),
     )
     put(store, lock, snapshot.generation, PROPOSER, _with_head(found))
+    LOG.info("built an index of kind %r over %d rows in %.1f s", kind, snapshot.rows, time.monotonic() - started)
+
+
+def forecast_of_proposer(view: View, kind: str) -> Forecast:
+    """What building a proposer of this kind takes; a small one is built for it."""
+    form, rows = _form(view), view.snapshot.rows
+    sampled = min(len(view.snapshot), SAMPLE)
+    return forecast_proposer(kind, _sample(view, form, TRIED), rows=rows, sampled=sampled, metric=_metric(form))
+
+
+def _form(view: View) -> Form:
+    # Distances need no middle to be measured from, and later questions would have to know it.
+    return replace(form_for(view, None), centre=np.zeros(view.layout.key_width))
+
+
+def _metric(form: Form) -> str:
+    return "l2" if form.name == "gaussian" else "dot"
+
+
+def _sample(view: View, form: Form, most: int) -> npt.NDArray[np.float32]:
+    """The keys of some live rows, drawn at random, as they are compared."""
+    live = np.flatnonzero(view.snapshot.live)
+    rows = np.sort(np.random.default_rng(0).choice(live, min(len(live), most), replace=False))
+    return form.placed(view.snapshot.vectors(rows))
 
 
 def _with_head(found: Proposer) -> bytes:

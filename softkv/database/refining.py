@@ -6,12 +6,16 @@ of a build is then left out, finding centres and comparing every row with all of
 Does not arrange rows (index/dividing.py).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from softkv.asking.indexed import form_keys, summable
 from softkv.asking.view import View
+from softkv.index.dividing import emptied
 from softkv.index.late import Homes
 from softkv.index.lists import OUTGROWN, Counts, ListIndex
+from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
 from softkv.storage.layout import Rows
 
@@ -29,10 +33,23 @@ def refinable(view: View, form: Form, lists: int | None) -> ListIndex | None:
     return index if alike and same and grown <= OUTGROWN else None
 
 
+def is_current(view: View, index: ListIndex, temperatures: Array) -> bool:
+    """Whether no item came or went since an index was calibrated, on items and at these temperatures."""
+    before, calibrated_on = index.calibration.temperatures, index.facts.get("calibrated on")
+    same = len(before) == len(temperatures) and np.allclose(before, temperatures, rtol=1e-6)
+    return same and calibrated_on == "items" and not view.changes and view.verdict is None and index.heads is not None
+
+
 def owners_of(view: View, index: ListIndex, rows: Rows) -> Counts:
-    """The list that each of these rows is in by now, or would be; -1 for those that are far from all lists."""
+    """The list that each of these rows is in by now, or would be; -1 for those that are far from all lists.
+
+    What is left of a list that has emptied is in another.
+    """
     owners = index.owners(rows)
-    homeless, homes = np.flatnonzero(owners < 0), Homes(index)
+    dissolved = emptied(owners, index.made_of)
+    owners[np.append(dissolved, False)[owners]] = -1
+    kept = replace(index.lists, counts=np.where(dissolved, 0, index.lists.counts))
+    homeless, homes = np.flatnonzero(owners < 0), Homes(replace(index, lists=kept))
     for start in range(0, len(homeless), TOGETHER):
         some = homeless[start : start + TOGETHER]
         values = summable(view.snapshot.values(rows[some]), view.snapshot)

@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from softkv.asking.indexed import Written
 from softkv.asking.question import CONFIDENCE, TOLERANCE
 from softkv.asking.route import against_calibration, against_loose, is_cheap
@@ -14,11 +16,13 @@ from softkv.asking.view import View
 from softkv.database.backend import backend_name
 from softkv.database.begun import is_begun
 from softkv.errors import IndexDamaged
+from softkv.index.dividing import doubled
 from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.storage.layout import GENERATION_NAME, generation_name
 from softkv.storage.protocol.opening import is_backup
 
 LOOSE = 0.02  # the share of items in no list from which on an index should be built again
+LOPSIDED = 0.02  # the share of items in one list that is to be divided, from which on it should
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,10 @@ def _share(view: View, index: ListIndex, loose: int) -> float | None:
         return None
     plan = index.calibration.plan(view.usual_temperature, TOLERANCE, CONFIDENCE)
     items = max(1, len(view.snapshot))
-    return None if plan is None else min(1.0, (plan.share * (items - loose) + loose) / items)
+    if plan is None:
+        return None
+    lists = index.quick.counts / items  # as many lookups are near a list as items are in it, and read all of it
+    return min(1.0, float((lists * np.maximum(lists, plan.share)).sum()) + loose / items)
 
 
 def _again(view: View, index: ListIndex, loose: int) -> str | None:
@@ -182,6 +189,10 @@ def _again(view: View, index: ListIndex, loose: int) -> str | None:
         return "its calibration no longer holds, so answers are measured, or all items scanned"
     if loose > LOOSE * items:
         return f"{loose:,} of {items:,} items are in no list, and every lookup reads them"
+    counts = index.quick.counts
+    largest = int(counts[doubled(counts, index.made_of, items)].max(initial=0))
+    if largest > LOPSIDED * items:
+        return f"{largest:,} of {items:,} items are in one list, and lookups near it read them all"
     if index.grown > OUTGROWN:
         return f"there are {index.grown:.1f} times as many items as it was made of"
     if index.heads is None and not is_cheap(view):

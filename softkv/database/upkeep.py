@@ -19,7 +19,7 @@ from softkv.asking.view import View
 from softkv.database import training
 from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.indexing import Wanted, build, forecast_of
-from softkv.database.proposing import build_proposer
+from softkv.database.proposing import build_proposer, forecast_of_proposer
 from softkv.database.reader import Reader
 from softkv.database.rechecking import Rechecking, still_checked
 from softkv.database.reembedding import reembed
@@ -90,7 +90,8 @@ class Upkeep(Reader):
         """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
 
         Lookups and adds go on meanwhile. What is added later finds its list as it is added. Where there is an index
-        that the items have not outgrown, its lists are refined: those that have doubled are divided, all are rehearsed.
+        that the items have not outgrown, its lists are refined: those that have doubled are divided, those that have
+        emptied join others, all are rehearsed. Where nothing has changed since, it stays as it is.
 
         Args:
             kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory
@@ -103,15 +104,13 @@ class Upkeep(Reader):
             progress: Called with (stage, done, all).
         """
         self._store.require_writable()
+        wanted = _wanted(kind, Wanted(lists, queries, temperatures, backend, whole))
         with self._lock:
             require_items(self._view().snapshot)
             self._unpin()
-        if kind != "lists":
-            if lists is not None or queries is not None or temperatures is not None or whole:
-                raise InputError(f"expected lists, queries, temperatures and whole only for lists, not for {kind!r}.")
+        if wanted is None:
             build_proposer(self._store, self._changing, self._new_view, kind, backend, progress)
         else:
-            wanted = Wanted(lists, queries, temperatures, backend, whole)
             build(self._store, self._changing, self._new_view, wanted, progress)
             with self._changing:
                 self._rechecking.drop()
@@ -120,20 +119,23 @@ class Upkeep(Reader):
 
     def forecast_index(
         self,
+        kind: str = "lists",
         *,
         lists: int | None = None,
         queries: Any = None,
         temperatures: tuple[float, float] | None = None,
         whole: bool = False,
     ) -> Forecast:
-        """What `build_index` of lists would take: seconds, and room on the disk; measures for a moment.
+        """What `build_index` would take: seconds, and room on the disk; measures for a moment.
 
-        Good to a factor of two, where nothing else runs. A build that was begun takes what is left of it.
+        Good to a factor of two, where nothing else runs. A build that was begun takes what is left of it. For another
+        kind than lists a small one is built.
         """
+        wanted = _wanted(kind, Wanted(lists, queries, temperatures, whole=whole))
         with self._lock:
             view = self._view()
             require_items(view.snapshot)
-            return forecast_of(view, Wanted(lists, queries, temperatures, whole=whole))
+        return forecast_of_proposer(view, kind) if wanted is None else forecast_of(view, wanted)
 
     def tune(
         self,
@@ -249,3 +251,12 @@ class Upkeep(Reader):
         """Drop a change of embedder that was begun; the store stays as it was."""
         with self._changing:
             self._store.abandon()
+
+
+def _wanted(kind: str, wanted: Wanted) -> Wanted | None:
+    """What is wanted of lists; None for another kind, of which nothing else can be."""
+    if kind == "lists":
+        return wanted
+    if wanted.whole or any(one is not None for one in (wanted.lists, wanted.queries, wanted.temperatures)):
+        raise InputError(f"expected lists, queries, temperatures and whole only for lists, not for {kind!r}.")
+    return None

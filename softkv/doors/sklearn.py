@@ -176,7 +176,8 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
     True
 
     Args:
-        compatibility: How samples are compared: "gaussian", "laplace", "cosine", "dot", "scaled_dot", or a function.
+        compatibility: How samples are compared: "gaussian", "laplace", "student", "cosine", "dot", "scaled_dot", or a
+            function.
         temperature: What scores are divided by; for "gaussian" the bandwidth squared. "auto" leaves each training
             sample out and takes the temperature at which the others predict it best.
         k: Average only the k heaviest samples.

@@ -48,7 +48,7 @@ class Plan:
     farthest: float  # a larger doubt than this was not seen
     surprise: float  # nor a larger difference between the logarithms of the masses, foretold and found,
     nearest: float  # nor, but for a few, a best score near this
-    share: float = 0.0  # of the rows in lists, which such queries read on average
+    share: float = 0.0  # of the rows in lists, that such queries read on average, at the temperature where it is more
 
     def stops(self, doubts: Array) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
@@ -142,7 +142,7 @@ class Calibration:
         if errors is None or masses is None:
             return None
         farthest, surprise = float(at_stops(self.doubts).max()), float(at_stops(self.surprises).max())
-        share = float(np.array(LEVELS)[stops].mean())
+        share = float(np.array(LEVELS)[stops].mean(1).max())
         return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
 
 

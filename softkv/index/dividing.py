@@ -1,4 +1,4 @@
-"""Arrange rows anew that are in lists already: divide the lists that have grown, leave out those that are empty.
+"""Arrange rows anew that are in lists already: divide the lists that have grown, dissolve those that have emptied.
 
 Most rows stay with those they were with, so no centre is found for all rows and no row is compared with all lists.
 
@@ -10,6 +10,7 @@ Shapes: n rows, l lists.
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from softkv.index.building import ITERATIONS, SAMPLED, Counts, list_count
 from softkv.index.engine import assigned, clusters
@@ -17,7 +18,24 @@ from softkv.maths.farfield import Array
 from softkv.progress import Stages
 
 GROWN = 2  # times as many rows as it was made of has a list that is divided, and as many as lists have on average
+EMPTIED = 4  # times fewer, or fewer still, than either has a list whose rows join others
 STAGE = "refining lists"
+
+
+def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
+    """The lists, (l,), of which so few rows are left that these are to join other lists.
+
+    `owners`, (n,), are the lists that the rows are in, -1 for none; `made_of`, (l,), how many rows these lists had.
+    """
+    sizes, average = np.bincount(owners + 1, minlength=len(made_of) + 1)[1:], len(owners) / list_count(len(owners))
+    found: npt.NDArray[np.bool_] = EMPTIED * sizes <= np.minimum(made_of, average)
+    return found
+
+
+def doubled(sizes: Array | Counts, made_of: Counts, rows: int) -> npt.NDArray[np.bool_]:
+    """The lists, (l,), that are to be divided: of these sizes, made of so many rows each, in a store of so many."""
+    found: npt.NDArray[np.bool_] = sizes > GROWN * np.maximum(made_of, rows / list_count(rows))
+    return found
 
 
 def divided(
@@ -32,7 +50,7 @@ def divided(
     order = np.argsort(np.where(owners < 0, len(made_of), owners), kind="stable")
     sizes = np.bincount(owners + 1, minlength=len(made_of) + 1)
     sizes = np.append(sizes[1:], sizes[0])
-    large = np.append(sizes[:-1] > GROWN * np.maximum(made_of, average), True)
+    large = np.append(doubled(sizes[:-1], made_of, len(rows)), True)
     found, done = list[Counts](), 0
     for some, is_large in zip(np.split(rows[order], sizes.cumsum()[:-1]), large.tolist(), strict=True):
         count = round(len(some) / average) if is_large else 1

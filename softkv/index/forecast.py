@@ -70,14 +70,14 @@ def forecast(work: Work) -> Forecast:
     else:
         products += asked * (n + levels * lists) * (p + 1)
         numbers += asked * (2 * n + 6 * lists * (p + 1))
-    multiplied, exponentiated = _speeds()
+    multiplied, exponentiated = speeds()
     seconds = products * multiplied + numbers * exponentiated + n * (ROW + BYTE * work.row_bytes) + LATENT
     values = 2 * entries if work.labels else lists * p
     kept = 8 * (lists * (d + LEADING * (LEADING + 1) // 2) + values + d * (d + p)) + 16 * asked * levels
     return Forecast(seconds, n * work.row_bytes + 2 * kept, kept)
 
 
-def _speeds() -> tuple[float, float]:
+def speeds() -> tuple[float, float]:
     """Seconds for a number of a product and for an exp."""
     left = np.full((1024, 512), 0.5, np.float32)
     right, numbers = left.T.copy(), np.full(1 << 18, -1.0, np.float32)

@@ -1,12 +1,14 @@
-"""What a database costs above the arrays that it holds: lookups, adding texts, starting the command.
+"""What a database costs above the arrays that it holds: lookups, first questions, adding texts, starting the command.
 
-    python -m tests.benchmarks.database
+    python -m tests.benchmarks.database [--rows N ...] [--first N] [--texts N] [--lines N] [--repeats N]
 
 Work and yardstick take turns in one run, on the same vectors with the same threads. Times are medians; ratios are what
 counts.
 """
 
 import argparse
+import json
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -23,9 +25,11 @@ from softkv.embedders import find
 
 from .machine import machine
 
-WIDTH = 384
-TEXTS = 100_000
+WIDTH, FIRST_WIDTH = 384, 256
 COMMAND = "from softkv_cli.main import main; main()"
+ONE_CALL = (
+    "import softkv, sys; db = softkv.open(sys.argv[1], 'r'); db.lookup(sys.stdin.read().splitlines()); db.close()"
+)
 
 
 def turns(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -69,6 +73,40 @@ def lookups(folder: Path, rows: int, repeats: int) -> None:
         print(f"| {rows:,} | {name} | {seconds * 1e3:.2f} ms | {seconds / plain:.2f} |")
 
 
+def firsts(folder: Path, rows: int, repeats: int) -> None:
+    """What a handle is asked first, opening included, beside one pass over the keys, or over payloads in SQL."""
+    keys = np.random.default_rng(0).standard_normal((rows, FIRST_WIDTH), dtype=np.float32)
+    payloads = [{"n": number} for number in range(rows)]
+    np.save(folder / "keys.npy", keys)
+    table = sqlite3.connect(folder / "payloads.sqlite")
+    table.execute("CREATE TABLE items (row INTEGER PRIMARY KEY, payload TEXT)")
+    table.executemany("INSERT INTO items VALUES (?, ?)", enumerate(map(json.dumps, payloads)))
+    table.commit()
+    with softkv.open(folder / "first.softkv") as db:
+        db.add(vectors=keys, values=np.zeros(rows), payloads=payloads)
+    few = {"n": {"$lt": rows // 100}}
+    asked = f"SELECT row FROM items WHERE json_extract(payload, '$.n') < {rows // 100}"
+
+    def first(ask: Callable[[softkv.SoftKV], Any]) -> Any:
+        with softkv.open(folder / "first.softkv", "r") as db:
+            return ask(db)
+
+    works = {
+        "one pass over the keys": lambda: np.load(folder / "keys.npy", mmap_mode="r").sum(),
+        "first info()": lambda: first(lambda db: db.info()),
+        "one pass over the payloads": lambda: table.execute(asked).fetchall(),
+        "first where=, of which 1% match": lambda: first(lambda db: db.lookup(keys[0], where=few, temperature=1.0)),
+    }
+    table_of(rows, turns(works, repeats), ["one pass over the keys"] * 2 + ["one pass over the payloads"] * 2)
+    table.close()
+
+
+def table_of(rows: int, found: dict[str, float], beside: list[str]) -> None:
+    """A line for each work, with its ratio to the yardstick that it stands beside."""
+    for (name, seconds), yardstick in zip(found.items(), beside, strict=True):
+        print(f"| {rows:,} | {name} | {seconds * 1e3:.1f} ms | {seconds / found[yardstick]:.2f} |")
+
+
 def texts_of(count: int) -> list[str]:
     """Questions, all different."""
     return [f"how much is item {number} of the list, and may I send it back?" for number in range(count)]
@@ -88,8 +126,11 @@ def adding(folder: Path, count: int) -> None:
     print(f"| {count:,} | db.add of texts | {whole:.2f} s | {whole / embedding:.2f} of embedding alone |")
 
 
-def starting(folder: Path, count: int, repeats: int) -> None:
-    """Commands as processes of their own on the texts just added, beside an interpreter that only imports NumPy."""
+def starting(folder: Path, count: int, lines: int, repeats: int) -> None:
+    """Commands as processes of their own on the texts just added, beside an interpreter that only imports NumPy.
+
+    Many queries from stdin stand beside a process that asks the library for all of them in one call.
+    """
     store = ["--db", str(folder / "texts.softkv")]
     arguments = {
         "softkv --help": ["--help"],
@@ -99,18 +140,24 @@ def starting(folder: Path, count: int, repeats: int) -> None:
     plain = "python -c 'import numpy'"
     commands = {plain: [sys.executable, "-c", "import numpy"]}
     commands |= {name: [sys.executable, "-c", COMMAND, *given] for name, given in arguments.items()}
+    one_call = f"one call of the library, {lines:,} queries"
+    commands[one_call] = [sys.executable, "-c", ONE_CALL, store[1]]
+    commands[f"softkv query -, {lines:,} lines"] = [sys.executable, "-c", COMMAND, "query", "-", *store]
+    asked = "\n".join(texts_of(lines)).encode()
     works = {
-        name: (lambda command=command: subprocess.run(command, check=True, capture_output=True))
+        name: (lambda command=command: subprocess.run(command, check=True, capture_output=True, input=asked))
         for name, command in commands.items()
     }
-    for name, seconds in (found := turns(works, repeats)).items():
-        print(f"| {count:,} | {name} | {seconds * 1e3:.0f} ms | {seconds / found[plain]:.2f} |")
+    table_of(count, turns(works, repeats), [plain] * 4 + [one_call] * 2)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=[1_000, 100_000, 1_000_000])
+    parser.add_argument("--first", type=int, default=300_000)
+    parser.add_argument("--texts", type=int, default=100_000)
+    parser.add_argument("--lines", type=int, default=1_000)
     parser.add_argument("--repeats", type=int, default=11)
     given = parser.parse_args()
     print(machine(), "\n\n| items | work | time | ratio |\n|---|---|---|---|", sep="")
@@ -118,8 +165,9 @@ def main() -> None:
         folder = Path(name)
         for rows in given.rows:
             lookups(folder, rows, given.repeats)
-        adding(folder, TEXTS)
-        starting(folder, TEXTS, given.repeats)
+        firsts(folder, given.first, given.repeats)
+        adding(folder, given.texts)
+        starting(folder, given.texts, given.lines, given.repeats)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy as np
 import softkv
 from softkv.storage import Report, Snapshot, Store
 from softkv.storage.protocol.opening import is_vacant
+from tests.crash.canonical import wrong_notes
 from tests.crash.disk import Tree
 from tests.crash.rows import KEY_WIDTH
 from tests.crash.sessions import BACKUP, STORE, Promise
@@ -98,6 +99,9 @@ def _answers(path: Path, snapshot: Snapshot, promise: Promise) -> None:
         with softkv.open(path, "r") as db:
             whole, soon = db.lookup(query, tolerance=0), db.lookup(query, guarantee="bound", tolerance=0.01)
         assert np.abs(np.asarray(whole.value) - np.asarray(soon.value)).max() <= soon.error + whole.error
+    if promise.session.name == "notes":
+        wrong = wrong_notes(os.fspath(path))
+        assert not wrong, wrong
 
 
 def _write(path: Path, promise: Promise, state: Expectation, random: Random) -> None:

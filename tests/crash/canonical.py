@@ -1,4 +1,4 @@
-"""Fourteen workloads, one call each, small enough to end them at every single call of the operating system.
+"""Fifteen workloads, one call each, small enough to end them at every single call of the operating system.
 
 Each starts from a store that was prepared for it, and the parent knows what the store must hold before and after. The
 functions whose first argument is `say` run in recorded children; see recorder.py.
@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.asking import indexed, route
+from softkv.database import rechecking
 from softkv.storage import Added, Store, backup, check, restore
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.protocol import generation
@@ -23,14 +25,24 @@ from tests.crash.recorder import BEFORE, Plan, mark, recording
 from tests.crash.rows import Proof, append
 from tests.crash.workload import Expectation, Operation, differences, perform
 from tests.stores import as_format, names_by_row
+from tests.test_settling_courses import problem
 from tests.tiny import shrink
 
 NAMES = (
     "add", "batch", "retry", "replace", "delete", "compact", "build index", "open", "migrate", "close", "backup",
-    "restore", "derive", "merge",
+    "restore", "derive", "merge", "note",
 )  # fmt: skip
 COPYING = ("backup", "restore")
-CHANGING = ("add", "batch", "retry", "replace", "delete", "derive", "merge")  # the others leave items and parts there
+CHANGING = (
+    "add",
+    "batch",
+    "retry",
+    "replace",
+    "delete",
+    "derive",
+    "merge",
+    "note",
+)  # the others leave items and parts there
 SEVERAL = ("build index",)  # commits, between which an old generation is removed
 
 
@@ -58,10 +70,13 @@ class Canon:
             expected = expected.after(operation)
         if self.name in ("open", "close"):
             expected = expected.after(_LAST_ADD)
-        if self.name == "build index":
+        if self.name in ("build index", "note"):
             warm = {"value": 0.1, "origin": "given", "items": 21}
             expected.settings = {"value": self.kind, "compatibility": "cosine", "temperature": warm}
             expected.doubted = True  # one of its commits is that of another generation
+        if self.name == "note":
+            expected = expected.after(_LAST_ADD)
+            expected.parts = []  # they went with the generation in which no index was
         if self.name == "migrate":
             expected = expected.after(Operation("migrate"))
         return expected
@@ -106,7 +121,16 @@ def windows(canon: Canon) -> Iterator[None]:
             shrink(patch, window=1024, block=16)
         if canon.name == "migrate":  # what was written in an old format has old windows
             patch.setattr(generation, "GRANULE", generation.WINDOW)
+        if canon.name == "note":
+            note_all(patch)
         yield
+
+
+def note_all(patch: pytest.MonkeyPatch) -> None:
+    """Let the lists of every row be noted after each write, and the calibration be checked within one."""
+    patch.setattr(indexed, "FEWEST", 1)
+    patch.setattr(route, "CHEAP", 0)
+    patch.setattr(rechecking, "clock", lambda: 0.0)
 
 
 def prepare(say: Say, path: str, *given: Any) -> None:
@@ -126,6 +150,10 @@ def prepare(say: Say, path: str, *given: Any) -> None:
         if canon.name == "open":
             perform(store, _LAST_ADD, canon.kind)
             _die_while_compacting(path, store)
+    if canon.name == "note":
+        with windows(canon), softkv.open(path, "w") as handle:
+            handle.build_index(lists=2, temperatures=(0.1, 0.1), backend="cpu")
+            perform(handle._store, _LAST_ADD, canon.kind)
     if canon.name == "migrate":
         as_format(Path(path), 2)
 
@@ -157,7 +185,7 @@ def opened(path: str, canon: Canon) -> Any:
     """The handle that the workload acts on, open before anything is recorded."""
     if canon.name in ("open", "migrate", *COPYING):
         return None
-    if canon.name == "build index":
+    if canon.name in ("build index", "note"):
         return softkv.open(path, "w")
     store = Store.open(path, "w")
     if canon.name == "close":
@@ -175,6 +203,8 @@ def act(handle: Any, path: str, canon: Canon) -> Any:
         return Store.open(path, "w")
     if canon.name == "build index":
         handle.build_index(lists=2, temperatures=(0.1, 0.1), backend="cpu")
+    elif canon.name == "note":
+        handle.delete(canon.operation.names)
     elif canon.name == "close":
         handle.close()
     elif canon.name == "compact":
@@ -201,6 +231,9 @@ def agrees(store: Store, canon: Canon, *, done: bool | None, copies: bool = True
         before, after = differences(snapshot, canon.before), differences(snapshot, canon.after)
         if canon.name == "build index":
             before = after = after + _wrong_lookup(store.path)
+        if canon.name == "note":
+            noted = wrong_notes(store.path)
+            before, after = before + noted, after + noted
         if canon.name in COPYING and copies:
             before = before + _wrong_copies(store.path, canon, done=False)
             after = after + _wrong_copies(store.path, canon, done=True)
@@ -217,6 +250,15 @@ def _wrong_lookup(path: str) -> list[str]:
         exact, quick = database.lookup(query, tolerance=0), database.lookup(query, tolerance=0.3)
         apart = float(np.linalg.norm(np.atleast_1d(np.asarray(exact.value) - np.asarray(quick.value))))
         return [] if apart <= exact.error + quick.error else [f"a lookup says {quick} instead of {exact}"]
+
+
+def wrong_notes(path: str) -> list[str]:
+    """What a new reader believes of the rows in lists that they do not say, where there is an index."""
+    with softkv.open(path, "r") as database:
+        view = database._view()
+        found = None if view.index is None else problem(view)
+        many = view.verdict is not None and view.verdict.changes > view.changes
+        return [found] * (found is not None) + ["a verdict is about changes that did not happen"] * many
 
 
 def _backup_of(path: str) -> str:

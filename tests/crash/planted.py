@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from softkv.asking import asker
+from softkv.asking.indexed import Followed
 from softkv.errors import CommitUncertain, StorageFailed
 from softkv.index import calibration
+from softkv.maths.drift import Drift
 from softkv.storage import Snapshot
 from softkv.storage.catalog import catalog, connection, derived
 from softkv.storage.catalog.catalog import Catalog
@@ -376,6 +378,10 @@ def _parts_outlive_the_index_file_of_their_name() -> None:
     catalog._NAMED.pop()
 
 
+def _deaths_stay_in_the_sums_of_lists() -> None:
+    Followed._left = lambda followed, *_: Drift.none(followed.base.lists)  # type: ignore[method-assign]
+
+
 # Copies
 
 
@@ -441,6 +447,7 @@ BUGS: dict[str, Callable[[], None]] = {
     "a part has the number of another commit": _a_part_has_the_number_of_another_commit,
     "a reader of an old commit sees newer parts": _a_reader_of_an_old_commit_sees_newer_parts,
     "parts outlive the index file of their name": _parts_outlive_the_index_file_of_their_name,
+    "deaths stay in the sums of lists": _deaths_stay_in_the_sums_of_lists,
     "a backup names rows before they are synced": _a_backup_names_rows_before_they_are_synced,
     "a backup keeps the note of the earlier one": _a_backup_keeps_the_note_of_the_earlier_one,
 }

@@ -69,6 +69,9 @@ class Durability:
             if call.name in ("fsync", "fdatasync"):
                 self._committed.pop(call.path, None)
                 self._ending = None  # SQLite says so; see durable_commits for who does not listen
+            if call.name == "write" and self._ending and self._ends(call, self._ending):
+                self._committed.pop(call.path, None)  # a part of the page was written, and then the disk was full
+                self._ending = None
             return []
         if ends_commit(call):
             self._take_note(call)
@@ -87,6 +90,11 @@ class Durability:
             return wrong
         self._take_note(call)
         return []
+
+    @staticmethod
+    def _ends(call: Call, ending: Call) -> bool:
+        """Whether this writes the page of a frame, or the rest of it, of which this is the header."""
+        return call.path == ending.path and 0 < call.offset - ending.offset < _HEADER + _PAGE
 
     def _take_note(self, call: Call) -> None:
         if call.name in ("write", "truncate"):

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import softkv
+from softkv.asking.indexed import CHECKED, NAME
 from softkv.storage import Store
 from softkv.storage.catalog import connection
 from softkv.storage.protocol import generation
 from tests.crash.calls import Call
+from tests.crash.canonical import note_all
 from tests.crash.children import Say
 from tests.crash.planted import BUGS
 from tests.crash.recorder import mark, recording
@@ -44,6 +46,7 @@ COURSES = {  # what happens between the making and the closing
     "backups": ["batch", "derive", "backup", "add", "merge", "delete", "backup", "order", "backup", "leave", "backup"],
     "making anew": ["anew", "batch", "anew", "add"],
     "lists": ["profile", "many", "lists", "add", "delete", "lists", "hnsw"],
+    "notes": ["profile", "many", "lists", "many", "note", "delete", "note", "add", "note"],
     "a mixture": [""] * 12,
 }
 RECOVERY = ["add", "compact"]
@@ -89,6 +92,8 @@ class Session:
         if self.tiny:
             shrink(pytest.MonkeyPatch(), window=1024, block=64)
             connection._WRITER["wal_autocheckpoint"] = 30  # pages; else it is moved into the catalog at the end only
+        if self.name == "notes":
+            note_all(pytest.MonkeyPatch())
         if self.name == "migrating":  # what was written in an old format has old windows
             pytest.MonkeyPatch().setattr(generation, "GRANULE", generation.WINDOW)
 
@@ -171,6 +176,13 @@ def act(store: Store, operation: Operation, kind: str) -> Store:
     elif operation.what == "migrate":
         store.close()
         as_format(Path(store.path), 2)
+        return Store.open(store.path, "w")
+    elif operation.what == "note":
+        store.close()
+        with softkv.open(store.path, "w") as db:
+            db._settle()
+            assert db._view().snapshot.derived_numbers(NAME)
+            assert db._view().snapshot.derived_numbers(CHECKED)
         return Store.open(store.path, "w")
     elif operation.what in ("lists", "hnsw"):
         store.close()

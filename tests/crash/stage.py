@@ -23,6 +23,7 @@ def canons(random: Random) -> list[Canon]:
     """The workloads, each on a store of some kind."""
     kinds = [random.choice(KINDS) for _ in NAMES]
     kinds[NAMES.index("build index")] = random.choice(["number", "vector", "label"])
+    kinds[NAMES.index("note")] = random.choice(["vector", "label"])
     return [Canon(name, kind, random.random() < 0.5) for name, kind in zip(NAMES, kinds, strict=True)]
 
 

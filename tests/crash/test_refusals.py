@@ -12,8 +12,10 @@ from random import Random
 
 import pytest
 
+from softkv.asking.indexed import CHECKED, NAME
+from softkv.storage import Store
 from tests.crash.calls import Call
-from tests.crash.canonical import CHANGING, COPYING, NAMES, outcomes_of
+from tests.crash.canonical import CHANGING, COPYING, NAMES, outcomes_of, windows
 from tests.crash.recorder import KINDS, SHORT, Nursery
 from tests.crash.rules import durable_commits
 from tests.crash.stage import Stage, canons, share
@@ -44,6 +46,16 @@ def test_whatever_is_refused_is_said_and_nothing_is_lost(
         _refuse(stage, call, error, sticky=sticky)
     print(f"{stage.canon}: {len(cases)} cases; {dict(stage.counted)}")
     assert stage.counted["refused"] >= (0.9 if thorough else 0.7) * stage.counted["cases"]  # of few, chance takes some
+
+
+def test_what_is_refused_to_a_note_is_that_of_a_real_one(nursery: Nursery, seed: int, tmp_path: Path) -> None:
+    """Of an index, with a verdict on its calibration: both are there once nothing was refused."""
+    stage = Stage(nursery, tmp_path / "stage", canons(Random(f"{seed} notes"))[NAMES.index("note")])
+    stage.set()
+    stage.play("tests.crash.refusals:attempt")
+    with windows(stage.canon), Store.open(stage.path, "r") as store, store.snapshot() as snapshot:
+        assert snapshot.derived_numbers(NAME)
+        assert snapshot.derived_numbers(CHECKED)
 
 
 def _cases(stage: Stage) -> Iterator[tuple[Call, int, bool]]:

@@ -74,3 +74,13 @@ def test_a_commit_that_is_not_synced_is_noticed(nursery: Nursery, tmp_path: Path
     assert any("is acknowledged before it is durable" in one for one in broken(kept))
     kept = [call for call in log if not (call.name in ("fsync", "fdatasync") and call.path == "store")]
     assert any("catalog.sqlite-wal is acknowledged before" in one for one in broken(kept))
+
+
+@pytest.mark.parametrize("failed", [0, errno.ENOSPC])
+def test_a_commit_of_which_the_last_page_did_not_fit_is_none(failed: int) -> None:
+    """A part of it was written, and the rest was not: that is no commit, and one of which all was written is."""
+    log = "store/catalog.sqlite-wal"
+    header = Call(1, "write", log, 32, 24, bytes(4) + b"\0\0\0\7" + bytes(16))
+    pages = [Call(2, "write", log, 56, 1000), Call(3, "write", log, 1056, 3096, error=failed)]
+    wrong = broken([header, *pages, Call(4, "mark", "", target="done")])
+    assert [one.split(" before")[0] for one in wrong] == ([] if failed else [f"{log} is acknowledged"])

@@ -6,6 +6,7 @@ the generation of an unfinished rebuild is named and not retired, so it stays.
 
 import os
 import re
+from contextlib import suppress
 
 from softkv.errors import SoftKVError
 from softkv.storage.catalog.catalog import Catalog, Head
@@ -60,6 +61,10 @@ def remove_unborn(parent: str, name: str) -> None:
             lock.release()
         elif found.startswith(f".{name}.old-") or _has_lost_lock(path):
             files.remove_tree(path)
+        else:
+            # Subtle: whoever has just begun it makes LOCK at this moment, and this fails, or after, and begins anew.
+            with suppress(OSError):
+                os.rmdir(path)
 
 
 def _has_lost_lock(path: str) -> bool:

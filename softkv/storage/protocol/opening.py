@@ -178,30 +178,36 @@ def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.Fil
         raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
     locks.require_writable_platform(parent, force=force)
     remove_unborn(parent, os.path.basename(directory))
-    building = os.path.join(parent, f".{os.path.basename(directory)}.new-{secrets.token_hex(4)}")
-    files.make_directory(building)
+    building, lock = _begun(os.path.join(parent, f".{os.path.basename(directory)}.new-"))
     moved = False
     try:
-        lock = locks.lock_writer(building)
-        try:
-            yield building, lock
-            _move_into_place(building, directory)
-            moved = True
-            files.sync_directory(parent)
-            lock.path = os.path.join(directory, LOCK)
-        except BaseException:
-            lock.release()
-            raise
-    except StoreError as error:
+        yield building, lock
+        _move_into_place(building, directory)
+        moved = True
+        files.sync_directory(parent)
+        lock.path = os.path.join(directory, LOCK)
+    except BaseException as error:
+        lock.release()
         # Somebody else who makes it, and looked here between two of our calls, took this for what a crash had left.
-        overtaken = not moved and not os.path.lexists(building)
+        overtaken = isinstance(error, StoreError) and not moved and not os.path.lexists(building)
         files.remove_tree(building)
         if overtaken:
             raise StoreLocked(f"{directory} is being made by another process. Try again in a moment.", None) from error
         raise
-    except BaseException:
-        files.remove_tree(building)
-        raise
+
+
+def _begun(prefix: str) -> tuple[str, locks.FileLock]:
+    """A new directory of this name and a random end, locked; again, where another removed it while it was empty."""
+    while True:
+        building = prefix + secrets.token_hex(4)
+        files.make_directory(building)
+        try:
+            return building, locks.lock_writer(building)
+        except BaseException as error:
+            if isinstance(error, StoreError) and not os.path.lexists(building):
+                continue
+            files.remove_tree(building)
+            raise
 
 
 def erase(directory: str, *, force: bool) -> None:
