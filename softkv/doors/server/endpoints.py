@@ -131,7 +131,7 @@ class Endpoint:
     not do what takes long. Errors of the library become problems; others are logged without their words.
 
         def _deleted(call: Call) -> dict[str, int]:
-            return {"deleted": call.served.handle.delete_many(call.form.keys, batch=call.form.batch)}
+            return {"deleted": call.served.handle.delete(call.form.keys, batch=call.form.batch)}
 
         ENDPOINTS = (Endpoint("POST", "/v1/{store}/items/delete", _deleted, Deletion, dict[str, int], writes=True),)
 

@@ -17,7 +17,10 @@ from softkv.errors import Busy, DeadlinePassed
 MOST = 64  # questions in a call
 ROOM = 1024  # questions that wait
 PATIENCE = 0.05  # seconds; to look takes as long as a tenth of a request
-LATE = "the answer did not come in time, and nothing waits for it any more. Ask for less, or give Softkv-Deadline."
+LATE = (
+    "the answer did not come in time, and nothing waits for it any more. Ask for less, or give Softkv-Deadline. "
+    "A write that had begun is carried out; sent again with its batch, it tells."
+)
 
 Ask: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]  # as many answers as questions, in their order
 
