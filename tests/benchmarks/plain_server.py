@@ -11,9 +11,6 @@ from pydantic import BaseModel
 
 import softkv
 
-app = FastAPI()
-db = softkv.open(sys.argv[1], "r")
-
 
 class Asked(BaseModel):
     """What is asked."""
@@ -21,10 +18,16 @@ class Asked(BaseModel):
     query: list[float]
 
 
-@app.post("/lookup")
-def lookup(asked: Asked) -> dict:  # by the threads of FastAPI, which the handle answers together
-    """Look a vector up."""
-    return db.lookup(asked.query).to_dict()
+def main(path: str, port: str) -> None:
+    """Serve the store at this port; the threads of FastAPI ask one handle, which answers them together."""
+    app, db = FastAPI(), softkv.open(path, "r")
+
+    @app.post("/lookup")
+    def lookup(asked: Asked) -> dict:
+        return db.lookup(asked.query).to_dict()
+
+    uvicorn.run(app, port=int(port), log_level="error", access_log=False)
 
 
-uvicorn.run(app, port=int(sys.argv[2]), log_level="error", access_log=False)
+if __name__ == "__main__":
+    main(*sys.argv[1:])
