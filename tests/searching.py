@@ -339,4 +339,5 @@ def small_blocks(rng: np.random.Generator, patch: pytest.MonkeyPatch) -> None:
 def small_indexes(patch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and indexes rehearse with few items."""
     patch.setattr(route, "CHEAP", 0)
+    patch.setattr(route, "SCATTERED", 0)
     patch.setattr(indexing, "REHEARSED", 240)

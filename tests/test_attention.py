@@ -152,6 +152,7 @@ def test_a_store_has_its_items_in_their_order(tmp_path: Path) -> None:
 def test_estimates_are_not_all_weights(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are the heaviest of the rows read, and say so; a scan has the rest."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     keys = np.random.default_rng(1).standard_normal((3000, 12)).astype(np.float32)
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
         db.add(vectors=keys, values=keys[:, 0])

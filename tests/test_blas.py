@@ -171,6 +171,7 @@ def test_lists_are_asked_and_kept_by_one_thread(tmp_path: Path, monkeypatch: pyt
     rng = np.random.default_rng(0)
     vectors, values = rng.standard_normal((3000, 8)).astype(np.float32), rng.standard_normal((3000, 2))
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     monkeypatch.setattr(route, "STARTED", 0)
     monkeypatch.setattr(route, "STARTED_EACH", 0)
     monkeypatch.setattr(route, "DRAWN", 0)

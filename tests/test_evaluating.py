@@ -53,6 +53,7 @@ def test_ways_say_how_they_were_answered(tmp_path: Path, monkeypatch: pytest.Mon
         assert (plain["exact"].routes, plain["exact"].rows_read) == ({}, None)
         assert plain["mean of 3"].rows_read == plain["full soft"].rows_read == len(db) + db.info().dead_rows
         monkeypatch.setattr(route, "CHEAP", 0)
+        monkeypatch.setattr(route, "SCATTERED", 0)
         told = by_name(evaluate(db, queries, NAMES[codes].tolist(), k=3))
         assert told["hard"].scanned == "tolerance 0 asks for all items"
         assert told["full soft"].scanned == "there is no index; `softkv index build`"

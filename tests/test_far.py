@@ -187,6 +187,7 @@ def test_a_learned_comparison_has_a_floor_of_its_own(tmp_path: Path) -> None:
 def test_estimates_are_far_only_beyond_their_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the index, by its bound, by a scan: the floor is the same; a log mass without an error is not judged."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     keys = np.random.default_rng(1).standard_normal((3000, 12)).astype(np.float32)
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
         db.add(vectors=keys, values=keys[:, 0])

@@ -37,6 +37,7 @@ Orders = list[np.ndarray]
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 100)
 
 

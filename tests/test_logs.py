@@ -24,6 +24,7 @@ def test_index_decisions_and_large_scans_are_logged(
 ) -> None:
     """That it was built, that a scan was large and why, that it cannot be used, that it was dropped."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     caplog.set_level(logging.DEBUG, "softkv")
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=KEYS, values=KEYS[:, 0].astype(float))

@@ -24,6 +24,7 @@ def large() -> Iterator[None]:
     """Stores count as large from the first item on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(route, "CHEAP", 0)
+        patch.setattr(route, "SCATTERED", 0)
         patch.setattr(indexing, "REHEARSED", 400)
         yield
 

@@ -50,6 +50,7 @@ def large() -> Iterator[None]:
     """Stores count as large from the first item on, and to draw rows takes no time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(route, "CHEAP", 0)
+        patch.setattr(route, "SCATTERED", 0)
         patch.setattr(indexing, "REHEARSED", 400)
         for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
             patch.setattr(route, name, 0)

@@ -85,6 +85,7 @@ def test_a_store_compares_by_it(tmp_path: Path, name: str) -> None:
 def test_an_index_is_for_what_has_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products and directions have one, and a refusal names those that have."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     for name in ("doubled", "angle"):
         with softkv.open(tmp_path / name, compatibility=name) as db:
             db.add(vectors=np.tile(KEYS, (8, 1)), values=np.tile(VALUES, 8).astype(float))

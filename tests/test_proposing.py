@@ -17,6 +17,7 @@ ITEMS, WIDTH = 3000, 16
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
 
 
 def filled(path: Path, **options: Any) -> softkv.SoftKV:

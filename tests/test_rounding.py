@@ -324,6 +324,7 @@ def test_heads_by_an_index_reckon_with_what_they_rewrite_and_add(
 ) -> None:
     """Terms that cancel in the query, and offsets that cancel in the value, as in a scan."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     rng = np.random.default_rng(15)
     for far in (0.0, 1e8):
         values = {"w_v": np.eye(2)[None], "b_v": np.full((1, 2), far), "w_o": np.eye(2), "b_o": np.full(2, -far)}

@@ -23,6 +23,7 @@ QUERIES = (CENTRES[:20] + 0.3 * RNG.standard_normal((20, WIDTH))).astype(np.floa
 def _large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +60,10 @@ def test_a_plan_that_takes_longer_than_a_scan_is_not_followed(
 ) -> None:
     """Where it reads too many rows, where too many are in no list, and in a store so small that lists are dear."""
     assert indexed.lookup(QUERIES, tolerance=0.2).route == "calibrated"
-    for name, value in (("SCATTERED", 1e3), ("CHEAP", ITEMS * WIDTH - 1)):
+    for cheap, scattered in ((0, 1e3), (ITEMS * WIDTH - 1, 4.0)):
         with monkeypatch.context() as patch:
-            patch.setattr(route, name, value)
+            patch.setattr(route, "CHEAP", cheap)
+            patch.setattr(route, "SCATTERED", scattered)
             found = indexed.lookup(QUERIES, tolerance=0.2)
             assert (found.route, found.reason) == ("scan", route.MOST_READ)
             assert indexed.lookup(QUERIES[0], k=3, tolerance=0.2).route == "calibrated"

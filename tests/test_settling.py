@@ -40,6 +40,7 @@ def names(first: int, count: int) -> list[str]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and hundred rows are noted."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 400)
     monkeypatch.setattr(indexed, "FEWEST", 100)
 

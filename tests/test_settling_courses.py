@@ -32,6 +32,7 @@ KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosi
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and thirty rows are noted."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 120)
     monkeypatch.setattr(indexed, "FEWEST", 30)
 

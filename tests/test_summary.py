@@ -115,6 +115,7 @@ def test_what_was_added_and_deleted_since_is_counted(store: Path) -> None:
 def test_an_index_that_is_needed_is_not_excused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line ends with the figures where lookups really use the index."""
     monkeypatch.setattr("softkv.asking.route.CHEAP", 10)
+    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
     with softkv.open(store, "r") as db:
         found = db.info().index
     assert found is not None

@@ -148,6 +148,7 @@ def test_an_index_helps_what_was_learned(
     """Within what it states, by reading a part; not for lookups without it, and not for what is learned next."""
     db: softkv.SoftKV = request.getfixturevalue(kind)
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     monkeypatch.setattr(indexed, "FEWEST", 20)
     db.fit(planes=False)
     db.build_index(lists=30)
@@ -175,6 +176,7 @@ def test_an_index_for_products_goes_on_without_what_was_learned(
 ) -> None:
     """It was built before, and helps who asks without."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     quadrants.build_index(lists=30)
     quadrants.fit()
     assert quadrants.lookup(QUERIES[0], tolerance=0.7).error_kind == "exact"

@@ -130,6 +130,7 @@ def note_all(patch: pytest.MonkeyPatch) -> None:
     """Let the lists of every row be noted after each write, and the calibration be checked within one."""
     patch.setattr(indexed, "FEWEST", 1)
     patch.setattr(route, "CHEAP", 0)
+    patch.setattr(route, "SCATTERED", 0)
     patch.setattr(rechecking, "clock", lambda: 0.0)
 
 

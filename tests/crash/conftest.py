@@ -39,6 +39,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed; children inherit it."""
     monkeypatch.setattr(route, "CHEAP", 0)
+    monkeypatch.setattr(route, "SCATTERED", 0)
     monkeypatch.setattr(indexing, "REHEARSED", 400)
 
 

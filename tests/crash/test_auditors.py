@@ -38,6 +38,7 @@ def at_work(folder: Path) -> Iterator[Bank]:
     """The same, below this folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(route, "CHEAP", 0)
+        patch.setattr(route, "SCATTERED", 0)
         patch.setattr(indexing, "REHEARSED", 200)
         ledger, path = Ledger(), folder / "s"
         Bank.found(path, ledger, "number")

@@ -47,6 +47,7 @@ def original(request: pytest.FixtureRequest, kept: dict[str, Original], folder: 
     find("static").documents(["warm"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(route, "CHEAP", 0)  # stores count as large from the first item on
+        patch.setattr(route, "SCATTERED", 0)
         if recipe.tiny:
             shrink(patch, window=256, block=64)
         if request.param not in kept:

@@ -105,6 +105,7 @@ def ask(folder: Path, step: Step) -> None:
     if db is None:
         return
     route.CHEAP = 0
+    route.SCATTERED = 0
     query = np.linspace(0.1, 1.0, step("width", lambda: db.info().key_width) or 4, dtype=np.float32)
     some = np.stack([query, -query])
     step("info", lambda: str(db.info()))

@@ -34,6 +34,7 @@ def make(folder: Path) -> None:
     for kind in ("number", "vector", "label", "text"):
         _plain(folder / kind, kind)
     route.CHEAP = 0  # so that small stores use their index
+    route.SCATTERED = 0
     for kind in ("number", "label"):
         with _large(folder / f"indexed {kind}", kind, 400) as db:
             db.build_index(lists=8)
