@@ -179,7 +179,7 @@ class ServerError(SoftKVError):
 
 
 class ServerUnreachable(ServerError):
-    """Nobody answers at this address, or the answer broke off."""
+    """There is no answer from this address, or it broke off."""
 
 
 class Unauthorized(ServerError):

@@ -137,7 +137,7 @@ def test_commands_write_through_a_server(running: Running, tmp_path: Path, way: 
     ids=lambda one: one[0],
 )
 def test_what_works_on_files_says_so(running: Running, command: list[str]) -> None:
-    """And nothing appears that is called like a URL."""
+    """It is refused in words, and no file is made that is called like a URL."""
     done = ran(*command, "--db", url_of(running))
     assert (done.code, "by its path" in done.err) == (2, True)
     assert not Path("http:").exists()

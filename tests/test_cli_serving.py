@@ -21,7 +21,7 @@ def test_the_url_stands_alone_on_stdout(tmp_path: Path) -> None:
 
 
 def test_a_token_of_ones_own_is_not_printed(tmp_path: Path) -> None:
-    """Whoever gave it knows it, and what is printed may be kept in a log."""
+    """A token from a file is not printed: it is known already, and what is printed may be kept in a log."""
     file = tmp_path / "token"
     file.write_text("t" * 40 + "\n")
     file.chmod(0o600)

@@ -326,7 +326,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(relayed: tuple[Relay,
 
 
 def test_what_a_store_was_made_with_may_be_named_again(running: Running) -> None:
-    """And what contradicts it, or would settle it, is refused."""
+    """What contradicts the store, or would settle what it leaves open, is refused."""
     with opened(running, value="number", compatibility="cosine") as db:
         assert len(db) == 40
     for options in ({"value": "label"}, {"compatibility": "dot"}, {"temperature": 2.0}, {"embedder": "static"}):
@@ -335,7 +335,7 @@ def test_what_a_store_was_made_with_may_be_named_again(running: Running) -> None
 
 
 def test_an_add_that_does_not_fit_a_request_is_refused_whole(relayed: tuple[Relay, SoftKV]) -> None:
-    """And `load` divides the records of a file."""
+    """An add that is larger than a request may be is refused; `load` divides the records of a file."""
     _, db = relayed
     with pytest.raises(InputError, match=r"wholly or not at all.*`load`"):
         db.add(vectors=np.ones((1 << 20, 5), np.float32), values=np.ones(1 << 20))

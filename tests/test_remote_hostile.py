@@ -85,7 +85,7 @@ def test_names_from_a_server_are_parts_of_paths_and_nothing_else(
 def test_answers_that_cannot_be_read_are_errors_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], body: bytes
 ) -> None:
-    """And not of what the caller gave, nor of the client's own libraries."""
+    """The error tells of the server, and not of what the caller gave, nor of the libraries of the client."""
     monkeypatch.setattr(connection, "PATIENCE", 0.0)
     with lied_to(tmp_path / "s", {"get": (headers, body)}) as (db, _), pytest.raises(ServerError):
         db.get("a")

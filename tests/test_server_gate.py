@@ -177,7 +177,7 @@ def test_pages_of_other_sites_are_refused(method: str, path: str, sent: dict[str
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_a_page_of_the_server_itself_is_answered(site: str) -> None:
-    """And what somebody typed into the address bar."""
+    """Requests of the own page pass, as do those that somebody typed into the address bar."""
     assert asked(OURS | {"origin": "http://127.0.0.1:7411", "sec-fetch-site": site}).status == 200
     assert asked(OURS | {"origin": "https://db.example.com"}).status == 200
 
@@ -278,7 +278,7 @@ def test_a_body_without_end_is_cut_off() -> None:
 
 
 def test_a_body_of_the_largest_size_is_taken() -> None:
-    """And counted by its bytes, not by its pieces."""
+    """A body without a length is counted by its bytes, not by its pieces."""
     pieces = [b"x" * (1 << 20)] * 16
     assert asked(OURS | {"content-length": str(16 << 20)}, "POST", body=pieces).body == b"16777216"
     assert asked(OURS | {"transfer-encoding": "chunked"}, "POST", body=[*pieces, b"x"]).status == 413

@@ -8,7 +8,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
@@ -68,8 +68,8 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         from softkv.doors.remote.handle import connected
 
         options: dict[str, Any] = {"value": value, "compatibility": compatibility, "temperature": temperature}
-        served: Any = connected(path, mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
-        return served  # type: ignore[no-any-return]
+        served = connected(path, mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
+        return cast(SoftKV, served)  # it has the surface of one
     if token is not None or alone:
         raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)

@@ -21,7 +21,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Sending(ABC):
-    """Who sends what a method was given."""
+    """A handle that sends the arguments of a method to a server."""
 
     @abstractmethod
     def _sent(self, name: str, given: dict[str, Any]) -> Any:

@@ -190,7 +190,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
     fit = sent(Upkeep.fit)
     compact = sent(Upkeep.compact)
 
-    def forecast_index(self, kind: str = "lists", **_options: Any) -> NoReturn:  # noqa: ARG002 - as on a local handle
+    def forecast_index(self, *_kind: Any, **_options: Any) -> NoReturn:
         """Refuse: what a build takes is measured on the machine that builds."""
         raise NotRemote(f"what an index takes is told where it is built. {_THERE}")
 

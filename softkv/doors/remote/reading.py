@@ -90,8 +90,8 @@ class RemoteReader(Sending, Reader):
         asked = list(keys)
         texts = [key for key in asked if isinstance(key, str)]
         told = zip(*self._got({"keys": texts, "default": None}, "values"), strict=True)
-        found = [default if missing else value for value, missing in told]
-        return [found.pop(0) if isinstance(key, str) else default for key in asked]
+        found = (default if missing else value for value, missing in told)
+        return [next(found) if isinstance(key, str) else default for key in asked]
 
     def items(self) -> ItemsView[str, Value]:
         """Keys and values in their order, all of one commit."""

@@ -48,7 +48,7 @@ def digest_of(token: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who may come in: hosts with their ports, and digests of tokens.
+    """What a request may name: hosts with their ports, and tokens, of which digests are kept.
 
     `peers` are the addresses that may connect, None for all; `port` is the one that a Host without a port stands for.
     """
