@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from softkv.doors.remote import connection
 from softkv.errors import (
     AccessRefused,
     InputError,
+    KeyMissing,
     KindError,
     MissingExtra,
     NotRemote,
@@ -32,7 +33,7 @@ from softkv.errors import (
 )
 from softkv.maths.compatibility import bilinear
 
-from .databases import filled, vectors_of
+from .databases import filled, values_of, vectors_of
 from .listening import listening
 from .servers import Running, eventually, served
 
@@ -126,6 +127,29 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_written_twice(relayed: 
     assert relay.lost == 2 * len(changes)
     assert len(db) == 40 + 3 - 2
     assert db.check().ok
+
+
+def test_an_item_that_was_popped_is_nobody_elses(relayed: tuple[Relay, SoftKV]) -> None:
+    """Not even where answers are lost, and others pop and write at the same time."""
+    relay, db = relayed
+    told: list[tuple[str, float]] = []
+
+    def take() -> None:
+        with suppress(KeyMissing):
+            while True:
+                told.append(db.popitem())
+
+    relay.losing = 5
+    takers = [threading.Thread(target=take) for _ in range(4)]
+    for one in takers:
+        one.start()
+    for one in takers:
+        one.join()
+    assert relay.lost == 5
+    assert sorted(told) == sorted((f"item {n}", value) for n, value in enumerate(values_of("number", 40).tolist()))
+    db.add("last", 7.0, vectors=vectors_of(1)[0])
+    relay.losing = 1
+    assert (db.pop("last"), db.pop("last", None), len(db)) == (7.0, None, 0)
 
 
 def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ STRANGE: Any = [
     lambda db: db.set_values(["item 1"], [1.0], expected=[-5.0]),
     lambda db: db.set_values(["item 1"], [1.0, 2.0]),
     lambda db: db.pop("nowhere"),
+    lambda db: db.pop(7),
+    lambda db: db.pop("\ud800"),
     lambda db: db.set_temperature(0.0),
     lambda db: db.build_index(lists=0),
     lambda db: db.build_index(temperatures=[2.0, 1.0]),
@@ -232,6 +234,7 @@ def test_what_a_dict_does_a_store_does(opening: Opening, tmp_path: Path) -> None
     assert db.setdefault("second", 9.0) == model.setdefault("second", 9.0)
     assert db.setdefault("fifth", 9.0) == model.setdefault("fifth", 9.0)
     assert (db.pop("first"), db.pop("first", 0)) == (model.pop("first"), 0)
+    assert [db.pop(key, None) for key in ("first", 7, "\0", "\ud800", "#99")] == [None] * 5
     assert db.popitem() == model.popitem()
     assert list(db.items()) == list(model.items())
     db.clear()

@@ -26,11 +26,11 @@ from softkv.doors.remote.connection import SILENCE, ServerConnection, quoted
 from softkv.doors.remote.loading import Unfiled, name_of
 from softkv.doors.remote.reading import RemoteReader, RemoteView
 from softkv.doors.server.problems import error_of
-from softkv.errors import KeyMissing, NotRemote, ServerError, ServerUnreachable, SoftKVError
+from softkv.errors import KeyMissing, KeyTextError, NotRemote, ServerError, ServerUnreachable, SoftKVError
 from softkv.kinds import ValueKind
 from softkv.progress import Progress, Stages
 from softkv.storage import Added, Backup, Report
-from softkv.storage.batch import checked_json
+from softkv.storage.batch import checked_json, checked_key
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.closing import Closing
 
@@ -151,10 +151,12 @@ class RemoteStore(Closing, RemoteReader, Changes):
         return deleted
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Remove an item and return its value, or the default, if there is one; the two are requests of their own."""
+        """Remove an item and return its value, or the default, if there is one."""
         try:
-            return super().pop(key, *default)
-        except KeyMissing:  # also where somebody else was faster
+            if not isinstance(key, str):
+                checked_key(key)
+            return self._write("POST", "items/pop", {"key": key})["value"]
+        except (KeyMissing, KeyTextError):
             if default:
                 return default[0]
             raise
@@ -167,12 +169,8 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last; returns its key and value."""
-        with self._changing:
-            items = len(self)
-            for item in self.select(start=max(0, items - 1)):
-                self.delete([item.name])
-                return item.name, item.value
-        raise KeyMissing("the store is empty")
+        found = self._write("POST", "items/pop", {"key": None})
+        return found["key"], found["value"]
 
     def clear(self) -> None:
         """Delete all items that there are now, in one commit."""

@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -23,11 +24,14 @@ from starlette.types import Receive, Scope, Send
 
 from softkv.database.columns import StoreColumns
 from softkv.database.handle import SoftKV, StoreView
+from softkv.database.stamping import stamp
+from softkv.doors import wire
 from softkv.doors.server.endpoints import Call, Endpoint
 from softkv.doors.server.forms import RequestForm, form_of
 from softkv.errors import Busy, KeyMissing, KeyTextError
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.storage import Added, Item
+from softkv.storage.catalog.batches import mismatch
 
 PAGE = 16 << 20  # bytes of a page in JSON, about
 MOST, FEW = 1000, 16  # items of a page, and those that are read first
@@ -46,6 +50,13 @@ class GetForm(RequestForm):
     keys: list[str]
     default: str | float | None = None
     whole: bool = False
+
+
+class PopForm(RequestForm):
+    """The key of an item, or none for the last one, and the name of the batch."""
+
+    key: str | None = None
+    batch: str | None = None
 
 
 class SelectForm(RequestForm):
@@ -94,6 +105,30 @@ def _read(view: StoreView, form: GetForm, keys: list[str]) -> list[Any]:
                 raise
             found.append(MISSING)
     return found
+
+
+def _popped(call: Call) -> Any:
+    """The key and the value of an item that is deleted; recorded under the name of the batch, to be told again."""
+    db, key = call.served.handle, call.form.key
+    with db._changing:
+        named = stamp(call.form.batch, "pop", [key])
+        before = None if named is None else db._store.written(named.id)
+        if named is not None and before is not None:
+            if before.digest != named.digest:
+                raise mismatch(named.id, before.commit)
+            return wire.unpacked(np.array(before.result, "<i8").tobytes())
+        item = _last(db) if key is None else db.item(key)
+        body = wire.packed({"key": item.name, "value": item.value})
+        numbers = np.frombuffer(body.rjust(-(-len(body) // 8) * 8), "<i8").tolist()  # blanks go before JSON alone
+        db._delete(item.name, stamp=None if named is None else replace(named, tells=lambda _: numbers))
+        return wire.unpacked(body)
+
+
+def _last(db: SoftKV) -> Item:
+    row = db._store.last()
+    if row is None:
+        raise KeyMissing("the store is empty")
+    return db._store.items([row])[0]
 
 
 def _selected(call: Call) -> dict[str, Any]:
@@ -247,6 +282,7 @@ ENDPOINTS = (
         form_of(SoftKV.set_temperature, temperature=(float | None, ...)),
         type(None),
     ),
+    _write("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page),
     _write("DELETE", "/v1/{store}/index", lambda call: call.served.handle.drop_index(), reply=type(None)),
     _write("DELETE", "/v1/{store}/fit", lambda call: call.served.handle.forget_fit(), reply=bool),
 )
