@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from softkv.storage.disk.announced import announced, is_url
+
 if TYPE_CHECKING:
     from softkv.database import SoftKV
 
@@ -38,11 +40,6 @@ class Told:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python."""
         return dict(self._document)
-
-
-def is_url(path: str) -> bool:
-    """Whether a store is named by the URL at which it is served."""
-    return path.startswith(("http://", "https://"))
 
 
 def require_path(path: str, doing: str) -> str:
@@ -82,7 +79,5 @@ def _server(path: str) -> tuple[str, str | None]:
     """The URL of a store and the token for it; empty where it is not served."""
     if is_url(path):
         return path, os.environ.get("SOFTKV_TOKEN")
-    from softkv.storage.disk.announced import announced
-
     found = announced(path)
     return ("", None) if found is None else (found.url, found.token)

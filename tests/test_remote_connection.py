@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import SoftKV
+from softkv.database import SoftKV, handle, summary
 from softkv.doors.remote import connection
 from softkv.errors import (
     AccessRefused,
@@ -214,6 +214,29 @@ def test_a_long_job_is_cancelled_where_waiting_for_it_is(relayed: tuple[Relay, S
     assert eventually(lambda: told._ask("GET", "jobs")[-1]["state"] == "cancelled")
 
 
+def test_a_job_whose_start_was_not_answered_is_started_once(relayed: tuple[Relay, SoftKV]) -> None:
+    """Asking again finds the job that is there."""
+    relay, db = relayed
+    told: Any = db
+    for lost, work in enumerate((db.tune, db.check, db.compact), 1):
+        db.info()
+        relay.losing = 2
+        work()
+        assert (relay.lost, len(told._ask("GET", "jobs"))) == (2 * lost, lost)
+
+
+def test_how_many_there_are_is_asked_without_looking_at_the_disk(
+    relayed: tuple[Relay, SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is the kind of the values; of a snapshot, too."""
+    _, db = relayed
+    monkeypatch.setattr(summary, "summary", None)
+    monkeypatch.setattr(handle, "summary", None)
+    with db.snapshot() as then:
+        db.delete("item 1")
+        assert (len(db), db.value_kind, len(then), then.value_kind) == (39, "number", 40, "number")
+
+
 @pytest.mark.parametrize(
     ("url", "match"),
     [
@@ -336,8 +359,6 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(relayed: tuple[Relay,
         lambda: db.set_values(["item 1"], [{1, 2}]),
         lambda: db.reembed("static"),
         lambda: db.backup("somewhere"),
-        db.forecast_index,
-        db.abandon_reembedding,
         lambda: db._view(),
     ]
     for one in wrong:

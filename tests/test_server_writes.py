@@ -255,6 +255,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/fruit/temperature", {"temperature": 0.5}),
     ("DELETE", "/v1/fruit/index", None),
     ("DELETE", "/v1/fruit/fit", None),
+    ("DELETE", "/v1/fruit/reembedding", None),
 ]
 
 

@@ -353,6 +353,32 @@ def test_upkeep_changes_how_a_store_answers(opening: Opening, tmp_path: Path) ->
     assert db.check(at_least=10**6).ok is False
 
 
+def test_a_build_is_forecast_where_it_would_run(numbers: SoftKV) -> None:
+    """As the class of the library, or its error; and a change of model that was not begun is dropped in peace."""
+    told = numbers.forecast_index(lists=4, temperatures=(0.1, 2.0))
+    assert (type(told).__name__, told.seconds > 0, told.kept > 0) == ("Forecast", True, True)
+    with pytest.raises(softkv.errors.InputError, match="lists"):
+        numbers.forecast_index("hnsw", lists=4)
+    commit = numbers.info().commit
+    numbers.abandon_reembedding()
+    assert numbers.info().commit == commit
+
+
+def test_a_change_of_model_is_abandoned(opening: Opening, tmp_path: Path) -> None:
+    """Until then nothing else is written."""
+    with softkv.open(tmp_path / "s") as local:
+        local.update({"a shepherd": 1.0, "two boats": 2.0})
+        found: Any = local
+        found._store.rebuild(key_width=3, settings=found._store.settings)
+    db = opening(tmp_path / "s")
+    with pytest.raises(softkv.errors.Unfinished):
+        db["a house"] = 3.0
+    assert "embedded anew" in str(db.info().unfinished)
+    db.abandon_reembedding()
+    db["a house"] = 3.0
+    assert (len(db), db.info().unfinished) == (3, None)
+
+
 def test_evaluation_finds_the_same_measures(opening: Opening, tmp_path: Path) -> None:
     """Of queries whose answers are known, and of those that no item answers."""
     filled(tmp_path / "s", "label").close()

@@ -22,6 +22,7 @@ from softkv.errors import InputError, StoreError
 from softkv.progress import Progress
 from softkv.storage import Backup, Report, Store
 from softkv.storage.closing import Closing
+from softkv.storage.disk.announced import is_url
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
 
@@ -64,11 +65,11 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     """
     if not isinstance(wait, (int, float)) or not wait >= 0:
         raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
-    if isinstance(path, str) and path.startswith(("http://", "https://")):
+    if is_url(path):
         from softkv.doors.remote.handle import connected
 
         options: dict[str, Any] = {"value": value, "compatibility": compatibility, "temperature": temperature}
-        served = connected(path, mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
+        served = connected(str(path), mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
         return cast(SoftKV, served)  # it has the surface of one
     if token is not None or alone:
         raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")

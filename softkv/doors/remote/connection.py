@@ -1,7 +1,7 @@
 """Requests to a server, sent again where that is right: what a handle on a served store stands on.
 
 A request is sent again where nobody answered or the server was busy, for `patience` seconds. That is right because what
-reads changes nothing, and what writes carries the name of a batch, under which the server writes once. Threads may
+reads changes nothing, and what writes or starts a job carries a name, under which the server does it once. Threads may
 share a connection; it does not survive a fork.
 
 Does not know what is asked (reading.py, handle.py).
@@ -59,23 +59,14 @@ class ServerConnection:
             trust_env=not loopback,  # no proxy stands between two processes of one machine
         )
 
-    def ask(
-        self,
-        method: str,
-        path: str,
-        document: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        again: bool = True,
-    ) -> Any:
-        """The result of a request; where not `again`, it is only sent once more if it cannot have arrived."""
+    def ask(self, method: str, path: str, document: Any = None, *, headers: Mapping[str, str] | None = None) -> Any:
+        """The result of a request."""
         self._require_open()
         self._let_go()
         body = _body(document)
         more = {"Content-Type": MEDIA_TYPE, **(headers or {})}
         url = self._base + "/v1/" + path.replace("{store}", self._store)
-        answer = self._tried(lambda: self._client.request(method, url, content=body, headers=more), again)
-        return self._result(answer)
+        return self._result(self._tried(lambda: self._client.request(method, url, content=body, headers=more)))
 
     def _let_go(self) -> None:
         """Give snapshots back. Not when they are collected: that may be in the middle of another request."""
@@ -103,7 +94,7 @@ class ServerConnection:
         finally:
             answer.close()
 
-    def _tried(self, send: Callable[[], "httpx.Response"], again: bool = True) -> "httpx.Response":
+    def _tried(self, send: Callable[[], "httpx.Response"]) -> "httpx.Response":
         """The first answer that is none of a busy server, or the last, or why there is none."""
         self._require_open()
         ends, pause = time.monotonic() + self.patience, SHORTEST
@@ -118,8 +109,7 @@ class ServerConnection:
                 pause = max(pause, min(LONGEST, float(after))) if after.isdecimal() else pause
                 answer.close()
             except self._httpx.RequestError as error:
-                arrived = not isinstance(error, (self._httpx.ConnectError, self._httpx.ConnectTimeout))
-                if late or (arrived and not again):
+                if late:
                     raise self._unreachable(error) from error
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST)

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
 from softkv.doors.remote.asking import sendable, sent
-from softkv.doors.remote.connection import SILENCE, ServerConnection, quoted
+from softkv.doors.remote.connection import SILENCE, ServerConnection
 from softkv.doors.remote.loading import Unfiled, name_of
 from softkv.doors.remote.reading import RemoteReader, RemoteView
 from softkv.doors.server.problems import error_of
@@ -187,10 +187,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
     tune = sent(Upkeep.tune)
     fit = sent(Upkeep.fit)
     compact = sent(Upkeep.compact)
-
-    def forecast_index(self, *_kind: Any, **_options: Any) -> NoReturn:
-        """Refuse: what a build takes is measured on the machine that builds."""
-        raise NotRemote(f"what an index takes is told where it is built. {_THERE}")
+    forecast_index = sent(Upkeep.forecast_index)
 
     def drop_index(self) -> None:
         """Forget the index; lookups scan again."""
@@ -210,9 +207,10 @@ class RemoteStore(Closing, RemoteReader, Changes):
         count: int = self._job("reembed", {}, _told(progress))
         return count
 
-    def abandon_reembedding(self) -> NoReturn:
-        """Refuse: a change of model is dropped where the files are."""
-        raise NotRemote(f"a change of model is dropped where a store is. {_THERE}")
+    def abandon_reembedding(self) -> None:
+        """Drop a change of embedder that was begun; the store stays as it was."""
+        self._store.require_writable()
+        self._ask("DELETE", "reembedding")
 
     def check(self, *, at_least: int | None = None) -> Report:
         """Let the server compare everything on its disk with everything else."""
@@ -228,13 +226,16 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def _job(self, work: str, options: dict[str, Any], told: Stages | None) -> Any:
         """What comes of long work of the server, which is cancelled where waiting for it is interrupted."""
-        where = "jobs/" + quoted(self._ask("POST", "jobs", {"work": work, "options": options}, again=False)["job"])
-        job: dict[str, Any] = {"state": "waiting"}
+        name = uuid.uuid4().hex  # under which it is started once, however often it has to be sent
+        where, job = f"jobs/{name}", dict[str, Any](state="waiting")
         try:
+            self._ask("POST", "jobs", {"work": work, "options": options, "id": name})
             while job["state"] in ("waiting", "running"):
                 with suppress(ServerUnreachable):  # as it may be for a moment, while the work goes on
                     self._watch(f"{{store}}/{where}/events", told)
                 job = self._ask("GET", where)
+        except ServerUnreachable:
+            raise
         except BaseException:
             with suppress(SoftKVError):
                 self._ask("DELETE", where)

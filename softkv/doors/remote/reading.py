@@ -37,8 +37,8 @@ class RemoteReader(Sending, Reader):
         """The URL of the store."""
         return self._connection.url
 
-    def _ask(self, method: str, path: str, document: Any = None, *, again: bool = True) -> Any:
-        return self._connection.ask(method, f"{{store}}/{path}", document, headers=self._headers, again=again)
+    def _ask(self, method: str, path: str, document: Any = None) -> Any:
+        return self._connection.ask(method, f"{{store}}/{path}".rstrip("/"), document, headers=self._headers)
 
     def _sent(self, name: str, given: dict[str, Any]) -> Any:
         if name == "compare":
@@ -108,7 +108,7 @@ class RemoteReader(Sending, Reader):
         return (one["key"] for one in self._selected())
 
     def __len__(self) -> int:
-        return self.info().items
+        return int(self._ask("GET", "")["items"])
 
     def item(self, key: str) -> Item:
         """Everything about the item with this key or `#<number>`: value, payload, key vector, embedded text."""
@@ -137,7 +137,8 @@ class RemoteReader(Sending, Reader):
     @property
     def value_kind(self) -> str | None:
         """What values are: "number", "vector", "label" or "text"; None while nothing has decided it."""
-        return self.info().value_kind
+        kind: str | None = self._ask("GET", "")["value_kind"]
+        return kind
 
     def info(self) -> Info:
         """What the store is: items, widths, kind, how it compares, its embedder, its temperature; its path is a URL."""

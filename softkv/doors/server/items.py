@@ -246,7 +246,7 @@ def _export(call: Call) -> Response:
         return _File(descriptor, headers, ending.pop_all().close)
 
 
-_write, _Page = partial(Endpoint, writes=True), dict[str, Any]
+_write, _Page, _NONE = partial(Endpoint, writes=True), dict[str, Any], type(None)
 ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/items/get", _got, GetForm, _Page),
     Endpoint("POST", "/v1/{store}/items/select", _selected, SelectForm, _Page),
@@ -280,9 +280,12 @@ ENDPOINTS = (
         "/v1/{store}/temperature",
         lambda call: call.served.handle.set_temperature(**call.options()),
         form_of(SoftKV.set_temperature, temperature=(float | None, ...)),
-        type(None),
+        _NONE,
     ),
     _write("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page),
-    _write("DELETE", "/v1/{store}/index", lambda call: call.served.handle.drop_index(), reply=type(None)),
+    _write("DELETE", "/v1/{store}/index", lambda call: call.served.handle.drop_index(), reply=_NONE),
+    _write(
+        "DELETE", "/v1/{store}/reembedding", lambda call: call.served.handle.abandon_reembedding(), reply=type(None)
+    ),
     _write("DELETE", "/v1/{store}/fit", lambda call: call.served.handle.forget_fit(), reply=bool),
 )

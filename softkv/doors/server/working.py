@@ -16,12 +16,16 @@ from softkv.doors.server.documents import Document, Problem
 from softkv.doors.server.endpoints import Call, Endpoint, plain, written
 from softkv.doors.server.forms import RequestForm, form_of
 from softkv.doors.server.jobs import WORKS, Job
+from softkv.doors.server.questions import many
 from softkv.errors import AccessRefused
+from softkv.index.forecast import Forecast
 
 EVENTS = "text/event-stream"
 _KINDS = Literal["lists", "hnsw", "ivf", "pq", "rabitq"]  # and no factory strings, which FAISS trusts
+_ID = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{8,64}$")]
+_BUILD: Any = {"kind": (_KINDS, "lists"), "temperatures": (list[float] | None, None)}
 _OPTIONS = {
-    "build_index": form_of(SoftKV.build_index, kind=(_KINDS, "lists"), temperatures=(list[float] | None, None)),
+    "build_index": form_of(SoftKV.build_index, **_BUILD),
     "tune": form_of(SoftKV.tune, compatibility=(str | list[str] | None, None)),
     "fit": form_of(SoftKV.fit),
     "compact": form_of(SoftKV.compact),
@@ -32,7 +36,7 @@ _OPTIONS = {
 
 
 def _form(name: str, options: type[RequestForm]) -> Any:
-    fields: Any = {"work": (Literal[name], ...), "options": (options, options())}
+    fields: Any = {"work": (Literal[name], ...), "options": (options, options()), "id": (_ID | None, None)}
     return create_model(f"{name}_job", __base__=RequestForm, **fields)
 
 
@@ -57,7 +61,7 @@ async def _started(call: Call) -> dict[str, Any]:
     if served.read_only and WORKS[wanted.work].writes:
         raise AccessRefused(f"the store {served.name!r} is served to be read only.")
     options = {name: getattr(wanted.options, name) for name in wanted.options.model_fields_set}
-    return served.jobs.start(wanted.work, options).told()
+    return served.jobs.start(wanted.work, options, wanted.id).told()
 
 
 async def _listed(call: Call) -> list[dict[str, Any]]:
@@ -102,6 +106,13 @@ def _whole(job: Job, *, packs: bool) -> dict[str, Any]:
     return job.told() | {"result": job.result if packs else plain(job.result), "problem": job.problem}
 
 
+def _forecast(call: Call) -> Forecast:
+    options = call.options()
+    if options.get("queries") is not None:
+        options["queries"] = many(options["queries"])
+    return call.served.handle.forecast_index(**options)
+
+
 def _require_owner(call: Call) -> None:
     if call.request.scope.get("softkv.role") == "reader":
         raise AccessRefused("this token may only read. Ask with a token that may write.")
@@ -113,4 +124,12 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/{store}/jobs/{job}", _looked_at, reply=JobDocument),
     Endpoint("DELETE", "/v1/{store}/jobs/{job}", _cancelled, reply=JobDocument, status=202),
     Endpoint("GET", "/v1/{store}/jobs/{job}/events", _watched, media=EVENTS),
+    Endpoint(
+        "POST",
+        "/v1/{store}/forecast_index",
+        _forecast,
+        form_of(SoftKV.forecast_index, **_BUILD),
+        Forecast,
+        long=True,
+    ),
 )
