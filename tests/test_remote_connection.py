@@ -211,7 +211,7 @@ def test_a_long_job_is_cancelled_where_waiting_for_it_is(relayed: tuple[Relay, S
     with pytest.raises(KeyboardInterrupt):
         db.fit(progress=interrupted)
     told: Any = db
-    assert eventually(lambda: told._ask("GET", "jobs")[-1]["state"] == "cancelled")
+    assert eventually(lambda: told._ask("GET", "jobs", told=list)[-1]["state"] == "cancelled")
 
 
 def test_a_job_whose_start_was_not_answered_is_started_once(relayed: tuple[Relay, SoftKV]) -> None:
@@ -222,7 +222,7 @@ def test_a_job_whose_start_was_not_answered_is_started_once(relayed: tuple[Relay
         db.info()
         relay.losing = 2
         work()
-        assert (relay.lost, len(told._ask("GET", "jobs"))) == (2 * lost, lost)
+        assert (relay.lost, len(told._ask("GET", "jobs", told=list))) == (2 * lost, lost)
 
 
 def test_how_many_there_are_is_asked_without_looking_at_the_disk(
@@ -406,7 +406,7 @@ def test_a_snapshot_that_is_gone_says_so(relayed: tuple[Relay, SoftKV]) -> None:
     _, db = relayed
     then = db.snapshot()
     named: Any = then
-    db._ask("DELETE", f"snapshots/{named._name}")  # type: ignore[attr-defined]
+    db._ask("DELETE", f"snapshots/{named._name}", told=type(None))  # type: ignore[attr-defined]
     with pytest.raises(SnapshotExpired, match="Take a new one"):
         then["item 1"]
     then.close()

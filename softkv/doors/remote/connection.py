@@ -8,6 +8,7 @@ Does not know what is asked (reading.py, handle.py).
 """
 
 import ipaddress
+import math
 import os
 import random
 import time
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from softkv.doors.server.problems import error_of
+from softkv.doors.shapes import fits
 from softkv.doors.wire import LONGEST_BODY, MEDIA_TYPE, packed, unpacked
-from softkv.errors import HandleClosed, InputError, MissingExtra, NotRemote, ServerError, ServerUnreachable
+from softkv.errors import HandleClosed, InputError, MissingExtra, NotRemote, ServerError, ServerUnreachable, SoftKVError
 from softkv.files import notation
 from softkv.files.record import Misfit
 from softkv.storage.threads import OwnLock
@@ -59,14 +61,42 @@ class ServerConnection:
             trust_env=not loopback,  # no proxy stands between two processes of one machine
         )
 
-    def ask(self, method: str, path: str, document: Any = None, *, headers: Mapping[str, str] | None = None) -> Any:
-        """The result of a request."""
+    def ask(
+        self, method: str, path: str, told: Any, document: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """The result of a request, which has to be as the annotation says that is `told`."""
         self._require_open()
         self._let_go()
         body = _body(document)
         more = {"Content-Type": MEDIA_TYPE, **(headers or {})}
         url = self._base + "/v1/" + path.replace("{store}", self._store)
-        return self._result(self._tried(lambda: self._client.request(method, url, content=body, headers=more)))
+        found = self._result(self._tried(lambda: self._client.request(method, url, content=body, headers=more)))
+        self.require(fits(found, told))
+        return found
+
+    def require(self, right: bool) -> None:
+        """Refuse what was answered where it is not right."""
+        if not right:
+            raise ServerError(f"{self.url} answered something else than `softkv serve` does. Is another server there?")
+
+    @contextmanager
+    def believing(self) -> Iterator[None]:
+        """Around what takes an answer apart: whatever does not go together in it is an error of the server."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, SoftKVError):
+                raise
+            self.require(False)
+
+    def pages(self, start: int, fetch: Callable[[int], Any], stop: float = math.inf) -> Iterator[Any]:
+        """Page after page, each from where the one before ended."""
+        place: int | None = start
+        while place is not None and place < stop:
+            page = fetch(place)
+            yield page
+            self.require(page["next"] is None or page["next"] > place)
+            place = page["next"]
 
     def _let_go(self) -> None:
         """Give snapshots back. Not when they are collected: that may be in the middle of another request."""

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from softkv.doors.remote.connection import SILENCE, ServerConnection
 from softkv.doors.remote.loading import Unfiled, name_of
 from softkv.doors.remote.reading import RemoteReader, RemoteView
 from softkv.doors.server.problems import error_of
+from softkv.doors.shapes import fits
 from softkv.errors import KeyMissing, KeyTextError, NotRemote, ServerError, ServerUnreachable, SoftKVError
 from softkv.kinds import ValueKind
 from softkv.progress import Progress, Stages
@@ -36,6 +37,9 @@ from softkv.storage.closing import Closing
 
 _THERE = "Open it by its path, on the machine where it is, before it is served."
 _WORKS = {"build_index", "tune", "fit", "compact"}
+_JOB = {"state": Literal["waiting", "running", "done", "failed", "cancelled"]}
+_ENDED = {**_JOB, "result": Any, "problem": Any}
+_PROGRESS = {"stage": str, "done": int, "all": int}
 
 
 def connected(
@@ -59,7 +63,8 @@ def connected(
     connection = ServerConnection(url, token, alone=alone, wait=wait)
     try:
         info = RemoteReader(connection).info()
-        kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
+        with connection.believing():
+            kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
         wanted = kept.wishing(value=value, compatibility=compatibility, temperature=temperature, items=info.items)
         if wanted != kept or embedder not in (None, info.embedder):
             raise NotRemote(f"value, compatibility, embedder and temperature are decided where a store is. {_THERE}")
@@ -88,11 +93,11 @@ class RemoteStore(Closing, RemoteReader, Changes):
         self._store.require_writable()
         return self._ask(method, path, document | {"batch": str(uuid.uuid4()) if batch is None else batch})
 
-    def _sent(self, name: str, given: dict[str, Any]) -> Any:
+    def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
         if name in _WORKS:
             self._store.require_writable()
-            return self._job(name, given, given.pop("progress", None))
-        return super()._sent(name, given)
+            return self._job(name, told, given, given.pop("progress", None))
+        return super()._sent(name, told, given)
 
     def add(
         self,
@@ -204,7 +209,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
         if embedder is not None:
             raise NotRemote("a server embeds with its own model: `softkv serve --model NAME`. Leave out embedder.")
         self._store.require_writable()
-        count: int = self._job("reembed", {}, _told(progress))
+        count: int = self._job("reembed", int, {}, _told(progress))
         return count
 
     def abandon_reembedding(self) -> None:
@@ -214,41 +219,54 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def check(self, *, at_least: int | None = None) -> Report:
         """Let the server compare everything on its disk with everything else."""
-        found: Report = self._job("check", {"at_least": at_least}, None)
+        found: Report = self._job("check", Report, {"at_least": at_least}, None)
         return found
 
     def backup(self, directory: None = None, *, force: bool = False, progress: Progress | None = None) -> Backup:
         """Copy the store into the folder for backups that the server was started with."""
         if directory is not None or force:
             raise NotRemote("a server copies into a folder of its own: `softkv serve --backups DIR`. Leave out yours.")
-        made: Backup = self._job("backup", {}, _told(progress))
+        made: Backup = self._job("backup", Backup, {}, _told(progress))
         return made
 
-    def _job(self, work: str, options: dict[str, Any], told: Stages | None) -> Any:
+    def _job(self, work: str, told: Any, options: dict[str, Any], progress: Stages | None) -> Any:
         """What comes of long work of the server, which is cancelled where waiting for it is interrupted."""
         name = uuid.uuid4().hex  # under which it is started once, however often it has to be sent
         where, job = f"jobs/{name}", dict[str, Any](state="waiting")
         try:
-            self._ask("POST", "jobs", {"work": work, "options": options, "id": name})
+            self._ask("POST", "jobs", {"work": work, "options": options, "id": name}, _JOB)
             while job["state"] in ("waiting", "running"):
                 with suppress(ServerUnreachable):  # as it may be for a moment, while the work goes on
-                    self._watch(f"{{store}}/{where}/events", told)
-                job = self._ask("GET", where)
+                    self._watch(f"{{store}}/{where}/events", progress)
+                job = self._ask("GET", where, told=_ENDED)
         except ServerUnreachable:
             raise
         except BaseException:
             with suppress(SoftKVError):
-                self._ask("DELETE", where)
+                self._ask("DELETE", where, told=_JOB)
             raise
         if job["state"] == "done":
+            self._connection.require(fits(job["result"], told))
             return job["result"]
         raise error_of(job["problem"]) if job["problem"] else ServerError(f"{work} was cancelled by somebody else.")
 
     def _watch(self, path: str, told: Stages | None) -> None:
         with self._connection.stream(path, silence=SILENCE) as pieces:
-            for progress in (news["progress"] for news in _news(pieces)):
+            for progress in self._news(pieces):
                 if told is not None and progress is not None:
                     told(progress["stage"], progress["done"], progress["all"])
+
+    def _news(self, pieces: Iterator[bytes]) -> Iterator[dict[str, Any] | None]:
+        """The progress of a job in each of its events, as they come."""
+        begun = b""
+        for piece in pieces:
+            *lines, begun = (begun + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    with self._connection.believing():
+                        progress = json.loads(line[5:])["progress"]
+                    self._connection.require(progress is None or fits(progress, _PROGRESS))
+                    yield progress
 
     def close(self) -> None:
         """Let go of the server, which goes on without this handle."""
@@ -272,11 +290,3 @@ def _matrix(vectors: Any) -> Any:
 
 def _told(progress: Progress | None) -> Stages | None:
     return None if progress is None else lambda _stage, done, whole: progress(done, whole)
-
-
-def _news(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """The events of a job, as they come."""
-    begun = b""
-    for piece in pieces:
-        *lines, begun = (begun + piece).split(b"\n")
-        yield from (json.loads(line[5:]) for line in lines if line.startswith(b"data:"))
