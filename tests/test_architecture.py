@@ -18,7 +18,7 @@ ALLOWED = {
     "progress": set(),
     "maths": {"progress", "errors"},
     "storage": {"logs", "kinds", "progress", "errors"},
-    "files": {"storage", "kinds", "progress", "errors"},
+    "files": {"storage", "kinds", "logs", "progress", "errors"},
     "index": {"maths", "progress", "errors"},
     "embedders": {"maths", "progress", "errors"},
     "learning": {"maths", "progress", "errors"},

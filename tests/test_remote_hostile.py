@@ -1,7 +1,9 @@
 """Servers that are none of ours: what they say is an error of the library, and none of it is carried out."""
 
 import http.server
+import json
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,3 +157,24 @@ def test_answers_of_another_shape_are_errors_of_the_server(tmp_path: Path, shape
             else:
                 with pytest.raises(ServerError):
                     assert not repr(asks(db)), name
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("[" * 5000, 0),
+        ("{}", 0),
+        ('[["LooksLikeLabels"]]', 0),
+        ('[["LooksLikeLabels", 5]]', 0),
+        (json.dumps([["SystemExit", "x" * 3000]] * 9), 4),
+    ],
+)
+def test_hints_of_a_server_are_few_and_short(tmp_path: Path, header: str, expected: int) -> None:
+    """What is no hint is passed over, and no class but those of hints is made."""
+    said: Said = {"*": ({"Softkv-Hints": header}, wire.packed({"items": 3, "value_kind": None}))}
+    with filled(tmp_path / "other", "number") as db:
+        said["info"] = ({}, wire.packed(db.info()))
+    with lied_to(tmp_path / "s", said) as (db, _), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert len(db) == 3
+    assert [(one.category, len(str(one.message))) for one in told] == [(UserWarning, 500)] * expected

@@ -162,6 +162,19 @@ def test_texts_are_embedded_anew_with_the_model_of_the_server(tmp_path: Path) ->
         assert client.get("/v1/fruit/info").json()["embedder"] == "static"
 
 
+def test_hints_are_told_with_what_came_of_a_job(tmp_path: Path) -> None:
+    """Without the directory of the store; a handle gives them to its caller, of their class."""
+    with softkv.open(tmp_path / "fruit", embedder=lambda texts: np.eye(4, dtype=np.float32)[: len(texts)]) as db:
+        keys = [f"item {n}" for n in range(4)]
+        db.add(keys, [1.0, 2.0, 3.0, 4.0])
+        found: Any = db
+        found._store.configure(found._store.settings | {"projection": "learned"})
+    with serving(tmp_path / "fruit", model="static") as client:
+        said = ended(client, start(client, "reembed"))
+    assert (said["state"], [kind for kind, _ in said["hints"]]) == ("done", ["LearnedNotCarried"])
+    assert str(tmp_path) not in said["hints"][0][1]
+
+
 def test_neither_paths_nor_models_are_taken_from_clients(tmp_path: Path) -> None:
     """Nor is anything done that the server was given none for, nor a factory string passed on."""
     with serving(store(tmp_path)) as client:

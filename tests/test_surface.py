@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import SoftKV
+from softkv.database import LearnedNotCarried, LooksLikeLabels, SoftKV
+from softkv.database.intake import ColumnsDiffer
 from softkv.errors import HandleClosed, HandleForked, SoftKVError
 from softkv.maths.heads import Heads
 
@@ -408,6 +409,23 @@ def test_a_store_leaves_as_a_file_and_comes_back(opening: Opening, tmp_path: Pat
         db.clear()
         assert db.load(file, batch="the file").count == db.load(file, batch="the file").count == COUNT
         assert list(db) == [f"item {number}" for number in range(COUNT)]
+
+
+def test_hints_reach_who_gave_rise_to_them(opening: Opening, tmp_path: Path) -> None:
+    """With their class, at the line that called; and each of them once."""
+    softkv.open(tmp_path / "texts").close()
+    db = opening(tmp_path / "texts")
+    with pytest.warns(LooksLikeLabels, match="value='label'") as told:
+        db.add([f"word {n}" for n in range(12)], ["yes", "no"] * 6)
+    assert [(one.category, one.filename) for one in told] == [(LooksLikeLabels, __file__)]
+    softkv.open(tmp_path / "vectors").close()
+    db = opening(tmp_path / "vectors")
+    rows = np.random.default_rng(0).uniform(1, 8, (300, 2)) * [1.0, 1000.0]
+    with pytest.warns(ColumnsDiffer, match="column 1 .* as much as column 0"):
+        db.add(vectors=rows, values=rows[:, 0])
+    assert db.fit(rank=2).kept
+    with pytest.warns(LearnedNotCarried, match="CSV holds items alone"):
+        db.export(tmp_path / "items.csv")
 
 
 def test_a_handle_that_is_closed_says_so(numbers: SoftKV) -> None:

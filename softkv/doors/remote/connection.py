@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
+from softkv.doors import hints
 from softkv.doors.server.problems import error_of
 from softkv.doors.shapes import fits
 from softkv.doors.wire import LONGEST_BODY, MEDIA_TYPE, packed, unpacked
@@ -134,6 +135,7 @@ class ServerConnection:
                 answer = send()
                 self.patience = max(self.patience, PATIENCE)
                 if late or answer.status_code not in (429, 503):
+                    hints.give(answer.headers.get(hints.HEADER))
                     return answer
                 after = answer.headers.get("Retry-After", "")
                 pause = max(pause, min(LONGEST, float(after))) if after.isdecimal() else pause

@@ -21,6 +21,7 @@ from softkv.database import intake
 from softkv.database.changes import Changes
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
+from softkv.doors import hints
 from softkv.doors.remote.asking import sendable, sent
 from softkv.doors.remote.connection import SILENCE, ServerConnection
 from softkv.doors.remote.loading import Unfiled, name_of
@@ -245,6 +246,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
             with suppress(SoftKVError):
                 self._ask("DELETE", where, told=_JOB)
             raise
+        hints.give(job.get("hints"))
         if job["state"] == "done":
             self._connection.require(fits(job["result"], told))
             return job["result"]

@@ -9,7 +9,6 @@ Does not know how a store reads or writes, and words no error that the library h
 import asyncio
 import json
 import os
-import tempfile
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from softkv.database.carrying import export_into
 from softkv.database.columns import StoreColumns
 from softkv.database.handle import SoftKV, StoreView
 from softkv.database.stamping import stamp
@@ -29,6 +29,7 @@ from softkv.doors import wire
 from softkv.doors.server.endpoints import Call, Endpoint
 from softkv.doors.server.forms import RequestForm, form_of
 from softkv.errors import Busy, KeyMissing, KeyTextError
+from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.storage import Added, Item
 from softkv.storage.catalog.batches import mismatch
@@ -227,7 +228,7 @@ class _File(Response):
 
 
 async def _exported(call: Call) -> Any:
-    return await call.served.crews["exports"].run(partial(_export, call), call.seconds)
+    return await call.served.crews["exports"].run(partial(call.worked, _export), call.seconds)
 
 
 def _export(call: Call) -> Response:
@@ -237,13 +238,12 @@ def _export(call: Call) -> Response:
         raise Busy("as many exports of this store are on their way as it allows at a time. Ask again soon.", 5.0)
     with ExitStack() as ending:
         ending.callback(exports.release)
-        with call.reading() as view, tempfile.TemporaryDirectory(prefix="softkv-") as folder:
-            path = os.path.join(folder, f"export{suffix}")
-            view.export(path, progress=call.require_time)
-            headers = {"content-length": str(os.path.getsize(path)), "softkv-commit": str(call.commit)}
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            ending.callback(os.close, descriptor)
-        return _File(descriptor, headers, ending.pop_all().close)
+        with call.reading() as view:
+            file = ending.enter_context(disk.nameless())
+            export_into(view._view(), file, suffix, progress=call.require_time)
+        file.flush()
+        headers = {"content-length": str(os.fstat(file.fileno()).st_size), "softkv-commit": str(call.commit)}
+        return _File(file.fileno(), headers, ending.pop_all().close)
 
 
 _write, _Page, _NONE = partial(Endpoint, writes=True), dict[str, Any], type(None)

@@ -18,10 +18,11 @@ from hashlib import sha256
 from typing import Any
 
 from softkv.database import SoftKV
+from softkv.doors import hints
 from softkv.doors.server.problems import document_of
 from softkv.doors.wire import packed
 from softkv.errors import BatchMismatch, Busy, InputError, KeyMissing, StoreError
-from softkv.logs import log_of
+from softkv.logs import keeping_hints, log_of
 from softkv.progress import Stages
 
 LOG = log_of(__name__)
@@ -51,7 +52,7 @@ class Job:
     ) -> None:
         """A job that is to `run`; words of its errors are `hidden` from clients as far as need be."""
         self.id, self.name, self.digest = called, name, digest  # of the name and the options
-        self.state, self.result = "waiting", None
+        self.state, self.result, self.hints = "waiting", None, list[list[str]]()
         self.problem: dict[str, Any] | None = None
         self._run: Callable[[Stages], Any] | None = run  # and what it was given, until it is over
         self._hidden = hidden
@@ -77,7 +78,9 @@ class Job:
         if run is None or not self._turn("waiting", "running"):
             return
         try:
-            self.result, state = run(self._tell), "done"
+            with keeping_hints() as found:
+                self.result, state = run(self._tell), "done"
+            self.hints = hints.told(found, self._hidden)
         except JobCancelled:
             state = "cancelled"
         except Exception as error:

@@ -6,7 +6,7 @@ Does not know what the work is (jobs.py).
 """
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import Field, RootModel, create_model
 from starlette.responses import StreamingResponse
@@ -18,7 +18,6 @@ from softkv.doors.server.forms import RequestForm, form_of
 from softkv.doors.server.jobs import WORKS, Job
 from softkv.doors.server.questions import many
 from softkv.errors import AccessRefused
-from softkv.index.forecast import Forecast
 
 EVENTS = "text/event-stream"
 _KINDS = Literal["lists", "hnsw", "ivf", "pq", "rabitq"]  # and no factory strings, which FAISS trusts
@@ -53,6 +52,7 @@ class JobDocument(Document):
     progress: dict[str, str | int] | None
     result: Any = None
     problem: Problem | None = None
+    hints: list[list[str]] | None = None  # of the library: class and words
 
 
 async def _started(call: Call) -> dict[str, Any]:
@@ -103,10 +103,14 @@ def _job(call: Call) -> Job:
 
 def _whole(job: Job, *, packs: bool) -> dict[str, Any]:
     """A job with its result, or the problem that it came to."""
-    return job.told() | {"result": job.result if packs else plain(job.result), "problem": job.problem}
+    return job.told() | {
+        "result": job.result if packs else plain(job.result),
+        "problem": job.problem,
+        "hints": job.hints,
+    }
 
 
-def _forecast(call: Call) -> Forecast:
+def _forecast(call: Call) -> Any:
     options = call.options()
     if options.get("queries") is not None:
         options["queries"] = many(options["queries"])
@@ -129,7 +133,7 @@ ENDPOINTS = (
         "/v1/{store}/forecast_index",
         _forecast,
         form_of(SoftKV.forecast_index, **_BUILD),
-        Forecast,
+        get_type_hints(SoftKV.forecast_index)["return"],
         long=True,
     ),
 )
