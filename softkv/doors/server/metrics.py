@@ -43,8 +43,8 @@ class Metrics:
                 self._looks[one.name] = self._executor.submit(self._count, one)
         if self._looks:
             _, late = await asyncio.wait(list(map(asyncio.wrap_future, self._looks.values())), timeout=MOMENT)
-            for one in late:
-                one.cancel()  # what looks goes on, and tells the next who asks
+            for look in late:
+                look.cancel()  # what looks goes on, and tells the next who asks
 
     def _count(self, served: Served) -> None:
         try:
