@@ -161,6 +161,7 @@ def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Pa
     with served(tmp_path / "s", options=("--token-file", tmp_path / "token")) as first:
         port = first.port
         with softkv.open(f"http://127.0.0.1:{port}/s", token=SECRET) as db:
+            then = db.snapshot()
 
             def write() -> None:
                 for number in range(60):
@@ -177,6 +178,8 @@ def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Pa
                 assert known < len(told) == 60
                 assert len(db) == 100
                 assert db.get_many(told) == [float(number) for number in range(60)]
+                with pytest.raises(SnapshotExpired):
+                    len(then)
                 assert db.check().ok
 
 

@@ -216,7 +216,7 @@ def test_a_deadline_is_a_number_of_seconds(client: TestClient, deadline: str) ->
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v2/stores", "/v1/fruit", "/v1/fruit/lookup/", "/docs", "/redoc"]
+    "path", ["/", "/v1", "/v1/", "/v2/stores", "/v1/fruit/", "/v1/fruit/lookup/", "/docs", "/redoc"]
 )
 def test_unknown_paths_are_a_404(client: TestClient, path: str) -> None:
     """As a problem."""
