@@ -109,6 +109,7 @@ UNFIT: dict[str, Any] = {
     "a mask of numbers": {"query": QUERY, "mask": [1] * 40},
     "a mask of nothing": {"query": QUERY, "mask": [False] * 40},
     "heads that are a list": {"query": QUERY, "heads": [[1.0]]},
+    "heads of null": {"query": QUERY, "heads": {"w_q": None, "w_k": [[[1.0] * 5]]}},
     "heads without keys": {"query": QUERY, "heads": {"w_q": [[[1.0] * 5]]}},
     "heads of few axes": {"query": QUERY, "heads": {"w_q": [1.0], "w_k": [1.0]}},
     "ragged heads": {"query": QUERY, "heads": {"w_q": [[[1.0], [1.0, 2.0]]], "w_k": [[[1.0] * 5]]}},

@@ -98,6 +98,8 @@ class RemoteStore(Closing, RemoteReader, Changes):
         if name in _WORKS:
             self._store.require_writable()
             return self._job(name, told, given, given.pop("progress", None))
+        if name == "set_values":
+            return self._write("PATCH", "items", {"values": None, **given}, given.pop("batch", None))
         return super()._sent(name, told, given)
 
     def add(
@@ -129,20 +131,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
             progress(added.count, added.count)
         return added
 
-    def set_values(
-        self,
-        keys: Sequence[str] | None = None,
-        values: Any = None,
-        *,
-        where: Mapping[str, Any] | None = None,
-        expected: Any = None,
-        batch: str | None = None,
-    ) -> Added:
-        """Give items other values, all of them or none, as `set_values` of a local handle does."""
-        given = {"keys": keys, "values": values, "where": where, "expected": expected}
-        document = {name: sendable(name, one) for name, one in given.items() if one is not None}
-        found: Added = self._write("PATCH", "items", {"values": None, **document}, batch)
-        return found
+    set_values = sent(Changes.set_values)
 
     def delete(
         self,

@@ -88,7 +88,8 @@ class Call:
 
     def options(self, *but: str) -> dict[str, Any]:
         """The fields of the form that were given, without some; the others are at the defaults of the library."""
-        return {name: getattr(self.form, name) for name in self.form.model_fields_set if name not in but}
+        given = () if self.form is None else self.form.model_fields_set
+        return {name: getattr(self.form, name) for name in given if name not in but}
 
     @contextmanager
     def reading(self) -> Iterator[StoreView]:

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from inspect import signature
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -246,7 +248,20 @@ def _export(call: Call) -> Response:
         return _File(file.fileno(), headers, ending.pop_all().close)
 
 
-_write, _Page, _NONE = partial(Endpoint, writes=True), dict[str, Any], type(None)
+def _deleted(call: Call) -> dict[str, int]:
+    return {"deleted": call.served.handle.delete(**call.options())}
+
+
+def _changing(method: str, path: str, change: Callable[..., Any], reply: Any = NoneType, **fields: Any) -> Endpoint:
+    """An endpoint that calls a method of the handle; its form has the parameters of the method, if it has any."""
+    form = form_of(change, **fields) if len(signature(change).parameters) > 1 else None
+    return Endpoint(method, path, lambda call: change(call.served.handle, **call.options()), form, reply, writes=True)
+
+
+_Page = dict[str, Any]
+_ANY: Any = Any, ...
+_CONFLICT = Literal["error", "replace", "ignore"], "error"
+_DELETION = form_of(SoftKV.delete, keys=(str | list[str] | None, None))
 ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/items/get", _got, GetForm, _Page),
     Endpoint("POST", "/v1/{store}/items/select", _selected, SelectForm, _Page),
@@ -254,38 +269,12 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/{store}/export", _exported, media=BINARY, query={"format": {"enum": FORMATS, "default": FORMATS[0]}}
     ),
-    _write(
-        "POST",
-        "/v1/{store}/items",
-        lambda call: call.served.handle.add(**call.options()),
-        form_of(SoftKV.add, on_conflict=(Literal["error", "replace", "ignore"], "error"), values=(Any, ...)),
-        Added,
-    ),
-    _write(
-        "PATCH",
-        "/v1/{store}/items",
-        lambda call: call.served.handle.set_values(**call.options()),
-        form_of(SoftKV.set_values, values=(Any, ...)),
-        Added,
-    ),
-    _write(
-        "POST",
-        "/v1/{store}/items/delete",
-        lambda call: {"deleted": call.served.handle.delete(**call.options())},
-        form_of(SoftKV.delete, keys=(str | list[str] | None, None)),
-        dict[str, int],
-    ),
-    _write(
-        "PUT",
-        "/v1/{store}/temperature",
-        lambda call: call.served.handle.set_temperature(**call.options()),
-        form_of(SoftKV.set_temperature, temperature=(float | None, ...)),
-        _NONE,
-    ),
-    _write("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page),
-    _write("DELETE", "/v1/{store}/index", lambda call: call.served.handle.drop_index(), reply=_NONE),
-    _write(
-        "DELETE", "/v1/{store}/reembedding", lambda call: call.served.handle.abandon_reembedding(), reply=type(None)
-    ),
-    _write("DELETE", "/v1/{store}/fit", lambda call: call.served.handle.forget_fit(), reply=bool),
+    Endpoint("POST", "/v1/{store}/items/delete", _deleted, _DELETION, dict[str, int], writes=True),
+    Endpoint("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page, writes=True),
+    _changing("POST", "/v1/{store}/items", SoftKV.add, Added, on_conflict=_CONFLICT, values=_ANY),
+    _changing("PATCH", "/v1/{store}/items", SoftKV.set_values, Added, values=_ANY),
+    _changing("PUT", "/v1/{store}/temperature", SoftKV.set_temperature, temperature=(float | None, ...)),
+    _changing("DELETE", "/v1/{store}/index", SoftKV.drop_index),
+    _changing("DELETE", "/v1/{store}/fit", SoftKV.forget_fit, bool),
+    _changing("DELETE", "/v1/{store}/reembedding", SoftKV.abandon_reembedding),
 )

@@ -100,11 +100,10 @@ def _evaluated(call: Call) -> Evaluation:
 def _heads(options: Mapping[str, Any]) -> dict[str, Heads]:
     """The heads of a form, if it has any."""
     given = options.get("heads")
-    return (
-        {}
-        if given is None
-        else {"heads": Heads(**{name: _numbers(one, name) for name, one in given if one is not None})}
-    )
+    if given is None:
+        return {}
+    needed = [name for name, field in type(given).model_fields.items() if field.is_required()]
+    return {"heads": Heads(**{name: _numbers(one, name) for name, one in given if one is not None or name in needed})}
 
 
 def _one(given: Any) -> Any:
