@@ -19,6 +19,7 @@ from softkv.doors import wire
 from softkv.doors.remote import connection
 from softkv.errors import ServerError
 
+from .commands import ran
 from .databases import filled
 
 Said = dict[str, tuple[dict[str, str], bytes]]
@@ -100,6 +101,7 @@ SHAPES: dict[str, Any] = {
     "another class": Contributor(1, 0.5, 2.0),
     "answers that lack rows": Answers(*[np.zeros(2)] * 7, 1.0, np.zeros((1, 2), int), *[np.zeros((2, 2))] * 2),
     "an answer of texts": Answer(*["x"] * 9),
+    "half of it": {"key": "a", "items": [{"key": "a"}], "values": [1.0], "state": "done", "count": 3},
     "an error of no kind": {"state": "failed", "problem": {"error": 7}},
     **{f"fields that are {one!r}": dict.fromkeys(NAMES, one) for one in (None, -1, "x", [], [{}], {"stage": 3}, 2.5)},
     "pages that never end": {"items": [], "values": [], "missing": [], "next": 0, "state": "done"},
@@ -178,3 +180,18 @@ def test_hints_of_a_server_are_few_and_short(tmp_path: Path, header: str, expect
         warnings.simplefilter("always")
         assert len(db) == 3
     assert [(one.category, len(str(one.message))) for one in told] == [(UserWarning, 500)] * expected
+
+
+@pytest.mark.parametrize("shape", [one for one in SHAPES if "answer" not in one])
+def test_commands_are_told_of_answers_of_another_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """In one line, though they ask in JSON and by themselves."""
+    with filled(tmp_path / "other", "number") as db:
+        said: Said = {"info": ({}, wire.packed(db.info()))}
+    monkeypatch.setenv("SOFTKV_TOKEN", "t" * 20)
+    with lied_to(tmp_path / "s", said) as (db, _):
+        said["*"] = ({"Content-Type": "application/json"}, json.dumps(SHAPES[shape], default=repr).encode())
+        for command in (["query", "--vector", "1,2,3,4,5"], ["get", "a"]):
+            told = ran(*command, "--db", db.path)
+            assert (told.code, told.out, len(told.err.splitlines())) == (1, "", 1), told

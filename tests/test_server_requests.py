@@ -217,7 +217,7 @@ def test_a_deadline_is_a_number_of_seconds(client: TestClient, deadline: str) ->
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v2/stores", "/v1/fruit/", "/v1/fruit/lookup/", "/docs", "/redoc"]
+    "path", ["/", "/v1", "/v1/", "/v2/stores", "/v1/fruit", "/v1/fruit/lookup/", "/docs", "/redoc"]
 )
 def test_unknown_paths_are_a_404(client: TestClient, path: str) -> None:
     """As a problem."""
@@ -293,6 +293,14 @@ def test_two_stores_are_asked_by_their_names(tmp_path: Path) -> None:
         assert [one["name"] for one in client.get("/v1/stores").json()] == ["fruit", "berries"]
         assert ask(client, "/v1/fruit/lookup", {"query": QUERY})["scored"] == 40
         assert ask(client, "/v1/berries/lookup", {"query": QUERY})["scored"] == 10
+
+
+def test_a_store_may_be_called_as_the_list_of_them(tmp_path: Path) -> None:
+    """Each of its paths is longer."""
+    filled(tmp_path / "stores", "number").close()
+    with serving(tmp_path / "stores") as client:
+        assert client.get("/v1/stores").json() == [client.get("/v1/stores/brief").json()]
+        assert client.get("/v1/stores/info").json()["items"] == 40
 
 
 def test_large_bodies_are_read_beside_the_event_loop(client: TestClient) -> None:

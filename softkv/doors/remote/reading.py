@@ -30,12 +30,12 @@ from softkv.storage.batch import checked_key, shown
 from softkv.storage.closing import Closing
 
 _TOLD: dict[str, Any] = {  # what is answered, by path
-    "": {"items": int, "value_kind": Literal["number", "vector", "label", "text", None]},
+    "brief": {"items": int, "value_kind": Literal["number", "vector", "label", "text", None]},
     "info": Info,
     "snapshots": {"snapshot": str, "commit": int},
     "items": Added,
     "items/delete": {"deleted": int},
-    "items/pop": {"key": str},
+    "items/pop": {"key": str, "value": Any},
     "temperature": NoneType,
     "index": NoneType,
     "fit": bool,
@@ -55,8 +55,7 @@ class RemoteReader(Sending, Reader):
         return self._connection.url
 
     def _ask(self, method: str, path: str, document: Any = None, told: Any = None) -> Any:
-        where, told = f"{{store}}/{path}".rstrip("/"), told or _TOLD[path]
-        return self._connection.ask(method, where, told, document, headers=self._headers)
+        return self._connection.ask(method, f"{{store}}/{path}", told or _TOLD[path], document, headers=self._headers)
 
     def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
         if name == "compare":
@@ -132,7 +131,7 @@ class RemoteReader(Sending, Reader):
         return (one["key"] for one in self._selected())
 
     def __len__(self) -> int:
-        return int(self._ask("GET", "")["items"])
+        return int(self._ask("GET", "brief")["items"])
 
     def item(self, key: str) -> Item:
         """Everything about the item with this key or `#<number>`: value, payload, key vector, embedded text."""
@@ -168,7 +167,7 @@ class RemoteReader(Sending, Reader):
     @property
     def value_kind(self) -> str | None:
         """What values are: "number", "vector", "label" or "text"; None while nothing has decided it."""
-        kind: str | None = self._ask("GET", "")["value_kind"]
+        kind: str | None = self._ask("GET", "brief")["value_kind"]
         return kind
 
     def info(self) -> Info:

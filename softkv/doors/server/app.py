@@ -64,7 +64,7 @@ def _ended(call: Call) -> Response:
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/stores", _stores, reply=list[StoreDocument]),
-    Endpoint("GET", "/v1/{store}", _store, reply=StoreDocument),
+    Endpoint("GET", "/v1/{store}/brief", _store, reply=StoreDocument),
     Endpoint("GET", "/v1/{store}/info", _info, reply=Info),
     *questions.ENDPOINTS,
     *items.ENDPOINTS,
