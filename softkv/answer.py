@@ -21,6 +21,7 @@ from softkv.kinds import ValueKind
 from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
+_TOGETHER = 64  # answers whose contributors are asked for at once
 _AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights", "scores", "head_weights")
 
 
@@ -207,13 +208,14 @@ class Answers:
         return int(self.scored.shape[0])
 
     def __iter__(self) -> Iterator[Answer]:
-        return (self[index] for index in range(len(self)))
+        for start in range(0, len(self), _TOGETHER):  # to ask the store for each by itself takes five times as long
+            some = range(start, min(start + _TOGETHER, len(self)))
+            yield from map(self._answer, some, self._contributors(some))
 
     def __getitem__(self, index: int) -> Answer:
-        if self.scored.ndim != 1:
-            raise ShapeError(
-                f"these answers have axes {tuple(self.scored.shape)}, so one index names no query. Index their arrays."
-            )
+        return self._answer(index, self._contributors([index])[0])
+
+    def _answer(self, index: int, contributors: tuple[Contributor, ...]) -> Answer:
         return Answer(
             value=_single(self.value[index]),
             spread=None if self.spread is None else _single(self.spread[index]),
@@ -222,7 +224,7 @@ class Answers:
             mass=None if self.mass is None else _single(self.mass[index]),
             scored=int(self.scored[index]),
             temperature=_single(self.temperature[index] if getattr(self.temperature, "ndim", 0) else self.temperature),
-            contributors=self._contributors(index),
+            contributors=contributors,
             head_weights=None if self.head_weights is None else self.head_weights[index],
             labels=self.labels,
             kind=self.kind,
@@ -323,13 +325,19 @@ class Answers:
         kept = [getattr(self, one.name) for one in fields(self) if one.name != "source"]
         return type(self), (*kept, source)
 
-    def _contributors(self, index: int) -> tuple[Contributor, ...]:
-        columns = (self.rows[index].tolist(), self.weights[index].tolist(), self.scores[index].tolist())
-        found = [one for one in zip(*columns, strict=True) if one[0] >= 0]
+    def _contributors(self, indexes: Sequence[int]) -> list[tuple[Contributor, ...]]:
+        """Who contributed to each of some answers, asked of the store at once."""
+        if self.scored.ndim != 1:
+            raise ShapeError(
+                f"these answers have axes {tuple(self.scored.shape)}, so one index names no query. Index their arrays."
+            )
+        columns = [(self.rows[one].tolist(), self.weights[one].tolist(), self.scores[one].tolist()) for one in indexes]
+        found = [[one for one in zip(*column, strict=True) if one[0] >= 0] for column in columns]
         if self.source is None:
-            return tuple(Contributor(*one) for one in found)
-        described = self.source.describe([row for row, _, _ in found])
-        return tuple(Contributor(*one, *who) for one, who in zip(found, described, strict=True))
+            return [tuple(Contributor(*one) for one in some) for some in found]
+        rows = sorted({row for some in found for row, _, _ in some})
+        described = dict(zip(rows, self.source.describe(rows), strict=True))
+        return [tuple(Contributor(*one, *described[one[0]]) for one in some) for some in found]
 
 
 def _where_known(errors: Any, index: int) -> Any:
