@@ -200,7 +200,8 @@ class Followed:
         self.base, self.past = base, past
         self._changes = [change for _, change in past.changes]
         owners = np.concatenate([base.joined, *(change.owners for change in self._changes)])
-        self._noted = np.unique(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
+        noted = np.sort(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
+        self._noted = noted[np.diff(noted, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
         self._known = replace(base, joined=owners)
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base

@@ -276,7 +276,8 @@ class VerifiedRows:
         if len(windows) == 1:
             return windows[~self._verified[windows]]
         if 8 * len(windows) < len(self._verified):
-            return np.unique(windows[~self._verified[windows]])
+            fresh = np.sort(windows[~self._verified[windows]])
+            return fresh[np.diff(fresh, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
         touched = np.zeros(len(self._verified), np.bool_)
         touched[windows] = True
         return np.flatnonzero(touched & ~self._verified)
