@@ -41,6 +41,7 @@ LAPLACE, AT_ONCE = (0.5, 5.0), 256
 TEMPERATURES = (0.02, 0.05, 0.07, 0.1, 0.5, 5.0)
 GOALS = (0.05, 0.07, 0.1)  # the temperatures at which goals are judged
 LIKE, OTHERS = 0.1, 0.5  # the goals beside torch, of queries like the items and of all others
+FIRST = (("by a plan", BUILT_FOR, 0.01), ("measured", 20.0, 0.01), ("by a scan", 20.0, 0.0))  # with their tolerances
 FILTERS: dict[str, dict[str, Any]] = {
     "a tenth at random": {"tenth": True},
     "a tenth by cluster": {"far left": True},
@@ -175,9 +176,9 @@ def ask(path: Path, asked: np.ndarray) -> None:
             print(f"| {AT_ONCE} random directions at once, T {temperature:g} | {cells}", flush=True)
 
 
-def first(path: Path, tolerance: float) -> float:
-    """How long the first lookup of a fresh process takes at a temperature that was not rehearsed."""
-    line = [sys.executable, "-m", "tests.benchmarks.measured", "--first", str(path), str(tolerance)]
+def first(path: Path, temperature: float, tolerance: float) -> float:
+    """How long the first lookup of a fresh process takes."""
+    line = [sys.executable, "-m", "tests.benchmarks.measured", "--first", str(path), str(temperature), str(tolerance)]
     return float(json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout))
 
 
@@ -189,16 +190,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where stores are kept; a temporary one by default")
     parser.add_argument("--spectrum", action="store_true", help="one Gaussian instead of clusters")
     parser.add_argument("--ask", nargs=2, type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--first", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--first", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.ask:
         ask(given.ask[0], np.load(given.ask[1]))
         return
     if given.first:
-        path, tolerance = given.first
+        path, temperature, tolerance = given.first
         with softkv.open(path, "r") as db:
             query, started = db._view().snapshot.vectors(np.array([5]))[0], time.perf_counter()
-            db.lookup(query, temperature=20.0, tolerance=float(tolerance))
+            db.lookup(query, temperature=float(temperature), tolerance=float(tolerance))
             print(time.perf_counter() - started)
         return
     kind, make = ("spectrum", one_gaussian) if given.spectrum else ("mixture", partial(mixture, seed=0))
@@ -216,8 +217,9 @@ def main() -> None:
         print("| asked | answered | rows read | within what they state | lookup | beside a scan | beside torch | |")
         print("|---|---|---|---|---|---|---|---|", flush=True)
         subprocess.run([sys.executable, "-m", "tests.benchmarks.measured", "--ask", path, queries], check=True)
-        drawn, scanned = (statistics.median(first(path, tolerance) for _ in range(3)) for tolerance in (0.01, 0.0))
-        print(f"\nfirst lookup of a process at T 20: measured {1e3 * drawn:.0f} ms, by a scan {1e3 * scanned:.0f} ms")
+        for name, temperature, tolerance in FIRST:
+            seconds = statistics.median(first(path, temperature, tolerance) for _ in range(5))
+            print(f"first lookup of a process, {name}, T {temperature:g}: {1e3 * seconds:.0f} ms")
 
 
 if __name__ == "__main__":
