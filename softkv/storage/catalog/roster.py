@@ -9,9 +9,9 @@ Reads and writes the table items_N through a catalog. Holds no transaction of it
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -69,25 +69,8 @@ def content_seal(content: Content) -> int:
     return crc32(b"\0".join([b"-" if field is None else b"=" + field.encode() for field in content]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Statements:
-    last: str
-    live: str
-    dead: str
-    nameless: str
-    by_rows: str
-    between: str
-    live_many: str
-    dead_many: str
-    keyed: str
-    bury: str
-    copy: str
-    copy_some: str
-    insert: str
-
-
 @lru_cache(maxsize=64)
-def _statements(generation: int) -> _Statements:
+def _statements(generation: int) -> SimpleNamespace:
     """What is asked of the items of a generation; one question mark for every value."""
     items = items_name(generation)
     columns = "i.row, i.item, i.ordinal, i.key, i.born, i.died, i.seal, c.text, c.value, c.payload"
@@ -99,7 +82,7 @@ def _statements(generation: int) -> _Statements:
     named = "asked.key, i.row, t.key IS asked.value"
     behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
     copied = "i.item, i.ordinal, i.key, i.born, i.died, i.seal - i.row"
-    return _Statements(
+    return SimpleNamespace(
         last=f"SELECT row, born FROM {items} WHERE row = (SELECT max(row) FROM {items})",
         live=f"{joined} WHERE i.key = ? AND i.died IS NULL",
         dead=f"{joined} WHERE i.key = ? AND {seen_dead}",
