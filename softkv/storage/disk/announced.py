@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 
 from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.names import SERVER
 
+SERVER = "SERVER"  # the file with which a server says how to reach it, while it is the writer
 _LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
 
 

@@ -18,7 +18,6 @@ from zlib import crc32
 
 from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage.disk import files
-from softkv.storage.disk.names import LOCK, PIN
 
 fcntl: ModuleType | None
 try:
@@ -26,21 +25,8 @@ try:
 except ImportError:  # pragma: no cover - where there is no flock there is no writer either
     fcntl = None
 
-_NETWORK = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb2",
-    "smb3",
-    "smbfs",
-    "9p",
-    "afs",
-    "ceph",
-    "lustre",
-    "glusterfs",
-    "ncpfs",
-    "davfs",
-}
+LOCK, PIN = "LOCK", "PIN"  # the files that are locked: of a store, and of a generation
+_NETWORK = re.compile(r"nfs4?|cifs|smb2|smb3|smbfs|9p|afs|ceph|lustre|glusterfs|ncpfs|davfs|fuse\..*")
 
 PAUSE = 0.05  # seconds from one attempt to become the writer to the next
 Opened = TypeVar("Opened")
@@ -195,7 +181,7 @@ def require_writable_platform(directory: str, *, force: bool = False) -> None:
             f"softkv writes on Linux and macOS only; on {sys.platform} it reads: open with mode 'r'"
         )
     kind = filesystem_kind(directory, _mounts())
-    if not force and (kind in _NETWORK or kind.startswith("fuse.")):
+    if not force and _NETWORK.fullmatch(kind):
         raise WritingUnsupported(
             f"{directory} lies on a network file system ({kind}), whose locks and syncs cannot be relied on. "
             "Put the store on a local disk, or open with force=True if one writer is certain."

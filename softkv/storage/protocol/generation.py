@@ -24,7 +24,7 @@ from softkv.storage.catalog.roster import Roster
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, ArenaIdentity, VerifiedRows, extend_windows, flat
 from softkv.storage.disk.numbers import believable
-from softkv.storage.layout import GRANULE, PIN, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
+from softkv.storage.layout import GRANULE, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
 
 Complete = tuple[list[tuple[int, int]], int]  # windows by number with their checksums, and that of the unfinished one
 
@@ -74,7 +74,7 @@ class Generation:
         path = os.path.join(directory, generation_name(number))
         files.remove_tree(path)  # what a crash left under this name was never named by the catalog
         files.make_directory(path)
-        os.close(files.create_file(os.path.join(path, PIN)))
+        os.close(files.create_file(os.path.join(path, locks.PIN)))
 
         def created(shape: RowShape) -> Arena:
             return Arena.create(os.path.join(path, shape.file), ArenaIdentity(store, number, shape), GRANULE)

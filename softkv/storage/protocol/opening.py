@@ -34,7 +34,7 @@ from softkv.storage.catalog.migrations import READABLE, migrate
 from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK, RESTORED
+from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, RESTORED
 from softkv.storage.protocol.acknowledged import require_at_close
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.generation import Generation
@@ -185,7 +185,7 @@ def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.Fil
         _move_into_place(building, directory)
         moved = True
         files.sync_directory(parent)
-        lock.path = os.path.join(directory, LOCK)
+        lock.path = os.path.join(directory, locks.LOCK)
     except BaseException as error:
         lock.release()
         # Somebody else who makes it, and looked here between two of our calls, took this for what a crash had left.
