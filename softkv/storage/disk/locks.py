@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TypeVar
 from zlib import crc32
 
-from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
+from softkv.errors import StoreDamaged, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage.disk import files
 
 fcntl: ModuleType | None
@@ -58,10 +58,8 @@ class FileLock:
         """Say who holds it, with a note below; nothing else stays in the file."""
         self._holder = holder
         files.write_at(self.descriptor, memoryview(holder + note), 0, self.path)
-        try:
+        with files.translating(f"cannot write {self.path}"):
             os.ftruncate(self.descriptor, len(holder + note))
-        except OSError as error:
-            raise files.translated(error, f"cannot write {self.path}") from error
 
     def put_note(self, note: bytes) -> None:
         """Put another note, of the same length, in its place."""
@@ -101,8 +99,7 @@ def _locked(path: str, *, exclusive: bool, create: bool = False) -> FileLock | N
 
 def lock_writer(directory: str) -> FileLock:
     """Become the writer of a store, or say who is."""
-    path = os.path.join(directory, LOCK)
-    lock = _locked(path, exclusive=True, create=True)
+    lock = _locked(os.path.join(directory, LOCK), exclusive=True, create=True)
     if lock is None:
         text = _holder(directory)
         raise StoreLocked(
@@ -113,11 +110,8 @@ def lock_writer(directory: str) -> FileLock:
     holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
         lock.sign(holder.encode(), note_in(lock.content()))
-    except BaseException as error:
+    except BaseException:
         lock.release()
-        # Subtle: what files.py raises is an OSError as well, and says already what to do.
-        if isinstance(error, OSError) and not isinstance(error, StoreError):
-            raise files.translated(error, f"cannot write {path}") from error
         raise
     return lock
 

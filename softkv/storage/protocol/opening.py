@@ -216,10 +216,8 @@ def erase(directory: str, *, force: bool) -> None:
     try:
         parent = os.path.dirname(os.path.abspath(directory))
         doomed = os.path.join(parent, f".{os.path.basename(directory)}.old-{secrets.token_hex(4)}")
-        try:
+        with files.translating(f"cannot move {directory} out of the way"):
             os.rename(directory, doomed)
-        except OSError as error:
-            raise files.translated(error, f"cannot move {directory} out of the way") from error
         files.sync_directory(parent)
     finally:
         if writer.committed.generation:
