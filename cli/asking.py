@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -160,7 +161,7 @@ def compare(
             raise click.UsageError("--eval names no contributors; leave out -n/--show")
         if estimated := options.given("tolerance", "confidence"):
             raise click.UsageError(f"--eval allows the usual error; leave out {', '.join(estimated)}")
-        naming = labelled.with_vectors(naming, vector)
+        naming = replace(naming, vector=labelled.names_of(vector))
         more: dict[str, Any] = {
             "out_of_scope": out_of_scope,
             "plot": plot,

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from itertools import chain
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -244,8 +245,4 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, default=_as_list)
-
-
-def _as_list(value: Any) -> Any:
-    return value.tolist()
+    return json.dumps(value, ensure_ascii=False, default=methodcaller("tolist"))
