@@ -224,7 +224,7 @@ class Upkeep(Reader):
     def forget_fit(self) -> bool:
         """Compare as if nothing had ever been learned; returns whether anything had been."""
         with self._changing, self._lock:
-            return training.forget(self._store)
+            return training.remember_metric(self._store, None)
 
     def drop_index(self) -> None:
         """Forget the index; lookups scan again."""
