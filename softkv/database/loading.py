@@ -232,14 +232,12 @@ class Loading:
 
     def _written(self, db: SoftKV, good: "Sequence[Record]", before: Outcome, progress: Progress | None) -> Outcome:
         stamp = None if self._trail is None else self._trail.stamp(before)
-        added = _added(db, good, self._on_conflict, self._within(progress), stamp)
+        # Told within a batch, too: a slow model makes it worth seeing.
+        told = None if progress is None else lambda done, _of: progress(self.seen + done, 0)
+        added = _added(db, good, self._on_conflict, told, stamp)
         if self._trail is not None and stamp is not None:
             self._trail.follow(stamp)
         return before.plus(added.count, added.replaced, added.ignored)
-
-    def _within(self, progress: Progress | None) -> Progress | None:
-        """Progress within a batch, which a slow model makes worth seeing."""
-        return None if progress is None else lambda done, _of: progress(self.seen + done, 0)
 
     def _named(self) -> str:
         return "stdin" if self.source == "-" else self.source
