@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from softkv.errors import BatchMismatch, InputError, StoreDamaged
-from softkv.storage.batch import can_name, shown
+from softkv.errors import BatchMismatch, StoreDamaged
+from softkv.storage.batch import shown
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.tables import insertion, seal
 
 KEPT = 7 * 24 * 3600  # seconds
-LONGEST_ID = 255  # bytes of UTF-8
 _MINUTE = 60
 _TOGETHER = 1_000  # old ones that one write removes, so that none takes long after a pause
 
@@ -44,17 +43,6 @@ class Recorded(NamedTuple):
     digest: bytes
     result: list[int]
     commit: int
-
-
-def checked_id(given: object) -> str:
-    """The name of a batch, or why this cannot be one."""
-    if not isinstance(given, str):
-        raise InputError(f"expected batch as a text that names the batch, got {type(given).__name__}.")
-    if not can_name(given, LONGEST_ID):
-        raise InputError(
-            f"expected batch as 1 to {LONGEST_ID} bytes of UTF-8 without a NUL, got {shown(given)}. A UUID will do."
-        )
-    return given
 
 
 def found(connection: Connection, name: str) -> Recorded | None:
