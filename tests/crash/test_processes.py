@@ -595,7 +595,7 @@ def test_a_block_stays_readable_while_another_thread_sees_newer_commits(
     def move_on(rows: VerifiedRows, *arguments: Any) -> None:
         if rows.arena is reader._committed.generation.arenas[0] and not moved:  # type: ignore[union-attr]
             writer.append(ONE, [2.0])
-            moved.append(reader.refresh())
+            moved.append(reader.commit)
         verify(rows, *arguments)
 
     with reader.snapshot() as snapshot:
