@@ -290,7 +290,7 @@ class Catalog:
 
     def dead(self, standing: Standing) -> Deaths:
         """All dead rows of a generation."""
-        return Deaths.none().replaced(self.deaths(standing, -1))
+        return Deaths().replaced(self.deaths(standing, -1))
 
     def labels(self, first: int = 0) -> list[tuple[int, str, int]]:
         """(code, label, live items) of all labels from code `first` on, in the order of codes."""
