@@ -356,11 +356,8 @@ def _contents(
     for position, text in enumerate(embedded):
         if text is not None:
             _require_text(text, f"text {position}", LONGEST_TEXT)
-    encoded = [None] * count if payloads is None else _sequence(payloads, "payload", count)
-    encoded = [
-        None if payload is None else checked_json(payload, f"payload {position}")
-        for position, payload in enumerate(encoded)
-    ]
+    given = [None] * count if payloads is None else _sequence(payloads, "payload", count)
+    encoded = [None if one is None else checked_json(one, f"payload {place}") for place, one in enumerate(given)]
     carried: Sequence[str | None] = values or [None] * count
     return list(zip(embedded, carried, encoded, strict=True))
 
