@@ -201,10 +201,10 @@ class Roster:
         """
         from softkv.storage.filters.searching import search_for  # the first filter loads SQLAlchemy, and no one else
 
-        search, mask = search_for(items_name(self.generation), condition), np.zeros(stop - start, np.bool_)
+        mask = np.zeros(stop - start, np.bool_)
+        sql, arguments = search_for(items_name(self.generation), condition)
         for first in range(start, stop, _STRIDE):
-            arguments = search.arguments(start=first, stop=min(first + _STRIDE, stop))
-            for row, payload in self._connection.rows(search.sql, arguments):
+            for row, payload in self._connection.rows(sql, arguments(first, min(first + _STRIDE, stop))):
                 if not isinstance(row, int) or not start <= row < stop:
                     raise self._damage(row)  # a damaged page leads to others than were asked for
                 mask[row - start] = payload is None or condition.holds(loaded(payload, f"the payload in row {row}"))
