@@ -125,6 +125,15 @@ def read_start(descriptor: int, size: int, path: str) -> bytes:
     return b"".join(pieces)
 
 
+def start_of(path: str, size: int) -> bytes:
+    """Read the first `size` bytes of a regular file."""
+    descriptor = open_regular(path)
+    try:
+        return read_start(descriptor, size, path)
+    finally:
+        os.close(descriptor)
+
+
 def sync(descriptor: int, path: str) -> None:
     """Make the content of a file durable. Subtle: never try again after an error; the kernel has dropped the pages."""
     try:

@@ -70,10 +70,6 @@ class FileLock:
         self.sign(self._holder, b"")
         files.sync(self.descriptor, self.path)
 
-    def content(self) -> bytes:
-        """What the file says, as far as anybody cares."""
-        return files.read_start(self.descriptor, _LONGEST, self.path)
-
     def release(self) -> None:
         """Unlock and close the file. Subtle: a child only closes it; LOCK_UN would take the lock from its parent."""
         if self.descriptor >= 0:
@@ -109,7 +105,7 @@ def lock_writer(directory: str) -> FileLock:
         )
     holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
-        lock.sign(holder.encode(), note_in(lock.content()))
+        lock.sign(holder.encode(), note_in(files.read_start(lock.descriptor, _LONGEST, lock.path)))
     except BaseException:
         lock.release()
         raise
@@ -151,7 +147,7 @@ def require_held(lock: FileLock) -> None:
         named, held = os.stat(lock.path), os.fstat(lock.descriptor)
     except OSError as error:
         raise WriterFenced(f"{lock.path} is gone, so another writer may be at work. Open the store again.") from error
-    if (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino):
+    if not os.path.samestat(named, held):
         raise WriterFenced(f"{lock.path} was replaced, so another writer may be at work. Open the store again.")
 
 
@@ -207,12 +203,7 @@ def _mounts() -> str:
 
 def content(directory: str) -> bytes:
     """What LOCK says."""
-    path = os.path.join(directory, LOCK)
-    descriptor = files.open_regular(path)
-    try:
-        return files.read_start(descriptor, _LONGEST, path)
-    finally:
-        os.close(descriptor)
+    return files.start_of(os.path.join(directory, LOCK), _LONGEST)
 
 
 def note_of(number: int, store: str, record: int) -> bytes:
