@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from softkv.errors import BatchMismatch, StoreDamaged
+from softkv.errors import BatchMismatch
 from softkv.storage.batch import shown
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.loading import loaded
@@ -53,12 +53,12 @@ def found(connection: Connection, name: str) -> Recorded | None:
     *content, sealed = rows[0]
     _, digest, result, commit, when = content
     if seal(*content) != sealed or not isinstance(when, int):
-        raise StoreDamaged(f"{connection.path}: the record of batch {shown(name)} is damaged. Run `softkv check`.")
+        raise connection.damage(f"the record of batch {shown(name)} is damaged")
     if when < _now() - KEPT:
         return None
     numbers = loaded(result, f"the result of batch {shown(name)}")
     if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
-        raise StoreDamaged(f"{connection.path}: the result of batch {shown(name)} is none. Run `softkv check`.")
+        raise connection.damage(f"the result of batch {shown(name)} is none")
     return Recorded(digest, numbers, commit)
 
 
@@ -72,7 +72,7 @@ def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | No
     if stamp.tells is not None:
         return None
     if len(before.result) != count:
-        raise StoreDamaged(f"{connection.path}: the result of batch {shown(stamp.id)} is none. Run `softkv check`.")
+        raise connection.damage(f"the result of batch {shown(stamp.id)} is none")
     return before.result
 
 

@@ -141,6 +141,10 @@ class Connection:
             "tables are not what was written. `softkv check` tells what is left of the store."
         )
 
+    def damage(self, what: str) -> StoreDamaged:
+        """The error for what cannot be so in a catalog that was written by us."""
+        return StoreDamaged(f"{self.path}: {what}. Run `softkv check`.")
+
     def run(self, sql: str, arguments: Sequence[Any] = ()) -> None:
         """Execute one statement."""
         self.rows(sql, arguments, "use")
