@@ -171,8 +171,7 @@ class Snapshot(Closing):
 
     def value(self, key: str) -> Value:
         """The value of the item with this key or `#<number>`."""
-        entry = self._entry(key)
-        return self._values([entry])[0]
+        return self._values([self._entry(key)])[0]
 
     def found_values(self, keys: Sequence[object]) -> dict[str, Value]:
         """The values of those of these keys and `#<number>`s that are there: all keys in one question."""
