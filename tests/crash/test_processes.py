@@ -133,10 +133,10 @@ def _audit(path: Path, random: Random, end: float, say: Say) -> None:
         with timed(store.snapshot) as snapshot:
             assert snapshot.commit >= newest, f"commit {snapshot.commit} after {newest}"
             before = timed(lambda: _audit_snapshot(snapshot))
-            newest = timed(lambda: store.commit)
+            newest = timed(lambda store=store: store.commit)
             assert newest >= snapshot.commit
             while newest == snapshot.commit and time.monotonic() < end:
-                newest = timed(lambda: store.commit)
+                newest = timed(lambda store=store: store.commit)
             after = timed(lambda: _audit_snapshot(snapshot))
             assert before == after
             generations.add(snapshot._generation.directory if snapshot._generation else "")
