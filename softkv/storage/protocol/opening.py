@@ -320,10 +320,13 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
             if before.generation:
                 before.generation.release()
         committed = load(catalog, directory, None, write=True)
+        if committed.generation:
+            undone.callback(committed.generation.release)
         assert committed.head == head
         LOG.info("opened %s to write, at commit %d", directory, head.number)
+        writer = Writer(directory, catalog, lock, committed, retired=not gone)
         undone.pop_all()
-        return Writer(directory, catalog, lock, committed, retired=not gone)
+    return writer
 
 
 def _mend(catalog: Catalog, generation: Generation, rows: int) -> None:
