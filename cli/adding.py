@@ -108,24 +108,21 @@ def add(
         encoding=encoding,
         on_bad=loading.pass_over if skip_bad else None,
     )
-    with (
-        output.progress("adding", quiet=no_progress) as moved,
-        output.hints() as hinted,
-        _resumable(loading, skip, batch),
-    ):
-        first, named = loading.begin(found), "stdin" if source == "-" else source
-        if items and not skip and batch is None and any(one.key is None for one in first):
-            output.say(
-                f"hint: the store has {items:,} items, and records without keys are added to them; if an earlier "
-                f"run of {named} was stopped, --skip passes over what it stored"
-            )
-        if first and not (held or kind):
-            wishes["value"] = _guessed(first, named, hinted)
-        with filling(path, wishes) as db:
-            loading.run(db, moved)
-    done = loading.done()
-    skipped = f", skipped {done.skipped:,}" if done.skipped else ""
-    output.say(_told(done.count - done.replaced, done.replaced, done.ignored) + skipped)
+    with output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
+        with _resumable(loading, skip, batch):
+            first, named = loading.begin(found), "stdin" if source == "-" else source
+            if items and not skip and batch is None and any(one.key is None for one in first):
+                output.say(
+                    f"hint: the store has {items:,} items, and records without keys are added to them; if an earlier "
+                    f"run of {named} was stopped, --skip passes over what it stored"
+                )
+            if first and not (held or kind):
+                wishes["value"] = _guessed(first, named, hinted)
+            with filling(path, wishes) as db:
+                loading.run(db, moved)
+        done = loading.done()
+        skipped = f", skipped {done.skipped:,}" if done.skipped else ""
+        output.say(_told(done.count - done.replaced, done.replaced, done.ignored) + skipped)
 
 
 def _there(path: str) -> tuple[str | None, int]:
