@@ -62,29 +62,18 @@ class Test(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class All:
-    """All of these hold; nothing is asked by none."""
+class Joined:
+    """All of these hold, or at least one where not `every` one has to. Without any, nothing is asked."""
 
     parts: tuple[Condition, ...]
+    every: bool = True
 
     def sql(self) -> Expression:
-        return sa.and_(sa.true(), *(part.sql() for part in self.parts))
+        parts = [part.sql() for part in self.parts]
+        return sa.and_(sa.true(), *parts) if self.every else sa.or_(sa.false(), *parts)
 
     def holds(self, payload: Any) -> bool:
-        return all(part.holds(payload) for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """At least one of these holds."""
-
-    parts: tuple[Condition, ...]
-
-    def sql(self) -> Expression:
-        return sa.or_(sa.false(), *(part.sql() for part in self.parts))
-
-    def holds(self, payload: Any) -> bool:
-        return any(part.holds(payload) for part in self.parts)
+        return (all if self.every else any)(part.holds(payload) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +191,8 @@ def one_of(members: Iterable[str | Number | bool | None]) -> Among:
 
 def all_of(parts: Iterable[Condition]) -> Condition:
     """All of these, without a shell around a single one, nor around a part that is itself made of such parts."""
-    flat = [inner for part in parts for inner in (part.parts if isinstance(part, All) else (part,))]
-    return flat[0] if len(flat) == 1 else All(tuple(flat))
+    flat = [inner for part in parts for inner in (part.parts if isinstance(part, Joined) and part.every else (part,))]
+    return flat[0] if len(flat) == 1 else Joined(tuple(flat))
 
 
 def in_sql(condition: Condition) -> Expression:
@@ -217,7 +206,7 @@ def in_sql(condition: Condition) -> Expression:
 
 def _size(condition: Condition) -> tuple[int, int]:
     """How deep a condition is, and how many tests of fields it holds."""
-    if isinstance(condition, (All, Some)):
+    if isinstance(condition, Joined):
         sizes = [_size(part) for part in condition.parts]
         return 1 + max((depth for depth, _ in sizes), default=0), sum(tests for _, tests in sizes)
     if isinstance(condition, Not):

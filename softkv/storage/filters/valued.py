@@ -13,13 +13,12 @@ import numpy.typing as npt
 from softkv.storage.filters.conditions import (
     ORDERS,
     VALUE,
-    All,
     Among,
     Condition,
     Field,
+    Joined,
     Not,
     Ordered,
-    Some,
     Test,
     all_of,
 )
@@ -44,12 +43,12 @@ def meeting(condition: Condition, payloads: Callable[[Condition], Mask], values:
         return values(condition.test)
     if isinstance(condition, Not):
         return ~meeting(condition.part, payloads, values)
-    assert isinstance(condition, (All, Some))
+    assert isinstance(condition, Joined)
     others = [part for part in condition.parts if not asks_value(part)]
     masks = [meeting(part, payloads, values) for part in condition.parts if asks_value(part)]
     if others:
-        masks.append(payloads(all_of(others) if isinstance(condition, All) else Some(tuple(others))))
-    found: Mask = np.all(masks, axis=0) if isinstance(condition, All) else np.any(masks, axis=0)
+        masks.append(payloads(all_of(others) if condition.every else Joined(tuple(others), every=False)))
+    found: Mask = (np.all if condition.every else np.any)(masks, axis=0)
     return found
 
 
