@@ -19,9 +19,8 @@ def remove_leftovers(directory: str, catalog: Catalog) -> None:
     """Remove generations and index files that the catalog does not name: what a crash left. Only names of our own."""
     named = {generation_name(number) for number in catalog.generations()}
     for name in files.list_directory(directory):
-        path = os.path.join(directory, name)
-        if GENERATION_NAME.match(name) and name not in named and files.is_directory(path):
-            files.remove_tree(path)
+        if GENERATION_NAME.match(name) and name not in named:
+            files.remove_tree(os.path.join(directory, name))
     remove_unnamed(directory, catalog)
 
 
