@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,7 +89,7 @@ def add(
         output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
         return
     from softkv.database.loading import Loading
-    from softkv.files import Columns, records
+    from softkv.files import Columns
 
     columns = Columns(
         key=key_column,
@@ -100,17 +100,9 @@ def add(
     )
     loading = Loading(source, conflict, skip=skip, skip_bad=_passed_over if skip_bad else False, batch=batch)
     held, items = _there(path)
-    found = records(
-        source,
-        format=format_,
-        columns=columns,
-        kind=kind or held,
-        encoding=encoding,
-        on_bad=loading.pass_over if skip_bad else None,
-    )
-    with output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
+    with closing(loading), output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
         with _resumable(loading, skip, batch):
-            first, named = loading.begin(found), "stdin" if source == "-" else source
+            first, named = loading.begin(columns, kind or held, format_, encoding), "stdin" if source == "-" else source
             if items and not skip and batch is None and any(one.key is None for one in first):
                 output.say(
                     f"hint: the store has {items:,} items, and records without keys are added to them; if an earlier "
