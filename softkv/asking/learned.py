@@ -72,8 +72,7 @@ class Learned:
 
     def features(self, vectors: Matrix) -> npt.NDArray[np.float64]:
         """Vectors as the plane sees them, (n, d)."""
-        found: npt.NDArray[np.float64] = (vectors.astype(np.float64) - self.metric.centre) / self.units
-        return found
+        return (vectors.astype(np.float64) - self.metric.centre) / self.units
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """As bytes, piece by piece."""

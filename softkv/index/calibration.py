@@ -63,8 +63,7 @@ class Plan:
 
     def stops(self, doubts: Array) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
-        found: Counts = np.clip(_first(doubts <= self.doubt), self.least, self.most)
-        return found
+        return np.clip(_first(doubts <= self.doubt), self.least, self.most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +156,7 @@ class Calibration:
         stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
 
         def at_stops(x: Array) -> Array:
-            found: Array = np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
-            return found
+            return np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
 
         errors = limit(at_stops(self.errors), confidence)
         masses = limit(at_stops(self.log_mass_errors), confidence)

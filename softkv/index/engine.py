@@ -60,8 +60,7 @@ def faiss_module(what: str, *, extra: str = "cpu") -> ModuleType:
             f"{what} needs FAISS, which is installed but cannot be loaded: {error}. Install another build of it: "
             f"pip uninstall -y {' '.join(builds) or 'faiss'} && pip install 'softkv[cpu]'"
         ) from error
-    module: ModuleType = faiss
-    return module
+    return faiss
 
 
 def chosen_backend(backend: str) -> str:

@@ -177,8 +177,7 @@ class _Measuring:
         """The queries that may be measured with so many rows, by what is thought."""
         values, masses = thought.values, thought.masses
         enough = values.alone(DOUBTED * self.most) <= (AIM * self.wanted) ** 2
-        found: Chosen = enough & values.is_sound & masses.is_sound & masses.between.any(1)
-        return found
+        return enough & values.is_sound & masses.is_sound & masses.between.any(1)
 
     def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
         """These answers, with those that can be measured by drawing no more than about `most` rows."""

@@ -121,8 +121,7 @@ class Widths:
 
     def of(self, spreads: Floats) -> Floats:
         """The standard deviations of predictions."""
-        found: Floats = self.factor * np.hypot(spreads, self.least)
-        return found
+        return self.factor * np.hypot(spreads, self.least)
 
 
 def likeliest_widths(values: Floats, spreads: Floats, targets: Floats, least: Floats) -> Widths:

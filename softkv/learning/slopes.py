@@ -184,5 +184,4 @@ def moments(features: Array, numbers: Array) -> Array:
 def _products(features: Array) -> Array:
     """Features times features, each pair once, (n, d) -> (n, d(d + 1)/2)."""
     upper = np.triu_indices(features.shape[1])
-    found: Array = features[:, upper[0]] * features[:, upper[1]]
-    return found
+    return features[:, upper[0]] * features[:, upper[1]]

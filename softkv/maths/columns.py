@@ -140,8 +140,7 @@ class LabelColumns(Columns):
 
     def total(self, weights: Floats) -> Floats:
         """Σ w·v, (b, r) -> (b, p)."""
-        found: Floats = np.array([np.bincount(self._codes, some, self._labels) for some in weights], np.float64)
-        return found
+        return np.array([np.bincount(self._codes, some, self._labels) for some in weights], np.float64)
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""

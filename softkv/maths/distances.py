@@ -133,8 +133,7 @@ def _by_difference(
 def _doubts(library: Library, size: Array, keys: Array) -> Array:
     """How wrong a logit can be in which terms of this size were cancelled."""
     epsilon = library.epsilon(library.constant(size).dtype)
-    doubts: Array = library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
-    return doubts
+    return library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
 
 
 def _near(library: Library, logits: Array, doubts: Array, seen: Array | None) -> Array | None:

@@ -62,8 +62,7 @@ class Form:
         if self.metric is not None:
             return self.metric.projected(keys.astype(np.float32, copy=False))
         if self.measures_distance:
-            moved: Array = keys - self.centre.astype(keys.dtype)
-            return moved
+            return keys - self.centre.astype(keys.dtype)
         if self.name == "cosine":
             lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))
             return self.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
@@ -72,8 +71,7 @@ class Form:
     def _moved(self, vectors: Array) -> Floats:
         if self.metric is not None:
             return self.metric.projected(vectors.astype(np.float32)).astype(np.float64)
-        moved: Floats = vectors.astype(np.float64) - self.centre
-        return moved
+        return vectors.astype(np.float64) - self.centre
 
     def keys(self, keys: Array, inverse_lengths: Array) -> Array:
         """k′ of some keys, (n, d) -> (n, d or d + 1); 1 / ‖k‖, (n,), is only looked at where it is needed."""

@@ -43,8 +43,7 @@ class Metric:
 
     def projected(self, vectors: Matrix) -> Matrix:
         """L(x − c) of each vector, or of its direction, (n, d) -> (n, r)."""
-        found: Matrix = self._moved(vectors) @ self.factors.T
-        return found
+        return self._moved(vectors) @ self.factors.T
 
     def numbers(self, keys: Matrix) -> Row:
         """The number b of each key, (n,)."""
@@ -84,8 +83,7 @@ class Metric:
                 logits += sharpened(numbers[part], sharpness)
                 logits += added
                 # Above 0 is only rounding: nothing is nearer than near.
-                nearest: Matrix = np.minimum(logits, np.float32(0.0), out=logits)
-                return nearest
+                return np.minimum(logits, np.float32(0.0), out=logits)
 
             return score
 

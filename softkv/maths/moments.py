@@ -158,13 +158,11 @@ class _Groups:
 
     def sums(self, x: Array) -> Floats:
         """Sums over the rows of each group."""
-        found: Floats = np.add.reduceat(x, self.starts, axis=0, dtype=np.float64)
-        return found
+        return np.add.reduceat(x, self.starts, axis=0, dtype=np.float64)
 
     def most(self, x: Array) -> Floats:
         """The largest of each group."""
-        found: Floats = np.maximum.reduceat(x, self.starts).astype(np.float64)
-        return found
+        return np.maximum.reduceat(x, self.starts).astype(np.float64)
 
     def moved(self, lists: Lists, frame: "_Shared", y: Array, u: _Vectors | Labelled) -> Lists:
         """The statistics brought up to date; keys along the axes and values, both counted from the means there were."""
@@ -181,8 +179,7 @@ class _Groups:
         def mean(old: Array, sums: Array) -> Floats:
             """A mean over all rows of a list, from the old mean and the sums over these rows."""
             turned = (before * old.T + self.sign * sums.T) / after
-            found: Floats = turned.T
-            return found
+            return turned.T
 
         gaps = frame.gaps(self, (before[:, None] * lists.slope_gaps[self.numbers]), y, u, shift, value_shift, after)
         squares, sizes_of_values = squared_lengths(outer), u.squares
@@ -239,8 +236,7 @@ class _Shared:
     @property
     def outer_slope(self) -> Array:
         """A, times the profile, along the other axes, (p, d − r)."""
-        found: Array = self.slope[:, self.leading :] * self.profile
-        return found
+        return self.slope[:, self.leading :] * self.profile
 
     def gaps(
         self,
@@ -322,8 +318,7 @@ class _Stretch:
 
     def apart(self, x: Array, means: Floats) -> Array:
         """Rows counted from the means of their lists, in their own precision: rounded after the difference is taken."""
-        found: Array = (x - means[self.owners]).astype(x.dtype, copy=False)
-        return found
+        return (x - means[self.owners]).astype(x.dtype, copy=False)
 
 
 def _stretches(offsets: Counts) -> Iterator[_Stretch]:

@@ -75,14 +75,12 @@ class Shares:
     @cached_property
     def rows(self) -> Floats:
         """How many rows each list has, (l,)."""
-        found: Floats = np.bincount(self.owners, self.tallies, self.shape[0]).astype(np.float64)
-        return found
+        return np.bincount(self.owners, self.tallies, self.shape[0]).astype(np.float64)
 
     @cached_property
     def amounts(self) -> Floats:
         """The shares, (m,), in float64: what is added up by label is."""
-        found: Floats = self.tallies / self.rows[self.owners]
-        return found
+        return self.tallies / self.rows[self.owners]
 
     @property
     def steep(self) -> slice | Counts:
@@ -158,8 +156,7 @@ class Shares:
     def apart(self, owners: Counts, codes: Codes) -> Floats:
         """The squared distances of rows of these labels from the shares of these lists, (n,)."""
         known = self.with_labels(int(codes.max(initial=-1)) + 1)
-        found: Floats = np.maximum(1.0 - 2.0 * known._amounts_of(owners, codes) + known.squares[owners], 0.0)
-        return found
+        return np.maximum(1.0 - 2.0 * known._amounts_of(owners, codes) + known.squares[owners], 0.0)
 
     def of_rows(self, owners: Counts, codes: Counts, slope: Array) -> "Labelled":
         """Rows of these labels, counted from the shares of their lists."""
