@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError
-from softkv.maths.arrays import NUMPY, library_of
+from softkv.maths.arrays import library_of
 from softkv.maths.compatibility import Compatibility
-from softkv.maths.library import Array, DType
+from softkv.maths.library import NUMPY, Array, DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
