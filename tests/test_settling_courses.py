@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import indexed, route
+from softkv.asking import indexed
 from softkv.asking.indexed import NAME, Followed
 from softkv.database import indexing
 from softkv.index import late
 from softkv.maths.drift import Drift
 from softkv.storage.protocol import snapshot as snapshots
+
+from .databases import count_as_large
 
 ITEMS, WIDTH = 1200, 6
 KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosine", "learned": "gaussian"}
@@ -31,8 +33,7 @@ KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosi
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and thirty rows are noted."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 120)
     monkeypatch.setattr(indexed, "FEWEST", 30)
 
