@@ -49,7 +49,7 @@ STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a compa
 
 def ask(view: View, question: Question) -> Answers:
     """The answers to a question, perhaps together with what other threads ask."""
-    return view.together.ask(view, question, _ask)
+    return view.findings.together.ask(view, question, _ask)
 
 
 def _ask(view: View, question: Question) -> Answers:

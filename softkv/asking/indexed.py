@@ -62,7 +62,7 @@ class Indexes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: tuple[int, int, str | None] | None = None  # generation and commit of what was read, and projection
-        self._written = Written(0, None)
+        self._written = NONE
         self._followed: Followed | None = None  # as a commit sees it
         self._homes: Homes | None = None
 
@@ -81,20 +81,15 @@ class Indexes:
             followed = self._as_of(snapshot)
             return None if followed is None else followed.bounding(snapshot)
 
-    def is_behind(self, snapshot: Snapshot) -> bool:
-        """Whether so many rows came or died that no change tells of that they should be noted."""
-        with self._lock:
-            followed = self._as_of(snapshot, lately=False)
-            return followed is not None and not _is_enough(followed.past, snapshot)
-
     def change(self, snapshot: Snapshot, most: int) -> tuple[Change, list[int]] | None:
         """The next change to note down, of `most` rows at most, and the numbers of those that it replaces.
 
-        None without an index, and where notes have become very large: of wide keys and values in many lists.
+        None without an index, where hardly a row came or died that no change tells of, and where notes have become very
+        large: of wide keys and values in many lists.
         """
         with self._lock:
             followed = self._as_of(snapshot, lately=False)
-            if followed is None:
+            if followed is None or _is_enough(followed.past, snapshot):
                 return None
             if self._homes is None:
                 self._homes = Homes(followed.base)
@@ -130,11 +125,10 @@ class Indexes:
         with self._lock:
             return self._as_of(snapshot)
 
-    def as_written(self, snapshot: Snapshot) -> Written | None:
-        """The index before anything of it died, which costs less; None when none was built."""
+    def as_written(self, snapshot: Snapshot) -> Written:
+        """The index before anything of it died, which costs less."""
         with self._lock:
-            found = self._written_of(snapshot)
-            return None if found is NONE else found
+            return self._written_of(snapshot)
 
     def _as_of(self, snapshot: Snapshot, *, lately: bool = True) -> "Followed | None":
         base = self._written_of(snapshot).index

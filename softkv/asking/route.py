@@ -115,7 +115,7 @@ def _against_lists(view: View, question: Question) -> str | None:
     if view.index is None:
         if question.heads is None and form_of(question.compatibility) is None:
             return _against_form(view, question)
-        problem = view.index_problem
+        problem = view.index_as_written.problem
         return f"the index cannot be used: {problem}" if problem else "there is no index; `softkv index build`"
     if question.guarantee:
         return against_loose(view.bounding_index, view.snapshot.rows)

@@ -67,7 +67,7 @@ class Upkeep(Reader):
         """
         with self._changing:
             view = self._view()
-            relaid = view.relaid_index()
+            relaid = view.findings.indexes.relaid(view.snapshot)
             order, index = (np.flatnonzero(view.snapshot.live), None) if relaid is None else relaid
             kept = {} if index is None else {NAME: still_checked(view, index).encoded()}
             kept |= carried(view.snapshot, view.profile.projection, order)
