@@ -86,9 +86,6 @@ class Asking:
             self.values,
             temperature=question.temperature,
             k=question.k,
-            mask=None,
-            bias=None,
-            heads=None,
             show=question.show,
         )
         self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show

@@ -34,6 +34,7 @@ from softkv.index.engine import (
     flat_on_gpu,
 )
 from softkv.index.skeleton import bounded, difference
+from softkv.maths.inputs import whole_number
 from softkv.progress import Progress
 
 FORMAT = 1
@@ -67,9 +68,6 @@ class _Made:
     metric: str
     width: int
     rows: int
-
-
-_FIELDS = {"kind": str, "metric": str, "width": int, "rows": int}
 
 
 @final
@@ -148,9 +146,8 @@ class Proposer:
         queries, effort = checked("queries", queries), _effort(effort)
         if queries.shape[1] != self.width:
             raise ShapeError(f"the queries have width {queries.shape[1]}, the index {self.width}. Pass that width.")
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-            raise KindError(f"expected count to be a whole number of at least 1, got {count!r}. Pass such a number.")
-        proposed, asked = np.full((len(queries), count), -1, np.int64), min(int(count), self.rows)
+        count = whole_number("count", count, least=1)
+        proposed, asked = np.full((len(queries), count), -1, np.int64), min(count, self.rows)
         for more in (1.0, 8.0, math.inf) if asked else ():
             short = np.flatnonzero(proposed[:, asked - 1] < 0)  # lists may hold too few rows, or none
             if not len(short) or not self._search(queries, short, proposed[:, :asked], effort * more):
@@ -308,8 +305,8 @@ def _made(text: bytes) -> _Made:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(f"has a head that cannot be read: {error}") from error
-    if not isinstance(fields, dict) or {name: type(one) for name, one in fields.items()} != _FIELDS:
-        raise _damaged(f"has a head without the fields {sorted(_FIELDS)}")
+    if not isinstance(fields, dict) or {name: type(one) for name, one in fields.items()} != _Made.__annotations__:
+        raise _damaged(f"has a head without the fields {sorted(_Made.__annotations__)}")
     made = _Made(**fields)
     if made.metric not in METRICS or made.width < 1 or made.rows < 0:
         raise _damaged(f"has a head that makes no sense: {made}")

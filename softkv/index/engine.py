@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import InputError, KindError, MissingExtra, NotFinite, ShapeError, SoftKVError
+from softkv.maths.inputs import whole_number
 from softkv.progress import Progress
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
@@ -113,7 +114,8 @@ def clusters(
     `progress` is told of each iteration, and may raise to end it. It ends early when nothing moves any more.
     """
     vectors = checked("vectors", vectors)
-    count, iterations = min(_count("count", count), len(vectors)), _count("iterations", iterations)
+    iterations = whole_number("iterations", iterations, least=1)
+    count = min(whole_number("count", count, least=1), len(vectors))
     if count == 0:
         return np.empty((0, vectors.shape[1]), np.float32)
     frame, gpu = _Frame.of(vectors), chosen_backend(backend) == "gpu"
@@ -313,12 +315,6 @@ def _resources(faiss: ModuleType) -> Any:
 def _largest(vectors: Matrix) -> np.float32:
     """The largest absolute number; NaN if there is one, 0 of nothing."""
     return np.float32(max(vectors.max(), -vectors.min())) if vectors.size else np.float32(0)
-
-
-def _count(name: str, given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise KindError(f"expected {name} to be a whole number of at least 1, got {given!r}. Pass such a number.")
-    return int(given)
 
 
 def _check_widths(what: str, vectors: Matrix, others: str, compared: Matrix) -> None:
