@@ -22,6 +22,9 @@ from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
 _TOGETHER = 64  # answers whose contributors are asked for at once
+_MEASURED = ("value", "spread", "log_mass", "effective", "mass", "temperature", "head_weights", "error", "rows_read")
+_TOLD = ("error_kind", "route", "reason")
+_WHERE_KNOWN = ("log_mass_error", "effective_error", "spread_error")  # NaN where one query has none
 _AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights", "scores", "head_weights")
 
 
@@ -216,27 +219,15 @@ class Answers:
         return self._answer(index, self._contributors([index])[0])
 
     def _answer(self, index: int, contributors: tuple[Contributor, ...]) -> Answer:
+        told = {name: _of_one(getattr(self, name), index) for name in (*_MEASURED, *_TOLD, *_WHERE_KNOWN)}
+        unknown = [name for name in _WHERE_KNOWN if isinstance(told[name], float) and math.isnan(told[name])]
         return Answer(
-            value=_single(self.value[index]),
-            spread=None if self.spread is None else _single(self.spread[index]),
-            log_mass=_single(self.log_mass[index]),
-            effective=_single(self.effective[index]),
-            mass=None if self.mass is None else _single(self.mass[index]),
+            **told | dict.fromkeys(unknown),
             scored=int(self.scored[index]),
-            temperature=_single(self.temperature[index] if getattr(self.temperature, "ndim", 0) else self.temperature),
             contributors=contributors,
-            head_weights=None if self.head_weights is None else self.head_weights[index],
             labels=self.labels,
             kind=self.kind,
-            error=None if self.error is None else float(self.error[index]),
-            error_kind=_of_one(self.error_kind, index),
-            log_mass_error=_where_known(self.log_mass_error, index),
-            effective_error=_where_known(self.effective_error, index),
-            spread_error=_where_known(self.spread_error, index),
             log_mass_floor=self.log_mass_floor,
-            route=_of_one(self.route, index),
-            reason=_of_one(self.reason, index),
-            rows_read=None if self.rows_read is None else int(self.rows_read[index]),
         )
 
     @property
@@ -340,19 +331,7 @@ class Answers:
         return [tuple(Contributor(*one, *described[one[0]]) for one in some) for some in found]
 
 
-def _where_known(errors: Any, index: int) -> Any:
-    """The error of one query, where it is known."""
-    found = None if errors is None else _single(errors[index])
-    return None if isinstance(found, float) and math.isnan(found) else found
-
-
 def _of_one(told: Any, index: int) -> Any:
-    """What is said of one query, where it is said of all or of each."""
-    return told[index] if isinstance(told, tuple) else told
-
-
-def _single(x: Any) -> Any:
-    """A number as a float; what has axes, or a gradient to carry, as it is."""
-    if not hasattr(x, "ndim") or x.ndim or hasattr(x, "requires_grad"):
-        return x
-    return x.item()
+    """What is said of one query, where it is said of all or of each: numbers as floats, but not those of tensors."""
+    one = told[index] if isinstance(told, tuple) or getattr(told, "ndim", False) else told
+    return one if not hasattr(one, "ndim") or one.ndim or hasattr(one, "requires_grad") else one.item()
