@@ -20,7 +20,7 @@ from typing import Any, final
 
 import numpy as np
 
-from softkv.errors import FormatTooNew, IndexDamaged, InputError, KindError, ShapeError
+from softkv.errors import FormatTooNew, IndexDamaged, InputError, ShapeError
 from softkv.index.engine import (
     METRICS,
     Matrix,
@@ -137,13 +137,13 @@ class Proposer:
         text = json.dumps(asdict(self._made), sort_keys=True).encode()
         return b"".join([_HEAD.pack(_MAGIC, FORMAT, len(text), len(body)), text, body])
 
-    def propose(self, queries: Matrix, count: int, *, effort: float | None = None) -> Rows:
+    def propose(self, queries: Matrix, count: int, *, effort: float = 1.0) -> Rows:
         """Rows that may be among the best of each query, (b, count), in no order to rely on; -1 where there are none.
 
         `effort` multiplies how much is looked at: lists of an IVF, candidates in a graph. 1 is the default; kinds that
         look at everything do not heed it. Indexes of codes rank coarsely: ask for some times as many as are needed.
         """
-        queries, effort = checked("queries", queries), _effort(effort)
+        queries = checked("queries", queries)
         if queries.shape[1] != self.width:
             raise ShapeError(f"the queries have width {queries.shape[1]}, the index {self.width}. Pass that width.")
         count = whole_number("count", count, least=1)
@@ -366,14 +366,6 @@ def _bounded(what: str, given: Any, width: int, first: int = 0) -> Matrix:
             f"them down, or look up without a candidate index."
         )
     return matrix
-
-
-def _effort(given: float | None) -> float:
-    if given is None:
-        return 1.0
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 < given < math.inf:
-        raise KindError(f"expected an effort above 0, where 1 is the default, got {given!r}. Pass such a number.")
-    return float(given)
 
 
 def _unknown(kind: object, why: str) -> InputError:
