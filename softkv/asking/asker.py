@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Answer, Answers
-from softkv.asking import heads as by_heads
 from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
 from softkv.asking.given import comparison_of, require_one, temperatures_of, texts_of, vectors_of
+from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
@@ -55,7 +55,9 @@ def ask(view: View, question: Question) -> Answers:
 def _ask(view: View, question: Question) -> Answers:
     chosen = route(view, question)
     if question.heads is not None and chosen.way in (CALIBRATED, BOUND, MEASURED):
-        found = _by_heads(view, question)
+        # What each head asks is a plain question, and their answers are projected.
+        asked = Rewritten.of(view, question)
+        found = of_all_heads(view, question, asked, _ask(view, asked.flat(question)))
     elif chosen.way in (CALIBRATED, BOUND):
         found = _by_lists(view, question, chosen.reason)
     elif chosen.way == MEASURED:
@@ -133,12 +135,6 @@ def _scanned(view: View, question: Question, reasons: list[str]) -> Answers:
 
 def _told(reasons: list[str]) -> str | tuple[str, ...]:
     return reasons[0] if len(set(reasons)) == 1 else tuple(reasons)
-
-
-def _by_heads(view: View, question: Question) -> Answers:
-    """What each head asks is a plain question, and their answers are projected."""
-    asked = by_heads.Rewritten.of(view, question)
-    return by_heads.of_all_heads(view, question, asked, _ask(view, asked.flat(question)))
 
 
 def _by_proposals(view: View, question: Question, reason: str) -> Answers:

@@ -116,7 +116,7 @@ class Indexes:
         """
         with self._lock:
             followed = self._as_of(snapshot, lately=False)
-            if followed is None or not (followed.has_late or len(snapshot) < snapshot.rows):
+            if followed is None or not ((followed.joined.joined >= 0).any() or len(snapshot) < snapshot.rows):
                 return None
             return followed.relaid(snapshot)
 
@@ -196,28 +196,19 @@ class Followed:
         owners = np.concatenate([base.joined, *(change.owners for change in self._changes)])
         noted = np.sort(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
         self._noted = noted[np.diff(noted, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
-        self._known = replace(base, joined=owners)
+        # With the rows that joined its lists, by statistics as they were measured.
+        self.joined = replace(base, joined=owners)
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
-
-    @property
-    def joined(self) -> ListIndex:
-        """The index with the rows that joined its lists, by statistics as they were measured."""
-        return self._known
-
-    @property
-    def has_late(self) -> bool:
-        """Whether rows that lie behind the lists are in one."""
-        return bool((self._known.joined >= 0).any())
 
     def index(self, snapshot: Snapshot) -> ListIndex:
         """The index by which is estimated, without what is dead."""
         dead = self._unnoted(snapshot)
         if not len(dead) and not len(self._drift.lists):
-            return self._known
+            return self.joined
         if self._index is None or not np.array_equal(self._index[0], dead):
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is scanned instead
-                self._index = dead, replace(self._known, estimates=self._without(self._left(snapshot, dead)))
+                self._index = dead, replace(self.joined, estimates=self._without(self._left(snapshot, dead)))
         return self._index[1]
 
     def leaving(self, snapshot: Snapshot, rows: Rows) -> Iterator[ListIndex]:
@@ -230,11 +221,11 @@ class Followed:
         lists, measured = np.arange(len(self.base.lists.counts)), self.base.quick
         estimates, step = measured, len(lists) if isinstance(measured.values, Shares) else SOME  # shares change as one
         for start in range(0, len(lists), step):
-            yield replace(self._known, estimates=estimates)
+            yield replace(self.joined, estimates=estimates)
             drift = summed([one.among(lists[start : start + step]) for one in drifts])
             with np.errstate(over="ignore", invalid="ignore"):
                 estimates = drift.applied(measured, onto=estimates)
-        yield replace(self._known, estimates=estimates)
+        yield replace(self.joined, estimates=estimates)
 
     def bounding(self, snapshot: Snapshot) -> ListIndex:
         """The index without what is dead, by statistics that bounds can be told by."""
@@ -245,7 +236,7 @@ class Followed:
 
     def relaid(self, snapshot: Snapshot) -> tuple[Rows, ListIndex]:
         """The order of the live rows in which late ones lie in their lists, and the index of rows in that order."""
-        known, bounding, live = self._known, self.bounding(snapshot), np.flatnonzero(snapshot.live)
+        known, bounding, live = self.joined, self.bounding(snapshot), np.flatnonzero(snapshot.live)
         owners = known.owners(live)
         late = live[(live >= self.base.known) & (owners >= 0)]
         last = np.where(owners >= 0, owners, len(self.base.lists.counts))
@@ -290,7 +281,7 @@ class Followed:
 
     def _left(self, snapshot: Snapshot, rows: Rows) -> Drift:
         """What these rows take along from the lists that they were in."""
-        owners = self._known.owners(rows)
+        owners = self.joined.owners(rows)
         rows, owners = rows[owners >= 0], owners[owners >= 0]
         return Drift.of(self.base.lists, owners, *self._rows(snapshot, rows), sign=-1.0)
 

@@ -73,11 +73,7 @@ def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str
 def checked_vectors(given: Any, texts: Sequence[str], *, name: str, width: int | None, first: int = 0) -> Vectors:
     """What somebody's embedder gave back for these texts, as float32; zero rows are let through."""
     matrix = _matrix(given, name)
-    if (
-        matrix.ndim != 2
-        or len(matrix) != len(texts)
-        or matrix.shape[1] != (matrix.shape[1] if width is None else width)
-    ):
+    if matrix.ndim != 2 or len(matrix) != len(texts) or width not in (None, matrix.shape[1]):
         wide = "width" if width is None else width
         raise ShapeError(
             f"the embedder {name!r} gave shape {matrix.shape} for {len(texts)} texts, expected ({len(texts)}, {wide}). "

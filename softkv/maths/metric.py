@@ -60,7 +60,7 @@ class Metric:
     def queries(self, queries: Matrix) -> tuple[Matrix, Row]:
         """Mq of each query, (b, d), and what is added to all its logits, (b,)."""
         projected = self.projected(queries)
-        return projected @ self.factors, _halves(projected)
+        return projected @ self.factors, np.float32(-0.5) * np.einsum("ij,ij->i", projected, projected)
 
     def terms(self, queries: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The squares of what is added up for queries: for each number of Mq, (b, d), and for each of Lq, (b, r)."""
@@ -97,8 +97,3 @@ class Metric:
 
     def _kept(self, vectors: Matrix) -> Matrix:
         return vectors - self.centre if self.centre.any() else vectors
-
-
-def _halves(projected: Matrix) -> Row:
-    found: Row = np.float32(-0.5) * np.einsum("ij,ij->i", projected, projected)
-    return found

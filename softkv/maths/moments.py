@@ -46,7 +46,9 @@ def measured(
     found = _Sums(len(counts), leading)
     for stretch in _stretches(offsets):
         keys, values = (x if squared else x.astype(np.float64) for x in rows(stretch.start, stretch.stop))
-        y, owners = stretch.apart(keys, means) @ frame.axes, stretch.owners
+        owners = stretch.owners
+        # Rows are counted from the means of their lists in their own precision, rounded after the difference is taken.
+        y = (keys - means[owners]).astype(keys.dtype, copy=False) @ frame.axes
         u = _counted_from(value_means, owners, values, frame.slope, kind=values.dtype)
         found.add(stretch, frame, y, u)
         if stretch.stop == offsets[stretch.lists[-1] + 1]:
@@ -233,11 +235,6 @@ class _Shared:
     profile: Array
     slope: Array
 
-    @property
-    def outer_slope(self) -> Array:
-        """A, times the profile, along the other axes, (p, d − r)."""
-        return self.slope[:, self.leading :] * self.profile
-
     def gaps(
         self,
         groups: _Groups,
@@ -252,7 +249,7 @@ class _Shared:
         inner, outer = slice(None, self.leading), slice(self.leading, None)
         length, astray = u.squares**0.5, u.left(self.slope, inner, y[:, inner]) ** 0.5
         y_in, y_out = squared_lengths(y[:, inner]) ** 0.5, squared_lengths(y[:, outer]) ** 0.5
-        steep = float(np.linalg.norm(self.outer_slope))
+        steep = float(np.linalg.norm(self.slope[:, self.leading :] * self.profile))
         shifted = value_shift.left(self.slope, inner, shift[:, inner]) ** 0.5
         s_in, s_out = squared_lengths(shift[:, inner]) ** 0.5, squared_lengths(shift[:, outer]) ** 0.5
         within = (gaps[:, 0] + groups.sums(astray * y_in)) / after + shifted * s_in
@@ -315,10 +312,6 @@ class _Stretch:
     def owners(self) -> Counts:
         """The list of each row."""
         return np.repeat(self.lists, np.diff(np.append(self.firsts, self.stop - self.start)))
-
-    def apart(self, x: Array, means: Floats) -> Array:
-        """Rows counted from the means of their lists, in their own precision: rounded after the difference is taken."""
-        return (x - means[self.owners]).astype(x.dtype, copy=False)
 
 
 def _stretches(offsets: Counts) -> Iterator[_Stretch]:
