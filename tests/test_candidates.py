@@ -170,10 +170,10 @@ def test_progress_is_told_and_may_interrupt(monkeypatch: pytest.MonkeyPatch) -> 
     def enough(done: int, of: int) -> None:
         raise KeyboardInterrupt
 
-    before = getattr(faiss.cvar, engine._Switch.name)
+    before = getattr(faiss.cvar, engine.THRESHOLD)
     with pytest.raises(KeyboardInterrupt):
         built("SQ8", progress=enough)
-    assert getattr(faiss.cvar, engine._Switch.name) == before
+    assert getattr(faiss.cvar, engine.THRESHOLD) == before
 
 
 def test_effort_counts_for_one_call_only() -> None:
