@@ -39,7 +39,7 @@ from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import Rows as Blocks
-from softkv.maths.moments import measured, without
+from softkv.maths.moments import measured, with_rows
 from softkv.progress import Stages, untold
 from softkv.storage import Snapshot, Store
 from softkv.storage.layout import Rows
@@ -317,7 +317,7 @@ def _rehearsed(
     owners = np.searchsorted(offsets, gone, side="right") - 1
     values = summable(snapshot.values(gone), snapshot)
     calibration = rehearsed(
-        without(lists, owners, form_keys(form, snapshot, gone), values),
+        with_rows(lists, owners, form_keys(form, snapshot, gone), values, sign=-1.0),
         offsets,
         _rows(snapshot, form),
         counted,

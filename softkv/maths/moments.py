@@ -127,17 +127,11 @@ def _counted_from(
     return _Vectors((values - means[owners]).astype(kind, copy=False))
 
 
-def without(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
-    """The statistics once these rows, of the lists `owners`, are gone: sums are taken back, and radii only grow."""
-    return _changed(lists, owners, keys, values, sign=-1.0)
+def with_rows(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float = 1.0) -> Lists:
+    """The statistics once these rows are in the lists `owners`, none of which is empty, or with `sign` -1 have left.
 
-
-def with_more(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
-    """The statistics once these rows are in the lists `owners`, none of which is empty; radii only grow."""
-    return _changed(lists, owners, keys, values, sign=1.0)
-
-
-def _changed(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float) -> Lists:
+    Sums are added, or taken back, and radii only grow.
+    """
     changed = Lists(*(getattr(lists, field.name).copy() for field in fields(lists)))
     frame = _Shared(lists.axes, lists.leading, lists.profile, lists.slope)
     order = np.argsort(owners, kind="stable")
