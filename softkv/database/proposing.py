@@ -16,9 +16,7 @@ from softkv.asking.proposers import PROPOSER
 from softkv.asking.view import View
 from softkv.database.indexing import form_for, put
 from softkv.index.candidates import Proposer
-from softkv.index.forecast import Forecast
-from softkv.index.trial import ROWS as TRIED
-from softkv.index.trial import forecast_proposer
+from softkv.index.forecast import TRIED, Forecast, forecast_proposer
 from softkv.logs import log_of
 from softkv.maths.forms import Form
 from softkv.progress import Stages, untold
