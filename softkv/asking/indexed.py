@@ -287,7 +287,7 @@ class Followed:
 
     def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Array, Array]:
         """Keys as the form makes them, and values as lists sum them up."""
-        return form_keys(self.base.form, snapshot, rows), summable(snapshot.values(rows), snapshot)
+        return formed(self.base.form, snapshot.vectors(rows)), summable(snapshot.values(rows), snapshot)
 
 
 def _is_enough(past: Past, snapshot: Snapshot) -> bool:
@@ -300,11 +300,6 @@ def _is_enough(past: Past, snapshot: Snapshot) -> bool:
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
     """What the store has learned, if it goes by this name."""
     return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
-
-
-def form_keys(form: Form, snapshot: Snapshot, rows: Rows) -> Array:
-    """The keys of some rows as a form makes them."""
-    return formed(form, snapshot.vectors(rows))
 
 
 def formed(form: Form, keys: Matrix) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.indexed import NAME, form_keys, formed, summable, with_heads
+from softkv.asking.indexed import NAME, formed, summable, with_heads
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
 from softkv.asking.question import LEARNED
@@ -317,7 +317,7 @@ def _rehearsed(
     owners = np.searchsorted(offsets, gone, side="right") - 1
     values = summable(snapshot.values(gone), snapshot)
     calibration = rehearsed(
-        with_rows(lists, owners, form_keys(form, snapshot, gone), values, sign=-1.0),
+        with_rows(lists, owners, formed(form, snapshot.vectors(gone)), values, sign=-1.0),
         offsets,
         _rows(snapshot, form),
         counted,
