@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from softkv.asking.planes import reads_planes
 from softkv.asking.question import Question
 from softkv.asking.view import View
 from softkv.index.calibration import BEST
@@ -110,7 +111,7 @@ def _against_lists(view: View, question: Question) -> str | None:
         return f"the k best {'with a guarantee' if question.guarantee else 'of heads'} are found among all items"
     if question.heads is not None and view.layout.kind.coded:
         return "heads do not project labels"
-    if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
+    if reads_planes(view, question):
         return "planes are read off all items; `softkv fit --no-planes` does without"
     if view.index is None:
         if question.heads is None and form_of(question.compatibility) is None:
