@@ -28,11 +28,13 @@ def checked_texts(texts: Sequence[str]) -> list[str]:
     for position, text in enumerate(found):
         if not isinstance(text, str):
             raise KindError(f"expected texts, got {type(text).__name__} at position {position}. Pass strings only.")
-        if not _encodable(text):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
             raise KindError(
                 f"the text at position {position}, {shown(text)}, holds half of a surrogate pair and cannot be written "
                 f"as UTF-8. Decode it anew from its source."
-            )
+            ) from None
     return found
 
 
@@ -119,11 +121,3 @@ def _matrix(given: Any, name: str) -> npt.NDArray[Any]:
             f"It has to return a matrix with one row for each text."
         )
     return matrix
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -97,7 +97,7 @@ def checked(
         values=values,
         leading=leading,
         temperature=_temperature(library, temperature, queries, leading),
-        k=_rows_to_blend(k, keys.shape[-2]),
+        k=None if k is None or whole_number("k", k, least=1) >= keys.shape[-2] else int(k),
         mask=None if mask is None else _mask(library, mask, queries, shape),
         bias=None if bias is None else _bias(library, bias, queries, shape),
         heads=None if heads is None else heads.like(queries, queries.dtype),
@@ -220,12 +220,6 @@ def _temperature(library: Library, given: Any, queries: Array, leading: tuple[in
             f"Pass a number, or an array of that shape."
         )
     return temperature
-
-
-def _rows_to_blend(k: int | None, rows: int) -> int | None:
-    if k is None or whole_number("k", k, least=1) >= rows:
-        return None
-    return int(k)
 
 
 def whole_number(name: str, given: Any, *, least: int) -> int:
