@@ -29,7 +29,7 @@ from softkv.errors import EmptyStore, InputError, NotExpressible, ShapeError, St
 from softkv.index.building import arranged, list_count
 from softkv.index.dividing import divided
 from softkv.index.engine import chosen_backend
-from softkv.index.forecast import Forecast, Work, forecast
+from softkv.index.forecast import Forecast, forecast
 from softkv.index.lists import ListIndex
 from softkv.index.rehearsal import rehearsed
 from softkv.learning.temperature import size_of
@@ -128,17 +128,15 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
     temperatures = _temperatures(view, wanted.temperatures)
     most = REFINED if refined else REHEARSED
     found = forecast(
-        Work(
-            rows=items,
-            key_width=layout.key_width,
-            value_width=len(view.labels) if view.labels is not None else layout.value_width,
-            labels=view.labels is not None,
-            row_bytes=sum(shape.row_bytes for shape in layout.arenas),
-            lists=_checked_count(wanted.lists, items),
-            queries=min(items // 4, most) if wanted.queries is None else len(wanted.queries),
-            refined=refined,
-            temperatures=len(temperatures),
-        )
+        rows=items,
+        key_width=layout.key_width,
+        value_width=len(view.labels) if view.labels is not None else layout.value_width,
+        labelled=view.labels is not None,
+        row_bytes=sum(shape.row_bytes for shape in layout.arenas),
+        lists=_checked_count(wanted.lists, items),
+        queries=min(items // 4, most) if wanted.queries is None else len(wanted.queries),
+        refined=refined,
+        temperatures=len(temperatures),
     )
     return found if _current(view, form, wanted, temperatures) is None else replace(found, seconds=0.0, meanwhile=0)
 

@@ -45,45 +45,43 @@ class Forecast:
         return f"about {_time(self.seconds)}, {room}"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What decides about it."""
+def forecast(
+    *,
+    rows: int,
+    key_width: int,
+    value_width: int,
+    labelled: bool,
+    row_bytes: int,
+    lists: int,
+    queries: int,
+    temperatures: int,
+    refined: bool = False,
+) -> Forecast:
+    """What this will take on this machine, if all of it has to be done.
 
-    rows: int
-    key_width: int
-    value_width: int  # how many labels there are, where values are labels
-    labels: bool
-    row_bytes: int
-    lists: int
-    queries: int
-    temperatures: int
-    refined: bool = False  # whether most rows stay in the lists that they are in
-
-
-def forecast(work: Work) -> Forecast:
-    """What this will take on this machine, if all of it has to be done."""
-    n, d, p, lists, c, t = (
-        work.rows, work.key_width, work.value_width, work.lists, work.queries, work.temperatures,
-    )  # fmt: skip
+    Where values are `labelled`, `value_width` is how many labels there are. `refined` is whether most rows stay in the
+    lists that they are in.
+    """
+    n, d, p, c, t = rows, key_width, value_width, queries, temperatures
     asked, levels = c * t, len(LEVELS) + 1
-    labels = min(p, n) if work.labels else 0
+    labels = min(p, n) if labelled else 0
     entries = min(n, lists * labels)  # labels that occur in a list, at most
-    p = min(p, SLOPED) if work.labels else p  # what has a slope
+    p = min(p, SLOPED) if labelled else p  # what has a slope
     sample = min(n, lists * SAMPLED, max(lists, SAMPLE // d))
-    arranging = 0 if work.refined else (ITERATIONS * sample + n) * lists * d
+    arranging = 0 if refined else (ITERATIONS * sample + n) * lists * d
     products = arranging + n * d * (d + 2 * p) + 2 * c * n * d
     products += asked * lists * (levels * LEADING + LEADING**2)
-    numbers = 30.0 * n * (d + (0 if work.labels else p)) + asked * lists * 300
-    if work.labels:
+    numbers = 30.0 * n * (d + (0 if labelled else p)) + asked * lists * 300
+    if labelled:
         numbers += asked * (7 * n + 12 * entries + 4 * levels * labels)
     else:
         products += asked * (n + levels * lists) * (p + 1)
         numbers += asked * (2 * n + 6 * lists * (p + 1))
     multiplied, exponentiated = speeds()
-    seconds = products * multiplied + numbers * exponentiated + n * (ROW + BYTE * work.row_bytes) + LATENT
-    values = 2 * entries if work.labels else lists * p
+    seconds = products * multiplied + numbers * exponentiated + n * (ROW + BYTE * row_bytes) + LATENT
+    values = 2 * entries if labelled else lists * p
     kept = 8 * (lists * (d + LEADING * (LEADING + 1) // 2) + values + d * (d + p)) + 16 * asked * levels
-    return Forecast(seconds, n * work.row_bytes + 2 * kept, kept)
+    return Forecast(seconds, n * row_bytes + 2 * kept, kept)
 
 
 def forecast_proposer(kind: str, sample: Matrix, *, rows: int, sampled: int, metric: str) -> Forecast:
