@@ -16,6 +16,7 @@ Shapes: t temperatures, c calibration queries, j levels.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.index.opening import LEVELS
+from softkv.maths.quantiles import at_most
 
 Array = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
@@ -208,8 +210,5 @@ def _rank(count: int, confidence: float) -> int | None:
     """
     if not 0 < confidence < 1:
         return None
-    numbers = np.arange(count + 1)
-    ways = np.array([math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in numbers])
-    below = np.exp(ways + numbers * math.log(confidence) + (count - numbers) * math.log1p(-confidence)).cumsum()
-    rank = int(np.searchsorted(below, LUCK)) + 1
+    rank = bisect_left(range(count), True, key=lambda below: at_most(below, count, confidence) >= LUCK) + 1
     return rank if rank <= count else None
