@@ -53,19 +53,19 @@ def ask(view: View, question: Question) -> Answers:
 
 
 def _ask(view: View, question: Question) -> Answers:
-    chosen = route(view, question)
-    if question.heads is not None and chosen.way in (CALIBRATED, BOUND, MEASURED):
+    way, reason = route(view, question)
+    if question.heads is not None and way in (CALIBRATED, BOUND, MEASURED):
         # What each head asks is a plain question, and their answers are projected.
         asked = Rewritten.of(view, question)
         found = of_all_heads(view, question, asked, _ask(view, asked.flat(question)))
-    elif chosen.way in (CALIBRATED, BOUND):
-        found = _by_lists(view, question, chosen.reason)
-    elif chosen.way == MEASURED:
-        found = _among(view, question, chosen.reason)
-    elif chosen.way == PROPOSED:
-        found = _by_proposals(view, question, chosen.reason)
+    elif way in (CALIBRATED, BOUND):
+        found = _by_lists(view, question, reason)
+    elif way == MEASURED:
+        found = _among(view, question, reason)
+    elif way == PROPOSED:
+        found = _by_proposals(view, question, reason)
     else:
-        found = scan(view, question, chosen.reason)
+        found = scan(view, question, reason)
     return replace(_logged(view, found), log_mass_floor=_floor(view, question))
 
 

@@ -15,7 +15,6 @@ Does not answer anything.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,14 +53,6 @@ SCATTERED = 4.0  # times as long as in a scan of few numbers
 TYPICAL = 15_000  # rows that are drawn where nothing is hard
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A way to answer, and why: the fact that decided it, and what would change it."""
-
-    way: str
-    reason: str
-
-
 def is_cheap(view: View) -> bool:
     """Whether a scan takes no longer than anything else would."""
     return view.snapshot.rows * view.layout.key_width <= CHEAP
@@ -75,20 +66,23 @@ def gathers(rows: int, view: View, queries: int) -> bool:
     return rows * max(GATHERED, ALONE // max(1, queries)) <= view.snapshot.rows
 
 
-def route(view: View, question: Question) -> Route:
-    """The way to answer a question: by an index where there is one for it, and else by a scan."""
+def route(view: View, question: Question) -> tuple[str, str]:
+    """The way to answer a question, by an index where there is one for it, and else by a scan; and why.
+
+    The reason is the fact that decided it, and what would change it.
+    """
     why = _against_estimates(view, question)
     if why is None:
         why = _against_lists(view, question)
     if why is None:
         why = _against_form(view, question) or _against_rehearsals(view, question)
         if why is None:
-            return Route(question.guarantee or CALIBRATED, "the index was built for this")
+            return question.guarantee or CALIBRATED, "the index was built for this"
         if measures(view, question) and is_known(view, question):
-            return Route(MEASURED, why)
+            return MEASURED, why
     if _suits_proposer(view, question):
-        return Route(PROPOSED, "the index proposes rows for the k best")
-    return Route(SCAN, why)
+        return PROPOSED, "the index proposes rows for the k best"
+    return SCAN, why
 
 
 def _against_estimates(view: View, question: Question) -> str | None:
