@@ -215,23 +215,21 @@ class Asker(ABC):
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, heads)
         compared = self._compared(view, compatibility, heads, projection)
-        found = ask(
-            view,
-            Question(
-                queries,
-                compatibility=compared,
-                temperature=self._temperature(view, temperature, compared, heads),
-                k=k,
-                where=where,
-                mask=mask,
-                heads=heads,
-                show=show,
-                rounded=rounded,
-                tolerance=tolerance,
-                confidence=confidence,
-                guarantee=guarantee,
-            ),
+        question = Question(
+            queries,
+            compatibility=compared,
+            temperature=self._temperature(view, temperature, compared, heads),
+            k=k,
+            where=where,
+            mask=mask,
+            heads=heads,
+            show=show,
+            rounded=rounded,
+            tolerance=tolerance,
+            confidence=confidence,
+            guarantee=guarantee,
         )
+        found = ask(view, question)
         return found[0] if one else found
 
     def nearest(

@@ -217,12 +217,8 @@ def measures(view: View, question: Question) -> bool:
 
 def _suits_proposer(view: View, question: Question) -> bool:
     """Whether another index can propose the k best; it was built for the way in which the store compares."""
-    if (
-        question.k is None
-        or question.guarantee
-        or question.heads is not None
-        or _against_estimates(view, question) is not None
-    ):
+    plain = question.k is not None and not question.guarantee and question.heads is None
+    if not plain or _against_estimates(view, question) is not None:
         return False
     form = form_of(question.compatibility)
     return form is not None and form == form_of(view.profile.compatibility) and view.proposer is not None

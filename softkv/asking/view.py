@@ -274,10 +274,9 @@ class Reach:
         """A reach that all values in lists have, by what is known of the lists; those of late rows as well."""
         lists, reaches = index.lists, index.reaches[1] if index.known > index.rows else index.lists.value_radii
         there = lists.counts > 0
-        middle = (
-            np.average(lists.vectors[there], axis=0, weights=lists.counts[there]) if there.any() else lists.vectors[0]
-        )
-        apart = np.linalg.norm(lists.vectors[there] - middle, axis=1) + reaches[there]
+        means, counts = lists.vectors[there], lists.counts[there]
+        middle = np.average(means, axis=0, weights=counts) if there.any() else lists.vectors[0]
+        apart = np.linalg.norm(means - middle, axis=1) + reaches[there]
         return cls(middle.astype(np.float64), float(apart.max(initial=0.0)))
 
     def with_more(self, values: npt.NDArray[Any]) -> "Reach":

@@ -94,9 +94,8 @@ class _State:
         shape = len(temperatures), len(asked)
         self.labels = values.ndim == 1
         self.peak, self.mass = np.full(len(asked), -np.inf), np.zeros(shape)
-        self.known = np.zeros(
-            len(asked), np.bool_
-        )  # whose label some other item carries; all of those with other values
+        # Whose label some other item carries; all of those with other values.
+        self.known = np.zeros(len(asked), np.bool_)
         # Of labels the mass of the right one is all that counts.
         self.total = np.zeros((*shape, 1 if self.labels else values.shape[1]))
         self.best = np.full((len(asked), most), -np.inf, np.float32)

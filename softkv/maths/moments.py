@@ -192,10 +192,8 @@ class _Groups:
         lists.slope_gaps[at] = gaps
         lengths = np.stack([self.most(squared_lengths(inner)), self.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
         farthest = self.most(sizes_of_values) ** 0.5 * (1.0 + ROUNDED)
-        lists.radii[at] = (
-            np.maximum(lists.radii[at], come * lengths)
-            + np.stack([squared_lengths(s_in), squared_lengths(s_out)], 1) ** 0.5
-        )
+        moved = np.stack([squared_lengths(s_in), squared_lengths(s_out)], 1) ** 0.5
+        lists.radii[at] = np.maximum(lists.radii[at], come * lengths) + moved
         lists.value_radii[at] = np.maximum(lists.value_radii[at], come * farthest) + value_shift.squares**0.5
         lists.means[at] += shift @ frame.axes.T
         return replace(lists, values=values)

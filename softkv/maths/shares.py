@@ -160,10 +160,8 @@ class Shares:
 
     def of_rows(self, owners: Counts, codes: Counts, slope: Array) -> "Labelled":
         """Rows of these labels, counted from the shares of their lists."""
-        known, (lists, places) = (
-            self.with_labels(int(codes.max(initial=-1)) + 1),
-            np.unique(owners, return_inverse=True),
-        )
+        known = self.with_labels(int(codes.max(initial=-1)) + 1)
+        lists, places = np.unique(owners, return_inverse=True)
         squares, own = known.apart(owners, codes), known._slopes(slope)[known._place[codes]]
         return Labelled(squares, own - known._sloping(lists, slope)[places], codes, own)
 
@@ -190,11 +188,8 @@ class Shares:
     def decoded(cls, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> "Shares":
         """The shares in arrays, which may be anything (`problem`)."""
         starts, codes, tallies, sloped, labels = (arrays[f"{name}.{part}"] for part in PARTS)
-        if (
-            any(x.ndim != 1 for x in (starts, codes, tallies, sloped))
-            or labels.shape != (1,)
-            or labels.dtype != np.int64
-        ):
+        flat = all(x.ndim == 1 for x in (starts, codes, tallies, sloped))
+        if not flat or labels.shape != (1,) or labels.dtype != np.int64:
             raise ValueError(f"{name} that are shares")
         return cls(starts, codes, tallies, sloped, int(labels[0]))
 
