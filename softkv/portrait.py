@@ -6,6 +6,7 @@ Knows answers only by their fields. Does not look anything up.
 import html
 import json
 import math
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 LONGEST = 60  # characters of a text in a line
 _ROUTES = {"scan": "scanned", "gather": "gathered"}
 READ = "the heaviest of the rows read"  # the contributors of an estimate; there may be heavier ones
+_ELSEWHERE = ("value", "labels", "contributors", "head_weights", "kind")  # of an answer: told in another form, or not
 _CELLS = ("key", "row", "weight", "score", "text", "value", "payload")  # of a contributor
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
@@ -182,24 +184,8 @@ def as_dict(answer: Answer) -> dict[str, Any]:
     if answer.texts is not None:
         texts = [{"text": text, "weight": weight} for text, weight in answer.texts]
         found = {"value": texts[0]["text"] if texts else None, "texts": texts, "embedding": found["value"]}
-    facts = (
-        "spread",
-        "log_mass",
-        "effective",
-        "mass",
-        "scored",
-        "temperature",
-        "error",
-        "error_kind",
-        "log_mass_error",
-        "effective_error",
-        "spread_error",
-        "log_mass_floor",
-        "is_far",
-        "route",
-        "reason",
-        "rows_read",
-    )
+    facts = [one.name for one in fields(answer) if one.name not in _ELSEWHERE]
+    facts.insert(facts.index("route"), "is_far")
     for name in facts:
         found[name] = _plain(getattr(answer, name))
     found["contributors_are"] = None if answer.error_kind == "exact" else READ
