@@ -144,18 +144,10 @@ class ListIndex:
         arrays = statistics_encoded(self.lists, "lists.")
         arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in _MEASURED}
         facts = {"form": self.form.name, "compatibility": self.form.compatibility, "built": self.facts}
-        return encoded(
-            facts,
-            {
-                "offsets": self.offsets,
-                "joined": self.joined,
-                "centre": self.form.centre,
-                "lengths": self.form.lengths,
-                **({} if self.sizes is None else {"sizes": self.sizes}),
-                **({} if self.heads is None else {"heads": self.heads}),
-                **arrays,
-            },
-        )
+        rows = {"offsets": self.offsets, "joined": self.joined}
+        form = {"centre": self.form.centre, "lengths": self.form.lengths}
+        known = {name: x for name, x in (("sizes", self.sizes), ("heads", self.heads)) if x is not None}
+        return encoded(facts, rows | form | known | arrays)
 
     @classmethod
     def decoded(
