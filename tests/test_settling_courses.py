@@ -80,7 +80,7 @@ def problem(view: Any) -> str | None:
     counts = np.bincount(owners[owners >= 0], minlength=len(index.lists.counts))
     if not np.array_equal(index.quick.counts, counts):
         return "lists count other rows than theirs"
-    keys = indexed.formed(index.form, snapshot.vectors(live))
+    keys = index.form.keys(snapshot.vectors(live))
     values = indexed.summable(snapshot.values(live), snapshot)
     labels = None if view.labels is None else len(view.labels)
     for number in np.flatnonzero(counts):

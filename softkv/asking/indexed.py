@@ -31,7 +31,7 @@ from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
 from softkv.maths.shares import Shares
 from softkv.storage import IndexFile, Snapshot
-from softkv.storage.layout import Matrix, Rows
+from softkv.storage.layout import Rows
 
 NAME = "lists"  # of the index file, and of the changes to it
 CHECKED = "checked"  # of what became of its calibration
@@ -287,7 +287,7 @@ class Followed:
 
     def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Array, Array]:
         """Keys as the form makes them, and values as lists sum them up."""
-        return formed(self.base.form, snapshot.vectors(rows)), summable(snapshot.values(rows), snapshot)
+        return self.base.form.keys(snapshot.vectors(rows)), summable(snapshot.values(rows), snapshot)
 
 
 def _is_enough(past: Past, snapshot: Snapshot) -> bool:
@@ -300,12 +300,6 @@ def _is_enough(past: Past, snapshot: Snapshot) -> bool:
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
     """What the store has learned, if it goes by this name."""
     return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
-
-
-def formed(form: Form, keys: Matrix) -> Array:
-    """Keys as a form makes them, whatever the store says of their lengths: those are derived, and statistics stay."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))
-    return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
 
 
 def with_heads(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.indexed import NAME, formed, summable, with_heads
+from softkv.asking.indexed import NAME, summable, with_heads
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
 from softkv.asking.question import LEARNED
@@ -282,7 +282,7 @@ def _rows(snapshot: Snapshot, form: Form) -> Blocks:
             (np.array([start]), np.array([stop])) if stop > start else (np.empty(0, np.int64), np.empty(0, np.int64))
         )
         block = snapshot.runs(*edges)
-        return formed(form, block.vectors[start:stop]), summable(block.values[start:stop], snapshot)
+        return form.keys(block.vectors[start:stop]), summable(block.values[start:stop], snapshot)
 
     return rows
 
@@ -315,7 +315,7 @@ def _rehearsed(
     owners = np.searchsorted(offsets, gone, side="right") - 1
     values = summable(snapshot.values(gone), snapshot)
     calibration = rehearsed(
-        with_rows(lists, owners, formed(form, snapshot.vectors(gone)), values, sign=-1.0),
+        with_rows(lists, owners, form.keys(snapshot.vectors(gone)), values, sign=-1.0),
         offsets,
         _rows(snapshot, form),
         counted,
