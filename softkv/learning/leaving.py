@@ -46,7 +46,6 @@ def left_out(
     asked: Rows,
     temperatures: Floats,
     *,
-    rows: int,
     ks: Sequence[int] = (),
     shares: Floats | None = None,
     told: Progress | None = None,
@@ -62,7 +61,7 @@ def left_out(
     for start in range(0, len(asked), TOGETHER):
         some = asked[start : start + TOGETHER]
         state = _State(some, values, temperatures, max(ks, default=0), shares)
-        for first, block in _blocks(scores, some, rows):
+        for first, block in _blocks(scores, some, len(values)):
             state.add(first, block)
         known = state.known
         count, heard = count + int(known.sum()), np.ones(int(known.sum())) if shares is None else shares[some[known]]

@@ -115,7 +115,7 @@ def curves_of_items(
     who = np.arange(len(keys)) if asked is None else asked
 
     def lose(temperatures: Floats) -> Losses:
-        return left_out(scores, values, who, temperatures / unit, rows=len(keys), ks=ks, shares=shares, told=told)
+        return left_out(scores, values, who, temperatures / unit, ks=ks, shares=shares, told=told)
 
     return curves(lose, compared.name, first, ks)
 
@@ -140,7 +140,7 @@ def lowest_log_mass(
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
     scores, nothing = _scores(keys, live, compared, unit), np.empty((len(keys), 0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = left_out(scores, nothing, asked, np.array([temperature / unit]), rows=len(keys))
+        found = left_out(scores, nothing, asked, np.array([temperature / unit]))
     return _finite(float(found.lowest[0]))
 
 
