@@ -15,6 +15,7 @@ Does not answer anything.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,13 @@ SCATTERED = 4.0  # times as long as in a scan of few numbers
 TYPICAL = 15_000  # rows that are drawn where nothing is hard
 
 
+class Route(NamedTuple):
+    """A way to answer, and why: the fact that decided it, and what would change it."""
+
+    way: str
+    reason: str
+
+
 def is_cheap(view: View) -> bool:
     """Whether a scan takes no longer than anything else would."""
     return view.snapshot.rows * view.layout.key_width <= CHEAP
@@ -66,23 +74,20 @@ def gathers(rows: int, view: View, queries: int) -> bool:
     return rows * max(GATHERED, ALONE // max(1, queries)) <= view.snapshot.rows
 
 
-def route(view: View, question: Question) -> tuple[str, str]:
-    """The way to answer a question, by an index where there is one for it, and else by a scan; and why.
-
-    The reason is the fact that decided it, and what would change it.
-    """
+def route(view: View, question: Question) -> Route:
+    """The way to answer a question: by an index where there is one for it, and else by a scan."""
     why = _against_estimates(view, question)
     if why is None:
         why = _against_lists(view, question)
     if why is None:
         why = _against_form(view, question) or _against_rehearsals(view, question)
         if why is None:
-            return question.guarantee or CALIBRATED, "the index was built for this"
+            return Route(question.guarantee or CALIBRATED, "the index was built for this")
         if measures(view, question) and is_known(view, question):
-            return MEASURED, why
+            return Route(MEASURED, why)
     if _suits_proposer(view, question):
-        return PROPOSED, "the index proposes rows for the k best"
-    return SCAN, why
+        return Route(PROPOSED, "the index proposes rows for the k best")
+    return Route(SCAN, why)
 
 
 def _against_estimates(view: View, question: Question) -> str | None:

@@ -15,7 +15,6 @@ is as near to it as some were to them.
 Shapes: t temperatures, c calibration queries, j levels.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
