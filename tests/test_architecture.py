@@ -39,7 +39,9 @@ ALLOWED = {
         "progress",
         "errors",
     },
+    "page": {"asking", "files", "kinds", "maths", "plain", "portrait", "storage", "errors"},
     "database": {
+        "page",
         "logs",
         "kinds",
         "asking",

@@ -1,0 +1,3 @@
+/* A page of a server asks it for what it shows. */
+
+const enter = () => {};
