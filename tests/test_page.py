@@ -84,6 +84,9 @@ def test_what_cannot_be_a_page_is_refused_before_anything_is_written(tmp_path: P
     path = tmp_path / "page.html"
     with softkv.open(tmp_path / "empty") as db, pytest.raises(EmptyStore):
         db.page(path)
+    narrow = softkv.Heads.random(1, query_width=2, key_width=5, value_width=1, head_width=3, seed=0)
+    with filled(tmp_path / "n", "number", 5) as db, pytest.raises(InputError, match="Give queries"):
+        db.page(path, heads=narrow)
     with filled(tmp_path / "s", "label", 5) as db:
         with pytest.raises(InputError, match="items to be a whole number"):
             db.page(path, items=0)

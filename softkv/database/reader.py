@@ -160,7 +160,7 @@ class Reader(Asker, Mapping[str, Value]):
         given = [queries] if isinstance(queries, str) else queries
         texts, (vectors, _, _) = texts_of(given), self._queries(view, given, None, heads)
         names = [f"query {number + 1}" for number in range(len(vectors))] if texts is None else texts
-        answers = self.lookup(vectors, heads=heads, show=1)
+        answers = self.lookup(vectors, heads=heads, show=1) if len(vectors) else ()
         asked = PageQueries(names, texts is not None, vectors, answers)
         return scene_of(view, os.path.basename(self._embedding.path), asked, items=items, heads=heads)
 

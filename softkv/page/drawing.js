@@ -9,9 +9,8 @@ function readPalette() {
 }
 
 /* A canvas as large as its place, in the pixels of the screen. */
-function sheet(canvas, height) {
+function sheet(canvas, height, width = canvas.parentElement.clientWidth) {
   const ratio = window.devicePixelRatio || 1;
-  const width = canvas.parentElement.clientWidth;
   const wide = Math.round(width * ratio);
   const high = Math.round(height * ratio);
   if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
@@ -109,11 +108,12 @@ function drawMap(looked, near) {
   if (looked !== null) ringed(looked, palette['--ink']);
   if (shown.cursor !== null && document.activeElement === canvas) ringed(shown.cursor, palette['--mark']);
   const boxes = [];
+  if (scene.count <= 30) for (const row of order) boxes.push([points[2 * row] - radius(row), points[2 * row + 1] - radius(row), points[2 * row] + radius(row), points[2 * row + 1] + radius(row)]);
   if (query) drawQuery(pen, query, boxes, width);
   pen.font = '12px system-ui, sans-serif';
   for (const row of scene.count <= 30 ? order : order.slice(0, 6)) {
     if (weights[row] < 0.004 && scene.count > 30) break;
-    labelled(pen, nameOf(scene, row, 26), points[2 * row], points[2 * row + 1], radius(row) + 4, boxes, width, height);
+    labelled(pen, nameOf(scene, row, width > 700 ? 44 : 26), points[2 * row], points[2 * row + 1], radius(row) + 4, boxes, width, height);
   }
 }
 function drawQuery(pen, [x, y], boxes, width) {
@@ -196,9 +196,9 @@ function drawMatrix(matrix, cursor) {
   const count = matrix.length;
   const names = count <= 16;
   const side = Math.min(canvas.parentElement.clientWidth, 640);
-  const { pen, width } = sheet(canvas, side);
-  const margin = names ? Math.min(110, width * 0.26) : 0;
-  const cell = (Math.min(width, side) - margin) / count;
+  const { pen } = sheet(canvas, side, side);
+  const margin = names ? Math.min(110, side * 0.26) : 0;
+  const cell = (side - margin) / count;
   pen.font = '12px system-ui, sans-serif';
   matrix.forEach((line, i) => {
     line.weights.forEach((weight, j) => {

@@ -63,8 +63,9 @@ const warmthAt = (slide) => {
 const mean = (numbers) => numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
 function showAnswer() {
   const { scene, asked, found, heard, head, weights, order, told } = now;
-  put('value', told.count ? answerOf(scene, found) : 'nothing: the filter leaves no item', typeof found.value === 'number' ? found.value : found.value ? `[${found.value.join(',')}]` : null);
-  put('spread', found.spread === undefined || told.count < 2 ? '' : `± ${figure(found.spread)}`, found.spread);
+  const shares = scene.kind === 'label' && told.count ? sharesOf(found) : null;
+  put('value', shares ? shares[0] : told.count ? answerOf(scene, found) : 'nothing: the filter leaves no item', typeof found.value === 'number' ? found.value : found.value ? `[${found.value.join(',')}]` : null);
+  put('spread', shares ? shares.slice(1).join(', ') : found.spread === undefined || told.count < 2 ? '' : `± ${figure(found.spread)}`, found.spread);
   const one = head < 0 ? heard : [told];
   const [effective, logMass] = [mean(one.map((each) => each.effective)), mean(one.map((each) => each.logMass))];
   put('effective', figure(effective), effective);
@@ -106,6 +107,7 @@ const BARS = 12;
 function showWeights(looked) {
   const { scene, weights, order } = now;
   const rows = order.slice(0, BARS);
+  byId('bars').classList.toggle('long', rows.some((row) => nameOf(scene, row, 48).length > 28 || valueOf(scene, row, 40).length > 16));
   const build = (i) => make('li', {}, make('button', { className: 'bar', onclick: () => go({ look: now.scene.numbers[now.order[i]] }) }, ...['name', 'track', 'share', 'told'].map((name) => make('span', { className: name }))));
   children(byId('bars'), rows.length, build).forEach((line, i) => {
     const row = rows[i];
@@ -135,9 +137,10 @@ function stepsOf(row) {
     const logit = score / temperature;
     const peak = now.scores[which][told.best] / temperature;
     lines.push(['logit', `score ÷ temperature = ${figure(score)} / ${figure(temperature)}`, logit]);
-    lines.push(['exponential', `e to the power of ${figure(logit)} − ${figure(peak)}; the highest logit is taken off all, which changes no share`, Math.exp(logit - peak)]);
+    lines.push(['exponential', `e to the power of ${figure(logit)} − ${bracketed(peak)}; the highest logit is taken off all, which changes no share`, Math.exp(logit - peak)]);
     lines.push(['weight', `÷ the sum of all ${counted(told.count)} exponentials, ${figure(told.mass)}`, told.weights[row]]);
   }
+  if (scene.heads && head < 0) lines.push(['all heads', `the mean of its weights in ${heard.length} heads`, weights[row]]);
   if (scene.kind === 'number' && !scene.heads) lines.push(['adds', `weight × value = ${figure(weights[row])} × ${valueOf(scene, row)}`, weights[row] * scene.values[row]]);
   else if (!scene.heads) lines.push(['adds', `${percent(weights[row])} of ${valueOf(scene, row)}`, null]);
   return lines;
@@ -227,7 +230,7 @@ function showEvidence() {
   }
   const x = weigh(scores[0], scene.temperature, null).logMass;
   const share = shareBelow(scene.evidence, x);
-  const words = `This query’s log mass is ${figure(x)}, above that of ${share === 0 ? 'none' : share === 1 ? 'all' : percent(share)} of ${counted(scene.evidence.length)} items that were left out and asked like it.`;
+  const words = `This query’s log mass is ${figure(x)}, above that of ${share === 0 ? 'none of ' : share === 1 ? 'all ' : `${percent(share)} of `}${counted(scene.evidence.length)} items that were left out and asked like it.`;
   const means = share === 0 ? ' Nothing here is like it: the answer is a guess.' : share < 0.05 ? ' Little here is like it: do not rely on the answer.' : ' It is like what is stored, so there is something to go by.';
   byId('gauge').replaceChildren(gauge(scene.evidence, x, words));
   put('evidence-told', `${words}${means} Measured at the store’s own temperature, ${figure(scene.temperature)}, over all items of this page.`, share);
@@ -244,7 +247,7 @@ function showAttention() {
   byId('attend').setAttribute('aria-expanded', String(may && shown.attention));
   if (!may || !shown.attention) return;
   const of = [state.scene, temperature, JSON.stringify(state.where), head, shown.causal].join();
-  if (matrix.of !== of) matrix = { of, lines: attended(scene, temperature, seen, Math.max(0, head)), cursor: null };
+  if (matrix.of !== of) matrix = { of, lines: attended(scene, temperature, seen, head), cursor: null };
   matrix.frame = drawMatrix(matrix.lines, matrix.cursor);
   tellCell();
 }
@@ -255,8 +258,9 @@ function attended(scene, temperature, seen, head) {
   const lengths = rows.map((row) => scene.lengths[row]);
   return rows.map((row, i) => {
     const key = part.subarray(i * scene.width, (i + 1) * scene.width);
-    const scores = scene.heads ? headScores(scene.heads, key, part, scene.width)[head] : scoresOf(scene.compared, key, part, lengths);
-    return { row, weights: weigh(scores, temperature, shown.causal ? scores.map((_, j) => (j <= i ? 1 : 0)) : null).weights };
+    const scores = scene.heads ? headScores(scene.heads, key, part, scene.width) : [scoresOf(scene.compared, key, part, lengths)];
+    const heard = (head < 0 ? scores : [scores[head]]).map((one) => weigh(one, temperature, shown.causal ? one.map((_, j) => (j <= i ? 1 : 0)) : null));
+    return { row, weights: averaged(heard) };
   });
 }
 function tellCell() {
@@ -274,7 +278,7 @@ function showItems() {
   const options = [...(scene.kind === 'vector' ? [] : [['$value', 'value']]), ...[...fields].map((name) => [name, brief(name, 30)])];
   const [condition] = Object.entries(state.where || {});
   chosen(byId('field'), options, condition ? condition[0] : byId('field').value || (options[0] || [''])[0]);
-  byId('filter').querySelectorAll('#field, #operator, #operand, #everyone').forEach((one) => (one.disabled = !options.length));
+  byId('filter').querySelectorAll('label:not(.end), button').forEach((one) => (one.hidden = !options.length));
   put('filtered', state.where ? `${counted(now.told.count)} of ${counted(scene.count)} items meet ${harmless(JSON.stringify(state.where))}; the others take no part.` : '');
   const wanted = shown.find.toLowerCase();
   const rows = scene.numbers.map((_, row) => row).filter((row) => (!seen || seen[row]) && (!wanted || `${scene.keys[row]} ${scene.texts[row] || ''}`.toLowerCase().includes(wanted)));
@@ -300,8 +304,8 @@ function showItems() {
 const LINES = { link: 'this state', python: 'Python', command: 'shell', curl: 'curl' };
 function showLines() {
   const { scene, asked, temperature } = now;
-  const found = { link: location.href.split('#')[0] + linkOf(state), ...linesOf(scene, asked, temperature, state.where) };
-  put('lines-note', `These ask the store${scene.total > scene.count ? `, all ${counted(scene.total)} items of it,` : ''} what is asked here${scene.heads ? '; heads are those the page was written with' : ''}.`);
+  const found = { link: location.href.split('#')[0] + linkOf(state).replace(/^#$/, ''), ...(scene.example ? { command: `softkv demo ${scene.example}` } : linesOf(scene, asked, temperature, state.where)) };
+  put('lines-note', scene.example ? 'A command tells this example with all its code.' : `These ask the store${scene.total > scene.count ? `, all ${counted(scene.total)} items of it,` : ''} what is asked here${scene.heads ? '; heads are those the page was written with' : ''}.`);
   const names = Object.keys(LINES).filter((name) => found[name]);
   const build = () => make('div', {}, make('dt'), make('dd', {}, make('code', { tabIndex: 0 }), make('button', { textContent: 'Copy' })));
   children(byId('line-list'), names.length, build).forEach((line, i) => {
@@ -325,6 +329,7 @@ function copied(code, button) {
 /* Everything, for the state as it is now. */
 function show() {
   if (!scenes.length) return;
+  showTour();
   work();
   const { scene } = now;
   const chosenRow = state.look === null ? undefined : scene.rows.get(state.look);
@@ -341,7 +346,6 @@ function show() {
   showAttention();
   showItems();
   showLines();
-  showTour();
   byId('main').dataset.took = (performance.now() - now.began).toFixed(2);
 }
 function aboutOf(scene) {

@@ -101,8 +101,13 @@ def _compared(
     """How the page compares, at which temperature, the vectors of keys (n, d), and those of queries (b, d)."""
     keys: Vectors = view.snapshot.vectors(rows)
     if heads is not None:
-        if view.layout.kind.embedded:
-            raise NotExpressible("heads project values, and a page carries no embeddings of texts. Leave out heads.")
+        if view.layout.kind.worded:
+            raise NotExpressible(
+                "heads project values, and a page projects numbers and vectors alone. Leave out heads."
+            )
+        if heads.query_width != keys.shape[1] and not len(asked.vectors):
+            wide = f"queries of width {heads.query_width}, which no key has (they have {keys.shape[1]})"
+            raise InputError(f"these heads take {wide}, so a page needs some. Give queries.")
         return "scaled_dot", 1.0, keys, asked.vectors
     learned = view.learned
     if learned is None:

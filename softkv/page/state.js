@@ -22,10 +22,9 @@ const hydrated = (query) => ({ ...query, vector: Float64Array.from(query.vector)
 
 /* What a state's query is: one that the page carries, or an item whose key asks. */
 function askedOf(scene, name) {
-  if (name && name[0] === 'q' && scene.queries[name.slice(1)]) return scene.queries[name.slice(1)];
-  if (!name && scene.queries.length) return scene.queries[0];
-  const row = name && name[0] === 'i' ? scene.rows.get(Number(name.slice(1))) : 0;
-  return row === undefined ? askedOf(scene, null) : asItem(scene, row);
+  const row = name && name[0] === 'i' && mayAsk(scene) ? scene.rows.get(Number(name.slice(1))) : undefined;
+  if (row !== undefined) return asItem(scene, row);
+  return (name && name[0] === 'q' && scene.queries[name.slice(1)]) || scene.queries[0] || asItem(scene, 0);
 }
 function asItem(scene, row) {
   const vector = Float64Array.from(scene.vectors.subarray(row * scene.width, (row + 1) * scene.width));
@@ -58,7 +57,7 @@ function allScores(scene, asked) {
   if (scene.heads) return headScores(scene.heads, asked.vector, scene.vectors, scene.width);
   return [scoresOf(scene.compared, asked.vector, scene.vectors, scene.lengths)];
 }
-const averaged = (heard) => heard[0].weights.map((_, row) => heard.reduce((sum, one) => sum + one.weights[row], 0) / heard.length);
+const averaged = (heard) => heard.length === 1 ? heard[0].weights : heard[0].weights.map((_, row) => heard.reduce((sum, one) => sum + one.weights[row], 0) / heard.length);
 function answerFor(scene, heard, weights) {
   if (!heard[0].count) return {};
   if (!scene.heads) return blend(scene, weights);

@@ -3,7 +3,9 @@
 function enterStep(step) {
   const one = given.steps[step];
   const scene = scenes.findIndex((each) => each.name === one.scene);
-  return { ...USUAL, ...one.state, T: one.state.T === 'hard' ? 0 : one.state.T === 'mean' ? Infinity : one.state.T || null, scene, step };
+  const told = one.state || {};
+  const T = told.T === 'hard' ? 0 : told.T === 'mean' ? Infinity : told.T || null;
+  return { ...USUAL, ...told, T, scene, step };
 }
 function showTour() {
   const there = !live && given.steps && given.steps.length > 0;
@@ -15,12 +17,13 @@ function showTour() {
   byId('tour').dataset.of = String(step);
   put('tour-place', `Step ${step + 1} of ${given.steps.length}`);
   put('tour-title', one.title);
-  byId('tour-text').replaceChildren(...one.text.map((text) => make('p', { textContent: text })));
+  const links = (one.see || []).map((id) => make('button', { className: 'plain', textContent: byId(`${id}-title`).textContent, onclick: () => byId(id).scrollIntoView({ block: 'center' }) }));
+  byId('tour-text').replaceChildren(...one.text.map((text) => make('p', { textContent: text })), make('p', { className: 'row quiet' }, 'Look at', ...links));
   byId('tour-back').disabled = step === 0;
   byId('tour-next').disabled = step === given.steps.length - 1;
   const starts = given.steps.map((each, i) => [i, each]).filter(([i, each]) => !i || given.steps[i - 1].scene !== each.scene);
   chosen(byId('tour-choice'), starts.map(([i, each]) => [String(i), scenes.find((x) => x.name === each.scene).title]), String(starts.filter(([i]) => i <= step).pop()[0]));
-  for (const panel of document.querySelectorAll('main > section')) panel.classList.toggle('seen', (one.see || []).includes(panel.id));
+  for (const panel of document.querySelectorAll('main section')) panel.classList.toggle('seen', (one.see || []).includes(panel.id));
   shown.attention = (one.see || []).includes('attention');
   shown.causal = byId('causal').checked = Boolean(one.causal);
 }

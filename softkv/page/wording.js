@@ -43,12 +43,12 @@ function answerOf(scene, found) {
   if (found.value === undefined) {
     if (!found.shares || !found.shares.length) return 'nothing';
     if (scene.kind === 'text') return brief(found.shares[0][0], 160);
-    const told = found.shares.filter(([, share], i) => i < 1 || (i < 5 && share >= 0.01));
-    return told.map(([label, share]) => `${brief(label, 30)} ${percent(share)}`).join(', ');
+    return sharesOf(found).join(', ');
   }
   if (found.value instanceof Float64Array) return vectorOf(found.value, 6);
   return figure(found.value);
 }
+const sharesOf = (found) => found.shares.filter(([, share], i) => i < 1 || (i < 5 && share >= 0.01)).map(([label, share]) => `${brief(label, 40)} ${percent(share)}`);
 
 /* JSON as Python writes it, and a word of a shell. */
 function python(x) {
@@ -67,7 +67,7 @@ const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replace(
 /* The lines that ask what the page asks: of the whole store, by Python, command and curl. */
 function linesOf(scene, asked, temperature, where) {
   const store = scene.path || scene.name;
-  const vector = asked.given ? Array.from(asked.given) : null;
+  const vector = asked.given ? Array.from(asked.given, (x) => Number(x.toPrecision(9))) : null; // what float32 holds
   const hard = temperature === 0;
   const flat = temperature === Infinity;
   const usual = temperature === scene.temperature;
