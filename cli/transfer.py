@@ -60,7 +60,7 @@ def page(file: str, items: int, queries: tuple[str, ...], path: str, model: str 
     """Write FILE, a page that shows how lookups come about; it needs no network and no server."""
     import softkv
 
-    with softkv.open(served.require_path(path, "page"), "r", embedder=model) as db, output.hints():
+    with softkv.open(path, "r", embedder=model) as db, output.hints():
         shown, there = db.page(file, items, list(queries), force=force), len(db)
     drawn = "" if shown == there else f" of {there:,}, drawn with a seed"
     output.say(f"wrote {file}: whoever has it can read its {shown:,} items{drawn} ({os.path.getsize(file):,} bytes)")

@@ -64,8 +64,8 @@ def real_data() -> str:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A browser for all tests of the page."""
+    """A browser for the tests of one file: while it is there, the thread has an event loop, and others want none."""
     with browsing.launched() as found:
         yield found

@@ -21,7 +21,7 @@ ALLOWED = {
     "files": {"storage", "kinds", "progress", "errors"},
     "index": {"maths", "progress", "errors"},
     "embedders": {"maths", "progress", "errors"},
-    "learning": {"maths", "progress", "errors"},
+    "learning": {"portrait", "maths", "progress", "errors"},
     "portrait": {"errors"},
     "answer": {"portrait", "maths", "kinds", "errors"},
     "comparison": {"answer", "portrait"},
@@ -42,6 +42,7 @@ ALLOWED = {
     "page": {"asking", "files", "kinds", "maths", "plain", "portrait", "storage", "errors"},
     "database": {
         "page",
+        "portrait",
         "logs",
         "kinds",
         "asking",
@@ -57,6 +58,7 @@ ALLOWED = {
         "doors",
     },
     "doors": {
+        "page",
         "database",
         "asking",
         "plain",

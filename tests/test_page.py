@@ -17,6 +17,7 @@ from softkv.page import document
 
 from .commands import ran
 from .databases import filled, vectors_of
+from .listening import listening
 
 HOSTILE = "</script><script>alert(1)</script><!-- {{script}} \u202e"
 PAGE = Path(softkv.__file__).parent / "page"
@@ -154,3 +155,21 @@ def test_vectors_that_are_all_alike_have_a_plane() -> None:
     """All lie at its middle, and so does one that is alone and one number wide."""
     for vectors in (np.ones((3, 4)), np.zeros((2, 1)), np.ones((1, 1))):
         assert not PrincipalPlane.of(vectors).placed(vectors).any()
+
+
+def test_a_page_of_a_store_behind_a_url_is_that_of_its_files(tmp_path: Path) -> None:
+    """But for its name, which is the URL, so that its lines ask the server."""
+    filled(tmp_path / "s", "number", 30).close()
+    with (
+        listening(tmp_path / "s") as url,
+        softkv.open(f"{url}/s", token="") as db,
+        softkv.open(tmp_path / "s", "r") as local,
+    ):
+        for one, name in ((db, "a.html"), (local, "b.html")):
+            assert one.page(tmp_path / name, 20, queries=vectors_of(2)) == 20
+        with pytest.raises(StoreExists):
+            db.page(tmp_path / "a.html")
+    remote, near = (content_of((tmp_path / name).read_text("utf-8"))["scenes"][0] for name in ("a.html", "b.html"))
+    assert remote.pop("name") == f"{url}/s"
+    assert near.pop("name") == "s"
+    assert remote == near

@@ -47,16 +47,22 @@ def expected(query: Any = QUERIES[0], **options: Any) -> reference.Expected:
     return reference.lookup(np.asarray(query).tolist(), vectors_of(COUNT).tolist(), values, **how)
 
 
-def place_of(seen: Watched, row: int) -> tuple[float, float]:
-    """Where an item lies on the map, as far as the page tells: by walking there from key to key it says so itself."""
+FOUND = """name => {
+    const [chart, tip] = [document.getElementById('chart'), document.getElementById('tip')];
+    const box = chart.getBoundingClientRect();
+    for (let x = 8; x < box.width; x += 5) for (let y = 8; y < box.height; y += 5) {
+        chart.dispatchEvent(new PointerEvent('pointermove', { clientX: box.left + x, clientY: box.top + y }));
+        if (!tip.hidden && tip.firstChild.textContent === name) return { x, y };
+    }
+}"""
+
+
+def place_of(seen: Watched, row: int) -> Any:
+    """Where an item lies on the map: where its tooltip is shown."""
     seen.page.locator("#chart").scroll_into_view_if_needed()
-    box = seen.page.locator("#chart").bounding_box()
-    for x in range(8, int(box["width"]), 9):
-        for y in range(8, int(box["height"]), 9):
-            seen.page.mouse.move(box["x"] + x, box["y"] + y)
-            if seen.page.is_visible("#tip") and seen.page.text_content("#tip strong") == f"item {row}":
-                return x, y
-    raise AssertionError(f"item {row} is nowhere")
+    found = seen.page.evaluate(FOUND, f"item {row}")
+    assert found, f"item {row} is nowhere"
+    return found
 
 
 def test_the_query_is_chosen_from_a_list(seen: Watched) -> None:
@@ -123,9 +129,11 @@ def test_top_k_takes_any_k(seen: Watched) -> None:
 
 def test_the_map_tells_what_is_pointed_at_and_takes_a_click(seen: Watched) -> None:
     """A tooltip under the mouse; a click shows the neighbours in all dimensions, and then the key can ask."""
-    x, y = place_of(seen, 7)
+    place = place_of(seen, 7)
+    seen.page.hover("#chart", position=place)
+    assert seen.page.text_content("#tip strong") == "item 7"
     assert "weight" in seen.page.text_content("#tip")
-    seen.page.click("#chart", position={"x": x, "y": y})
+    seen.page.click("#chart", position=place)
     seen.settled()
     assert seen.page.text_content("#map-told").startswith("item 7: value ")
     key, vectors = vectors_of(COUNT)[7], vectors_of(COUNT)
@@ -163,8 +171,7 @@ def test_the_map_is_walked_by_the_keyboard(seen: Watched) -> None:
 def test_the_map_takes_fingers(browser: Any, folder: Path) -> None:
     """A tap chooses the key that is nearest."""
     with opened(browser, folder / "page.html", has_touch=True, viewport={"width": 375, "height": 800}) as seen:
-        x, y = place_of(seen, 20)
-        seen.page.tap("#chart", position={"x": x, "y": y})
+        seen.page.tap("#chart", position=place_of(seen, 20))
         seen.settled()
         assert seen.page.text_content("#map-told").startswith("item 20: value ")
 

@@ -3,6 +3,7 @@
 Looking up by likeness is in softkv/asking/asker.py.
 """
 
+import html
 import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
@@ -15,7 +16,7 @@ from softkv.database.carrying import export_to
 from softkv.database.columns import StoreColumns
 from softkv.database.evaluating import evaluate
 from softkv.database.summary import Info, summary
-from softkv.errors import KeyMissing, KeyTextError
+from softkv.errors import KeyMissing, KeyTextError, SoftKVError
 from softkv.maths.heads import Heads
 from softkv.storage import Item
 from softkv.storage.batch import shown
@@ -114,6 +115,12 @@ class Reader(Asker, Mapping[str, Value]):
     def info(self) -> Info:
         """What the store is: items, widths, kind, how it compares, its embedder, its temperature, its size on disk."""
         return summary(self._view(), self._embedding.path)
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.info()._repr_html_()
+        except SoftKVError:  # closed, or not to be reached: whoever shows a variable asks for no error
+            return html.escape(repr(self))
 
     def export(
         self,

@@ -7,6 +7,6 @@ Does not look anything up.
 """
 
 from softkv.page.scene import ITEMS, PageQueries, scene_of
-from softkv.page.writer import document, write
+from softkv.page.writer import document, policy, write
 
-__all__ = ["ITEMS", "PageQueries", "document", "scene_of", "write"]
+__all__ = ["ITEMS", "PageQueries", "document", "policy", "scene_of", "write"]

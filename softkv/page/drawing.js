@@ -108,8 +108,8 @@ function drawMap(looked, near) {
   if (looked !== null) ringed(looked, palette['--ink']);
   if (shown.cursor !== null && document.activeElement === canvas) ringed(shown.cursor, palette['--mark']);
   const boxes = [];
-  if (scene.count <= 30) for (const row of order) boxes.push([points[2 * row] - radius(row), points[2 * row + 1] - radius(row), points[2 * row] + radius(row), points[2 * row + 1] + radius(row)]);
   if (query) drawQuery(pen, query, boxes, width);
+  if (scene.count <= 30) for (const row of order) boxes.push([points[2 * row] - radius(row), points[2 * row + 1] - radius(row), points[2 * row] + radius(row), points[2 * row + 1] + radius(row)]);
   pen.font = '12px system-ui, sans-serif';
   for (const row of scene.count <= 30 ? order : order.slice(0, 6)) {
     if (weights[row] < 0.004 && scene.count > 30) break;

@@ -40,9 +40,12 @@ function listen() {
   });
   listenToMap(on);
   listenToMatrix(on);
+  if (live) listenLive(on);
   window.addEventListener('hashchange', () => {
+    const link = new URLSearchParams(location.hash.slice(1));
+    if (live && (!LINK.test(location.hash.slice(1)) || link.get('text') || !scenes[0] || (link.get('store') || scenes[0].name) !== scenes[0].name)) return enter();
     state = stateOf(location.hash);
-    go(state.step !== null && given && given.steps ? enterStep(state.step) : {});
+    return go(state.step !== null && given && given.steps ? enterStep(state.step) : {});
   });
   window.addEventListener('resize', () => go({}));
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
@@ -125,7 +128,7 @@ function begin() {
   readPalette();
   listen();
   if (live) return enter();
-  given.scenes.forEach(addScene);
+  scenes.push(...given.scenes.map(sceneOf));
   put('foot', 'This file holds the items it shows, and sends nothing: whoever has it can read them.');
   state = stateOf(location.hash);
   if (given.steps && given.steps.length && (state.step !== null || !location.hash)) state = { ...state, ...enterStep(Math.min(state.step || 0, given.steps.length - 1)) };

@@ -147,15 +147,17 @@ function joinedHeads(heads, means) {
 /* Where a number lies among sorted ones: the share of them that are below it. */
 const shareBelow = (sorted, x) => sorted.filter((one) => one < x).length / sorted.length;
 
-/* Whether an item meets a filter of one condition on one field; what is missing meets none. */
+/* Whether an item meets a filter of conditions on fields; what is missing meets none. */
+const OPERATORS = ['$eq', '$ne', '$gt', '$gte', '$lt', '$lte'];
+const hasField = (payload, field) => payload !== null && typeof payload === 'object' && !Array.isArray(payload) && Object.hasOwn(payload, field);
 function meets(where, payload, value) {
-  return Object.entries(where || {}).every(([field, asked]) => {
-    const there = field === '$value' || (payload && typeof payload === 'object' && field in payload);
-    const found = field === '$value' ? value : there ? payload[field] : undefined;
-    return there && Object.entries(asked).every(([operator, x]) => {
+  return Object.entries(where).every(([field, asked]) => {
+    if (field !== '$value' && !hasField(payload, field)) return false;
+    const found = field === '$value' ? value : payload[field];
+    return Object.entries(asked).every(([operator, x]) => {
       if (operator === '$ne') return found !== x;
       if (operator === '$eq') return found === x;
-      if (typeof found !== typeof x || typeof x === 'boolean' || x === null) return false;
+      if (typeof found !== typeof x || !['number', 'string'].includes(typeof x)) return false;
       const order = typeof x === 'string' ? byCodePoint(found, x) : found - x;
       return { $gt: order > 0, $gte: order >= 0, $lt: order < 0, $lte: order <= 0 }[operator];
     });

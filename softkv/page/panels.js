@@ -71,8 +71,9 @@ function showAnswer() {
   put('effective', figure(effective), effective);
   put('logmass', told.count && Number.isNaN(logMass) ? 'none: only the order counts' : figure(logMass), Number.isNaN(logMass) ? null : logMass);
   put('count', `${counted(told.count)}${told.count < scene.count ? ` of ${counted(scene.count)}` : ''}`, told.count);
-  const all = scene.total > scene.count ? `all ${counted(scene.total)} items` : 'the store itself';
-  put('whole', asked.facts ? `${all[0].toUpperCase()}${all.slice(1)}, at its own temperature: ${harmless(asked.value)} (${harmless(asked.facts)}).` : '');
+  const all = scene.total > scene.count ? `All ${counted(scene.total)} items` : 'The store itself';
+  put('whole', asked.facts && !live ? `${all}, at its own temperature: ${harmless(asked.value)} (${harmless(asked.facts)}).` : '');
+  if (live) showOwn();
   showWays(exactOf(scene, asked), weights, order);
 }
 function exactOf(scene, asked) {
@@ -207,6 +208,7 @@ function showMap(looked) {
   place.dataset.of = `${state.scene} ${looked}`;
   const list = make('ol', {}, ...nearest.rows.map(([row, score]) => make('li', {}, make('button', { className: 'plain', textContent: nameOf(scene, row, 60), onclick: () => go({ look: scene.numbers[row] }) }), ` score ${figure(score)}`)));
   const ask = make('button', { className: 'main', id: 'ask-key', textContent: 'Ask with this key', onclick: () => go({ query: `i${scene.numbers[looked]}` }) });
+  if (live) [byId('edit-key').value, byId('edit-value').value] = [scene.keys[looked] === null ? `#${scene.numbers[looked]}` : scene.keys[looked], scene.kind === 'vector' ? '' : String(plainValue(scene, looked))];
   const head = make('h3', { textContent: `Nearest keys to ${nameOf(scene, looked, 60)}, in all ${counted(scene.width)} dimensions` });
   place.replaceChildren(...(nearest.rows.length ? [head, list] : []), make('p', {}, ...(mayAsk(scene) ? [ask, ' '] : []), make('button', { textContent: 'Close', onclick: () => go({ look: null }) })));
 }
@@ -274,7 +276,9 @@ const LISTED = 25;
 function showItems() {
   const { scene, weights, seen } = now;
   const fields = new Set();
-  for (const payload of scene.payloads) if (payload && typeof payload === 'object' && !Array.isArray(payload)) for (const name of Object.keys(payload)) if (name[0] !== '$' && fields.size < 50) fields.add(name);
+  for (const payload of scene.payloads) {
+    for (const name of Object.keys(payload || {})) if (name[0] !== '$' && hasField(payload, name) && fields.size < 50) fields.add(name);
+  }
   const options = [...(scene.kind === 'vector' ? [] : [['$value', 'value']]), ...[...fields].map((name) => [name, brief(name, 30)])];
   const [condition] = Object.entries(state.where || {});
   chosen(byId('field'), options, condition ? condition[0] : byId('field').value || (options[0] || [''])[0]);

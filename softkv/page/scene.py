@@ -66,6 +66,7 @@ def scene_of(
         "vectors": _packed(vectors),
         "places": _packed(plane.placed(_directions(compared, vectors)).astype(np.float32)),
         "share": plane.share,
+        "plane": {"unit": plane.unit, "middle": plane.middle.tolist(), "axes": plane.axes.tolist()},
         "heads": heads_there,
         "evidence": None if heads is not None else _left_out(vectors, compared, temperature),
         **_values(view, rows),
@@ -76,7 +77,6 @@ def scene_of(
                 "text": name if asked.texts else None,
                 "vector": vector.tolist(),
                 "given": given.tolist() if projected else None,  # as the store is asked
-                "place": _place(plane, compared, vector),
                 "value": value_of(answer),
                 "facts": facts_of(answer),
             }
@@ -125,14 +125,6 @@ def _directions(compared: str, vectors: Vectors) -> Vectors:
         return vectors
     exact = vectors.astype(np.float64)
     found: Vectors = exact / np.linalg.norm(exact, axis=1, keepdims=True)
-    return found
-
-
-def _place(plane: PrincipalPlane, compared: str, query: Vectors) -> list[float] | None:
-    """Where a query lies among the keys; None where it has another width."""
-    if query.shape != plane.middle.shape:
-        return None
-    found: list[float] = plane.placed(_directions(compared, query[None]))[0].tolist()
     return found
 
 

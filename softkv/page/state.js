@@ -9,16 +9,26 @@ let state = { ...USUAL };
 let now = null; // all that is worked out of the state
 const shown = { page: 0, find: '', attention: false, causal: false, cursor: null }; // what is looked at, and in no link
 
-function addScene(told) {
+function sceneOf(told) {
   const scene = { ...told, vectors: numbersOf(told.vectors, told.wide), places: numbersOf(told.places, false) };
   if (scene.kind === 'vector') scene.values = numbersOf(told.values, false);
   scene.count = scene.numbers.length;
   scene.rows = new Map(scene.numbers.map((number, row) => [number, row]));
   scene.lengths = Float64Array.from(scene.numbers, (_, row) => lengthOf(scene.vectors, row * scene.width, scene.width));
-  scene.queries = told.queries.map(hydrated);
-  return scenes.push(scene) - 1;
+  scene.queries = told.queries.map((query) => hydrated(scene, query));
+  return scene;
 }
-const hydrated = (query) => ({ ...query, vector: Float64Array.from(query.vector), given: query.given || query.vector, row: null, key: null });
+function hydrated(scene, query) {
+  const vector = Float64Array.from(query.vector);
+  return { ...query, vector, given: query.given || query.vector, place: placeOf(scene, vector), row: null, key: null };
+}
+/* Where a query lies on the map, moved straight down to it; nowhere where it has another width. */
+function placeOf(scene, vector) {
+  if (vector.length !== scene.width) return null;
+  const { unit, middle, axes } = scene.plane;
+  const length = scene.compared === 'cosine' ? lengthOf(vector, 0, vector.length) : 1;
+  return axes.map((axis) => axis.reduce((sum, one, i) => sum + one * (vector[i] / length / unit - middle[i]), 0));
+}
 
 /* What a state's query is: one that the page carries, or an item whose key asks. */
 function askedOf(scene, name) {
@@ -74,7 +84,7 @@ function linkOf(one) {
   parts.look = one.look;
   parts.head = one.head < 0 ? null : one.head;
   const asked = live && one.query && one.query[0] === 'q' && scenes[one.scene] && scenes[one.scene].queries[one.query.slice(1)];
-  if (asked) Object.assign(parts, { query: null, text: asked.text });
+  if (asked && asked.text !== null) Object.assign(parts, { query: null, text: asked.text });
   if (live && scenes[one.scene]) parts.store = scenes[one.scene].name;
   for (const [name, x] of Object.entries(parts)) if (x !== null && x !== undefined) link.set(name, x);
   return `#${link}`;
@@ -95,7 +105,8 @@ function stateOf(hash) {
   one.query = /^[qi]\d{1,15}$/.test(link.get('query') || '') ? link.get('query') : null;
   try {
     const where = JSON.parse(link.get('where'));
-    if (where && Object.values(where).every((asked) => asked && typeof asked === 'object')) one.where = where;
+    const known = (asked) => asked && typeof asked === 'object' && Object.keys(asked).every((operator) => OPERATORS.includes(operator));
+    if (where && Object.values(where).every(known)) one.where = where;
   } catch {
     one.where = null;
   }

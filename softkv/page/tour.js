@@ -23,7 +23,7 @@ function showTour() {
   byId('tour-next').disabled = step === given.steps.length - 1;
   const starts = given.steps.map((each, i) => [i, each]).filter(([i, each]) => !i || given.steps[i - 1].scene !== each.scene);
   chosen(byId('tour-choice'), starts.map(([i, each]) => [String(i), scenes.find((x) => x.name === each.scene).title]), String(starts.filter(([i]) => i <= step).pop()[0]));
-  for (const panel of document.querySelectorAll('main section')) panel.classList.toggle('seen', (one.see || []).includes(panel.id));
+  for (const panel of document.querySelectorAll('#main section')) panel.classList.toggle('seen', (one.see || []).includes(panel.id));
   shown.attention = (one.see || []).includes('attention');
   shown.causal = byId('causal').checked = Boolean(one.causal);
 }

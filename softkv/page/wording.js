@@ -66,7 +66,7 @@ const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replace(
 
 /* The lines that ask what the page asks: of the whole store, by Python, command and curl. */
 function linesOf(scene, asked, temperature, where) {
-  const store = scene.path || scene.name;
+  const store = live ? scene.url : scene.name;
   const vector = asked.given ? Array.from(asked.given, (x) => Number(x.toPrecision(9))) : null; // what float32 holds
   const hard = temperature === 0;
   const flat = temperature === Infinity;
@@ -87,12 +87,13 @@ function linesOf(scene, asked, temperature, where) {
   else if (flat) flags.push('--compatibility', 'uniform');
   else if (!usual) flags.push('-T', String(temperature));
   if (where) flags.push('--where', word(JSON.stringify(where)));
+  if (asked.text !== null && asked.text.startsWith('-')) flags.push('--', flags.shift()); // or it would be an option
   found.command = `softkv query ${flags.join(' ')}`;
   const body = { query: asked.text !== null ? asked.text : vector };
   if (flat) body.compatibility = 'uniform';
   else if (!hard && !usual) body.temperature = temperature;
   if (where) body.where = where;
-  const address = scene.url || `http://127.0.0.1:7411/v1/${store.replace(/\.softkv$/, '')}`;
+  const address = /^https?:/.test(store) ? store.replace(/\/([^/]*)$/, '/v1/$1') : `http://127.0.0.1:7411/v1/${store.replace(/\.softkv$/, '')}`;
   found.curl = `curl ${word(`${address}/${method}`)} -H "Authorization: Bearer $SOFTKV_TOKEN" -H "Content-Type: application/json" -d ${word(escaped(body))}`;
   return found;
 }
