@@ -1,6 +1,6 @@
 """What a store learns from its own items: `tune` a temperature, `fit` a way to compare."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -123,7 +123,7 @@ def fit(
             return
         queries, targets = None, None
         if source is not None:
-            naming = labelled.with_vectors(naming, vector)
+            naming = replace(naming, vector=labelled.names_of(vector))
             queries, targets = labelled.queries_of(source, naming, db.value_kind)
         try:
             with output.stages("fitting", quiet=no_progress) as moved:

@@ -17,8 +17,7 @@ import softkv
 from softkv.doors.server.app import ENDPOINTS
 from softkv.doors.server.running import Settings, serve
 from softkv.errors import InputError, StoreError, StoreLocked, StoreNotFound
-from softkv.storage.disk.announced import announced
-from softkv.storage.layout import SERVER
+from softkv.storage.disk.announced import SERVER, announced
 from tests.servers import LONGEST, Running, asked, eventually, films, is_closed, served
 
 HEAD = "POST /v1/films/items HTTP/1.1\r\nHost: {0.host}:{0.port}\r\nAuthorization: Bearer {0.token}\r\n"

@@ -118,7 +118,7 @@ class SoftKV(Closing, Changes):
 
     def _view(self) -> View:
         with self._lock:
-            commit = self._store.refresh()
+            commit = self._store.commit
             if self._seen is None or self._seen.snapshot.commit != commit:
                 # Subtle: the old view is not closed. Another thread may be reading it; it goes when they all have.
                 self._seen = self._new_view()

@@ -28,16 +28,12 @@ class _RegularFile(io.FileIO):
         self._path = path
 
     def write(self, data: Any, /) -> int:
-        try:
+        with files.translating(f"cannot write {self._path}"):
             return super().write(data)
-        except OSError as error:
-            raise files.translated(error, f"cannot write {self._path}") from error
 
     def readinto(self, buffer: Any, /) -> int:
-        try:
+        with files.translating(f"cannot read {self._path}"):
             return super().readinto(buffer)
-        except OSError as error:
-            raise files.translated(error, f"cannot read {self._path}") from error
 
 
 def place(path: str | os.PathLike[str]) -> str:
@@ -66,14 +62,12 @@ def require_free(path: str, *, store: str | None, force: bool) -> None:
 
 def _lies_in(folder: str, store: str) -> bool:
     """Whether a folder is the store's or below it, whatever either is called."""
-    try:
+    with files.translating(f"cannot look at {store}"):
         while not os.path.samefile(folder, store):
             above = os.path.dirname(folder)
             if above == folder:
                 return False
             folder = above
-    except OSError as error:
-        raise files.translated(error, f"cannot look at {store}") from error
     return True
 
 

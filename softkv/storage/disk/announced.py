@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 
 from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.names import SERVER
 
+SERVER = "SERVER"  # the file with which a server says how to reach it, while it is the writer
 _LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
 
 
@@ -32,15 +32,13 @@ class Announcement:
 def announce(directory: str, announcement: Announcement) -> None:
     """Write SERVER whole or not at all; for the writer of the store alone."""
     path, beside = os.path.join(directory, SERVER), os.path.join(directory, SERVER + ".new")
-    try:
+    with files.translating(f"cannot write {path}"):
         with suppress(FileNotFoundError):
             os.unlink(beside)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(asdict(announcement), file)
         os.replace(beside, path)
-    except OSError as error:
-        raise files.translated(error, f"cannot write {path}") from error
 
 
 def withdraw(directory: str) -> None:
