@@ -139,6 +139,11 @@ def test_all_items_of_a_larger_store_take_part(browser: Any, tmp_path: Path) -> 
                 answer = db.lookup(db.item(key[0]).vector, **options.get(link, {"k": 1}))
                 assert eventually(lambda value=answer.value: seen.exact("#value") == pytest.approx(value, rel=1e-6))
                 assert says(seen, "#whole", "over all 2,500 items")
+                weights = [one.weight for one in answer.contributors]
+                shown = seen.all_exact("#bars .share")
+                assert shown[:10] == pytest.approx([1.0] if link == "T=hard" else weights, rel=1e-6, abs=1e-12)
+            hard = db.nearest(db.item(key[0]).vector).value
+            assert seen.exact("#ways tbody tr:nth-child(2) td") == pytest.approx(hard, rel=1e-6)
 
 
 def test_a_link_of_a_typed_question_opens_it_again(browser: Any, rents: Path) -> None:

@@ -149,3 +149,13 @@ def test_questions_of_others_are_shown_where_they_are(real_data: str) -> None:
     told = content(["intents"])
     assert [(scene["name"], scene["total"], scene["drawn"]) for scene in told["scenes"]] == [("intents", 3000, 0)]
     assert len(told["steps"]) == 2
+
+
+def test_a_browser_is_opened_at_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a file that stays when the command is done."""
+    urls: list[str] = []
+    monkeypatch.setattr("webbrowser.open", urls.append)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert ran("demo", "--page", "incomes").code == 0
+    (url,) = urls
+    assert "Nathaniel Hathaway" in Path(url.removeprefix("file://")).read_text("utf-8")

@@ -99,14 +99,15 @@ async function type(text) {
 function showOwn() {
   const { scene, asked, temperature } = now;
   const query = asked.text !== null ? asked.text : asked.given && Array.from(asked.given);
-  const wanted = { query, k: state.k, show: 1 };
+  const wanted = { query, k: state.k, show: BARS };
   if (state.where) wanted.where = state.where;
   if (temperature === Infinity) wanted.compatibility = 'uniform';
   else if (temperature && temperature !== scene.temperature) wanted.temperature = temperature;
   const asking = JSON.stringify([asked.key, wanted]);
   const there = own.asked === asking;
   byId('answer').setAttribute('aria-busy', String(!there));
-  if (there && own.told) tellOwn(temperature === 0 ? own.told.hard : own.told.soft);
+  now.own = there ? own.told : null;
+  if (now.own) tellOwn(temperature === 0 ? own.told.hard : own.told.soft);
   else put('whole', 'Asking the store…');
   if (!there && !own.busy) askOwn(asking);
 }
@@ -123,21 +124,34 @@ async function askOwn(asking) {
   there.busy = false;
   if (there === own && byId('problem').hidden) go({});
 }
+/* A value of an answer in JSON, and what else of it there is to say. */
+function valueTold(answer) {
+  if (answer.distribution) return sharesOf({ shares: Object.entries(answer.distribution).sort((a, b) => b[1] - a[1]) });
+  const spread = answer.spread === undefined || answer.scored < 2 ? '' : `± ${figure(answer.spread)}`;
+  return [plainly(answer.value), spread];
+}
+const plainly = (x) => (typeof x === 'number' ? figure(x) : Array.isArray(x) ? vectorOf(x, 6) : brief(x || '', 160));
 function tellOwn(answer) {
-  const { scene } = now;
-  const value = answer.distribution ? sharesOf({ shares: Object.entries(answer.distribution).sort((a, b) => b[1] - a[1]) }) : null;
-  const shown = value ? value[0] : Array.isArray(answer.value) ? vectorOf(answer.value, 6) : typeof answer.value === 'number' ? figure(answer.value) : brief(answer.value || '', 160);
-  put('value', shown, typeof answer.value === 'number' ? answer.value : null);
-  put('spread', value ? value.slice(1).join(', ') : answer.spread === undefined || answer.scored < 2 ? '' : `± ${figure(answer.spread)}`, answer.spread);
+  const { scene, own: ways } = now;
+  const [value, ...rest] = valueTold(answer);
+  put('value', value, typeof answer.value === 'number' ? answer.value : null);
+  put('spread', rest.join(', '), answer.spread);
   put('effective', figure(answer.effective), answer.effective);
   if (now.temperature !== 0) put('logmass', figure(answer.log_mass), answer.log_mass);
+  if (!state.where) put('count', counted(scene.total), scene.total);
   byId('error-row').hidden = answer.error === undefined;
   put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
   const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
   const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
-  const part = scene.total > scene.count ? ` The map, the weights and the table are of the ${counted(scene.count)} items that this page has.` : '';
+  const part = scene.total > scene.count ? ` The map, the steps and the list are of the ${counted(scene.count)} items that this page has.` : '';
   const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
   put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
+  const told = [ways.exact && plainly(ways.exact.value), ...['hard', 'top_k', 'soft'].map((name) => valueTold(ways[name]).filter(Boolean).join(name === 'hard' || ways.soft.distribution ? ', ' : ' '))];
+  const held = [null, ways.hard.mass, ways.top_k.mass, ways.soft.mass];
+  [...byId('ways').tBodies[0].rows].forEach((line, i) => {
+    put(line.cells[1], told[i] || 'no such key: a dictionary fails', i && typeof ways[['', 'hard', 'top_k', 'soft'][i]].value === 'number' ? ways[['', 'hard', 'top_k', 'soft'][i]].value : null);
+    put(line.cells[2], held[i] === undefined || held[i] === null ? '' : percent(held[i]), held[i]);
+  });
 }
 
 /* Look at the server now and then: whether it is there, and whether others have changed the store. */

@@ -73,8 +73,8 @@ function showAnswer() {
   put('count', `${counted(told.count)}${told.count < scene.count ? ` of ${counted(scene.count)}` : ''}`, told.count);
   const all = scene.total > scene.count ? `All ${counted(scene.total)} items` : 'The store itself';
   put('whole', asked.facts && !live ? `${all}, at its own temperature: ${harmless(asked.value)} (${harmless(asked.facts)}).` : '');
-  if (live) showOwn();
   showWays(exactOf(scene, asked), weights, order);
+  if (live) showOwn();
 }
 function exactOf(scene, asked) {
   if (asked.text !== null) return scene.keys.indexOf(asked.text);
@@ -105,23 +105,34 @@ function showWays(exact, weights, order) {
 const withSpread = (found) => `${answerOf(now.scene, found)}${found.spread === undefined ? '' : ` ± ${figure(found.spread)}`}`;
 
 const BARS = 12;
+/* The heaviest items: those of the whole store where it has told them, else those of the page. */
+function heaviest() {
+  const { scene, weights, order, own: ways, temperature } = now;
+  if (ways && scene.total > scene.count) {
+    const { contributors } = temperature === 0 ? ways.hard : ways.soft;
+    return contributors.map((one) => ({ name: brief(one.text && one.key[0] === '#' ? one.text : one.key, 48), weight: temperature === 0 ? 1 : one.weight, value: plainly(one.value), row: scene.keys.indexOf(one.key) }));
+  }
+  return order.slice(0, BARS).map((row) => ({ name: nameOf(scene, row, 48), weight: weights[row], value: valueOf(scene, row, 40), row }));
+}
 function showWeights(looked) {
-  const { scene, weights, order } = now;
-  const rows = order.slice(0, BARS);
-  byId('bars').classList.toggle('long', rows.some((row) => nameOf(scene, row, 48).length > 28 || valueOf(scene, row, 40).length > 16));
-  const build = (i) => make('li', {}, make('button', { className: 'bar', onclick: () => go({ look: now.scene.numbers[now.order[i]] }) }, ...['name', 'track', 'share', 'told'].map((name) => make('span', { className: name }))));
-  children(byId('bars'), rows.length, build).forEach((line, i) => {
-    const row = rows[i];
+  const { scene } = now;
+  const all = heaviest();
+  byId('bars').classList.toggle('long', all.some((one) => one.name.length > 28 || one.value.length > 16));
+  const build = () => make('li', {}, make('button', { className: 'bar' }, ...['name', 'track', 'share', 'told'].map((name) => make('span', { className: name }))));
+  children(byId('bars'), all.length, build).forEach((line, i) => {
     const [name, track, share, told] = line.firstChild.children;
-    put(name, nameOf(scene, row, 48));
+    put(name, all[i].name);
     if (!track.firstChild) track.append(make('i'));
-    track.firstChild.style.width = `${100 * weights[row]}%`;
-    put(share, percent(weights[row]), weights[row]);
-    put(told, valueOf(scene, row, 40));
-    line.firstChild.setAttribute('aria-pressed', String(row === looked));
+    track.firstChild.style.width = `${100 * all[i].weight}%`;
+    put(share, percent(all[i].weight), all[i].weight);
+    put(told, all[i].value);
+    line.firstChild.onclick = () => go({ look: scene.numbers[all[i].row] });
+    line.firstChild.disabled = all[i].row < 0;
+    line.firstChild.setAttribute('aria-pressed', String(all[i].row === looked));
   });
-  const left = order.slice(BARS).reduce((sum, row) => sum + weights[row], 0);
-  put('rest', order.length > BARS ? `and ${counted(order.length - BARS)} more, with ${percent(left)} of the weight together` : '');
+  const left = 1 - all.reduce((sum, one) => sum + one.weight, 0);
+  const others = (now.own ? scene.total : now.told.count) - all.length;
+  put('rest', others > 0 && now.told.count ? `and ${state.where && now.own ? 'others' : `${counted(others)} more`}, with ${percent(Math.max(0, left))} of the weight together` : '');
 }
 
 /* How one weight comes about, with its numbers. */

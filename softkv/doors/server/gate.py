@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any
@@ -121,8 +122,8 @@ class Gate:
             return await passage.tell(204 if scope["path"] == "/health" or self._metrics.ready() else 503)
         if scope["path"] == "/" and scope["method"] == "GET" and not scope["query_string"]:
             scope["softkv.route"] = "/"
-            passage.safe = {**SAFE, b"content-security-policy": _page_policy()}
-            return await passage.tell(200, document(None).encode(), HTML)
+            body, passage.safe = _page()
+            return await passage.tell(200, body, HTML)
         self._require_token(scope, headers)
         passage.left = _require_length(headers)
         if scope["path"] == "/metrics" and scope["method"] == "GET":
@@ -168,8 +169,11 @@ class Gate:
         scope["softkv.role"], scope["softkv.token"] = ("writer" if writes else "reader"), digest.hex()[:32]
 
 
-def _page_policy() -> bytes:
-    return f"{policy(live=True)}; frame-ancestors 'none'".encode()
+@cache
+def _page() -> tuple[bytes, dict[bytes, bytes]]:
+    """The page that asks for what it shows, and the headers that let it."""
+    allowed = f"{policy(live=True)}; frame-ancestors 'none'".encode()
+    return document(None).encode(), {**SAFE, b"content-security-policy": allowed}
 
 
 def _headers(scope: Any) -> dict[bytes, list[str]]:
