@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import tempfile
+import webbrowser
 
 import click
 
@@ -18,7 +20,9 @@ INTRODUCTION = (
 @click.command(epilog="Example: softkv demo incomes")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "only_list", is_flag=True, help="Only list the examples.")
-def demo(names: tuple[str, ...], only_list: bool) -> None:
+@click.option("--page", "as_page", is_flag=True, help="Show them as a tour in a browser.")
+@click.option("-o", "--output", "file", metavar="FILE", help="With --page: only write FILE, such as demo.html.")
+def demo(names: tuple[str, ...], only_list: bool, as_page: bool, file: str | None) -> None:
     """Show what a soft lookup is, by worked examples: all of them, or those named."""
     from softkv_examples import tell, titles
 
@@ -30,6 +34,9 @@ def demo(names: tuple[str, ...], only_list: bool) -> None:
     for name in names:
         if name not in known:
             raise click.UsageError(f"there is no example {name!r}; there are {', '.join(known)}")
+    if as_page or file is not None:
+        _show(names, file)
+        return
     width = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns - 1))
     if not names:
         _print(click.wrap_text(INTRODUCTION.format(count=len(known), name=next(iter(known))), width))
@@ -39,6 +46,20 @@ def demo(names: tuple[str, ...], only_list: bool) -> None:
             click.echo("\n")
         for position, line in enumerate(tell(name, width=width)):
             _print(line, bold=position < 2)
+
+
+def _show(names: tuple[str, ...], file: str | None) -> None:
+    """The examples as a tour: in the browser, or only written, over what was written there before."""
+    from softkv_examples.tour import content
+
+    from softkv.page import write
+
+    # Subtle: the folder stays, since a browser may read the file long after this process is gone.
+    place = file or os.path.join(tempfile.mkdtemp(prefix="softkv-"), "demo.html")
+    write(content(names), place, store=None, force=True)
+    output.say(f"wrote {place}: the examples as a tour; open it in a browser")
+    if file is None:
+        webbrowser.open(f"file://{place}")
 
 
 def _print(line: str, *, bold: bool = False) -> None:

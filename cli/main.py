@@ -63,6 +63,7 @@ for command in (
     learning.fit,
     transfer.export,
     transfer.import_,
+    transfer.page,
     models.models,
     demonstration.demo,
     benching.bench,

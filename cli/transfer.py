@@ -1,5 +1,6 @@
-"""The whole store as one file, and back: `export` and `import`."""
+"""The whole store as one file, and back: `export` and `import`; and a file to look at: `page`."""
 
+import os
 import shlex
 
 import click
@@ -46,3 +47,20 @@ def import_(file: str, path: str, no_progress: bool) -> None:
     with output.progress("importing", quiet=no_progress) as moved, output.hints():
         count = import_from(file, served.require_path(path, "import"), progress=moved)
     output.say(f"imported {count:,} items into {path}")
+
+
+@click.command(epilog=options.example('softkv page -o page.html --query "treasure" --db films.softkv'))
+@click.option("-o", "--output", "file", required=True, metavar="FILE", help="The file to write, such as page.html.")
+@click.option("--items", type=click.IntRange(1), default=2000, show_default=True, help="How many it carries at most.")
+@click.option("--query", "queries", multiple=True, metavar="TEXT", help="What it asks, besides keys; several times.")
+@options.database
+@options.model
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def page(file: str, items: int, queries: tuple[str, ...], path: str, model: str | None, force: bool) -> None:
+    """Write FILE, a page that shows how lookups come about; it needs no network and no server."""
+    import softkv
+
+    with softkv.open(path, "r", embedder=model) as db, output.hints():
+        shown, there = db.page(file, items, list(queries), force=force), len(db)
+    drawn = "" if shown == there else f" of {there:,}, drawn with a seed"
+    output.say(f"wrote {file}: whoever has it can read its {shown:,} items{drawn} ({os.path.getsize(file):,} bytes)")

@@ -307,6 +307,9 @@ class Answers:
     def __repr__(self) -> str:
         return portrait.answers_as_text(self)
 
+    def _repr_html_(self) -> str:
+        return portrait.answers_as_html(self)
+
     def __reduce__(self) -> tuple[object, ...]:
         source = self.source
         if source is not None:

@@ -49,3 +49,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return portrait.comparison_as_text(self)
+
+    def _repr_html_(self) -> str:
+        return portrait.comparison_as_html(self)

@@ -6,6 +6,7 @@ Knows answers only by their fields. Does not look anything up.
 import html
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 LONGEST = 60  # characters of a text in a line
 _ROUTES = {"scan": "scanned", "gather": "gathered"}
 READ = "the heaviest of the rows read"  # the contributors of an estimate; there may be heavier ones
+SHOWN = 10  # of many answers, in a table
 _ELSEWHERE = ("value", "labels", "contributors", "head_weights", "kind")  # of an answer: told in another form, or not
 _CELLS = ("key", "row", "weight", "score", "text", "value", "payload")  # of a contributor
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
@@ -154,18 +156,56 @@ def as_text(answer: Answer) -> str:
     return "\n".join([value_of(answer), *lines, facts_of(answer)])
 
 
+class Share(float):
+    """A number from 0 to 1 that is drawn as a bar."""
+
+
+def as_table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], note: str = "") -> str:
+    """A table for a notebook, drawn as the page draws them; all texts are escaped."""
+    names = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return (
+        f"<div style='font-variant-numeric:tabular-nums'><b>{html.escape(title)}</b>"
+        f"<table><tr>{names}</tr>{lines}</table><small>{html.escape(note)}</small></div>"
+    )
+
+
+def _cell(x: Any) -> str:
+    if isinstance(x, Share):
+        track = "background:rgba(128,128,128,.2);border-radius:3px;height:.8em;width:9em"
+        wide = f"background:#0072b2;border-radius:3px;height:100%;width:{100 * x:.2f}%"
+        return f"<td><div style='{track}'><div style='{wide}'></div></div></td><td>{x:.1%}</td>"
+    side = "right" if isinstance(x, (int, float)) else "left"
+    return f"<td style='text-align:{side}'>{html.escape(short(x))}</td>"
+
+
 def as_html(answer: Answer) -> str:
     """An answer as a table for a notebook."""
-    rows = "".join(
-        f"<tr><td style='text-align:left'>{html.escape(name_of(one))}</td><td>{one.weight:.1%}</td>"
-        f"<td style='text-align:left'><div style='background:#4c78a8;height:.8em;width:{one.weight * 12:.2f}em'></div>"
-        f"</td><td>{one.score:.4g}</td><td style='text-align:left'>{html.escape(short(one.value))}</td></tr>"
-        for one in answer.contributors
-    )
-    head = "<tr><th>key</th><th>weight</th><th></th><th>score</th><th>value</th></tr>"
-    return (
-        f"<div><b>{html.escape(value_of(answer))}</b><table>{head}{rows}</table>"
-        f"<small>{html.escape(facts_of(answer))}</small></div>"
+    rows = ((name_of(one), Share(one.weight), one.score, one.value) for one in answer.contributors)
+    return as_table(value_of(answer), ("key", "weight", "", "score", "value"), rows, facts_of(answer))
+
+
+def answers_as_html(answers: Answers) -> str:
+    """Some of many answers as a table for a notebook, without asking the store who contributed."""
+    told = answers_as_text(answers).strip("<>")
+    if answers.scored.ndim != 1:
+        return as_table(told, (), ())
+    values = answers.value if answers.label is None else answers.label
+    numbers = range(min(SHOWN, len(answers)))
+    rows = ((n, values[n], _mean(answers.effective[n]), _mean(answers.log_mass[n])) for n in numbers)
+    more = f"and {len(answers) - SHOWN:,} more" if len(answers) > SHOWN else ""
+    return as_table(told, ("query", "value", "effective", "log mass"), rows, more)
+
+
+def comparison_as_html(found: Comparison) -> str:
+    """A comparison as a table for a notebook: a line for each way, and one for each temperature."""
+    exact = "no such key" if found.exact is None else short(found.exact.value)
+    ways = [(name, getattr(found, name)) for name in ("hard", "top_k", "soft")]
+    rows: list[tuple[Any, ...]] = [("exact", "", "", exact)]
+    rows += [(name.replace("_", " "), Share(_mean(one.mass) or 0.0), value_of(one)) for name, one in ways]
+    rows += [(f"soft, T {short(one.temperature)}", Share(one.weight), one.value) for one in found.strip]
+    return as_table(
+        "One query, in every way", ("way", "weight", "", "answer"), rows, "At other temperatures: that of the heaviest."
     )
 
 

@@ -2,9 +2,13 @@
 
 import os
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from . import browsing
 
 # The same examples in every run, and no clock: another process on the machine must not fail a test.
 settings.register_profile("softkv", derandomize=True, deadline=None)
@@ -21,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The marker of our own; and no way out: models are not looked for in the user's cache, nor on the network."""
     os.environ["HF_HOME"] = str(config.rootpath / ".pytest_cache" / "huggingface")
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # a port on which nothing listens
+    config.addinivalue_line("markers", "chromium: drives the page in a real browser, which has to be installed")
     config.addinivalue_line(
         "markers", "slow: starts processes, crashes them, builds packages, or tries thousands of sequences"
     )
@@ -57,3 +62,10 @@ def real_data() -> str:
     if not folder:
         pytest.skip("SOFTKV_DATA is not set: it names the folder with clinc150, banking77 and uci")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser for the tests of one file: while it is there, the thread has an event loop, and others want none."""
+    with browsing.launched() as found:
+        yield found

@@ -21,7 +21,7 @@ ALLOWED = {
     "files": {"storage", "kinds", "logs", "progress", "errors"},
     "index": {"maths", "progress", "errors"},
     "embedders": {"maths", "progress", "errors"},
-    "learning": {"maths", "progress", "errors"},
+    "learning": {"portrait", "maths", "progress", "errors"},
     "portrait": {"errors"},
     "answer": {"portrait", "maths", "kinds", "errors"},
     "comparison": {"answer", "portrait"},
@@ -39,7 +39,10 @@ ALLOWED = {
         "progress",
         "errors",
     },
+    "page": {"asking", "files", "kinds", "maths", "plain", "portrait", "storage", "errors"},
     "database": {
+        "page",
+        "portrait",
         "logs",
         "kinds",
         "asking",
@@ -55,6 +58,7 @@ ALLOWED = {
         "doors",
     },
     "doors": {
+        "page",
         "database",
         "asking",
         "plain",

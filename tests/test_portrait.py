@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,3 +165,37 @@ def test_bars_have_the_length_of_their_share() -> None:
     assert bar(0.5, 4) == "██  "
     assert [bar(n / 32, 4).rstrip() for n in range(4)] == ["", "▏", "▎", "▍"]
     assert number(999.96) == "1000"
+
+
+def test_everything_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    """The store and what it returns are tables that hold what their text says; what a key holds is never markup."""
+    with softkv.open(tmp_path / "s") as db:
+        db.update({f"film number {number} <b>": float(number) for number in range(24)})
+        question = "film <b>"
+        shown = [
+            (db, "24 items", "number"),
+            (db.info(), "24 items", "cosine"),
+            (db.lookup(question), "film number", "%"),
+            (db.lookup([question] * 12), "12 answers of kind number", "and 2 more"),
+            (db.compare(question), "no such key", "soft, T "),
+            (db.tune(), "squared error", "temperature "),
+            (db.evaluate([question], [3.0]), "1 query of 24 items", "rmse"),
+        ]
+        for found, *told in shown:
+            page = found._repr_html_()
+            assert page.startswith("<div")
+            assert all(text in page for text in told), page
+            assert "<b>:" not in page
+            assert "<b> " not in page
+            assert "<script" not in page
+    labels = softkv.soft_lookup(KEYS, KEYS, ["<i>", "<i>", "b"])
+    assert "&lt;i&gt;" in labels._repr_html_()
+    many = softkv.soft_lookup(KEYS, KEYS, KEYS, heads=softkv.Heads(w_q=np.ones((2, 2, 3)), w_k=np.ones((2, 2, 3))))
+    assert "3 answers" in many._repr_html_()
+
+
+def test_a_closed_store_shows_its_name(tmp_path: Path) -> None:
+    """Whoever shows a variable asks for no error."""
+    db = softkv.open(tmp_path / "<s>")
+    db.close()
+    assert "&lt;s&gt;" in db._repr_html_()

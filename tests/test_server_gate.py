@@ -11,6 +11,7 @@ import pytest
 from softkv.doors.server import gate
 from softkv.doors.server.gate import Gate, Rules, authority, digest_of
 from softkv.doors.server.metrics import Metrics
+from softkv.page import document
 
 WRITER, READER = "w" * 43, "r" * 43
 HOSTS = {("localhost", 7411), ("127.0.0.1", 7411), ("[::1]", 7411), ("db.example.com", 443)}
@@ -349,3 +350,18 @@ def test_metrics_have_no_label_that_clients_choose() -> None:
     assert 'softkv_request_seconds_bucket{le="0.01"} 6' in text
     assert 'softkv_request_seconds_bucket{le="+Inf"} 50' in text
     assert "softkv_request_seconds_count 50" in text
+
+
+def test_the_page_is_for_all_who_may_ask_this_server() -> None:
+    """It needs no token and holds nothing of stores; its policy allows its own script and style, and this server."""
+    page = asked({"host": "127.0.0.1:7411"}, path="/")
+    assert (page.status, page.scope["softkv.route"], page.body) == (200, "/", document(None).encode())
+    policy = page.headers["content-security-policy"]
+    assert "connect-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.headers["cache-control"] == "no-store"
+    assert asked({"host": "evil.example"}, path="/").status == 421
+    assert asked({"host": "127.0.0.1:7411", "origin": "http://evil.example"}, path="/").status == 403
+    assert asked({"host": "127.0.0.1:7411"}, path="/", query=f"token={WRITER}").status == 400
+    assert asked({"host": "127.0.0.1:7411"}, path="/", method="POST").status == 401

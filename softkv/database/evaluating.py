@@ -25,6 +25,7 @@ from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.kinds import ValueKind
 from softkv.learning import measures
+from softkv.portrait import as_table
 from softkv.progress import Stages
 
 TOGETHER = 1000  # queries in a lookup
@@ -85,10 +86,19 @@ class Evaluation:
         """Everything as plain Python."""
         return asdict(self)
 
-    def __str__(self) -> str:
+    def _rows(self) -> list[list[str]]:
+        """A head, and a line for each way."""
         names = ("way", "temperature", "answered", *self.measures)
         rows = [[name.replace("_", " ") for name in names]]
-        rows += [[_figure(getattr(one, name)) for name in names] for one in self.ways]
+        return rows + [[_figure(getattr(one, name)) for name in names] for one in self.ways]
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._rows()
+        asked = "1 query" if self.queries == 1 else f"{self.queries:,} queries"
+        return as_table(f"{asked} of {self.items:,} items, in every way", head, rows)
+
+    def __str__(self) -> str:
+        rows = self._rows()
         wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
         return "\n".join(lines)

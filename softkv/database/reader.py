@@ -3,6 +3,7 @@
 Looking up by likeness is in softkv/asking/asker.py.
 """
 
+import html
 import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from softkv.asking.asker import Asker
-from softkv.asking.given import place_of
+from softkv.asking.given import place_of, texts_of
 from softkv.database.carrying import export_to
 from softkv.database.columns import StoreColumns
 from softkv.database.evaluating import evaluate
 from softkv.database.summary import Info, summary
-from softkv.errors import KeyMissing, KeyTextError
+from softkv.errors import KeyMissing, KeyTextError, SoftKVError
+from softkv.maths.heads import Heads
 from softkv.storage import Item
 from softkv.storage.batch import shown
 
@@ -114,6 +116,12 @@ class Reader(Asker, Mapping[str, Value]):
         """What the store is: items, widths, kind, how it compares, its embedder, its temperature, its size on disk."""
         return summary(self._view(), self._embedding.path)
 
+    def _repr_html_(self) -> str:
+        try:
+            return self.info()._repr_html_()
+        except SoftKVError:  # closed, or not to be reached: whoever shows a variable asks for no error
+            return html.escape(repr(self))
+
     def export(
         self,
         path: str | os.PathLike[str],
@@ -126,6 +134,42 @@ class Reader(Asker, Mapping[str, Value]):
         A .csv file holds the items alone, for spreadsheets and for `load`.
         """
         return export_to(self._view(), path, force=force, progress=progress)
+
+    def page(
+        self,
+        path: str | os.PathLike[str],
+        items: int = 2000,
+        queries: Any = (),
+        *,
+        heads: Heads | None = None,
+        force: bool = False,
+    ) -> int:
+        """Write an HTML file that shows how lookups come about; returns how many items whoever has it can read in it.
+
+        Args:
+            path: The file, such as page.html. It needs no network and no server.
+            items: How many items it carries at most; of a larger store they are drawn, with a seed.
+            queries: Texts or vectors that it asks, beside the keys of its items.
+            heads: Learned projections to look up with.
+            force: Overwrite the file.
+        """
+        from softkv.page import write
+
+        scene = self.scene(items, queries, heads=heads)
+        write({"scenes": [scene]}, path, store=self._embedding.path, force=force)
+        return len(scene["numbers"])
+
+    def scene(self, items: int = 2000, queries: Any = (), *, heads: Heads | None = None) -> dict[str, Any]:
+        """What a page shows of the store, as plain Python: items, the vectors of queries, and how much is evidence."""
+        from softkv.page import PageQueries, scene_of
+
+        view = self._asked_view()
+        given = [queries] if isinstance(queries, str) else queries
+        texts, (vectors, _, _) = texts_of(given), self._queries(view, given, None, heads)
+        names = [f"query {number + 1}" for number in range(len(vectors))] if texts is None else texts
+        answers = self.lookup(vectors, heads=heads, show=1) if len(vectors) else ()
+        asked = PageQueries(names, texts is not None, vectors, answers)
+        return scene_of(view, os.path.basename(self._embedding.path), asked, items=items, heads=heads)
 
 
 class _Items(ItemsView[str, Value]):

@@ -18,6 +18,7 @@ from softkv.database.begun import is_begun
 from softkv.errors import IndexDamaged
 from softkv.index.dividing import doubled
 from softkv.index.lists import OUTGROWN, ListIndex
+from softkv.portrait import as_table
 from softkv.storage.layout import GENERATION_NAME, generation_name
 from softkv.storage.protocol.opening import is_backup
 
@@ -87,11 +88,17 @@ class Info:
         """Everything as plain Python."""
         return asdict(self)
 
-    def __str__(self) -> str:
+    def _shown(self) -> dict[str, str]:
         named = ((one.name.replace("_", " "), getattr(self, one.name)) for one in fields(self))
-        shown = {name: value for name, value in named if value is not None}
+        return {name: _figure(value) for name, value in named if value is not None}
+
+    def __str__(self) -> str:
+        shown = self._shown()
         wide = max(map(len, shown))
-        return "\n".join(f"{name.ljust(wide)}  {_figure(value)}" for name, value in shown.items())
+        return "\n".join(f"{name.ljust(wide)}  {value}" for name, value in shown.items())
+
+    def _repr_html_(self) -> str:
+        return as_table(f"{self.items:,} items", (), self._shown().items())
 
 
 def summary(view: View, path: str, unfinished: str | None = None) -> Info:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from softkv.learning.leaving import Losses, Rows, Scores, left_out
 from softkv.learning.temperature import SCORED, asked_of, unit_of_scores
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.portrait import Share, as_table
 from softkv.progress import Progress
 
 STEP = 2.0**0.25  # from one temperature to the next
@@ -73,24 +74,36 @@ class Tuned:
         return _finite(full.lowest[full.temperatures.index(full.best[1])])
 
     def __str__(self) -> str:
-        kept = "" if self.k is None else f", the {self.k} best"
-        lines = [
-            f"temperature {self.temperature:.4g} ({self.compatibility}{kept}): {self.measure} {self.loss:.4g} "
-            f"for {self.asked:,} of {self.items:,} items, each left out"
-            + ("" if self.sampled is None else f"; a sample of {self.sampled:,} was enough")
-        ]
-        (curve,) = [one for one in self.curves if (one.compatibility, one.k) == (self.compatibility, self.k)]
-        least, most = min(curve.losses), max(curve.losses)
-        for temperature, loss in zip(curve.temperatures, curve.losses, strict=True):
-            share = (loss - least) / (most - least) if most > least else 0.0
+        lines = [self._chosen]
+        for temperature, loss, share in self._steps():
             mark = " <" if temperature == self.temperature else ""
             lines.append(f"{temperature:10.4g} {loss:10.4g} {'█' * max(1, round(share * BAR))}{mark}")
         for other in self.curves:
-            if other is not curve:
+            if (other.compatibility, other.k) != (self.compatibility, self.k):
                 loss, temperature = other.best
                 rows = "all items" if other.k is None else f"the {other.k} best"
                 lines.append(f"{self.measure} {loss:.4g} at {temperature:.4g} by {other.compatibility}, {rows}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [(f"{one:.4g}", f"{loss:.4g}", Share(share)) for one, loss, share in self._steps()]
+        return as_table(self._chosen, ("temperature", self.measure, "from the best to the worst", ""), rows)
+
+    @property
+    def _chosen(self) -> str:
+        kept = "" if self.k is None else f", the {self.k} best"
+        return (
+            f"temperature {self.temperature:.4g} ({self.compatibility}{kept}): {self.measure} {self.loss:.4g} "
+            f"for {self.asked:,} of {self.items:,} items, each left out"
+            + ("" if self.sampled is None else f"; a sample of {self.sampled:,} was enough")
+        )
+
+    def _steps(self) -> list[tuple[float, float, float]]:
+        """Each temperature of the chosen curve, its loss, and where this lies between the best and the worst."""
+        (curve,) = [one for one in self.curves if (one.compatibility, one.k) == (self.compatibility, self.k)]
+        least, most = min(curve.losses), max(curve.losses)
+        shares = [(loss - least) / (most - least) if most > least else 0.0 for loss in curve.losses]
+        return list(zip(curve.temperatures, curve.losses, shares, strict=True))
 
 
 def curves_of_items(

@@ -25,6 +25,8 @@ from softkv.doors.remote.connection import ServerConnection, quoted
 from softkv.errors import KeyTextError, NotRemote, SoftKVError
 from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
+from softkv.maths.heads import Heads
+from softkv.page import write
 from softkv.storage import Added, Item
 from softkv.storage.batch import checked_key, shown
 from softkv.storage.closing import Closing
@@ -80,6 +82,7 @@ class RemoteReader(Sending, Reader):
     compare = sent(Reader.compare)
     self_attention = sent(Reader.self_attention)
     evaluate = sent(Reader.evaluate)
+    scene = sent(Reader.scene)
 
     # By key
 
@@ -194,6 +197,20 @@ class RemoteReader(Sending, Reader):
         if progress is not None:
             progress(count, count)
         return count
+
+    def page(
+        self,
+        path: str | os.PathLike[str],
+        items: int = 2000,
+        queries: Any = (),
+        *,
+        heads: Heads | None = None,
+        force: bool = False,
+    ) -> int:
+        """Write a local HTML file that shows how lookups come about, as `page` of a local handle does."""
+        scene = self.scene(items, queries, heads=heads) | {"name": self.path}
+        write({"scenes": [scene]}, path, store=None, force=force)
+        return len(scene["numbers"])
 
 
 class RemoteView(Closing, RemoteReader):

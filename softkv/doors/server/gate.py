@@ -2,8 +2,8 @@
 
 Pages of other sites must not reach a server on this machine, whether by a name that they let point here (the Host is
 compared with a list), or by a form or a script (Origin and Sec-Fetch-Site; no CORS header is ever sent). Whoever asks
-shows a token. All this is decided by the headers alone, for every method and path; only /health and /ready answer
-without a token, and say nothing.
+shows a token. All this is decided by the headers alone, for every method and path; only /health, /ready and the page at
+/ answer without a token, and say nothing of stores.
 
 Does not limit the time that headers and bodies take (protocol.py), and does not know of stores (app.py).
 """
@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any
@@ -20,6 +21,7 @@ from softkv.doors.server.metrics import LOG, Metrics
 from softkv.doors.server.problems import Refused, reply_to
 from softkv.doors.wire import LONGEST_BODY
 from softkv.errors import AccessRefused, InputError, Unauthorized
+from softkv.page import document, policy
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -27,12 +29,13 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 LONGEST_HEAD = 16 << 10
-SAFE = (
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"referrer-policy", b"no-referrer"),
-)
+SAFE = {
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"cache-control": b"no-store",
+    b"referrer-policy": b"no-referrer",
+}
+HTML = {"content-type": "text/html; charset=utf-8"}
 TEXT = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _USUAL = {"http": 80, "https": 443}
@@ -119,6 +122,10 @@ class Gate:
             if scope["path"] == "/ready":
                 await self._metrics.look()
             return await passage.tell(204 if scope["path"] == "/health" or self._metrics.ready() else 503)
+        if scope["path"] == "/" and scope["method"] == "GET" and not scope["query_string"]:
+            scope["softkv.route"] = "/"
+            body, passage.safe = _page()
+            return await passage.tell(200, body, HTML)
         self._require_token(scope, headers)
         passage.left = _require_length(headers)
         if scope["path"] == "/metrics" and scope["method"] == "GET":
@@ -165,6 +172,13 @@ class Gate:
         scope["softkv.role"], scope["softkv.token"] = ("writer" if writes else "reader"), digest.hex()[:32]
 
 
+@cache
+def _page() -> tuple[bytes, dict[bytes, bytes]]:
+    """The page that asks for what it shows, and the headers that let it."""
+    allowed = f"{policy(live=True)}; frame-ancestors 'none'".encode()
+    return document(None).encode(), {**SAFE, b"content-security-policy": allowed}
+
+
 def _headers(scope: Any) -> dict[bytes, list[str]]:
     """The headers by name, if they are not too long altogether."""
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
@@ -196,7 +210,7 @@ class _Passage:
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
-        self.status, self.left = 0, 0
+        self.status, self.left, self.safe = 0, 0, SAFE
 
     @property
     def over(self) -> bool:
@@ -215,8 +229,8 @@ class _Passage:
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            kept = [one for one in message.get("headers", []) if one[0].lower() not in dict(SAFE)]
-            message = {**message, "headers": [*kept, *SAFE]}
+            kept = [one for one in message.get("headers", []) if one[0].lower() not in self.safe]
+            message = {**message, "headers": [*kept, *self.safe.items()]}
         await self._send(message)
 
     async def tell(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:

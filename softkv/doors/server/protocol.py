@@ -95,7 +95,7 @@ class PatientProtocol(H11Protocol):
         words = f"expected HTTP/1.1 with headers of at most {LONGEST_HEAD >> 10} KiB."
         status, _headers, body = reply_to(Refused(400, InputError(words)))
         kind = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
-        events = (h11.Response(status_code=status, headers=[*kind, *SAFE]), h11.Data(body), h11.EndOfMessage())
+        events = (h11.Response(status_code=status, headers=[*kind, *SAFE.items()]), h11.Data(body), h11.EndOfMessage())
         self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()
 

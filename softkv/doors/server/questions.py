@@ -20,6 +20,7 @@ from softkv.asking.asker import Asker
 from softkv.asking.given import array_of, texts_of
 from softkv.comparison import Comparison
 from softkv.database.evaluating import Evaluation, evaluate
+from softkv.database.reader import Reader
 from softkv.doors.server.documents import AnswerDocument, ComparisonDocument
 from softkv.doors.server.endpoints import ALONE, LARGEST_REPLY, ON_LOOP, Call, Endpoint, too_large
 from softkv.doors.server.forms import QUERIES, QUERY, form_of
@@ -85,6 +86,19 @@ def _attended(call: Call) -> Answers:
     with call.reading() as reader:
         _require_room(call, reader, len(reader), options)
         return _kept(call, reader.self_attention(**options))
+
+
+def _scene(call: Call) -> dict[str, Any]:
+    """What a page shows; facts name no directory of the server."""
+    options = call.options()
+    options |= _heads(options)
+    if not isinstance(options.get("queries", ""), str):
+        options["queries"] = _many(options["queries"])
+    with call.reading() as reader:
+        found = reader.scene(**options)
+    for query in found["queries"]:
+        query["facts"] = call.served.without_paths(query["facts"])
+    return found
 
 
 def _evaluated(call: Call) -> Evaluation:
@@ -182,5 +196,6 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/v1/{store}/self_attention", _attended, form_of(Asker.self_attention), list[AnswerDocument], long=True
     ),
+    Endpoint("POST", "/v1/{store}/scene", _scene, form_of(Reader.scene), dict[str, Any], long=True),
     Endpoint("POST", "/v1/{store}/evaluate", _evaluated, form_of(evaluate), Evaluation, long=True),
 )

@@ -1,0 +1,211 @@
+/* A page of a server: it asks the server for what it shows, and for the answers of the whole store.
+   The token comes behind the # of the address, is kept for this tab alone, and leaves the address at once. */
+
+const TOKEN = 'softkv.token';
+const LINK = /^(scene|step|query|T|k|where|look|head|text|store)=/;
+const AGAIN = 2000; // milliseconds between looks at the server
+let served = []; // the stores, as the server tells of them
+let commit = 0; // of the items that are shown
+let own = { asked: null, told: null, busy: false }; // the answers of the store
+
+function takeToken() {
+  const link = location.hash.slice(1);
+  if (!link || LINK.test(link)) return;
+  sessionStorage.setItem(TOKEN, link);
+  history.replaceState(null, '', location.pathname);
+}
+async function ask(method, path, body) {
+  const headers = { Authorization: `Bearer ${sessionStorage.getItem(TOKEN) || ''}` };
+  if (body !== undefined) headers['Content-Type'] = 'application/json';
+  const sent = { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: 'no-store', credentials: 'omit', redirect: 'error' };
+  const reply = await fetch(path, sent).catch(() => {
+    throw Object.assign(new Error('The server does not answer. It is asked again every two seconds.'), { gone: true });
+  });
+  if (reply.status === 401) {
+    byId('door').hidden = false;
+    byId('main').hidden = true;
+    throw new Error('The server takes no such token.');
+  }
+  const told = reply.status === 204 ? null : await reply.json();
+  if (!reply.ok) throw Object.assign(new Error(told.detail || 'The server refused.'), { kind: told.error });
+  return { told, commit: Number(reply.headers.get('softkv-commit')) };
+}
+const inStore = (method, what, body) => ask(method, `/v1/${encodeURIComponent(scenes[0] ? scenes[0].name : store())}/${what}`, body);
+const store = (link = location.hash) => {
+  const named = new URLSearchParams(link.slice(1)).get('store');
+  return served.some((one) => one.name === named) ? named : served[0].name;
+};
+let gone = false; // whether the server did not answer last
+/* Whether something went well. What went wrong is told, until something else goes well that a person did. */
+async function tried(work, asked = true) {
+  let problem = null;
+  await Promise.resolve().then(work).catch((error) => (problem = error));
+  const back = gone && !problem;
+  if (problem || asked || back) {
+    byId('problem').hidden = !problem;
+    put('problem', problem ? problem.message : '');
+  }
+  gone = Boolean(problem && problem.gone);
+  if (back && scenes.length) go({});
+}
+
+async function enter() {
+  takeToken();
+  byId('door').hidden = Boolean(sessionStorage.getItem(TOKEN));
+  if (!sessionStorage.getItem(TOKEN)) return byId('token').focus();
+  await tried(async () => {
+    const link = location.hash; // as it is now: while the server is asked, the state before may be kept in the address
+    served = (await ask('GET', '/v1/stores')).told;
+    await load(store(link));
+    state = stateOf(link);
+    const text = new URLSearchParams(link.slice(1)).get('text');
+    if (text) await type(text);
+    else go({});
+  });
+  return watch();
+}
+/* Take up a store: some of its items for the page, and what it is. */
+async function load(name) {
+  const editable = !served.find((one) => one.name === name).read_only;
+  byId('stores').hidden = served.length < 2;
+  chosen(byId('store'), served.map((one) => [one.name, one.name]), name);
+  byId('editing').hidden = !editable;
+  document.title = `${name} – softkv`;
+  put('title', name);
+  const kept = scenes[0] && scenes[0].name === name ? scenes[0].queries : [];
+  const found = await ask('POST', `/v1/${encodeURIComponent(name)}/scene`, {}).catch((error) => {
+    if (error.kind !== 'EmptyStore') throw error;
+    scenes.length = 0;
+    byId('main').hidden = true;
+    put('about', 'This store is empty. Add its first item with `softkv add`, then load this page again.');
+    throw new Error('This store is empty, so there is nothing to look up yet.');
+  });
+  const scene = sceneOf(found.told);
+  scenes.splice(0, 1, Object.assign(scene, { name, url: `${location.origin}/${name}`, queries: kept }));
+  [now, commit, own] = [null, found.commit, { asked: null, told: null, busy: false }];
+  byId('typed').hidden = false;
+  put('foot', `Answers are those of ${location.host}. This page keeps the token for this tab, and nothing else.`);
+}
+/* Ask in words of one's own: the server makes a vector of them, and the page goes on from there. */
+async function type(text) {
+  const there = scenes[0].queries.findIndex((one) => one.text === text);
+  if (there >= 0) return go({ query: `q${there}`, look: null });
+  const [query] = (await inStore('POST', 'scene', { items: 1, queries: [text] })).told.queries;
+  scenes[0].queries.push(hydrated(scenes[0], query));
+  return go({ query: `q${scenes[0].queries.length - 1}`, look: null });
+}
+
+/* What the store itself answers to the state as it is: one question at a time, and the last one counts. */
+function showOwn() {
+  const { scene, asked, temperature } = now;
+  const query = asked.text !== null ? asked.text : asked.given && Array.from(asked.given);
+  const wanted = { query, k: state.k, show: BARS };
+  if (state.where) wanted.where = state.where;
+  if (temperature === Infinity) wanted.compatibility = 'uniform';
+  else if (temperature && temperature !== scene.temperature) wanted.temperature = temperature;
+  const asking = JSON.stringify([asked.key, wanted]);
+  const there = own.asked === asking;
+  byId('answer').setAttribute('aria-busy', String(!there));
+  now.own = there ? own.told : null;
+  if (now.own) tellOwn(temperature === 0 ? own.told.hard : own.told.soft);
+  else put('whole', 'Asking the store…');
+  if (!there && !own.busy) askOwn(asking);
+}
+async function askOwn(asking) {
+  own.busy = true;
+  const there = own;
+  await tried(async () => {
+    const [key, wanted] = JSON.parse(asking);
+    // What was learned is worked into the vectors of the page, so the key's own is asked for.
+    if (wanted.query === null) wanted.query = (await inStore('POST', 'items/get', { keys: [key], whole: true })).told.items[0].vector;
+    const { told } = await inStore('POST', 'compare', wanted);
+    Object.assign(there, { asked: asking, told });
+  });
+  there.busy = false;
+  if (there === own && byId('problem').hidden) go({});
+}
+/* A value of an answer in JSON, and what else of it there is to say. */
+function valueTold(answer) {
+  if (answer.distribution) return sharesOf({ shares: Object.entries(answer.distribution).sort((a, b) => b[1] - a[1]) });
+  const spread = answer.spread === undefined || answer.scored < 2 ? '' : `± ${figure(answer.spread)}`;
+  return [plainly(answer.value), spread];
+}
+const plainly = (x) => (typeof x === 'number' ? figure(x) : Array.isArray(x) ? vectorOf(x, 6) : brief(x || '', 160));
+function tellOwn(answer) {
+  const { scene, own: ways } = now;
+  const [value, ...rest] = valueTold(answer);
+  put('value', value, typeof answer.value === 'number' ? answer.value : null);
+  put('spread', rest.join(', '), answer.spread);
+  put('effective', figure(answer.effective), answer.effective);
+  if (now.temperature !== 0) put('logmass', figure(answer.log_mass), answer.log_mass);
+  if (!state.where) put('count', counted(scene.total), scene.total);
+  byId('error-row').hidden = answer.error === undefined;
+  put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
+  const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
+  const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
+  const part = scene.total > scene.count ? ` The map, the steps and the list are of the ${counted(scene.count)} items that this page has.` : '';
+  const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
+  put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
+  const told = [ways.exact && plainly(ways.exact.value), ...['hard', 'top_k', 'soft'].map((name) => valueTold(ways[name]).filter(Boolean).join(name === 'hard' || ways.soft.distribution ? ', ' : ' '))];
+  const held = [null, ways.hard.mass, ways.top_k.mass, ways.soft.mass];
+  [...byId('ways').tBodies[0].rows].forEach((line, i) => {
+    put(line.cells[1], told[i] || 'no such key: a dictionary fails', i && typeof ways[['', 'hard', 'top_k', 'soft'][i]].value === 'number' ? ways[['', 'hard', 'top_k', 'soft'][i]].value : null);
+    put(line.cells[2], held[i] === undefined || held[i] === null ? '' : percent(held[i]), held[i]);
+  });
+}
+
+/* Look at the server now and then: whether it is there, and whether others have changed the store. */
+let watching = false;
+async function watch() {
+  if (watching) return;
+  watching = true;
+  for (;;) {
+    await new Promise((done) => setTimeout(done, AGAIN));
+    if (document.hidden || !byId('door').hidden) continue;
+    await tried(async () => {
+      if (!scenes.length) return reload(store());
+      const { told } = await inStore('GET', 'info');
+      return told.commit === commit ? undefined : reload(scenes[0].name);
+    }, false);
+  }
+}
+async function reload(name) {
+  served = (await ask('GET', '/v1/stores')).told;
+  await load(name);
+  go({});
+}
+/* Give an item another value, or add one; what somebody else has changed meanwhile is not overwritten. */
+async function save(key, value) {
+  const row = scenes[0].keys.indexOf(key);
+  const batch = Array.from(crypto.getRandomValues(new Uint32Array(4)), (one) => one.toString(16)).join('-');
+  const values = [scenes[0].kind === 'number' ? Number(value) : scenes[0].kind === 'vector' ? JSON.parse(value) : value];
+  if (row < 0) await inStore('POST', 'items', { keys: [key], values, batch });
+  else if (scenes[0].kind === 'vector') await inStore('PATCH', 'items', { keys: [key], values, batch });
+  else await inStore('PATCH', 'items', { keys: [key], values, expected: [plainValue(scenes[0], row)], batch });
+  await reload(scenes[0].name);
+  put('edited', `${row < 0 ? 'Added' : 'Saved'} ${brief(key)}.`);
+}
+function listenLive(on) {
+  const form = (id, work) => on(id, 'submit', (event) => {
+    event.preventDefault();
+    tried(work);
+  });
+  form('door-form', () => {
+    sessionStorage.setItem(TOKEN, byId('token').value.trim());
+    byId('token').value = '';
+    return enter();
+  });
+  form('typed', () => byId('text').value.trim() && type(byId('text').value.trim()));
+  form('editing', () => save(byId('edit-key').value, byId('edit-value').value));
+  on('delete', 'click', () => tried(async () => {
+    const key = byId('edit-key').value;
+    const { told } = await inStore('POST', 'items/delete', { keys: [key] });
+    await reload(scenes[0].name);
+    put('edited', told.deleted ? `Deleted ${brief(key)}.` : 'Nothing was deleted.');
+  }));
+  on('store', 'change', () => tried(async () => {
+    state = { ...USUAL };
+    await load(byId('store').value);
+    go({});
+  }));
+}

@@ -1,0 +1,171 @@
+/* The arithmetic of a lookup, in float64: scores, logits, weights, answers.
+   Does not know of the page. Vectors of keys lie one after the other in one array. */
+
+const numbersOf = (packed, wide) => {
+  const bytes = Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
+  return wide ? new Float64Array(bytes.buffer) : new Float32Array(bytes.buffer);
+};
+
+const summed = (query, keys, at, term) => {
+  let sum = 0;
+  for (let i = 0; i < query.length; i++) sum += term(query[i], keys[at + i]);
+  return sum;
+};
+const product = (a, b) => a * b;
+const square = (a, b) => (a - b) ** 2;
+const apart = (a, b) => Math.abs(a - b);
+const lengthOf = (vector, at, width) => Math.sqrt(summed(vector.subarray(at, at + width), vector, at, product));
+
+/* Each way to compare: the terms that are summed, and what becomes of their sum. */
+const WAYS = {
+  dot: { term: product, ends: (sum) => sum },
+  scaled_dot: { term: product, ends: (sum, width) => sum / Math.sqrt(width) },
+  cosine: { term: product, ends: (sum, width, lengths) => sum / lengths },
+  gaussian: { term: square, ends: (sum) => -0.5 * sum },
+  laplace: { term: apart, ends: (sum) => -sum },
+  student: { term: square, ends: (sum) => -Math.log1p(0.5 * sum) },
+  uniform: { term: product, ends: () => 0 },
+};
+
+/* The scores of all keys, as one array. */
+function scoresOf(way, query, keys, lengths) {
+  const { term, ends } = WAYS[way];
+  const width = query.length;
+  const own = way === 'cosine' ? lengthOf(query, 0, width) : 1;
+  const found = new Float64Array(keys.length / width);
+  for (let row = 0; row < found.length; row++) {
+    found[row] = ends(summed(query, keys, row * width, term), width, own * lengths[row]);
+  }
+  return found;
+}
+
+/* Weights of scores at a temperature: 0 is the best alone, Infinity all alike. Rows that are not seen weigh 0. */
+function weigh(scores, temperature, seen) {
+  const weights = new Float64Array(scores.length);
+  let peak = -Infinity;
+  let best = -1;
+  let count = 0;
+  for (let row = 0; row < scores.length; row++) {
+    if (seen && !seen[row]) continue;
+    count += 1;
+    if (scores[row] > peak) [peak, best] = [scores[row], row];
+  }
+  if (best < 0) return { weights, count, mass: 0, logMass: NaN, effective: 0, best };
+  if (temperature === 0) {
+    weights[best] = 1;
+    return { weights, count, mass: 1, logMass: NaN, effective: 1, best };
+  }
+  let mass = 0;
+  let excess = 0;
+  for (let row = 0; row < scores.length; row++) {
+    if (seen && !seen[row]) continue;
+    const below = temperature === Infinity ? 0 : scores[row] / temperature - peak / temperature;
+    const e = Math.exp(below);
+    weights[row] = e;
+    mass += e;
+    excess += e * Math.max(below, -1e300);
+  }
+  for (let row = 0; row < scores.length; row++) weights[row] /= mass;
+  const logMass = (temperature === Infinity ? 0 : peak / temperature) + Math.log(mass);
+  return { weights, count, mass, logMass, effective: Math.exp(Math.log(mass) - excess / mass), best };
+}
+
+/* The rows from the heaviest on, the first of equals first. */
+const inOrder = (weights, scores, seen) => {
+  const rows = [];
+  for (let row = 0; row < weights.length; row++) if (!seen || seen[row]) rows.push(row);
+  return rows.sort((a, b) => weights[b] - weights[a] || scores[b] - scores[a] || a - b);
+};
+
+/* The weights of the k best rows alone, of 1 in all, and the share of all weight that they hold. */
+function bestOf(order, weights, k) {
+  const found = new Float64Array(weights.length);
+  const rows = order.slice(0, k);
+  const held = rows.reduce((sum, row) => sum + weights[row], 0);
+  for (const row of rows) found[row] = held > 0 ? weights[row] / held : 0;
+  return { weights: found, held: Math.min(1, held) };
+}
+
+/* What the values of a scene come to under weights: a number with its spread, a vector, shares of labels, or texts. */
+function blend(scene, weights) {
+  if (scene.kind === 'number') {
+    let value = 0;
+    let largest = 0;
+    for (let row = 0; row < weights.length; row++) value += weights[row] * scene.values[row];
+    for (let row = 0; row < weights.length; row++) {
+      if (weights[row] > 0) largest = Math.max(largest, Math.abs(scene.values[row] / 2 - value / 2));
+    }
+    let squares = 0; // in units of the farthest value, whose square might leave float64
+    if (largest > 0) {
+      for (let row = 0; row < weights.length; row++) {
+        if (weights[row] > 0) squares += weights[row] * ((scene.values[row] / 2 - value / 2) / largest) ** 2;
+      }
+    }
+    return { value, spread: 2 * largest * Math.sqrt(squares) };
+  }
+  if (scene.kind === 'vector') return { value: meanOf(scene.values, weights, scene.value_width) };
+  const shares = new Map();
+  for (let row = 0; row < weights.length; row++) {
+    if (weights[row] > 0) shares.set(scene.values[row], (shares.get(scene.values[row]) || 0) + weights[row]);
+  }
+  const ranked = [...shares].sort((a, b) => b[1] - a[1]);
+  return { shares: ranked.map(([code, share]) => [scene.labels ? scene.labels[code] : code, share, code]) };
+}
+
+const meanOf = (values, weights, width) => {
+  const mean = new Float64Array(width);
+  for (let row = 0; row < weights.length; row++) {
+    if (weights[row] > 0) for (let i = 0; i < width; i++) mean[i] += weights[row] * values[row * width + i];
+  }
+  return mean;
+};
+
+/* Heads: a query is rewritten once for each, so that all ask the same keys; what they find is projected and joined. */
+const times = (matrix, vector, offset) =>
+  Float64Array.from(matrix, (line, i) => summed(line, vector, 0, product) + (offset ? offset[i] : 0));
+
+function headScores(heads, query, keys, width) {
+  return heads.w_q.map((matrix, head) => {
+    const asked = times(matrix, query, heads.b_q && heads.b_q[head]).map((x) => x / Math.sqrt(matrix.length));
+    const added = heads.b_k ? summed(asked, heads.b_k[head], 0, product) : 0;
+    const rewritten = new Float64Array(width);
+    asked.forEach((x, i) => heads.w_k[head][i].forEach((w, j) => (rewritten[j] += x * w)));
+    const found = scoresOf('dot', rewritten, keys, []);
+    return found.map((score) => score + added);
+  });
+}
+
+function joinedHeads(heads, means) {
+  const parts = means.map((mean, head) => {
+    if (heads.w_v) return times(heads.w_v[head], mean, heads.b_v && heads.b_v[head]);
+    return mean.map((x, i) => x + (heads.b_v ? heads.b_v[head][i] : 0));
+  });
+  const joined = Float64Array.from(parts.flatMap((part) => [...part]));
+  return heads.w_o ? times(heads.w_o, joined, heads.b_o) : joined.map((x, i) => x + (heads.b_o ? heads.b_o[i] : 0));
+}
+
+/* Where a number lies among sorted ones: the share of them that are below it. */
+const shareBelow = (sorted, x) => sorted.filter((one) => one < x).length / sorted.length;
+
+/* Whether an item meets a filter of conditions on fields; what is missing meets none. */
+const OPERATORS = ['$eq', '$ne', '$gt', '$gte', '$lt', '$lte'];
+const hasField = (payload, field) => payload !== null && typeof payload === 'object' && !Array.isArray(payload) && Object.hasOwn(payload, field);
+function meets(where, payload, value) {
+  return Object.entries(where).every(([field, asked]) => {
+    if (field !== '$value' && !hasField(payload, field)) return false;
+    const found = field === '$value' ? value : payload[field];
+    return Object.entries(asked).every(([operator, x]) => {
+      if (operator === '$ne') return found !== x;
+      if (operator === '$eq') return found === x;
+      if (typeof found !== typeof x || !['number', 'string'].includes(typeof x)) return false;
+      const order = typeof x === 'string' ? byCodePoint(found, x) : found - x;
+      return { $gt: order > 0, $gte: order >= 0, $lt: order < 0, $lte: order <= 0 }[operator];
+    });
+  });
+}
+
+const byCodePoint = (a, b) => {
+  const [left, right] = [Array.from(a, (one) => one.codePointAt(0)), Array.from(b, (one) => one.codePointAt(0))];
+  const at = left.findIndex((one, i) => one !== right[i]);
+  return at < 0 ? left.length - right.length : at < right.length ? left[at] - right[at] : 1;
+};

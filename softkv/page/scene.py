@@ -1,0 +1,176 @@
+"""What a page shows of a store: some of its items, whole, with queries and what left-out items say about evidence.
+
+Vectors are those that the page compares. What a store has learned is worked into them: by L(k − c) the learned logit is
+a gaussian's. Of a store that is larger than asked for, items are drawn with a seed.
+
+Does not look anything up, but for the log mass of left-out items; does not write anything (writer.py).
+
+Shapes: n items, d width of the vectors that are compared, b queries.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.asking.view import View
+from softkv.errors import InputError, NotExpressible
+from softkv.maths.heads import Heads
+from softkv.maths.principal import PrincipalPlane
+from softkv.plain import soft_lookup
+from softkv.portrait import facts_of, value_of
+from softkv.storage import Item
+
+ITEMS, SEED = 2000, 0
+LEFT_OUT = 256  # items that are left out and asked, for the evidence
+LARGEST = 1 << 23  # numbers of vectors in a page
+LONGEST = 1000  # characters of a key, a text or a value that a page carries
+Vectors = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageQueries:
+    """Queries that a page carries, and what the whole store answers to them."""
+
+    names: Sequence[str]
+    texts: bool  # whether the names are what was asked
+    vectors: Vectors  # (b, d)
+    answers: Any  # of the store, one for each
+
+
+def scene_of(
+    view: View, name: str, asked: PageQueries, *, items: int = ITEMS, heads: Heads | None = None
+) -> dict[str, Any]:
+    """What a page shows of a store, as plain Python that is ready for JSON."""
+    rows, drawn = _drawn(view, items)
+    compared, temperature, vectors, queries = _compared(view, rows, asked, heads)
+    if vectors.size > LARGEST:
+        most = LARGEST // vectors.shape[1]
+        wide = f"{len(rows):,} vectors of width {vectors.shape[1]:,}"
+        raise InputError(f"{wide} are too much for a page, which carries {LARGEST:,} numbers. Ask for items={most}.")
+    plane = PrincipalPlane.of(_directions(compared, vectors))
+    projected = vectors.dtype == np.float64
+    heads_there = None if heads is None else {part: np.asarray(x).tolist() for part, x in heads.arrays().items()}
+    return {
+        "name": name,
+        "total": len(view.snapshot),
+        "drawn": drawn,
+        "compared": compared,
+        "learned": view.profile.projection is not None and heads is None,
+        "temperature": temperature,
+        "width": int(vectors.shape[1]),
+        "wide": projected,
+        "vectors": _packed(vectors),
+        "places": _packed(plane.placed(_directions(compared, vectors)).astype(np.float32)),
+        "share": plane.share,
+        "plane": {"unit": plane.unit, "middle": plane.middle.tolist(), "axes": plane.axes.tolist()},
+        "heads": heads_there,
+        "evidence": None if heads is not None else _left_out(vectors, compared, temperature),
+        **_values(view, rows),
+        **_told(view.snapshot.items(rows)),
+        "queries": [
+            {
+                "name": _cut(name),
+                "text": name if asked.texts else None,
+                "vector": vector.tolist(),
+                "given": given.tolist() if projected else None,  # as the store is asked
+                "value": value_of(answer),
+                "facts": facts_of(answer),
+            }
+            for name, vector, given, answer in zip(asked.names, queries, asked.vectors, asked.answers, strict=True)
+        ],
+    }
+
+
+def _drawn(view: View, items: int) -> tuple[npt.NDArray[np.int64], int | None]:
+    """The rows that a page shows, in the order of the store, and the seed that they were drawn with, if they were."""
+    if isinstance(items, bool) or not isinstance(items, int) or items < 1:
+        raise InputError(f"expected items to be a whole number from 1 on, got {items!r}.")
+    rows = view.sound_order
+    if len(rows) <= items:
+        return rows, None
+    return rows[np.sort(np.random.default_rng(SEED).choice(len(rows), items, replace=False))], SEED
+
+
+def _compared(
+    view: View, rows: npt.NDArray[np.int64], asked: PageQueries, heads: Heads | None
+) -> tuple[str, float, Vectors, Vectors]:
+    """How the page compares, at which temperature, the vectors of keys (n, d), and those of queries (b, d)."""
+    keys: Vectors = view.snapshot.vectors(rows)
+    if heads is not None:
+        if view.layout.kind.worded:
+            raise NotExpressible(
+                "heads project values, and a page projects numbers and vectors alone. Leave out heads."
+            )
+        if heads.query_width != keys.shape[1] and not len(asked.vectors):
+            wide = f"queries of width {heads.query_width}, which no key has (they have {keys.shape[1]})"
+            raise InputError(f"these heads take {wide}, so a page needs some. Give queries.")
+        return "scaled_dot", 1.0, keys, asked.vectors
+    learned = view.learned
+    if learned is None:
+        compared = view.profile.compatibility or "dot"
+        return compared, view.temperature(compared).value, keys, asked.vectors
+    metric = replace(learned.metric, factors=learned.metric.factors.astype(np.float64))
+    # In float64 from here on, as numbers of keys are: a float32 of L(k − c) would be off in the seventh digit.
+    projected = [metric.projected(one.astype(np.float64)) for one in (keys, asked.vectors)]
+    return "gaussian", learned.temperature.value, projected[0], projected[1]
+
+
+def _directions(compared: str, vectors: Vectors) -> Vectors:
+    """Vectors as they are drawn: by cosine their lengths do not count."""
+    if compared != "cosine":
+        return vectors
+    exact = vectors.astype(np.float64)
+    found: Vectors = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    return found
+
+
+def _left_out(vectors: Vectors, compared: str, temperature: float) -> list[float] | None:
+    """The log masses of some items, each left out and asked of the others, from low to high; None for one item."""
+    count = len(vectors)
+    if count < 2:
+        return None
+    asked = np.random.default_rng(SEED).permutation(count)[:LEFT_OUT]
+    exact = vectors.astype(np.float64)
+    others = asked[:, None] != np.arange(count)[None, :]
+    options: dict[str, Any] = {"compatibility": compared, "temperature": temperature, "mask": others, "show": 0}
+    found: Any = soft_lookup(exact[asked], exact, np.zeros(count), **options)
+    return sorted(found.log_mass.tolist())
+
+
+def _values(view: View, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """The values of items: numbers, vectors, codes with their labels, or texts."""
+    kind, found = view.layout.kind, view.snapshot.values(rows)
+    told: dict[str, Any] = {"kind": kind.value, "values": None, "labels": None}
+    if kind.embedded:
+        return told | {"values": [_cut(str(item.value)) for item in view.snapshot.items(rows)]}
+    if not kind.narrow:
+        return told | {"values": _packed(found), "value_width": int(found.shape[1])}
+    if not kind.coded:
+        return told | {"values": found.tolist()}
+    codes, places = np.unique(found, return_inverse=True)
+    names = view.labels or ()
+    return told | {"values": places.tolist(), "labels": [_cut(names[code]) for code in codes.tolist()]}
+
+
+def _told(items: Sequence[Item]) -> dict[str, Any]:
+    """What else a page says of items: keys, numbers, texts where they are not the keys, and payloads."""
+    return {
+        "keys": [None if one.key is None else _cut(one.key) for one in items],
+        "numbers": [one.number for one in items],
+        "texts": [None if one.text in (None, one.key) else _cut(one.text) for one in items],
+        "payloads": [one.payload for one in items],
+    }
+
+
+def _cut(text: str) -> str:
+    """A text, of which a page carries no more than some thousand characters."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST:,} more characters)"
+
+
+def _packed(numbers: npt.NDArray[Any]) -> str:
+    """Numbers as base64 of little-endian floats."""
+    return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()

@@ -1,0 +1,137 @@
+/* What is asked now, and what comes of it. A state is a link: all of it stands behind the # of the address. */
+
+const byId = (id) => document.getElementById(id);
+const given = JSON.parse(byId('data').textContent);
+const live = given === null;
+const scenes = [];
+const USUAL = { scene: 0, query: null, T: null, k: 3, look: null, where: null, head: -1, step: null };
+let state = { ...USUAL };
+let now = null; // all that is worked out of the state
+const shown = { page: 0, find: '', attention: false, causal: false, cursor: null }; // what is looked at, and in no link
+
+function sceneOf(told) {
+  const scene = { ...told, vectors: numbersOf(told.vectors, told.wide), places: numbersOf(told.places, false) };
+  if (scene.kind === 'vector') scene.values = numbersOf(told.values, false);
+  scene.count = scene.numbers.length;
+  scene.rows = new Map(scene.numbers.map((number, row) => [number, row]));
+  scene.lengths = Float64Array.from(scene.numbers, (_, row) => lengthOf(scene.vectors, row * scene.width, scene.width));
+  scene.queries = told.queries.map((query) => hydrated(scene, query));
+  return scene;
+}
+function hydrated(scene, query) {
+  const vector = Float64Array.from(query.vector);
+  return { ...query, vector, given: query.given || query.vector, place: placeOf(scene, vector), row: null, key: null };
+}
+/* Where a query lies on the map, moved straight down to it; nowhere where it has another width. */
+function placeOf(scene, vector) {
+  if (vector.length !== scene.width) return null;
+  const { unit, middle, axes } = scene.plane;
+  const length = scene.compared === 'cosine' ? lengthOf(vector, 0, vector.length) : 1;
+  return axes.map((axis) => axis.reduce((sum, one, i) => sum + one * (vector[i] / length / unit - middle[i]), 0));
+}
+
+/* What a state's query is: one that the page carries, or an item whose key asks. */
+function askedOf(scene, name) {
+  const row = name && name[0] === 'i' && mayAsk(scene) ? scene.rows.get(Number(name.slice(1))) : undefined;
+  if (row !== undefined) return asItem(scene, row);
+  return (name && name[0] === 'q' && scene.queries[name.slice(1)]) || scene.queries[0] || asItem(scene, 0);
+}
+function asItem(scene, row) {
+  const vector = Float64Array.from(scene.vectors.subarray(row * scene.width, (row + 1) * scene.width));
+  const key = scene.keys[row] === null || scene.keys[row].length > 1000 ? `#${scene.numbers[row]}` : scene.keys[row];
+  const place = [scene.places[2 * row], scene.places[2 * row + 1]];
+  return { name: nameOf(scene, row, 200), text: null, vector, given: scene.learned ? null : vector, place, row, key };
+}
+const mayAsk = (scene) => !scene.heads || scene.heads.w_q[0][0].length === scene.width;
+
+/* All that follows from the state. Scores depend on the query alone, so moving the temperature does not ask for them. */
+function work() {
+  const began = performance.now();
+  const scene = scenes[state.scene];
+  const asked = now && now.scene === scene && now.query === state.query ? now.asked : askedOf(scene, state.query);
+  const scores = now && now.asked === asked ? now.scores : allScores(scene, asked);
+  const temperature = state.T === null ? scene.temperature : state.T;
+  const seen = now && now.scene === scene && now.where === state.where ? now.seen : seenOf(scene, state.where);
+  const heard = scores.map((one) => weigh(one, temperature, seen));
+  const head = scene.heads && state.head >= 0 ? state.head : -1;
+  const told = head < 0 ? heard[0] : heard[head];
+  const weights = heard.length > 1 && head < 0 ? averaged(heard) : told.weights;
+  const order = inOrder(weights, scores[Math.max(0, head)], seen);
+  now = { began, scene, query: state.query, asked, scores, temperature, where: state.where, seen, heard, head, told, weights, order };
+  now.found = answerFor(scene, heard, weights);
+}
+const seenOf = (scene, where) => where && Uint8Array.from(scene.numbers, (_, row) => meets(where, scene.payloads[row], plainValue(scene, row)));
+const plainValue = (scene, row) => (scene.kind === 'label' ? scene.labels[scene.values[row]] : scene.kind === 'vector' ? undefined : scene.values[row]);
+
+function allScores(scene, asked) {
+  if (scene.heads) return headScores(scene.heads, asked.vector, scene.vectors, scene.width);
+  return [scoresOf(scene.compared, asked.vector, scene.vectors, scene.lengths)];
+}
+const averaged = (heard) => heard.length === 1 ? heard[0].weights : heard[0].weights.map((_, row) => heard.reduce((sum, one) => sum + one.weights[row], 0) / heard.length);
+function answerFor(scene, heard, weights) {
+  if (!heard[0].count) return {};
+  if (!scene.heads) return blend(scene, weights);
+  const cells = scene.kind === 'vector' ? scene.values : Float64Array.from(scene.values);
+  return { value: joinedHeads(scene.heads, heard.map((one) => meanOf(cells, one.weights, scene.value_width || 1))) };
+}
+
+/* The state as a link, and a link as a state. What a link says that is not there is left out. */
+function linkOf(one) {
+  const link = new URLSearchParams();
+  const warm = one.T === 0 ? 'hard' : one.T === Infinity ? 'mean' : one.T;
+  const parts = { scene: one.scene || null, step: one.step, query: one.query, T: warm, k: one.k === USUAL.k ? null : one.k };
+  parts.where = one.where && JSON.stringify(one.where);
+  parts.look = one.look;
+  parts.head = one.head < 0 ? null : one.head;
+  const asked = live && one.query && one.query[0] === 'q' && scenes[one.scene] && scenes[one.scene].queries[one.query.slice(1)];
+  if (asked && asked.text !== null) Object.assign(parts, { query: null, text: asked.text });
+  if (live && scenes[one.scene]) parts.store = scenes[one.scene].name;
+  for (const [name, x] of Object.entries(parts)) if (x !== null && x !== undefined) link.set(name, x);
+  return `#${link}`;
+}
+function stateOf(hash) {
+  const link = new URLSearchParams(hash.slice(1));
+  const whole = (name, usual, least, below) => {
+    const x = Number(link.get(name) === null ? NaN : link.get(name));
+    return Number.isInteger(x) && x >= least && x < below ? x : usual;
+  };
+  const one = { ...USUAL, scene: whole('scene', 0, 0, Math.max(1, scenes.length)), k: whole('k', USUAL.k, 1, 1e9) };
+  const warm = link.get('T');
+  const T = warm === 'hard' ? 0 : warm === 'mean' ? Infinity : Number(warm);
+  if (warm && (T > 0 || warm === 'hard')) one.T = T;
+  one.step = whole('step', null, 0, 1e6);
+  one.look = whole('look', null, 0, 1e15);
+  one.head = whole('head', -1, 0, 1e6);
+  one.query = /^[qi]\d{1,15}$/.test(link.get('query') || '') ? link.get('query') : null;
+  try {
+    const where = JSON.parse(link.get('where'));
+    const known = (asked) => asked && typeof asked === 'object' && Object.keys(asked).every((operator) => OPERATORS.includes(operator));
+    if (where && Object.values(where).every(known)) one.where = where;
+  } catch {
+    one.where = null;
+  }
+  const scene = scenes[one.scene];
+  if (scene && scene.heads && one.head >= scene.heads.w_q.length) one.head = -1;
+  return one;
+}
+
+/* Go on to another state: at most one picture for each frame, and one entry of the history for each rest. */
+let waiting = false;
+let resting = 0;
+function go(change) {
+  state = { ...state, ...change };
+  if (!waiting) {
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      show();
+    });
+  }
+  clearTimeout(resting);
+  resting = setTimeout(keepLink, 150);
+}
+function keepLink() {
+  clearTimeout(resting);
+  const link = linkOf(state);
+  if (link !== (location.hash || '#')) history.replaceState(null, '', location.pathname + location.search + link);
+}

@@ -1,0 +1,99 @@
+/* Numbers and texts as people read them, and the lines that ask the same elsewhere. */
+
+/* A number to four figures. */
+function figure(x) {
+  if (x === null || x === undefined || Number.isNaN(x)) return '–';
+  if (!Number.isFinite(x)) return x > 0 ? '∞' : '−∞';
+  const size = Math.abs(x);
+  if (size >= 1000 && size < 1e6) return Math.round(x).toLocaleString('en-US').replace('-', '−');
+  if (size !== 0 && (size >= 1e6 || size < 1e-4)) {
+    const [digits, power] = x.toExponential(3).split('e');
+    return `${Number(digits)}e${power.replace('+', '')}`.replace(/-/g, '−');
+  }
+  return String(Number(x.toPrecision(4))).replace('-', '−');
+}
+const percent = (share) => `${(100 * share).toFixed(1)}%`;
+const counted = (count) => count.toLocaleString('en-US');
+
+/* A text without characters that would turn or hide what stands beside it. */
+const harmless = (text) =>
+  String(text).replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g, (one) =>
+    '\t\n'.includes(one) ? ' ' : `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`);
+const brief = (text, most = 60) => {
+  const line = harmless(text).replace(/\s+/g, ' ').trim();
+  return line.length <= most ? line : `${Array.from(line).slice(0, most - 1).join('')}…`;
+};
+
+/* What an item is called, and its value, in short. */
+function nameOf(scene, row, most) {
+  if (scene.keys[row] !== null) return brief(scene.keys[row] || '(empty)', most);
+  return scene.texts[row] !== null ? brief(scene.texts[row], most) : `#${scene.numbers[row]}`;
+}
+function valueOf(scene, row, most = 60) {
+  if (scene.kind === 'number') return figure(scene.values[row]);
+  if (scene.kind === 'label') return brief(scene.labels[scene.values[row]], most);
+  if (scene.kind === 'text') return brief(scene.values[row], most);
+  return vectorOf(scene.values.subarray(row * scene.value_width, (row + 1) * scene.value_width));
+}
+const vectorOf = (cells, most = 4) => {
+  const shown = Array.from(cells.slice(0, cells.length > most ? most - 1 : most), figure).join(', ');
+  return `[${shown}${cells.length > most ? `, … ${cells.length} numbers` : ''}]`;
+};
+function answerOf(scene, found) {
+  if (found.value === undefined) {
+    if (!found.shares || !found.shares.length) return 'nothing';
+    if (scene.kind === 'text') return brief(found.shares[0][0], 160);
+    return sharesOf(found).join(', ');
+  }
+  if (found.value instanceof Float64Array) return vectorOf(found.value, 6);
+  return figure(found.value);
+}
+const sharesOf = (found) => found.shares.filter(([, share], i) => i < 1 || (i < 5 && share >= 0.01)).map(([label, share]) => `${brief(label, 40)} ${percent(share)}`);
+
+/* JSON as Python writes it, and a word of a shell. */
+function python(x) {
+  if (x === null) return 'None';
+  if (typeof x === 'boolean') return x ? 'True' : 'False';
+  if (typeof x === 'number') return String(x);
+  if (typeof x === 'string') return escaped(x);
+  if (Array.isArray(x)) return `[${x.map(python).join(', ')}]`;
+  return `{${Object.entries(x).map(([name, one]) => `${python(name)}: ${python(one)}`).join(', ')}}`;
+}
+const escaped = (x) =>
+  JSON.stringify(x).replace(/[\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (one) =>
+    `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`);
+const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replace(/'/g, `'\\''`)}'`);
+
+/* The lines that ask what the page asks: of the whole store, by Python, command and curl. */
+function linesOf(scene, asked, temperature, where) {
+  const store = live ? scene.url : scene.name;
+  const vector = asked.given ? Array.from(asked.given, (x) => Number(x.toPrecision(9))) : null; // what float32 holds
+  const hard = temperature === 0;
+  const flat = temperature === Infinity;
+  const usual = temperature === scene.temperature;
+  const options = [];
+  if (flat) options.push('compatibility="uniform"');
+  else if (!hard && !usual) options.push(`temperature=${temperature}`);
+  if (where) options.push(`where=${python(where)}`);
+  if (scene.heads) options.push('heads=heads');
+  const method = hard && !scene.heads ? 'nearest' : 'lookup';
+  const query = asked.text !== null ? escaped(asked.text) : asked.row !== null ? `db.item(${escaped(asked.key)}).vector` : python(vector);
+  const opened = `softkv.open(${escaped(store)})`;
+  const call = `${method}(${[query, ...options].join(', ')})`;
+  const found = { python: asked.row === null ? `${opened}.${call}` : `db = ${opened}; db.${call}` };
+  if (scene.heads || (asked.text === null && !vector)) return found;
+  const flags = [asked.text !== null ? word(asked.text) : `--vector=${vector.join(',')}`, '--db', word(store)];
+  if (hard) flags.push('--hard');
+  else if (flat) flags.push('--compatibility', 'uniform');
+  else if (!usual) flags.push('-T', String(temperature));
+  if (where) flags.push('--where', word(JSON.stringify(where)));
+  if (asked.text !== null && asked.text.startsWith('-')) flags.push('--', flags.shift()); // or it would be an option
+  found.command = `softkv query ${flags.join(' ')}`;
+  const body = { query: asked.text !== null ? asked.text : vector };
+  if (flat) body.compatibility = 'uniform';
+  else if (!hard && !usual) body.temperature = temperature;
+  if (where) body.where = where;
+  const address = /^https?:/.test(store) ? store.replace(/\/([^/]*)$/, '/v1/$1') : `http://127.0.0.1:7411/v1/${store.replace(/\.softkv$/, '')}`;
+  found.curl = `curl ${word(`${address}/${method}`)} -H "Authorization: Bearer $SOFTKV_TOKEN" -H "Content-Type: application/json" -d ${word(escaped(body))}`;
+  return found;
+}

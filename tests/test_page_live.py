@@ -1,0 +1,228 @@
+"""The page of a server, in a real browser: the store's own answers, typed questions, a token that leaves no trace."""
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+import softkv
+from softkv.page import document
+
+from . import servers
+from .browsing import Watched, watched
+from .databases import filled
+from .servers import Running, eventually
+
+pytestmark = pytest.mark.chromium
+RENTS = {
+    "a small room near the station": 540,
+    "one room with a balcony": 620,
+    "two rooms in the old town": 890,
+    "two quiet rooms by the park": 940,
+    "a large house": 2450,
+}
+
+
+@pytest.fixture
+def rents(tmp_path: Path) -> Path:
+    """A store of five rents by texts."""
+    path = tmp_path / "rents.softkv"
+    with softkv.open(path) as db:
+        db.update(RENTS)
+    return path
+
+
+@contextmanager
+def looking(browser: Any, running: Running, link: str | None = None, **options: Any) -> Iterator[Watched]:
+    """The page of a server in a tab of its own, entered by its token."""
+    with watched(browser, **options) as seen:
+        seen.page.goto(f"http://{running.host}:{running.port}/#{running.token if link is None else link}")
+        yield seen
+
+
+def says(seen: Watched, place: str, text: str) -> bool:
+    """Whether an element comes to hold a text."""
+    return eventually(lambda: text in (seen.page.text_content(place) or ""))
+
+
+def asks(seen: Watched, text: str) -> None:
+    """Ask in words, and wait for the answer of the store."""
+    seen.page.fill("#text", text)
+    seen.page.keyboard.press("Enter")
+    assert says(seen, "#asked", text)
+    assert says(seen, "#whole", "The store’s own answer")
+
+
+def test_the_token_is_kept_for_the_tab_and_erased_from_the_address(browser: Any, rents: Path) -> None:
+    """It stands in no URL that is sent, nor in storage that other tabs see; nobody is asked but the server."""
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        assert running.token not in seen.page.url
+        assert seen.page.evaluate("sessionStorage.length") == 1
+        assert seen.page.evaluate("localStorage.length") == 0
+        assert seen.page.evaluate("document.cookie") == ""
+        asked = [one for one in seen.asked if not one.startswith("data:image/svg+xml,")]
+        assert all(one.startswith(f"http://{running.host}:{running.port}/") for one in asked)
+        assert not any(running.token in one for one in asked[1:])
+        assert seen.told == []
+        seen.page.reload()
+        assert says(seen, "#whole", "The store’s own answer")
+
+
+def test_without_a_token_there_is_a_door_and_nothing_behind_it(browser: Any, rents: Path) -> None:
+    """A wrong one is refused, the right one lets in."""
+    with servers.served(rents) as running, looking(browser, running, "") as seen:
+        assert eventually(lambda: seen.page.is_visible("#door"))
+        assert not seen.page.is_visible("#main")
+        assert "station" not in seen.page.content()
+        found = Axe().run(seen.page)
+        assert found.violations_count == 0, found.generate_report()
+        seen.page.fill("#token", "w" * 40)
+        seen.page.keyboard.press("Enter")
+        assert says(seen, "#problem", "takes no such token")
+        seen.page.fill("#token", running.token)
+        seen.page.keyboard.press("Enter")
+        assert says(seen, "#whole", "The store’s own answer")
+
+
+def test_the_page_itself_has_no_data_and_stands_behind_host_and_origin(rents: Path) -> None:
+    """The same bytes for all; another Host, another site, a token in its URL, or another method are refused."""
+    with servers.served(rents) as running:
+
+        def status(path: str = "/", method: str = "GET", **headers: str) -> int:
+            return running.ask(method, path, None, **{"Authorization": "", **headers})[0]
+
+        assert running.ask("GET", "/", None, Authorization="")[1] == document(None)
+        assert '<script type="application/json" id="data">null</script>' in document(None)
+        assert status(Host="evil.example") == 421
+        assert status(Origin="http://evil.example") == 403
+        assert status(**{"Sec-Fetch-Site": "cross-site"}) == 403
+        assert status(f"/?token={running.token}") == 400
+        assert status("/?x=1") == 401
+        assert status(method="POST") == 401
+
+
+def test_typed_questions_are_answered_by_the_store(browser: Any, rents: Path) -> None:
+    """The number, the error and the route are its own; a question that the model knows no word of is told."""
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        asks(seen, "two rooms near the park")
+        _, answer = running.ask("POST", "/v1/rents/lookup", {"query": "two rooms near the park"})
+        assert seen.exact("#value") == pytest.approx(answer["value"], rel=1e-9)
+        assert seen.exact("#error") == pytest.approx(answer["error"], rel=1e-9, abs=1e-12)
+        assert "route scan" in seen.page.text_content("#whole")
+        seen.page.fill("#text", "☃")
+        seen.page.keyboard.press("Enter")
+        assert says(seen, "#problem", "holds no word that the model knows")
+        found = Axe().run(seen.page)
+        assert found.violations_count == 0, found.generate_report()
+
+
+def test_all_items_of_a_larger_store_take_part(browser: Any, tmp_path: Path) -> None:
+    """The answer is that of all of them, at any temperature, while the map shows some and says so."""
+    filled(tmp_path / "many", "number", 2500, compatibility="gaussian", temperature=0.5).close()
+    with servers.served(tmp_path / "many") as running, looking(browser, running) as seen:
+        assert says(seen, "#about", "2,000 of 2,500 items")
+        key = re.search("item [0-9]+", seen.page.text_content("#asked"))
+        assert key
+        with softkv.open(f"http://{running.host}:{running.port}/many", token=running.token) as db:
+            for link in ("T=0.2", "T=mean", "T=hard"):
+                seen.page.evaluate(f"location.hash = '{link}'")
+                options: dict[str, Any] = {"T=0.2": {"temperature": 0.2}, "T=mean": {"compatibility": "uniform"}}
+                answer = db.lookup(db.item(key[0]).vector, **options.get(link, {"k": 1}))
+                assert eventually(lambda value=answer.value: seen.exact("#value") == pytest.approx(value, rel=1e-6))
+                assert says(seen, "#whole", "over all 2,500 items")
+                weights = [one.weight for one in answer.contributors]
+                shown = seen.all_exact("#bars .share")
+                assert shown[:10] == pytest.approx([1.0] if link == "T=hard" else weights, rel=1e-6, abs=1e-12)
+            hard = db.nearest(db.item(key[0]).vector).value
+            assert seen.exact("#ways tbody tr:nth-child(2) td") == pytest.approx(hard, rel=1e-6)
+
+
+def test_a_link_of_a_typed_question_opens_it_again(browser: Any, rents: Path) -> None:
+    """In the tab that has the token; and the lines for Python and curl work."""
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        asks(seen, "a palace")
+        assert eventually(lambda: "text=a+palace" in seen.page.evaluate("location.hash"))
+        shown, lines = seen.exact("#value"), [seen.page.text_content(f"#line-{one}") for one in ("python", "curl")]
+        seen.page.reload()
+        assert says(seen, "#asked", "a palace")
+        line = re.sub(r"softkv\.open\((.*?)\)", r"softkv.open(\1, token=token)", lines[0])
+        answer = eval(line, {"softkv": softkv, "token": running.token})
+        assert answer.value == pytest.approx(shown, rel=1e-9)
+        words = [word.replace("$SOFTKV_TOKEN", running.token) for word in shlex.split(lines[1])]
+        said = subprocess.run([*words, "-s"], capture_output=True, text=True, check=True).stdout
+        assert json.loads(said)["value"] == pytest.approx(shown, rel=1e-9)
+
+
+def test_items_are_edited_where_that_is_allowed(browser: Any, rents: Path) -> None:
+    """Another value, a new item, one less; and what another tab has changed is seen, and not overwritten unseen."""
+    with servers.served(rents) as running, looking(browser, running) as seen, looking(browser, running) as other:
+        for tab in (seen, other):
+            assert says(tab, "#whole", "The store’s own answer")
+        seen.page.click("#list tbody tr:nth-child(1) button")
+        assert eventually(lambda: seen.page.input_value("#edit-key") == "a small room near the station")
+        seen.page.fill("#edit-value", "555")
+        seen.page.click("#save")
+        assert says(seen, "#edited", "Saved")
+        assert says(seen, "#list", "555")
+        assert says(other, "#list", "555")
+        other.page.fill("#edit-key", "a castle")
+        other.page.fill("#edit-value", "9000")
+        other.page.click("#save")
+        assert says(other, "#edited", "Added a castle")
+        assert says(seen, "#list", "9,000")
+        seen.page.fill("#edit-key", "a castle")
+        seen.page.click("#delete")
+        assert says(seen, "#edited", "Deleted a castle")
+        assert eventually(lambda: "a castle" not in other.page.text_content("#list"))
+        with softkv.open(f"http://{running.host}:{running.port}/rents", token=running.token) as db:
+            assert dict(db.items()) == RENTS | {"a small room near the station": 555}
+        assert (seen.told, other.told) == ([], [])
+
+
+def test_a_store_that_is_only_read_is_not_edited(browser: Any, rents: Path) -> None:
+    """There is no form for it."""
+    with servers.served(rents, options=("--read-only",)) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        assert not seen.page.is_visible("#editing")
+
+
+def test_a_server_may_go_and_come_back(browser: Any, rents: Path, tmp_path: Path) -> None:
+    """The page says that it is gone, goes on with what it has, and is well when it is back."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("t" * 40)
+    tokens.chmod(0o600)
+    with servers.served(rents, options=("--token-file", tokens)) as running:
+        running.token, port = "t" * 40, running.port
+        with looking(browser, running) as seen:
+            assert says(seen, "#whole", "The store’s own answer")
+            running.end()
+            assert says(seen, "#problem", "The server does not answer")
+            seen.page.click("#mean")
+            assert says(seen, "#temperature", "plain mean")
+            with servers.served(rents, options=("--token-file", tokens, "--port", port)):
+                assert eventually(lambda: not seen.page.is_visible("#problem"))
+                assert says(seen, "#whole", "The store’s own answer")
+
+
+def test_one_of_several_stores_is_chosen_and_an_empty_one_says_so(browser: Any, rents: Path, tmp_path: Path) -> None:
+    """By the list, or by a link."""
+    filled(tmp_path / "points", "label", 30).close()
+    softkv.open(tmp_path / "nothing").close()
+    stores = rents, tmp_path / "points", tmp_path / "nothing"
+    with servers.served(*stores) as running, looking(browser, running) as seen:
+        assert says(seen, "#title", "rents")
+        seen.page.select_option("#store", "points")
+        assert says(seen, "#title", "points")
+        assert says(seen, "#about", "values are labels")
+        seen.page.select_option("#store", "nothing")
+        assert says(seen, "#problem", "This store is empty")
