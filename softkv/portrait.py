@@ -82,6 +82,11 @@ def number(x: float) -> str:
 
 def value_of(answer: Answer) -> str:
     """The value of an answer in one line."""
+    return f"not known (closest: {_said(answer)})" if answer.known is False else _said(answer)
+
+
+def _said(answer: Answer) -> str:
+    """The value, and how far it may be off or how widely values are spread."""
     if answer.labels is not None:
         return distribution(answer)
     texts = answer.texts
@@ -198,6 +203,10 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "route",
         "reason",
         "rows_read",
+        "known",
+        "familiarity",
+        "why_unknown",
+        "promised",
     )
     for name in facts:
         found[name] = _plain(getattr(answer, name))

@@ -18,6 +18,7 @@ from softkv.asking.embedding import Embedding
 from softkv.asking.given import comparison_of, require_one, temperatures_of, texts_of, vectors_of
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
+from softkv.asking.promised import promised
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
 from softkv.asking.route import (
     BOUND,
@@ -64,7 +65,7 @@ def _ask(view: View, question: Question) -> Answers:
         found = _by_proposals(view, question, chosen.reason)
     else:
         found = scan(view, question, chosen.reason)
-    return replace(_logged(view, found), log_mass_floor=_floor(view, question))
+    return replace(_logged(view, found), log_mass_floor=_floor(view, question), **promised(*view.guard, question))
 
 
 def _logged(view: View, found: Answers) -> Answers:

@@ -29,6 +29,7 @@ class Temperature:
     origin: str  # "rule", "given", "tuned" or "learned"
     items: int
     floor: float | None = None  # the lowest log mass of the items that were left out and asked
+    held: float | None = None  # the share of items that took no part in tuning (held_out.py)
 
     def suits(self, items: int) -> bool:
         """Whether it still holds for so many items: what a person chose always does."""
@@ -149,10 +150,13 @@ def _name(given: object) -> str:
     return given
 
 
-def _temperature(value: float, origin: str, items: int, floor: float | None = None) -> Temperature:
-    if origin not in ("rule", "given", "tuned") or not isinstance(items, int) or not is_floor(floor, items):
+def _temperature(
+    value: float, origin: str, items: int, floor: float | None = None, held: float | None = None
+) -> Temperature:
+    known = origin in ("rule", "given", "tuned") and (held is None or (isinstance(held, float) and 0 <= held < 1))
+    if not known or not isinstance(items, int) or not is_floor(floor, items):
         raise ValueError("temperature")
-    return Temperature(checked_temperature(value), origin, items, floor)
+    return Temperature(checked_temperature(value), origin, items, floor, held)
 
 
 def is_floor(given: object, items: object) -> bool:

@@ -67,10 +67,15 @@ def laxest(thresholds: Floats, risks: Sequence[Risk], confidence: float) -> floa
     """The last of these thresholds, from strict to lax, up to which all risks are below their shares; None at none."""
     found = None
     for threshold in thresholds.tolist():
-        if max(at_most(*risk.at(threshold), risk.share) for risk in risks) > 1.0 - confidence:
+        if p_value(threshold, risks) > 1.0 - confidence:
             break
         found = threshold
     return found
+
+
+def p_value(threshold: float, risks: Sequence[Risk]) -> float:
+    """That of the hypothesis that any of these risks is above its share at a threshold."""
+    return max(at_most(*risk.at(threshold), risk.share) for risk in risks)
 
 
 def most_events(trials: int, share: float, confidence: float) -> int:

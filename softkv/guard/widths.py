@@ -9,6 +9,7 @@ Does not calibrate (guard.py), and is never learned from points that do.
 Shapes: b queries, f features.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,28 +33,31 @@ class WidthRule:
 
     @classmethod
     def learned(
-        cls, distances: Floats, spread: Floats | None, log_mass: Floats, effective: Floats, *, scale: float
+        cls, distances: Floats, spread: Floats | None, log_mass: Floats, effective: Floats, *, items: int, scale: float
     ) -> "WidthRule":
         """The rule by which these distances are told best; a constant where all of them are 0."""
         least = LEAST * (scale or 1.0)
         near = NEARLY * float(np.median(distances)) or least
-        features = _features(spread, log_mass, effective, least)
+        features = _features(spread, log_mass, effective, items, least)
         middles, deviations = features.mean(0), np.maximum(features.std(0), 1e-9)
         rows = (features - middles) / deviations
         logs = np.log(distances + near)
         factors = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(rows.shape[1]), rows.T @ (logs - logs.mean()))
         return cls(least, tuple(middles.tolist()), tuple(deviations.tolist()), tuple(factors.tolist()))
 
-    def of(self, spread: Floats | None, log_mass: Floats, effective: Floats) -> npt.NDArray[np.float64]:
-        """The widths of answers, (b,)."""
-        rows = (_features(spread, log_mass, effective, self.least) - self.middles) / self.deviations
+    def of(self, spread: Floats | None, log_mass: Floats, effective: Floats, *, items: int) -> npt.NDArray[np.float64]:
+        """The widths of answers of so many items, (b,)."""
+        rows = (_features(spread, log_mass, effective, items, self.least) - self.middles) / self.deviations
         found: npt.NDArray[np.float64] = np.exp(np.clip(rows, -FARTHEST, FARTHEST) @ self.factors)
         return found
 
 
-def _features(spread: Floats | None, log_mass: Floats, effective: Floats, least: float) -> npt.NDArray[np.float64]:
-    """What widths are told by, (b, f)."""
+def _features(
+    spread: Floats | None, log_mass: Floats, effective: Floats, items: int, least: float
+) -> npt.NDArray[np.float64]:
+    """What widths are told by, (b, f): masses and effective numbers for each item, so that more items move neither."""
     columns = [np.asarray(log_mass, np.float64), np.log(np.asarray(effective, np.float64))]
+    columns = [column - math.log(items) for column in columns]
     if spread is not None:
         columns.append(np.log(np.hypot(np.asarray(spread, np.float64), least)))
     return np.stack(columns, axis=1)

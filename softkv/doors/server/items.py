@@ -249,4 +249,5 @@ ENDPOINTS = (
     ),
     _write("DELETE", "/v1/{store}/index", lambda call: call.served.handle.drop_index(), reply=type(None)),
     _write("DELETE", "/v1/{store}/fit", lambda call: call.served.handle.forget_fit(), reply=bool),
+    _write("DELETE", "/v1/{store}/guard", lambda call: call.served.handle.forget_guard(), reply=bool),
 )
