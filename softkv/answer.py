@@ -89,7 +89,7 @@ class Answer(Judged):
     >>> round(answer.value, 3), [round(one.weight, 3) for one in answer.contributors]
     (11.192, [0.881, 0.119])
     >>> answer
-    11.19 ± 3.24
+    11.19 (values spread by 3.24)
       █████████████████▋     88.1%  row 0
       ██▍                    11.9%  row 1
     log mass 2.127, effective 1.441, temperature 1, exact over 2

@@ -92,8 +92,13 @@ def _said(answer: Answer) -> str:
     texts = answer.texts
     if texts is not None:
         return short(texts[0].text) if texts else "(a text that was not among the rows to show)"
-    value = short(answer.value)
-    return value if answer.spread is None or answer.scored == 1 else f"{value} ± {short(answer.spread)}"
+    value, promised = short(answer.value), answer.promised or {}
+    if "interval" in promised:
+        low, high = map(short, promised["interval"])
+        return f"{value}, {low} to {high} in {promised['share'] * 10:g} of 10"
+    if "radius" in promised:
+        return f"{value}, within {short(promised['radius'])} in {promised['share'] * 10:g} of 10"
+    return value if answer.spread is None or answer.scored == 1 else f"{value} (values spread by {short(answer.spread)})"
 
 
 def distribution(answer: Answer) -> str:
