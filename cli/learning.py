@@ -158,7 +158,7 @@ def fit(
         output.print_records([record], [name for name in record if name != "curve"], chosen, plain="loss")
 
 
-@click.command(epilog=options.example("softkv guard --db films.softkv --wrong-at-most 0.1"))
+@click.command(epilog=options.example("softkv guard --db films.softkv --drop"))
 @options.database
 @click.option(
     "--wrong-at-most",

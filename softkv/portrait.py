@@ -98,7 +98,8 @@ def _said(answer: Answer) -> str:
         return f"{value}, {low} to {high} in {promised['share'] * 10:g} of 10"
     if "radius" in promised:
         return f"{value}, within {short(promised['radius'])} in {promised['share'] * 10:g} of 10"
-    return value if answer.spread is None or answer.scored == 1 else f"{value} (values spread by {short(answer.spread)})"
+    alone = answer.spread is None or answer.scored == 1
+    return value if alone else f"{value} (values spread by {short(answer.spread)})"
 
 
 def distribution(answer: Answer) -> str:

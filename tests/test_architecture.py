@@ -66,6 +66,7 @@ ALLOWED = {
         "portrait",
         "files",
         "storage",
+        "guard",
         "learning",
         "maths",
         "kinds",

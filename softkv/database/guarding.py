@@ -9,7 +9,6 @@ Does not compute promises (softkv/guard), nor learn (training.py).
 Shapes: b queries, n items, c labels.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,9 +24,9 @@ from softkv.database.evaluating import equals, vectors_of_many
 from softkv.database.held_out import held_out
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, ShapeError
-from softkv.guard.conformal import Ranked, heavier
-from softkv.guard.control import Risk, fewest_trials, laxest, most_events, p_value
-from softkv.guard.guard import Guard, Seen, checked_share
+from softkv.guard.calibrating import Promise, beside_chosen, calibrate, distances
+from softkv.guard.control import fewest_trials
+from softkv.guard.guard import Guard, Seen
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
 from softkv.progress import Stages
@@ -36,10 +35,6 @@ from softkv.storage.layout import Mask, Matrix
 TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
 POINTS, PAIRS = 10_000, 1 << 32  # calibration points at most; and of these and the items that answer
 LEFT_OUT = 512  # items that are left out one by one
-FOR_GRID, STEPS = 5, 100  # one in so many points chooses thresholds; how many
-SOME = 0.25  # of the queries: thresholds at which fewer are known are not tried, since few prove nothing
-FEWEST = 20  # calibration points where only strangers choose the threshold
-STRANGE = 0.01  # of queries like the items: who has less evidence is not known, however rarely answers are wrong
 REMEDY = "Learn again (`softkv tune`, `softkv fit`), which leaves out a fifth, or give queries and their answers."
 
 
@@ -52,51 +47,25 @@ class Points(NamedTuple):
     who: str
 
 
-class Promise(NamedTuple):
-    """What is to be promised."""
-
-    wrong_at_most: float
-    strangers_at_most: float | None
-    confidence: float
-
-
 def calibrated(
     reader: Any, promise: Promise, *, queries: Any, answers: Any, strangers: Any, told: Stages | None
 ) -> Guard:
     """The guard of the store as it is now; nothing is written."""
     view: View = reader._asked_view()
-    _require_shares(promise, strangers)
+    promise.require(strangers)
     points = _points(reader, view, queries, answers)
-    _require_points(points, view, promise)
+    promise.require_points(len(points.queries), points.who, coded=view.layout.kind.coded)
     outside = None if strangers is None else _strangers(reader, view, strangers, promise)
     asking = _Asking(reader, view, told)
     seen = asking.seen(points.queries, points.mask, "calibrating")
-    kind, snapshot = view.layout.kind, view.snapshot
-    items = int(points.mask.sum()) if points.mask is not None else len(snapshot)
-    guard = Guard(
-        coded=kind.coded,
-        items=items,
-        evidence=Ranked.of(np.zeros(1)),
-        threshold=-np.inf,
-        scores=None,
-        widths=None,
-        about=about(view),
-        asked=promise._asdict(),
-        found={},
-        base=(snapshot.rows, len(snapshot), 0),
-    )
-    if not kind.coded and points.aims is not None:
-        guard = replace(guard, widths=asking.widths(points.mask))
-    evidence = guard.evidence_of(seen)
-    wrong = seen.value.argmax(1) != points.aims if kind.coded else None
-    others = None if outside is None else guard.evidence_of(asking.seen(outside, points.mask, "asking strangers"))
-    guard = replace(
-        guard,
-        evidence=Ranked.of(evidence),
-        scores=_scores(guard, seen, points),
-        threshold=_threshold(promise, evidence, wrong, others),
-    )
-    return replace(guard, found=_found(guard, asking, points, evidence, wrong, others))
+    items = len(view.snapshot) if points.mask is None else int(points.mask.sum())
+    coded = view.layout.kind.coded
+    widths = None if coded or points.aims is None else asking.widths(points.mask)
+    others = None if outside is None else asking.seen(outside, points.mask, "asking strangers")
+    guard = calibrate(seen, points.aims, others, promise, coded=coded, widths=widths, items=items)
+    base = view.snapshot.rows, len(view.snapshot), 0
+    found = {**guard.found, "who": points.who, "within": _observed(guard, asking, points)}
+    return replace(guard, about=about(view), base=base, found=found)
 
 
 def about(view: View) -> dict[str, Any]:
@@ -169,22 +138,6 @@ class _Asking:
         return joined(parts, parts[0][1].temperature)
 
 
-def distances(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """How far values are from what is wanted, (b,) or (b, p) -> (b,)."""
-    apart = (values.astype(np.float64) - wanted).reshape(len(values), -1)
-    found: npt.NDArray[np.float64] = np.linalg.norm(apart, axis=1)
-    return found
-
-
-def _require_shares(promise: Promise, strangers: Any) -> None:
-    checked_share("wrong_at_most", promise.wrong_at_most)
-    checked_share("confidence", promise.confidence)
-    if promise.strangers_at_most is not None:
-        checked_share("strangers_at_most", promise.strangers_at_most)
-        if strangers is None:
-            raise InputError("expected strangers, queries that no item answers, where strangers_at_most is given.")
-
-
 def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
     """What calibrates: the items that took no part in learning, or the queries that were given."""
     if (queries is None) != (answers is None and (queries is None or not view.layout.kind.embedded)):
@@ -207,16 +160,6 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
     return Points(view.snapshot.vectors(rows), aims, ~held, "items that took no part in learning")
 
 
-def _require_points(points: Points, view: View, promise: Promise) -> None:
-    """Refuse too few for what is asked, before any is."""
-    if promise.strangers_at_most is not None and not view.layout.kind.coded:
-        return _require_enough(len(points.queries), FEWEST, points.who, promise)
-    least = fewest_trials(promise.wrong_at_most, promise.confidence)
-    if view.layout.kind.coded:
-        least = _beside_chosen(least)
-    return _require_enough(len(points.queries), least, points.who, promise)
-
-
 def _share(view: View) -> float:
     """The share of items that took no part in whatever lookups go by."""
     profile, shares = view.profile, list[float]()
@@ -235,8 +178,8 @@ def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     found = vectors_of_many(reader, view, given)
     _require_strange(view, given, found, "strangers")
     share = promise.strangers_at_most
-    least = 1 if share is None else _beside_chosen(fewest_trials(share, promise.confidence))
-    _require_enough(len(found), least, "strangers", promise)
+    least = 1 if share is None else beside_chosen(fewest_trials(share, promise.confidence))
+    promise.require_enough(len(found), least, "strangers")
     return found
 
 
@@ -247,87 +190,6 @@ def _require_strange(view: View, given: Any, vectors: Matrix, name: str) -> None
             f"expected {name} that are no items, but {len(there)} of {len(vectors)} are, such as number {there[0]}. "
             "Leave them out."
         )
-
-
-def _require_enough(count: int, least: int, what: str, promise: Promise) -> None:
-    if count < least:
-        raise InputError(
-            f"expected at least {least} {what}, which it takes to promise so much with confidence "
-            f"{promise.confidence:g}, got {count}. Give more of them or ask for less."
-        )
-
-
-def _scores(guard: Guard, seen: Seen, points: Points) -> Ranked | None:
-    if points.aims is None:
-        return None
-    if guard.coded:
-        return Ranked.of(heavier(seen.value, points.aims))
-    assert guard.widths is not None
-    widths = guard.widths.of(seen.spread, seen.log_mass, seen.effective, items=guard.items)
-    return Ranked.of(distances(seen.value, points.aims) / widths)
-
-
-def _threshold(
-    promise: Promise,
-    evidence: npt.NDArray[np.float64],
-    wrong: npt.NDArray[np.bool_] | None,
-    others: npt.NDArray[np.float64] | None,
-) -> float:
-    """The least evidence at which what was asked is promised."""
-    if wrong is None and (others is None or promise.strangers_at_most is None):
-        return float(np.sort(evidence)[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
-    grid = _chosen(len(evidence))
-
-    def risks(*, choose: bool) -> list[Risk]:
-        """What is risked by the points that choose what is tried, or by those that try it."""
-        found, some = list[Risk](), grid == choose
-        if wrong is not None:
-            found.append(Risk(evidence[some], wrong[some], promise.wrong_at_most))
-        if others is not None and promise.strangers_at_most is not None:
-            outside = others[_chosen(len(others)) == choose]
-            found.append(Risk(outside, np.ones(len(outside), np.bool_), promise.strangers_at_most, of_all=True))
-        return found
-
-    thresholds, choosing = np.quantile(evidence[grid], np.linspace(1.0 - SOME, STRANGE, STEPS)), risks(choose=True)
-    # Where the first fails, no other is reached: so that is the one that is likeliest to hold.
-    first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
-    found = laxest(thresholds[first:], risks(choose=False), promise.confidence)
-    if found is None:
-        share = "" if wrong is None else f" Of all, {wrong.mean():.1%} are wrong."
-        raise InputError(
-            f"no threshold keeps what was asked, {promise._asdict()}.{share} Ask for less, or learn better."
-        )
-    return found
-
-
-def _beside_chosen(least: int) -> int:
-    """How many points it takes so that this many are left to try thresholds."""
-    return least + math.ceil(least / (FOR_GRID - 1))
-
-
-def _chosen(count: int) -> npt.NDArray[np.bool_]:
-    """Which of so many points choose thresholds, and do not try them."""
-    found: npt.NDArray[np.bool_] = np.random.default_rng(0).permutation(count) % FOR_GRID == 0
-    return found
-
-
-def _found(
-    guard: Guard,
-    asking: _Asking,
-    points: Points,
-    evidence: npt.NDArray[np.float64],
-    wrong: npt.NDArray[np.bool_] | None,
-    others: npt.NDArray[np.float64] | None,
-) -> dict[str, Any]:
-    """What was seen of the calibration points, in figures."""
-    known = evidence >= guard.threshold
-    return {
-        "who": points.who,
-        "answered": float(known.mean()),
-        "wrong": None if wrong is None else float(wrong[known].mean()),
-        "strangers": None if others is None else float((others >= guard.threshold).mean()),
-        "within": _observed(guard, asking, points),
-    }
 
 
 def _observed(guard: Guard, asking: _Asking, points: Points) -> float | None:

@@ -18,7 +18,7 @@ from softkv.asking.scan import require_items
 from softkv.asking.view import View
 from softkv.database import training
 from softkv.database.begun import NAME as UNFINISHED
-from softkv.database.guarding import Promise, calibrated, rebased, remembered
+from softkv.database.guarding import calibrated, rebased, remembered
 from softkv.database.held_out import HOLD_OUT, checked_hold_out
 from softkv.database.indexing import Wanted, build, forecast_of
 from softkv.database.proposing import build_proposer, forecast_of_proposer
@@ -29,6 +29,7 @@ from softkv.database.settling import settle
 from softkv.database.summary import Info
 from softkv.database.training import Fit
 from softkv.errors import InputError
+from softkv.guard.calibrating import Promise
 from softkv.guard.guard import Guard
 from softkv.index.forecast import Forecast
 from softkv.learning.tuning import Tuned

@@ -42,6 +42,11 @@ class Seen(NamedTuple):
     error: Any  # (b,), how far values may be off; 0 where they are exact
     log_mass_error: Any  # (b,); 0 where exact, NaN where unknown
 
+    def taken(self, some: npt.NDArray[np.bool_]) -> "Seen":
+        """What those of some of the queries say."""
+        found: dict[str, Any] = {name: one if one is None else one[some] for name, one in self._asdict().items()}
+        return Seen(**found)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
