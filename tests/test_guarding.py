@@ -278,6 +278,18 @@ def test_a_guard_goes_stale_and_answers_say_why(numbers: softkv.SoftKV, change: 
         assert why in numbers.info().guard
 
 
+def test_a_guard_goes_stale_when_items_are_embedded_anew(tmp_path: Path) -> None:
+    """Its evidence was that of other vectors."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        db.add([f"{word} {n}" for word in ("tea", "sea") for n in range(200)], np.arange(400.0))
+        db.tune()
+        db.guard()
+        assert db.lookup("tea 3").known
+        db.reembed(lambda texts: np.array([[len(text), 1.0, ord(text[0])] for text in texts], np.float32))
+        assert "embedded anew" in db.lookup("tea 3").why_unknown
+        assert "embedded anew" in db.info().guard
+
+
 def test_few_changes_leave_a_guard_also_through_a_compaction(numbers: softkv.SoftKV) -> None:
     """Those before and after it add up."""
     numbers.delete([f"spot 0 {n}" for n in range(30)])

@@ -56,7 +56,7 @@ def calibrated(
     points = _points(reader, view, queries, answers)
     promise.require_points(len(points.queries), points.who, coded=view.layout.kind.coded)
     outside = None if strangers is None else _strangers(reader, view, strangers, promise)
-    asking = _Asking(reader, view, told)
+    asking = Examining(reader, view, told)
     seen = asking.seen(points.queries, points.mask, "calibrating")
     items = len(view.snapshot) if points.mask is None else int(points.mask.sum())
     coded = view.layout.kind.coded
@@ -77,6 +77,7 @@ def about(view: View) -> dict[str, Any]:
         "temperature": 1.0 if learned else view.temperature(compared).value,
         "projection": profile.projection,
         "embedder": None if profile.embedder is None else profile.embedder.to_json(),
+        "kind": view.layout.kind.value,
     }
 
 
@@ -94,7 +95,7 @@ def remembered(settings: Mapping[str, Any], guard: Guard | None) -> dict[str, An
     return kept if guard is None else {**kept, "guard": guard.to_json()}
 
 
-class _Asking:
+class Examining:
     """Lookups as the store usually answers them, but exact, and of some of the items."""
 
     def __init__(self, reader: Any, view: View, told: Stages | None) -> None:
@@ -192,7 +193,7 @@ def _require_strange(view: View, given: Any, vectors: Matrix, name: str) -> None
         )
 
 
-def _observed(guard: Guard, asking: _Asking, points: Points) -> float | None:
+def _observed(guard: Guard, asking: Examining, points: Points) -> float | None:
     """How often sets and intervals at 90% hold what is right where all other items answer; told, not promised."""
     if points.mask is None or guard.scores is None or guard.scores.quantile(LEVEL) == np.inf:
         return None
