@@ -23,12 +23,14 @@ def guard_of(profile: Profile, snapshot: Snapshot) -> tuple[Guard | None, str | 
         return None, None
     try:
         guard = Guard.from_json(told, now=len(snapshot))
-        kind = guard.about["kind"]
+        kind, stale = guard.about["kind"], _stale(guard, profile, snapshot)
+        # All that is read of it later, so that damage is named here.
+        str(guard), guard.about["compatibility"], float(guard.about["temperature"])
     except (KeyError, TypeError, ValueError) as error:
         raise StoreDamaged(f"the guard of the store cannot be read ({error}). {AGAIN}") from error
     if snapshot.layout is not None and kind != snapshot.layout.kind.value:
         raise StoreDamaged(f"the guard of the store is about values of kind {kind!r}. Drop it with `forget_guard`.")
-    return guard, _stale(guard, profile, snapshot)
+    return guard, stale
 
 
 def _stale(guard: Guard, profile: Profile, snapshot: Snapshot) -> str | None:

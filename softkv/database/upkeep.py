@@ -264,8 +264,8 @@ class Upkeep(Reader):
                 queries like the items that may be said to be unknown.
             strangers_at_most: The share of strangers that may be said to be known.
             confidence: How sure both are to be.
-            queries: Texts or vectors that are no items, like those that will be asked, instead of items. All items
-                answer them then, and the promise is for real answers.
+            queries: Texts or vectors that are no items, nor given to `fit`, like those that will be asked, instead of
+                items. All items answer them then, and the promise is for real answers.
             answers: What they should be answered, unless values are texts: labels, numbers or vectors.
             strangers: Queries that no item answers.
             progress: Called with (what, done, all).

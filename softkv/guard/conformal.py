@@ -65,7 +65,12 @@ class Ranked:
         """What `to_json` has told, or a ValueError."""
         values = np.frombuffer(base64.b64decode(told["values"], validate=True), "<f4").astype(np.float32)
         count = told["count"]
-        if not isinstance(count, int) or len(values) != len(_ranks(count)) or not (values[1:] >= values[:-1]).all():
+        if (
+            not isinstance(count, int)
+            or count < 1
+            or len(values) != len(_ranks(count))
+            or not (values[1:] >= values[:-1]).all()
+        ):
             raise ValueError("scores out of order")
         return cls(values, count)
 

@@ -121,7 +121,8 @@ class Guard:
     def changed(self, rows: int, items: int) -> int:
         """How many items came, went or were replaced since, of a store with so many rows and items by now."""
         rows_then, items_then, before = self.base
-        return before + max(rows - rows_then, (rows - items) - (rows_then - items_then), 0)
+        died = (rows - items) - (rows_then - items_then)
+        return before + max(rows - rows_then, died, items_then - items, 0)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, for the settings of a store."""
@@ -155,7 +156,8 @@ class Guard:
         if found.get("strangers") is not None:
             told += [f"{found['strangers']:.1%} of strangers are known"]
         if found.get("within") is not None:
-            told += [f"nine in ten asked of all items are right in {found['within']:.1%} of cases"]
+            what = "sets" if self.coded else "intervals"
+            told += [f"where all items answer, {what} for nine in ten held {found['within']:.1%}"]
         return ", ".join(told)
 
 
