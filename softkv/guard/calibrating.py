@@ -58,7 +58,7 @@ class Promise(NamedTuple):
         if count < least:
             raise InputError(
                 f"expected at least {least} {what}, which it takes to promise so much with confidence "
-                f"{self.confidence:g}, got {count}. Give more, hold out more (`tune` and `fit`, hold_out=), or ask for less."
+                f"{self.confidence:g}, got {count}. Give more, hold more out (`tune`, `fit`), or ask for less."
             )
 
 
