@@ -16,9 +16,11 @@ from . import comparison, evaluating, labelled, options, output, served
 from .wording import in_options
 
 TOGETHER = 256  # questions of stdin
+UNKNOWN = 3  # the exit code where a query is not known
+NO_GUARD = "the store has no guard. Make one with `softkv guard`."
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
-CONTRIBUTOR_COLUMNS = ("query", "answer", "key", "weight", "score", "text", "value", "payload", "refused")
+CONTRIBUTOR_COLUMNS = ("query", "answer", "known", "key", "weight", "score", "text", "value", "payload", "refused")
 vector = click.option("--vector", type=options.numbers_of, metavar="X,Y,...", help="Ask with a vector, not a text.")
 blended = click.option("-k", type=click.IntRange(min=1), help="Blend only the k heaviest items.")
 plainly = click.option("--no-projection", is_flag=True, help="Compare as if the store had never learned to (`fit`).")
@@ -52,6 +54,7 @@ sure = click.option(
 @plainly
 @click.option("--hard", is_flag=True, help="The best key takes all.")
 @click.option("--explain", is_flag=True, help="Show the arithmetic: score, ÷ T, exp, ÷ sum.")
+@click.option("--known", is_flag=True, help="Exit with 3 where a query is not known (`softkv guard`).")
 @options.model
 @options.form
 def query(
@@ -69,6 +72,7 @@ def query(
     no_projection: bool,
     hard: bool,
     explain: bool,
+    known: bool,
     model: str | None,
     form: str | None,
 ) -> int:
@@ -85,12 +89,13 @@ def query(
     sure: dict[str, Any] = {"tolerance": tolerance, "confidence": confidence, "guarantee": guarantee}
     if hard and options.given("tolerance"):  # without one, the best key is looked for among all
         how["tolerance"] = tolerance
-    questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS)
+    questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS, known=known)
     if model is None and text != "-":
         asked = vector if text is None else text
         wanted = {"query": asked, **how, **({} if hard else {"k": k, "show": show, **sure})}
         if (told := served.asked(path, "nearest" if hard else "lookup", wanted)) is not None:
             with questions.answering(asked):
+                questions.judge(served.Told(told))
                 _print_answer(questions, served.Told(told), show, explain=explain)
             return questions.failed
     import softkv
@@ -100,6 +105,7 @@ def query(
         for asked, answered in questions.answered_by(ask):
             with questions.answering(asked):
                 answer = answered()
+                questions.judge(answer)
                 _print_answer(questions, answer, show, explain=explain)
                 if questions.form != "table":  # which says it in its last line
                     questions.hint_at_scan(answer, db)
@@ -188,12 +194,29 @@ def compare(
 class Questions:
     """What is asked: one text, one vector, or the lines of stdin, each of which gets an answer of its own."""
 
-    def __init__(self, text: str | None, vector: list[float] | None, form: str | None, columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        text: str | None,
+        vector: list[float] | None,
+        form: str | None,
+        columns: Sequence[str],
+        *,
+        known: bool = False,
+    ) -> None:
         if (text is None) == (vector is None):
             raise click.UsageError("give a text to look up, or --vector; one of the two")
         self._one, self.form, self._columns = vector if text is None else text, output.resolved(form), columns
         self._line, self.failed, self._headed, self._hinted = 0, 0, False, False
         self._named: dict[str, Any] = {}
+        self._known = known
+
+    def judge(self, answer: Any) -> None:
+        """Note where known answers are wanted and this is none; where nobody can tell, that is an error."""
+        if not self._known or answer.known:
+            return
+        if answer.known is None:
+            raise InputError(f"expected an answer that is known or not: {answer.why_unknown or NO_GUARD}")
+        self.failed = self.failed or UNKNOWN
 
     def __iter__(self) -> Iterator[Any]:
         return output.lines_of_stdin() if self._one == "-" else iter([self._one])
@@ -264,7 +287,7 @@ def _print_answer(questions: Questions, answer: Any, show: int, *, explain: bool
     elif questions.form == "csv":
         value = comparison.bare(answer)
         lines = _arithmetic(answer) if explain else answer.to_dict()["contributors"]
-        questions.print_csv({"answer": value, **one} for one in lines)
+        questions.print_csv({"answer": value, "known": answer.known, **one} for one in lines)
     elif questions.form == "plain":
         output.echo(output.plain_text(comparison.bare(answer)))
     else:

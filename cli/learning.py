@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from softkv.learning.tuning import Tuned
 
 TRIED = ("compatibility", "k", "temperature", "loss")
+holding = click.option(
+    "--hold-out",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="The share of items that take no part, for `guard`; 0 for none.",
+)
 seeded = click.option("--seed", type=int, default=0, show_default=True, help="Chooses the items that are asked.")
 
 
@@ -24,19 +31,27 @@ seeded = click.option("--seed", type=int, default=0, show_default=True, help="Ch
 @click.option(
     "--compatibility", "ways", multiple=True, metavar="NAME", help="Try this way to compare; may be given again."
 )
+@holding
 @seeded
 @options.wait
 @options.progress_off
 @options.form
 def tune(
-    path: str, ks: tuple[int, ...], ways: tuple[str, ...], seed: int, wait: float, no_progress: bool, form: str | None
+    path: str,
+    ks: tuple[int, ...],
+    ways: tuple[str, ...],
+    hold_out: float,
+    seed: int,
+    wait: float,
+    no_progress: bool,
+    form: str | None,
 ) -> None:
     """Choose the temperature at which items, left out one at a time, are best predicted by the others.
 
     The store asks so from now on, and compares by the best of the ways that were tried.
     """
     with served.writing(path, wait=wait) as db, output.stages("tuning", quiet=no_progress) as moved:
-        found = db.tune(compatibility=ways or None, k=ks or None, seed=seed, progress=moved)
+        found = db.tune(compatibility=ways or None, k=ks or None, hold_out=hold_out, seed=seed, progress=moved)
         learned = db.info().projection is not None
     chosen = output.resolved(form)
     if chosen == "json":
@@ -85,6 +100,7 @@ def _curve(found: "Tuned") -> Any:
 @click.option("--queries", "source", metavar="FILE", help="Queries whose answers are known, if unlike the items.")
 @labelled.options
 @click.option("--vector", metavar="COLUMN,...", help="The columns of FILE with the vectors that ask.")
+@holding
 @seeded
 @click.option("--drop", is_flag=True, help="Forget what was learned.")
 @options.wait
@@ -97,6 +113,7 @@ def fit(
     source: str | None,
     naming: labelled.Naming,
     vector: str | None,
+    hold_out: float,
     seed: int,
     drop: bool,
     wait: float,
@@ -127,7 +144,7 @@ def fit(
             queries, targets = labelled.queries_of(source, naming, db.value_kind)
         try:
             with output.stages("fitting", quiet=no_progress) as moved:
-                found = db.fit(queries, targets, rank=rank, planes=planes, seed=seed, progress=moved)
+                found = db.fit(queries, targets, rank=rank, planes=planes, hold_out=hold_out, seed=seed, progress=moved)
         except KeyboardInterrupt:
             output.say("interrupted. Nothing is lost: keys are compared as before.")
             raise
@@ -139,3 +156,58 @@ def fit(
         output.print_json(record)
     else:
         output.print_records([record], [name for name in record if name != "curve"], chosen, plain="loss")
+
+
+@click.command(epilog=options.example("softkv guard --db films.softkv --drop"))
+@options.database
+@click.option(
+    "--wrong-at-most",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="The share of known answers that may be wrong; where values are no labels, of queries turned away.",
+)
+@click.option("--strangers-at-most", type=float, help="The share of --strangers that may be known.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="How sure that is to be.")
+@click.option(
+    "--queries", "source", metavar="FILE", help="Calibrate on queries whose answers are known, and not items."
+)
+@click.option("--strangers", metavar="FILE", help="Queries that no item answers.")
+@labelled.options
+@click.option("--vector", metavar="COLUMN,...", help="The columns of files with the vectors that ask.")
+@click.option("--drop", is_flag=True, help="Forget the guard.")
+@options.wait
+@options.progress_off
+@options.form
+def guard(
+    path: str,
+    wrong_at_most: float,
+    strangers_at_most: float | None,
+    confidence: float,
+    source: str | None,
+    strangers: str | None,
+    naming: labelled.Naming,
+    vector: str | None,
+    drop: bool,
+    wait: float,
+    no_progress: bool,
+    form: str | None,
+) -> None:
+    """Find out from which evidence on answers are right; answers say whether they are known from then on.
+
+    Items that `tune` and `fit` left out are asked of all others. See `query --known`.
+    """
+    naming = replace(naming, vector=labelled.names_of(vector))
+    with served.writing(path, wait=wait) as db:
+        if drop:
+            output.say("dropped" if db.forget_guard() else "there was no guard to drop")
+            return
+        queries, answers = (None, None) if source is None else labelled.queries_of(source, naming, db.value_kind)
+        others = None if strangers is None else labelled.strangers_of(strangers, naming)
+        with output.stages("calibrating", quiet=no_progress) as moved:
+            found = db.guard(wrong_at_most, strangers_at_most, confidence, queries, answers, others, progress=moved)
+    record = {"threshold": found.threshold, **found.asked, **found.found}
+    if output.resolved(form) == "table":
+        output.tell(str(found))
+    else:
+        output.print_records([record], list(record), form, plain="threshold")

@@ -61,6 +61,7 @@ for command in (
     indexing.index,
     learning.tune,
     learning.fit,
+    learning.guard,
     transfer.export,
     transfer.import_,
     transfer.page,

@@ -53,6 +53,9 @@ PHRASES = (
     (r"go on with skip=(\d+)\. If not", r"go on with --skip \1. If not"),
     (r"or use on_conflict='replace', on_conflict='ignore' or skip_bad=True",
      "or use --replace, --ignore or --skip-bad"),
+    (r"Make it again with `guard`\.", "Make it again with `softkv guard`."),
+    (r"Ask with tolerance=0\.", "Ask with --tolerance 0."),
+    (r"or give queries and their answers\.", "or give --queries, a file of some with their answers."),
     (r"Leave out_of_scope out", "Leave --out-of-scope out"),
     (r"start the store anew with value='label' \(--kind label\), and", "start the store anew with --kind label, and"),
 )  # fmt: skip

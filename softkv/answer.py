@@ -17,6 +17,8 @@ import numpy as np
 
 from softkv import portrait
 from softkv.errors import ShapeError
+from softkv.guard.guard import Guard
+from softkv.guard.judged import Judged
 from softkv.kinds import ValueKind
 from softkv.maths.arrays import library_of
 
@@ -83,7 +85,7 @@ class RankedText(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Answer:
+class Answer(Judged):
     """The answer to one query. Single numbers are floats, or tensors without axes when asked with tensors.
 
     >>> import softkv
@@ -91,7 +93,7 @@ class Answer:
     >>> round(answer.value, 3), [round(one.weight, 3) for one in answer.contributors]
     (11.192, [0.881, 0.119])
     >>> answer
-    11.19 ± 3.24
+    11.19 (values spread by 3.24)
       █████████████████▋     88.1%  row 0
       ██▍                    11.9%  row 1
     log mass 2.127, effective 1.441, temperature 1, exact over 2
@@ -117,6 +119,8 @@ class Answer:
     route: str | None = None  # how a store was asked: one of those in asking/route.py
     reason: str | None = None  # why so, and what would change it
     rows_read: int | None = None  # how many rows were compared
+    guard: Guard | None = None  # what the store promises of such answers (softkv/guard)
+    unguarded: str | None = None  # why it promises nothing of this one, where it has a guard
 
     @property
     def is_far(self) -> bool | None:
@@ -164,7 +168,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Answers:
+class Answers(Judged):
     """The answers to many queries: arrays first, an `Answer` for each on demand.
 
     Leading axes of the queries are leading axes of every array, before the (b, ...) given here. Who contributed is
@@ -195,6 +199,8 @@ class Answers:
     reason: str | tuple[str, ...] | None = None  # of all, or of each
     rows_read: Array | None = None  # (b,), of stores
     count: int = 0  # of all rows, or items of the store
+    guard: Guard | None = None  # of all
+    unguarded: str | None = None  # of all
     source: Describing | None = None
 
     @classmethod
@@ -228,6 +234,8 @@ class Answers:
             labels=self.labels,
             kind=self.kind,
             log_mass_floor=self.log_mass_floor,
+            guard=self.guard,
+            unguarded=self.unguarded,
         )
 
     @property

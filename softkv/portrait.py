@@ -25,7 +25,15 @@ LONGEST = 60  # characters of a text in a line
 _ROUTES = {"scan": "scanned", "gather": "gathered"}
 READ = "the heaviest of the rows read"  # the contributors of an estimate; there may be heavier ones
 SHOWN = 10  # of many answers, in a table
-_ELSEWHERE = ("value", "labels", "contributors", "head_weights", "kind")  # of an answer: told in another form, or not
+_ELSEWHERE = (
+    "value",
+    "labels",
+    "contributors",
+    "head_weights",
+    "kind",
+    "guard",
+    "unguarded",
+)  # of an answer: told in another form, or not
 _CELLS = ("key", "row", "weight", "score", "text", "value", "payload")  # of a contributor
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
@@ -87,13 +95,24 @@ def number(x: float) -> str:
 
 def value_of(answer: Answer) -> str:
     """The value of an answer in one line."""
+    return f"not known (closest: {_said(answer)})" if answer.known is False else _said(answer)
+
+
+def _said(answer: Answer) -> str:
+    """The value, and how far it may be off or how widely values are spread."""
     if answer.labels is not None:
         return distribution(answer)
     texts = answer.texts
     if texts is not None:
         return short(texts[0].text) if texts else "(a text that was not among the rows to show)"
-    value = short(answer.value)
-    return value if answer.spread is None or answer.scored == 1 else f"{value} ± {short(answer.spread)}"
+    value, promised = short(answer.value), answer.promised or {}
+    if "interval" in promised:
+        low, high = map(short, promised["interval"])
+        return f"{value}, {low} to {high} in {promised['share'] * 10:g} of 10"
+    if "radius" in promised:
+        return f"{value}, within {short(promised['radius'])} in {promised['share'] * 10:g} of 10"
+    alone = answer.spread is None or answer.scored == 1
+    return value if alone else f"{value} (values spread by {short(answer.spread)})"
 
 
 def distribution(answer: Answer) -> str:
@@ -226,6 +245,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         found = {"value": texts[0]["text"] if texts else None, "texts": texts, "embedding": found["value"]}
     facts = [one.name for one in fields(answer) if one.name not in _ELSEWHERE]
     facts.insert(facts.index("route"), "is_far")
+    facts += ("known", "familiarity", "why_unknown", "promised")
     for name in facts:
         found[name] = _plain(getattr(answer, name))
     found["contributors_are"] = None if answer.error_kind == "exact" else READ

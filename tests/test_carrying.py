@@ -52,8 +52,8 @@ def filled(path: Path, kind: str = "numbers") -> softkv.SoftKV:
     db.add(
         [None if n % 7 == 0 else str(n) for n in range(ITEMS)], values_of(kind, KEYS), vectors=KEYS, payloads=payloads
     )
-    db.tune()
-    assert db.fit(planes=True if kind == "planes" else None if value != "number" else False).kept
+    db.tune(hold_out=0)
+    assert db.fit(planes=True if kind == "planes" else None if value != "number" else False, hold_out=0).kept
     return db
 
 
@@ -130,7 +130,7 @@ def test_items_that_came_and_went_do_not_disturb_what_is_carried(
         waves.forget_fit()
         with pytest.warns(LearnedNotCarried, match="not there any more"):
             seen.export(tmp_path / f"late{suffix}")
-    assert waves.fit(planes=False).kept
+    assert waves.fit(planes=False, hold_out=0).kept
     waves.export(tmp_path / f"all{suffix}")
     import_from(tmp_path / f"all{suffix}", tmp_path / "t")
     order = waves._store.in_order()

@@ -73,15 +73,15 @@ def whole(store: Path) -> bool:
 def test_tune_remembers_what_the_library_finds(store: Path, tmp_path: Path) -> None:
     """In every form; what it remembers is said on stderr."""
     with softkv.open(shutil.copytree(store, tmp_path / "other")) as db:
-        expected = db.tune()
-    done = ran("tune", "--db", store)
+        expected = db.tune(hold_out=0)
+    done = ran("tune", "--hold-out", 0, "--db", store)
     found = json.loads(done.out)
     assert (done.code, found["temperature"]) == (0, expected.temperature)
     assert (found["loss"], found["measure"], found["asked"]) == (expected.loss, "log-loss", 60)
     assert done.err.startswith("remembered: temperature ")
     with softkv.open(store, "r") as db:
         assert db.info().temperature == expected.temperature
-    assert float(ran("tune", "--db", store, "--plain").out) == expected.temperature
+    assert float(ran("tune", "--hold-out", 0, "--db", store, "--plain").out) == expected.temperature
     shown = ran("tune", "--db", store, terminal=True).out
     assert "log-loss" in shown.splitlines()[0]
     assert "(best)" in shown
@@ -105,7 +105,7 @@ def test_fit_learns_and_forgets(store: Path) -> None:
     """Lookups compare by what was learned until it is dropped; --no-projection never does."""
     ask = ("query", "--vector", "1,0,0,0", "--db", store)
     before = json.loads(ran(*ask).out)
-    done = ran("fit", "--rank", 2, "--db", store)
+    done = ran("fit", "--rank", 2, "--hold-out", 0, "--db", store)
     found = json.loads(done.out)
     assert (done.code, found["items"], found["rank"], found["measure"]) == (0, 60, 2, "log-loss")
     learned = json.loads(ran(*ask).out)
@@ -123,7 +123,7 @@ def test_fit_learns_and_forgets(store: Path) -> None:
 
 def test_fit_learns_from_queries_with_their_answers(store: Path, asked: Path) -> None:
     """Of a file that is read as `add -i` reads one; told in a line on a terminal."""
-    done = ran("fit", "--queries", asked, *FILE, "--db", store, terminal=True)
+    done = ran("fit", "--queries", asked, *FILE, "--hold-out", 0, "--db", store, terminal=True)
     assert done.code == 0, done.err
     assert done.out.startswith("learned from 60 items")
     assert whole(store)

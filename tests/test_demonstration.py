@@ -44,7 +44,7 @@ def test_the_whole_demonstration_runs(tmp_path: Path) -> None:
     for title in titles().values():
         assert f"\n{title}\n{'=' * len(title)}\n" in done.stdout
     for fact in (
-        '>>> db.lookup("Hana")\n    49,493 ± 2,019\n',
+        '>>> db.lookup("Hana")\n    49,493 (values spread by 2,019)\n',
         "softkv.errors.KeyMissing: no item has the key 'Hana'",
         "A pedlar walks back over the pass",
         "12:00  18.6",

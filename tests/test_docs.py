@@ -83,12 +83,13 @@ def options_of(question: Question, row: int, matching: list[bool] | None) -> dic
     """What the reference is to be told of one query; which items match its filter is tests/test_filters.py's to say."""
     temperatures = np.ravel(question.temperature)
     assert question.mask is None or matching is None, "teach this test about masks with filters"
-    assert np.ndim(question.mask) < 2, "teach this test about masks for each query"
     return {
         "compatibility": question.compatibility,
         "temperature": float(temperatures[row % len(temperatures)]),
         "k": question.k,
-        "mask": question.mask if matching is None else matching,
+        "mask": (question.mask[row] if np.ndim(question.mask) == 2 else question.mask)
+        if matching is None
+        else matching,
         "causal": question.causal,
     }
 

@@ -46,7 +46,7 @@ def test_a_query_far_from_everything_is_told_from_one_that_is_near(tmp_path: Pat
     """The floor is the lowest log mass of an item that the others are asked for, and the answer says who is below."""
     with filled(tmp_path / "s", kind, compatibility="gaussian") as db:
         if tuned:
-            db.tune()
+            db.tune(hold_out=0)
         near, far = db.lookup(NEAR), db.lookup(FAR)
         assert far.log_mass_floor == pytest.approx(lowest(db, "gaussian", db.info().temperature), abs=1e-4)
         assert near.log_mass_floor == far.log_mass_floor
@@ -134,7 +134,7 @@ def test_stores_without_a_floor_say_nothing(tmp_path: Path) -> None:
 def test_deletions_lower_the_floor_and_additions_leave_it(tmp_path: Path) -> None:
     """A tenth of the items have a tenth of the mass; more items only add to it; other items have another floor."""
     with hills(tmp_path / "s") as db:
-        db.tune()
+        db.tune(hold_out=0)
         floor = db.lookup(FAR).log_mass_floor
         db.add([f"more {number}" for number in range(40)], values_of("number", 40), vectors=vectors_of(40, seed=5))
         assert db.lookup(FAR).log_mass_floor == floor

@@ -34,7 +34,7 @@ def answer(**changes: Any) -> Answer:
 def test_a_number_is_shown_with_its_spread_and_who_it_is_made_of() -> None:
     """The value first, then the contributors with bars, then how much is known."""
     lines = repr(answer()).splitlines()
-    assert lines[0] == "49,000 ± 1,732"
+    assert lines[0] == "49,000 (values spread by 1,732)"
     assert lines[1].split() == ["███████████████", "75.0%", "<b>Hanna</b>", "48,000"]
     assert lines[2].split() == ["█████", "25.0%", "Anna", "52,000"]
     assert lines[3] == "log mass 1.5, effective 1.75, temperature 0.5, exact over 9"

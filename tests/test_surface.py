@@ -340,11 +340,19 @@ def test_upkeep_changes_how_a_store_answers(opening: Opening, tmp_path: Path) ->
     tuned = db.tune(k=[3], progress=heard)
     assert {one.k for one in tuned.curves} == {None, 3}
     assert db.info().temperature == tuned.full.best[1]
+    guard = db.guard(0.1, progress=heard)
+    with softkv.open(tmp_path / "s", "r") as local:
+        judged, here = db.lookup(QUERIES), local.lookup(QUERIES)
+        assert judged.known.tolist() == here.known.tolist()
+        assert judged[0].interval(0.9) == here[0].interval(0.9)
+        assert local.info().guard == db.info().guard == str(guard)
+    assert db.forget_guard()
+    assert not db.forget_guard()
     db.set_temperature(0.25)
     assert db.info().temperature == 0.25
     db.set_temperature(None)
     fit = db.fit(rank=2, seed=1, progress=heard)
-    assert (fit.items, fit.rank) == (600, 2)
+    assert (fit.items, fit.rank) == (475, 2)
     assert db.forget_fit() == fit.kept
     assert not db.forget_fit()
     db.delete(where={"even": True})

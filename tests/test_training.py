@@ -94,7 +94,7 @@ def test_what_was_learned_answers_better(waves: softkv.SoftKV) -> None:
     """Than the best temperature alone; and the answers are those of the metric, within their error."""
     waves.tune()
     before = error_of(waves)
-    fit = waves.fit(planes=False)
+    fit = waves.fit(planes=False, hold_out=0)
     assert error_of(waves) < 0.6 * before
     assert error_of(waves, projection=False) == before
     assert fit.loss < 0.5 * fit.before
@@ -275,7 +275,7 @@ def test_before_is_what_the_store_would_have_lost(waves: softkv.SoftKV) -> None:
 
 def test_info_says_by_what_lookups_compare(waves: softkv.SoftKV) -> None:
     """What was learned, and at which temperature, until it is forgotten."""
-    waves.fit(rank=2, planes=False)
+    waves.fit(rank=2, planes=False, hold_out=0)
     info = waves.info()
     assert info.projection == f"rank 2, from {ITEMS} items"
     assert (info.temperature, info.temperature_from) == (1.0, "learned")
@@ -344,16 +344,16 @@ def test_of_ways_that_are_the_same_the_present_one_stays(tmp_path: Path) -> None
 def test_a_store_larger_than_is_looked_at_is_sampled(quadrants: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
     """The temperature is about the same, dead rows are not asked, and learning draws as many."""
     quadrants.delete([str(n) for n in range(100)])
-    whole = quadrants.tune()
+    whole = quadrants.tune(hold_out=0)
     monkeypatch.setattr(training, "MOST", 500)
     monkeypatch.setattr(training, "PAIRS", 0)
     monkeypatch.setattr(training, "SAMPLED", 256)
-    some = quadrants.tune()
+    some = quadrants.tune(hold_out=0)
     assert (whole.asked, whole.sampled, some.asked, some.sampled) == (800, None, 256, 256)
     assert "for 256 of 800 items, each left out; a sample of 256 was enough" in str(some)
     assert "sample" not in str(whole)
     assert 0.5 < some.temperature / whole.temperature < 2.0
-    assert quadrants.fit().items == 500
+    assert quadrants.fit(hold_out=0).items == 500
 
 
 def test_texts_are_tuned_by_rule(tmp_path: Path) -> None:

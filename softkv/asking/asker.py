@@ -18,6 +18,7 @@ from softkv.asking.given import comparison_of, require_one, temperatures_of, tex
 from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
+from softkv.asking.promised import promised
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
 from softkv.asking.route import (
     BOUND,
@@ -66,7 +67,7 @@ def _ask(view: View, question: Question) -> Answers:
         found = _by_proposals(view, question, reason)
     else:
         found = scan(view, question, reason)
-    return replace(_logged(view, found), log_mass_floor=_floor(view, question))
+    return replace(_logged(view, found), log_mass_floor=_floor(view, question), **promised(*view.guard, question))
 
 
 def _logged(view: View, found: Answers) -> Answers:

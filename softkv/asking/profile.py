@@ -29,6 +29,7 @@ class Temperature:
     origin: str  # "rule", "given", "tuned" or "learned"
     items: int
     floor: float | None = None  # the lowest log mass of the items that were left out and asked
+    held: float | None = None  # the share of items that took no part in tuning (held_out.py)
 
     def suits(self, items: int) -> bool:
         """Whether it still holds for so many items: what a person chose always does."""
@@ -133,7 +134,8 @@ def _name(given: object) -> str:
 def _temperature(told: Mapping[str, Any]) -> Temperature:
     found = Temperature(**told)
     sound = found.origin in ("rule", "given", "tuned") and isinstance(found.items, int)
-    if not sound or not is_floor(found.floor, found.items):
+    held = found.held is None or (isinstance(found.held, float) and 0 <= found.held < 1)
+    if not sound or not held or not is_floor(found.floor, found.items):
         raise ValueError("temperature")
     return replace(found, value=checked_temperature(found.value))
 

@@ -17,11 +17,13 @@ from softkv.answer import Described
 from softkv.asking.indexed import CHECKED, Followed, Indexes, Written, with_labels
 from softkv.asking.learned import Learned, Projections
 from softkv.asking.profile import Profile, Temperature
+from softkv.asking.promised import guard_of
 from softkv.asking.proposers import Proposers
 from softkv.asking.question import LEARNED, Compared
 from softkv.asking.together import Together
 from softkv.embedders import Identity
 from softkv.errors import NotExpressible, ZeroVector
+from softkv.guard.guard import Guard
 from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.index.strata import Population
@@ -45,6 +47,11 @@ class View:
     def __init__(self, snapshot: Snapshot, findings: "Findings") -> None:
         self.snapshot, self.findings = snapshot, findings
         self.profile = Profile.of(snapshot.settings)
+
+    @cached_property
+    def guard(self) -> tuple[Guard | None, str | None]:
+        """What the store promises of its answers, if anything, and why that is not about the items of now."""
+        return guard_of(self.profile, self.snapshot)
 
     @property
     def layout(self) -> Layout:

@@ -18,6 +18,7 @@ import numpy as np
 from softkv.asking.learned import Learned, read, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
+from softkv.database.guarding import rebased
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
 from softkv.logs import hint
 from softkv.progress import Progress
@@ -62,25 +63,36 @@ def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
     if len(snapshot) and profile.compatibility is not None:
         # One by rule is found on a sample of rows, which lie elsewhere in another store: it would not be found again.
         profile = replace(profile, temperature=view.temperature(profile.compatibility))
-    settings, name = profile.settings(), profile.projection
+    known = not _renumbers(view)  # else nobody could tell which items took no part in learning
+    if not known and profile.temperature is not None:
+        profile = replace(profile, temperature=replace(profile.temperature, held=None))
+    settings, name = rebased(profile.settings(), snapshot.rows, len(snapshot)), profile.projection
     if name is not None and path.lower().endswith(TABLE):
         _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
     elif name is not None:
         try:
-            files[name] = _packed(snapshot, name)
+            files[name] = _packed(snapshot, name, known=known)
         except IndexDamaged as error:
             _warn(f"{snapshot.path} is exported without what it has learned: {error}")
             settings = _unlearned(settings)
     return settings, files
 
 
-def _packed(snapshot: Snapshot, name: str) -> bytes:
+def _renumbers(view: View) -> bool:
+    """Whether items without keys will have other numbers, since an import counts anew."""
+    names = enumerate(view.snapshot.names(view.order), 1) if len(view.snapshot) else ()
+    return any(name.startswith("#") and name != f"#{place}" for place, name in names)
+
+
+def _packed(snapshot: Snapshot, name: str, *, known: bool) -> bytes:
     """The metric as it travels, or an error that says why it cannot."""
     from softkv.files.exports.header import MOST_CARRIED
 
     if not len(snapshot):
         raise IndexDamaged(EMPTY)
-    packed = b"".join(read(snapshot, name).without_numbers().encoded())
+    learned = read(snapshot, name).without_numbers()
+    facts = {**learned.facts, **({} if known else {"held": 0.0})}
+    packed = b"".join(replace(learned, facts=facts).encoded())
     if len(packed) > MOST_CARRIED:
         most = f"a file takes {MOST_CARRIED:,}"
         raise IndexDamaged(f"it has {len(packed):,} bytes, and {most}. Fit with a lower rank.")

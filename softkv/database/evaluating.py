@@ -146,10 +146,10 @@ def evaluate(
                 "expected a store of labels, numbers or vectors to evaluate, but this one holds texts, whose mean is "
                 "neither right nor wrong. Texts that repeat are labels: start the store anew with value='label'."
             )
-        asked, aims = _vectors(frozen, view, queries), targets_of(view, targets)
+        asked, aims = vectors_of_many(frozen, view, queries), targets_of(view, targets)
         if len(asked) != len(aims) or not len(aims):
             raise ShapeError(f"expected queries and a target for each, got {len(asked)} queries, {len(aims)} targets.")
-        strangers = None if out_of_scope is None else _vectors(frozen, view, out_of_scope)
+        strangers = None if out_of_scope is None else vectors_of_many(frozen, view, out_of_scope)
         if strangers is not None and not len(strangers):
             raise InputError("expected queries that are out of scope, got none. Leave out_of_scope out.")
         usual = view.temperature(compatibility or view.profile.compatibility or "dot").value
@@ -198,7 +198,7 @@ class _Evaluating:
 
     def exact(self, queries: Any) -> Way:
         """The items whose key is the query, where a dict would have them."""
-        found = _equals(self.view, queries, self.asked)
+        found = equals(self.view, queries, self.asked)
         there = found >= 0
         values, share = self.view.snapshot.values(found[there]), float(there.mean())
         if self.view.labels is not None:
@@ -291,7 +291,8 @@ class _Evaluating:
         return joined(parts, float(parts[0][1].temperature))
 
 
-def _vectors(reader: Any, view: View, given: Any) -> npt.NDArray[np.float32]:
+def vectors_of_many(reader: Any, view: View, given: Any) -> npt.NDArray[np.float32]:
+    """The vectors of many queries, texts or vectors."""
     found, _, one = reader._queries(view, given, None, None)
     if one:
         raise ShapeError("expected many queries, as a list of texts or a matrix, got one. Put it into a list.")
@@ -299,7 +300,7 @@ def _vectors(reader: Any, view: View, given: Any) -> npt.NDArray[np.float32]:
     return vectors
 
 
-def _equals(view: View, queries: Any, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+def equals(view: View, queries: Any, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     """The row whose key, a text or a vector, is the query; -1 where there is none, (b,)."""
     found = np.full(len(vectors), -1, np.int64)
     texts = [one for one in queries if isinstance(one, str)]

@@ -83,6 +83,7 @@ class Info:
     unfinished: str | None = None  # a change of embedder that has begun
     building: str | None = None  # an index that was begun, with which the next build goes on
     backup: str | None = None  # what this is a backup of: only a backup writes to it
+    guard: str | None = None  # what is promised of answers, or why nothing is any more
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python."""
@@ -131,6 +132,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         unfinished=unfinished,
         building="was begun, and goes on where it was" if is_begun(snapshot) else None,
         backup="only `softkv backup` writes to it" if is_backup(path) else None,
+        guard=_guard(view),
     )
 
 
@@ -144,6 +146,11 @@ def _projection(view: View) -> str | None:
     assert learned is not None
     planes = "" if learned.ridge is None else ", with planes"
     return f"rank {len(learned.metric.factors)}, from {learned.facts.get('items', 0):,} items{planes}"
+
+
+def _guard(view: View) -> str | None:
+    guard, stale = view.guard
+    return stale or (None if guard is None else str(guard))
 
 
 def _index(view: View) -> IndexInfo | None:

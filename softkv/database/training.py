@@ -22,12 +22,13 @@ import numpy.typing as npt
 from softkv.asking.learned import PREFIX, Learned
 from softkv.asking.profile import Profile, Temperature
 from softkv.asking.view import View
+from softkv.database.held_out import checked_hold_out, held_out
 from softkv.database.intake import SHORTEST
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
 from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST, may_be_read_off
-from softkv.learning.temperature import size_of
+from softkv.learning.temperature import size_of, typical_temperature
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.metric import Matrix, Metric
@@ -84,12 +85,14 @@ def learn(
     targets: Any,
     rank: int | None,
     planes: bool | None,
+    hold_out: float,
     seed: int,
     told: Stages | None,
 ) -> Fit:
     """Learn a metric from the items, or from queries whose answers are known, and remember it if it is better."""
     started, snapshot = time.monotonic(), view.snapshot
-    rows = _drawn(view, seed)
+    hold_out = checked_hold_out(hold_out)
+    rows = drawn(_learned_from(view, hold_out, least=SMALLEST), MOST, seed)
     items = Examples(snapshot.vectors(rows), _columns(view, rows))
     asking = _asking(view, queries, targets)
     directions = compatibility_of(view.profile.compatibility or "dot").with_lengths is not None
@@ -115,9 +118,8 @@ def learn(
     )
     floor = _lowest_log_mass(fitted.metric, items.vectors, seed)
     facts = {"items": found.items, "measure": found.measure, "loss": found.loss, "before": found.before, "floor": floor}
-    learned = Learned(
-        fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), fitted.ridge, {**facts, "seed": seed}
-    )
+    facts |= {"seed": seed, "held": hold_out}
+    learned = Learned(fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), fitted.ridge, facts)
     if found.kept:
         _keep(store, lock, view, learned)
     return found
@@ -157,19 +159,26 @@ def remember_metric(store: Store, name: str | None) -> bool:
     return True
 
 
-def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed: int, told: Stages | None) -> Tuned:
+def tune(
+    view: View,
+    *,
+    compatibilities: Sequence[str],
+    ks: Sequence[int],
+    hold_out: float,
+    seed: int,
+    told: Stages | None,
+) -> Tuned:
     """The temperature, and what else was asked for, at which the items predict each other best."""
     snapshot, found, asked = view.snapshot, list[Curve](), 0
     if view.layout.kind.embedded:
-        return _by_rule(view, compatibilities)
-    rows = np.flatnonzero(snapshot.live)
-    _require_learnable(view, len(rows), least=SHORTEST)
+        return _by_rule(view, compatibilities, hold_out)
+    rows = _learned_from(view, hold_out, least=SHORTEST)
     if len(rows) <= MOST:
         keys, values, live = snapshot.vectors(rows), _values(view, rows), None
         who = left_out_of(np.arange(len(rows)), seed)
     else:
         (block,) = snapshot.blocks(snapshot.rows)
-        keys, live = block.vectors, snapshot.live
+        keys, live = block.vectors, np.isin(np.arange(snapshot.rows), rows)
         values = _values(view, np.arange(snapshot.rows))
         who = left_out_of(rows, seed)
     for compatibility in compatibilities:
@@ -178,7 +187,7 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
             keys,
             values,
             compatibility=compatibility,
-            first=view.temperature_by_rule(compatibility).value,
+            first=_rule(keys, np.ones(len(keys), np.bool_) if live is None else live, compatibility),
             asked=who,
             live=live,
             ks=ks,
@@ -191,22 +200,29 @@ def tune(view: View, *, compatibilities: Sequence[str], ks: Sequence[int], seed:
     return replace(tuned, sampled=None if len(who) == len(rows) else len(who))
 
 
-def _by_rule(view: View, compatibilities: Sequence[str]) -> Tuned:
+def _by_rule(view: View, compatibilities: Sequence[str], hold_out: float) -> Tuned:
     """For texts, whose averages have no right or wrong: the temperature at which about ten items contribute."""
     if len(compatibilities) > 1:
         raise KindError("texts as values tell no way to compare from another. Name one compatibility.")
     (compatibility,) = compatibilities
-    found = view.temperature_by_rule(compatibility)
-    items = len(view.snapshot)
-    wanted, floor = min(10.0, items / 4), found.floor_among(items)
-    curve = Curve(compatibility, None, (found.value,), (wanted,), (math.nan if floor is None else floor,))
-    return Tuned(found.value, compatibility, None, wanted, "effective number", min(256, items), items, (curve,))
+    (block,) = view.snapshot.blocks(view.snapshot.rows)
+    live = view.snapshot.live & ~held_out(view, hold_out)
+    items = int(live.sum())
+    value, wanted = _rule(block.vectors, live, compatibility), min(10.0, items / 4)
+    floor = lowest_log_mass(block.vectors, live, compatibility, value)
+    curve = Curve(compatibility, None, (value,), (wanted,), (math.nan if floor is None else floor,))
+    return Tuned(value, compatibility, None, wanted, "effective number", min(256, items), items, (curve,))
 
 
-def remember_temperature(store: Store, tuned: Tuned) -> None:
-    """Keep a choice: the store asks so from now on."""
+def _rule(keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str) -> float:
+    """The temperature by rule of some of the items."""
+    return typical_temperature(keys, live, compatibility) or compatibility_of(compatibility).lukewarm
+
+
+def remember_temperature(store: Store, tuned: Tuned, hold_out: float) -> None:
+    """Keep a choice, and what share of items took no part in it: the store asks so from now on."""
     profile, full = Profile.of(store.settings), tuned.full
-    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor)
+    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out)
     store.configure(replace(profile, temperature=temperature, compatibility=full.compatibility).settings())
 
 
@@ -234,10 +250,10 @@ def checked_ks(given: Any) -> list[int]:
     return sorted(set(numbers))
 
 
-def _drawn(view: View, seed: int) -> Rows:
-    rows = np.flatnonzero(view.snapshot.live)
-    _require_learnable(view, len(rows), least=SMALLEST)
-    return drawn(rows, MOST, seed)
+def _learned_from(view: View, hold_out: float, *, least: float) -> Rows:
+    """The items that take part in learning."""
+    _require_learnable(view, len(view.snapshot), least=least)
+    return np.flatnonzero(view.snapshot.live & ~held_out(view, hold_out))
 
 
 def left_out_of(rows: Rows, seed: int) -> Rows:

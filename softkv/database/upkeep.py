@@ -18,6 +18,8 @@ from softkv.asking.scan import require_items
 from softkv.asking.view import View
 from softkv.database import training
 from softkv.database.begun import NAME as UNFINISHED
+from softkv.database.guarding import calibrated, rebased, remembered
+from softkv.database.held_out import HOLD_OUT, checked_hold_out
 from softkv.database.indexing import Wanted, build, forecast_of
 from softkv.database.proposing import build_proposer, forecast_of_proposer
 from softkv.database.reader import Reader
@@ -27,6 +29,8 @@ from softkv.database.settling import settle
 from softkv.database.summary import Info
 from softkv.database.training import Fit
 from softkv.errors import InputError
+from softkv.guard.calibrating import Promise
+from softkv.guard.guard import Guard
 from softkv.index.forecast import Forecast
 from softkv.learning.tuning import Tuned
 from softkv.logs import log_of
@@ -47,6 +51,10 @@ class Upkeep(Reader):
     _rechecking: Rechecking  # it pins what it reads, too
 
     def _new_view(self) -> View:
+        raise NotImplementedError
+
+    def snapshot(self) -> Any:
+        """The store as it is now."""
         raise NotImplementedError
 
     @at_most(1)
@@ -71,6 +79,10 @@ class Upkeep(Reader):
             order, index = (np.flatnonzero(view.snapshot.live), None) if relaid is None else relaid
             kept = {} if index is None else {NAME: still_checked(view, index).encoded()}
             kept |= carried(view.snapshot, view.profile.projection, order)
+            if "guard" in self._store.settings:
+                # Before the rows move: cut off in between, more count as changed than have, and never fewer.
+                snapshot = view.snapshot
+                self._store.configure(rebased(self._store.settings, snapshot.rows, len(snapshot)))
             self._unpin()
             del view
             self._store.compact(None if relaid is None else order, index=kept)
@@ -142,6 +154,7 @@ class Upkeep(Reader):
         *,
         compatibility: str | Sequence[str] | None = None,
         k: int | Sequence[int] | None = None,
+        hold_out: float = HOLD_OUT,
         seed: int = 0,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Tuned:
@@ -162,19 +175,20 @@ class Upkeep(Reader):
             compatibility: Ways to compare that are tried; otherwise only that of the store. The best is remembered.
             k: Numbers of best items that are tried as well as all of them. The best is told; remembered is the best
                 temperature of all items, since lookups ask all unless they say otherwise.
+            hold_out: The share of items that take no part, so that `guard` can be calibrated on them; with 0 it cannot.
             seed: Chooses the items that are left out and asked where there are more than 11,585; all others answer.
             progress: Called with (what, done, all).
         """
         self._store.require_writable()
-        ways, ks = None, training.checked_ks(k)
+        ways, ks, hold_out = None, training.checked_ks(k), checked_hold_out(hold_out)
         with self._lock:
             view = self._new_view()
             require_items(view.snapshot)
             ways = training.checked_ways(view, compatibility)
-        tuned = training.tune(view, compatibilities=ways, ks=ks, seed=seed, told=progress)
+        tuned = training.tune(view, compatibilities=ways, ks=ks, hold_out=hold_out, seed=seed, told=progress)
         del view
         with self._changing, self._lock:
-            training.remember_temperature(self._store, tuned)
+            training.remember_temperature(self._store, tuned, hold_out)
         return tuned
 
     def fit(
@@ -184,6 +198,7 @@ class Upkeep(Reader):
         *,
         rank: int | None = None,
         planes: bool | None = None,
+        hold_out: float = HOLD_OUT,
         seed: int = 0,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Fit:
@@ -200,6 +215,7 @@ class Upkeep(Reader):
             rank: How many directions count; by default all, at most 384.
             planes: For numbers and few features: whether they are read off a plane through the weighted items, which
                 where they rise or fall is closer than their mean. By default whatever turns out better.
+            hold_out: The share of items that take no part at all, as in `tune`.
             seed: Chooses the items that are asked, and those that take no part and say when it is enough.
             progress: Called with (what, done, all).
         """
@@ -217,6 +233,7 @@ class Upkeep(Reader):
             targets=targets,
             rank=rank,
             planes=planes,
+            hold_out=hold_out,
             seed=seed,
             told=progress,
         )
@@ -225,6 +242,50 @@ class Upkeep(Reader):
         """Compare as if nothing had ever been learned; returns whether anything had been."""
         with self._changing, self._lock:
             return training.remember_metric(self._store, None)
+
+    def guard(
+        self,
+        wrong_at_most: float = 0.05,
+        strangers_at_most: float | None = None,
+        confidence: float = 0.95,
+        queries: Any = None,
+        answers: Any = None,
+        strangers: Any = None,
+        *,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Guard:
+        """Find out from which evidence on answers are right, and how far off they are; answers say so from then on.
+
+        The items that `tune` and `fit` left out are asked of all others: what answers so given say then is promised for
+        queries like the items. See `known`, `familiarity`, `labels_within`, `interval` and `radius` of an answer.
+
+        Args:
+            wrong_at_most: Of labels, the share of known answers that may be wrong; of other values, the share of
+                queries like the items that may be said to be unknown.
+            strangers_at_most: The share of strangers that may be said to be known.
+            confidence: How sure both are to be.
+            queries: Texts or vectors that are no items, nor given to `fit`, like those that will be asked, instead of
+                items. All items answer them then, and the promise is for real answers.
+            answers: What they should be answered, unless values are texts: labels, numbers or vectors.
+            strangers: Queries that no item answers.
+            progress: Called with (what, done, all).
+        """
+        self._store.require_writable()
+        promise = Promise(wrong_at_most, strangers_at_most, confidence)
+        with self.snapshot() as frozen:
+            asked = {"queries": queries, "answers": answers, "strangers": strangers}
+            found = calibrated(frozen, promise, **asked, told=progress)
+        with self._changing, self._lock:
+            self._store.configure(remembered(self._store.settings, found))
+        return found
+
+    def forget_guard(self) -> bool:
+        """Say nothing of answers any more; returns whether there was a guard."""
+        with self._changing, self._lock:
+            there = "guard" in self._store.settings
+            if there:
+                self._store.configure(remembered(self._store.settings, None))
+            return there
 
     def drop_index(self) -> None:
         """Forget the index; lookups scan again."""

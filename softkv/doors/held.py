@@ -241,7 +241,7 @@ class OnDisk:
         ) as db:
             db.add(vectors=items.keys, values=values)
             if way.projection:
-                db.fit(seed=way.seed)
+                db.fit(hold_out=0.0, seed=way.seed)
         return cls.there(path, way.temperature)
 
     @classmethod

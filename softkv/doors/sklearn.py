@@ -25,6 +25,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.database import SoftKV
 from softkv.doors.held import Choices, Compared, InMemory, Items, OnDisk, require_kind
+from softkv.doors.promising import PromisingLabels, PromisingNumbers
 from softkv.errors import InputError, KindError, MissingExtra
 
 try:
@@ -165,7 +166,7 @@ class _SoftKV(BaseEstimator):
         """What else is to be known of a store."""
 
 
-class SoftKVRegressor(RegressorMixin, _SoftKV):
+class SoftKVRegressor(RegressorMixin, _SoftKV, PromisingNumbers):
     """Predict numbers, one or several, as the weighted mean of those of the training samples.
 
     >>> import numpy as np
@@ -215,7 +216,7 @@ class SoftKVRegressor(RegressorMixin, _SoftKV):
         return tags
 
 
-class SoftKVClassifier(ClassifierMixin, _SoftKV):
+class SoftKVClassifier(ClassifierMixin, _SoftKV, PromisingLabels):
     """Predict labels: each has the weight of the training samples that carry it.
 
     >>> from softkv.doors.sklearn import SoftKVClassifier

@@ -50,16 +50,19 @@ _HOMES = {
     "Exact": "softkv.comparison",
     "Fit": "softkv.database.training",
     "Forecast": "softkv.index.forecast",
+    "Guard": "softkv.guard.guard",
     "Heads": "softkv.maths.heads",
     "IndexInfo": "softkv.database.summary",
     "Info": "softkv.database.summary",
     "Item": "softkv.storage.protocol.item",
     "Kept": "softkv.answer",
+    "Ranked": "softkv.guard.conformal",
     "Report": "softkv.storage.protocol.checking",
     "Survey": "softkv.storage.protocol.checking",
     "Tuned": "softkv.learning.tuning",
     "Warmth": "softkv.comparison",
     "Way": "softkv.database.evaluating",
+    "WidthRule": "softkv.guard.widths",
 }
 
 

@@ -37,7 +37,7 @@ from softkv.storage.catalog.batches import Stamp
 from softkv.storage.closing import Closing
 
 _THERE = "Open it by its path, on the machine where it is, before it is served."
-_WORKS = {"build_index", "tune", "fit", "compact"}
+_WORKS = {"build_index", "tune", "fit", "guard", "compact"}
 _JOB = {"state": Literal["waiting", "running", "done", "failed", "cancelled"]}
 _ENDED = {**_JOB, "result": Any, "problem": Any}
 _PROGRESS = {"stage": str, "done": int, "all": int}
@@ -181,6 +181,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
     build_index = sent(Upkeep.build_index)
     tune = sent(Upkeep.tune)
     fit = sent(Upkeep.fit)
+    guard = sent(Upkeep.guard)
     compact = sent(Upkeep.compact)
     forecast_index = sent(Upkeep.forecast_index)
 
@@ -193,6 +194,11 @@ class RemoteStore(Closing, RemoteReader, Changes):
         """Compare as if nothing had ever been learned; returns whether anything had been."""
         self._store.require_writable()
         return bool(self._ask("DELETE", "fit"))
+
+    def forget_guard(self) -> bool:
+        """Say nothing of answers any more; returns whether there was a guard."""
+        self._store.require_writable()
+        return bool(self._ask("DELETE", "guard"))
 
     def reembed(self, embedder: Given = None, *, progress: Progress | None = None) -> int:
         """Embed all items again with the model that the server was started with; returns how many."""

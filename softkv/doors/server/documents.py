@@ -76,6 +76,10 @@ class AnswerDocument(Document):
     route: str | None = None
     reason: str | None = None
     rows_read: int | None = None
+    known: bool | None = None
+    familiarity: float | None = None
+    why_unknown: str | None = None
+    promised: dict[str, float | list[float | None] | list[str] | None] | None = None
     contributors_are: str | None = None
     contributors: list[Contributor]
     head_weights: list[list[float]] | None = None

@@ -41,11 +41,13 @@ _PROJECTIONS: Any = {one.name: (_ARRAYS, ... if one.default is MISSING else None
 _HEADS = create_model(
     "HeadsForm", __base__=RequestForm, __doc__="Learned projections, as Heads has them.", **_PROJECTIONS
 )
+OUTSIDE = either(TEXTS, listed(VECTOR), NULL)
+ANSWERS = either(TEXTS, VECTOR, listed(VECTOR), NULL)
 _LIBRARYS = {  # what the library takes in more forms than can be sent
     "query": QUERY,
     "queries": QUERIES,
     "targets": either(TEXTS, VECTOR, listed(VECTOR)),
-    "out_of_scope": either(TEXTS, listed(VECTOR), NULL),
+    "out_of_scope": OUTSIDE,
     "mask": either(listed(TRUTH), listed(listed(TRUTH)), NULL),
     "temperature": either(NUMBER, VECTOR, NULL),
     "compatibility": str | None,

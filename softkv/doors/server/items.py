@@ -276,5 +276,6 @@ ENDPOINTS = (
     _changing("PUT", "/v1/{store}/temperature", SoftKV.set_temperature, temperature=(float | None, ...)),
     _changing("DELETE", "/v1/{store}/index", SoftKV.drop_index),
     _changing("DELETE", "/v1/{store}/fit", SoftKV.forget_fit, bool),
+    _changing("DELETE", "/v1/{store}/guard", SoftKV.forget_guard, bool),
     _changing("DELETE", "/v1/{store}/reembedding", SoftKV.abandon_reembedding),
 )

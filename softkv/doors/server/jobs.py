@@ -215,6 +215,7 @@ WORKS: Mapping[str, JobKind] = {
     "build_index": JobKind(lambda jobs, told, options: jobs.db.build_index(**options, progress=told)),
     "tune": JobKind(lambda jobs, told, options: jobs.db.tune(**options, progress=told)),
     "fit": JobKind(lambda jobs, told, options: jobs.db.fit(**options, progress=told)),
+    "guard": JobKind(lambda jobs, told, options: jobs.db.guard(**options, progress=told)),
     "compact": JobKind(lambda jobs, _, __: jobs.db.compact(), cancels=False),
     "reembed": JobKind(lambda jobs, told, _: jobs.db.reembed(jobs.model, progress=partial(told, "embedding"))),
     "check": JobKind(lambda jobs, _, options: jobs.db.check(**options), writes=False, cancels=False),

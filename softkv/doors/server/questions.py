@@ -93,7 +93,7 @@ def _scene(call: Call) -> dict[str, Any]:
     options = call.options()
     options |= _heads(options)
     if not isinstance(options.get("queries", ""), str):
-        options["queries"] = _many(options["queries"])
+        options["queries"] = many(options["queries"])
     with call.reading() as reader:
         found = reader.scene(**options)
     for query in found["queries"]:

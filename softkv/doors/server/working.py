@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from softkv.database import SoftKV
 from softkv.doors.server.documents import Document, Problem
 from softkv.doors.server.endpoints import Call, Endpoint, plain, written
-from softkv.doors.server.forms import RequestForm, form_of
+from softkv.doors.server.forms import ANSWERS, OUTSIDE, RequestForm, form_of
 from softkv.doors.server.jobs import WORKS, Job
 from softkv.doors.server.questions import many
 from softkv.errors import AccessRefused
@@ -27,6 +27,7 @@ _OPTIONS = {
     "build_index": form_of(SoftKV.build_index, **_BUILD),
     "tune": form_of(SoftKV.tune, compatibility=(str | list[str] | None, None)),
     "fit": form_of(SoftKV.fit),
+    "guard": form_of(SoftKV.guard, queries=(OUTSIDE, None), answers=(ANSWERS, None), strangers=(OUTSIDE, None)),
     "compact": form_of(SoftKV.compact),
     "check": form_of(SoftKV.check),
     "reembed": form_of(SoftKV.reembed, "embedder"),

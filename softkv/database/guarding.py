@@ -1,0 +1,208 @@
+"""Calibrate a guard: ask a store what it should know, without those who know it, and keep how it did.
+
+The items that took no part in learning are asked of all others that did, or queries with known answers of all items.
+The widths of intervals are learned on items that took part, each left out; then nothing that calibrates has chosen
+anything. A fifth of the calibration points say which thresholds are tried, and the others try them.
+
+Does not compute promises (softkv/guard), nor learn (training.py).
+
+Shapes: b queries, n items, c labels.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.asking.joined import joined
+from softkv.asking.question import LEARNED
+from softkv.asking.view import View
+from softkv.database.evaluating import equals, vectors_of_many
+from softkv.database.held_out import held_out
+from softkv.database.targets import targets_of
+from softkv.errors import InputError, ShapeError
+from softkv.guard.calibrating import Promise, beside_chosen, calibrate, distances
+from softkv.guard.control import fewest_trials
+from softkv.guard.guard import Guard, Seen
+from softkv.guard.judged import LEVEL, seen_of
+from softkv.guard.widths import WidthRule
+from softkv.progress import Stages
+from softkv.storage.layout import Mask, Matrix
+
+TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
+POINTS, PAIRS = 10_000, 1 << 32  # calibration points at most; and of these and the items that answer
+LEFT_OUT = 512  # items that are left out one by one
+REMEDY = "Learn again (`softkv tune`, `softkv fit`), which leaves out a fifth, or give queries and their answers."
+
+
+class Points(NamedTuple):
+    """Queries, what they should be answered, and which items answer."""
+
+    queries: Matrix
+    aims: npt.NDArray[Any] | None  # codes, numbers or vectors; None for texts
+    mask: Mask | None  # over the items in their order, or None for all
+    who: str
+
+
+def calibrated(
+    reader: Any, promise: Promise, *, queries: Any, answers: Any, strangers: Any, told: Stages | None
+) -> Guard:
+    """The guard of the store as it is now; nothing is written."""
+    view: View = reader._asked_view()
+    promise.require(strangers)
+    points = _points(reader, view, queries, answers)
+    promise.require_points(len(points.queries), points.who, coded=view.layout.kind.coded)
+    outside = None if strangers is None else _strangers(reader, view, strangers, promise)
+    asking = Examining(reader, view, told)
+    seen = asking.seen(points.queries, points.mask, "calibrating")
+    items = len(view.snapshot) if points.mask is None else int(points.mask.sum())
+    coded = view.layout.kind.coded
+    widths = None if coded or points.aims is None else asking.widths(points.mask)
+    others = None if outside is None else asking.seen(outside, points.mask, "asking strangers")
+    guard = calibrate(seen, points.aims, others, promise, coded=coded, widths=widths, items=items)
+    base = view.snapshot.rows, len(view.snapshot), 0
+    found = {**guard.found, "who": points.who, "within": _observed(guard, asking, points)}
+    return replace(guard, about=about(view), base=base, found=found)
+
+
+def about(view: View) -> dict[str, Any]:
+    """How a store is asked, as far as a guard goes stale with it."""
+    profile, compared = view.profile, view.profile.compatibility or "dot"
+    learned = profile.projection is not None
+    return {
+        "compatibility": LEARNED if learned else compared,
+        "temperature": 1.0 if learned else view.temperature(compared).value,
+        "projection": profile.projection,
+        "embedder": None if profile.embedder is None else profile.embedder.to_json(),
+        "kind": view.layout.kind.value,
+    }
+
+
+def rebased(settings: Mapping[str, Any], rows: int, items: int) -> dict[str, Any]:
+    """Settings for a store whose rows are laid out anew, without deleted ones; what had changed until then is kept."""
+    kept, told = dict(settings), settings.get("guard")
+    if told is not None:
+        kept["guard"] = {**told, "base": [items, items, Guard.from_json(told).changed(rows, items)]}
+    return kept
+
+
+def remembered(settings: Mapping[str, Any], guard: Guard | None) -> dict[str, Any]:
+    """Settings with this guard, or without any."""
+    kept = {name: one for name, one in settings.items() if name != "guard"}
+    return kept if guard is None else {**kept, "guard": guard.to_json()}
+
+
+class Examining:
+    """Lookups as the store usually answers them, but exact, and of some of the items."""
+
+    def __init__(self, reader: Any, view: View, told: Stages | None) -> None:
+        self.reader, self.view, self.told = reader, view, told
+
+    def seen(self, queries: Matrix, mask: Mask | None, name: str) -> Seen:
+        """What these items answer, whatever guard there is."""
+        return seen_of(self._answers(queries, TOGETHER, lambda _: mask, name))
+
+    def left_out(self, places: npt.NDArray[np.int64], mask: Mask | None, name: str) -> Seen:
+        """What the other items, of those in the mask, answer each of the items at these places."""
+        count = len(self.view.order)
+
+        def masks(some: slice) -> Mask:
+            mine = places[some]
+            found = np.ones((len(mine), count), np.bool_) if mask is None else np.repeat(mask[None], len(mine), 0)
+            found[np.arange(len(mine)), mine] = False
+            return found
+
+        queries = self.view.snapshot.vectors(self.view.order[places])
+        return seen_of(self._answers(queries, AT_A_TIME, masks, name))
+
+    def widths(self, mask: Mask | None) -> WidthRule:
+        """How far off items are, each left out of those that answer."""
+        view = self.view
+        answering = np.arange(len(view.order)) if mask is None else np.flatnonzero(mask)
+        places = np.random.default_rng(0).permutation(answering)[:LEFT_OUT]
+        seen = self.left_out(places, mask, "learning widths")
+        wanted, scale = view.snapshot.values(view.order[places]), view.snapshot.value_scale
+        found = distances(seen.value, wanted), seen.spread, seen.log_mass, seen.effective
+        return WidthRule.learned(*found, items=len(answering) - 1, scale=scale)
+
+    def _answers(self, queries: Matrix, together: int, mask: Any, name: str) -> Answers:
+        parts = []
+        for start in range(0, len(queries), together):
+            some = slice(start, min(start + together, len(queries)))
+            found = self.reader.lookup(queries[some], mask=mask(some), show=1, tolerance=0.0)
+            parts.append((np.arange(some.start, some.stop), found))
+            if self.told is not None:
+                self.told(name, some.stop, len(queries))
+        return joined(parts, parts[0][1].temperature)
+
+
+def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
+    """What calibrates: the items that took no part in learning, or the queries that were given."""
+    if (queries is None) != (answers is None and (queries is None or not view.layout.kind.embedded)):
+        raise InputError("expected queries and their answers together, or neither; of texts, which have none, queries.")
+    if queries is not None:
+        asked = vectors_of_many(reader, view, queries)
+        aims = None if view.layout.kind.embedded else targets_of(view, answers)
+        if aims is not None and len(aims) != len(asked):
+            raise ShapeError(f"expected an answer for each of {len(asked)} queries, got {len(aims)}.")
+        _require_strange(view, queries, asked, "queries")
+        return Points(asked, aims, None, "queries")
+    held = held_out(view, _share(view))[view.order]
+    answering = int((~held).sum())
+    places = np.flatnonzero(held)
+    most = max(1000, min(POINTS, PAIRS // max(1, answering)))
+    if len(places) > most:
+        places = np.sort(np.random.default_rng(0).choice(places, most, replace=False))
+    rows, kind = view.order[places], view.layout.kind
+    aims = None if kind.embedded else view.snapshot.values(rows)
+    return Points(view.snapshot.vectors(rows), aims, ~held, "items that took no part in learning")
+
+
+def _share(view: View) -> float:
+    """The share of items that took no part in whatever lookups go by."""
+    profile, shares = view.profile, list[float]()
+    tuned = profile.temperature
+    if tuned is not None and tuned.origin == "tuned":
+        shares.append(tuned.held or 0.0)
+    if view.learned is not None:
+        shares.append(float(view.learned.facts.get("held", 0.0)))
+    if not shares or not all(shares):
+        what = "has learned from all of its items" if shares else "was never tuned"
+        raise InputError(f"{view.snapshot.path} {what}, so none is left to calibrate a guard on. {REMEDY}")
+    return min(shares)
+
+
+def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
+    found = vectors_of_many(reader, view, given)
+    _require_strange(view, given, found, "strangers")
+    share = promise.strangers_at_most
+    least = 1 if share is None else beside_chosen(fewest_trials(share, promise.confidence))
+    promise.require_enough(len(found), least, "strangers")
+    return found
+
+
+def _require_strange(view: View, given: Any, vectors: Matrix, name: str) -> None:
+    there = np.flatnonzero(equals(view, given, vectors) >= 0)
+    if len(there):
+        raise InputError(
+            f"expected {name} that are no items, but {len(there)} of {len(vectors)} are, such as number {there[0]}. "
+            "Leave them out."
+        )
+
+
+def _observed(guard: Guard, asking: Examining, points: Points) -> float | None:
+    """How often sets and intervals at 90% hold what is right where all other items answer; told, not promised."""
+    if points.mask is None or guard.scores is None or guard.scores.quantile(LEVEL) == np.inf:
+        return None
+    view = asking.view
+    places = np.random.default_rng(0).permutation(np.flatnonzero(~points.mask))[:LEFT_OUT]
+    seen, wanted = asking.left_out(places, None, "observing"), view.snapshot.values(view.order[places])
+    guard = replace(guard, now=len(view.order) - 1)
+    if guard.coded:
+        held = guard.labels_within(seen, LEVEL)[np.arange(len(places)), wanted]
+    else:
+        held = distances(seen.value, wanted) <= guard.radius(seen, LEVEL)
+    return float(held.mean())

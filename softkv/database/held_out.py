@@ -1,0 +1,41 @@
+"""Which items take no part in learning, so that a guard can be calibrated on them: a share, by hash of their names.
+
+The hash does not depend on the store, so the items of a smaller share are among those of a larger one, an item stays in
+or out whatever is added, and what was learned at different times left out the same items.
+
+Does not learn (training.py) nor calibrate (guarding.py).
+"""
+
+from hashlib import blake2b
+
+import numpy as np
+
+from softkv.asking.profile import REAL
+from softkv.asking.view import View
+from softkv.errors import InputError
+from softkv.storage.layout import Mask
+
+HOLD_OUT = 0.2  # unless another share is asked for
+SALT = b"held out"  # so that the hash is no other one of the same names
+
+
+def checked_hold_out(given: object) -> float:
+    """A share of items that take no part."""
+    if isinstance(given, bool) or not isinstance(given, REAL) or not 0 <= given <= 0.5:
+        raise InputError(
+            f"expected hold_out to be a share of the items from 0 to 0.5, got {given!r}. With 0 all items take part, "
+            "and there can be no guard."
+        )
+    return float(given)
+
+
+def held_out(view: View, share: float) -> Mask:
+    """Which rows take no part, by the hash of their keys, or of their numbers where they have none."""
+    found: Mask = np.zeros(view.snapshot.rows, np.bool_)
+    if share:
+        rows, most = np.flatnonzero(view.snapshot.live), int(share * (1 << 64))
+        names = view.snapshot.names(rows)
+        found[rows] = [
+            int.from_bytes(blake2b(name.encode(), digest_size=8, salt=SALT).digest(), "big") < most for name in names
+        ]
+    return found

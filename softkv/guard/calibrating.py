@@ -1,0 +1,146 @@
+"""Make a guard of what was answered to calibration points: scores, and the threshold that keeps a promise.
+
+A fifth of the points chooses which thresholds are tried, and the others try them: so these were fixed before, as
+Learn-then-Test asks (control.py).
+
+Does not ask anything: who answered what is softkv/database/guarding.py's to know.
+
+Shapes: b points, c labels, p value width.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import InputError
+from softkv.guard.conformal import Ranked, heavier
+from softkv.guard.control import Risk, fewest_trials, laxest, most_events, p_value
+from softkv.guard.guard import Guard, Seen, checked_share
+from softkv.guard.widths import WidthRule
+
+FOR_GRID, STEPS = 5, 100  # one in so many points chooses thresholds; how many
+SOME = 0.25  # of the queries: thresholds at which fewer are known are not tried, since few prove nothing
+FEWEST = 20  # calibration points where only strangers choose the threshold
+STRANGE = 0.01  # of queries like the items: who has less evidence is not known, however rarely answers are wrong
+
+Floats = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
+
+
+class Promise(NamedTuple):
+    """What is to be promised."""
+
+    wrong_at_most: float
+    strangers_at_most: float | None
+    confidence: float
+
+    def require(self, strangers: Any) -> None:
+        """Refuse what is no share, and a promise about strangers without any."""
+        checked_share("wrong_at_most", self.wrong_at_most)
+        checked_share("confidence", self.confidence)
+        if self.strangers_at_most is not None:
+            checked_share("strangers_at_most", self.strangers_at_most)
+            if strangers is None:
+                raise InputError("expected strangers, queries that no item answers, where strangers_at_most is given.")
+
+    def require_points(self, count: int, what: str, *, coded: bool) -> None:
+        """Refuse too few points, before any is asked."""
+        if self.strangers_at_most is not None and not coded:
+            return self.require_enough(count, FEWEST, what)
+        least = fewest_trials(self.wrong_at_most, self.confidence)
+        return self.require_enough(count, beside_chosen(least) if coded else least, what)
+
+    def require_enough(self, count: int, least: int, what: str) -> None:
+        """Refuse fewer than it takes."""
+        if count < least:
+            raise InputError(
+                f"expected at least {least} {what}, which it takes to promise so much with confidence "
+                f"{self.confidence:g}, got {count}. Give more, hold more out (`tune`, `fit`), or ask for less."
+            )
+
+
+def calibrate(
+    seen: Seen,
+    aims: npt.NDArray[Any] | None,
+    strangers: Seen | None,
+    promise: Promise,
+    *,
+    coded: bool,
+    widths: WidthRule | None,
+    items: int,
+) -> Guard:
+    """The guard of so many items that gave these answers where `aims` were right (of texts nothing is)."""
+    guard = Guard(coded, items, Ranked.of(np.zeros(1)), -math.inf, None, widths, {}, promise._asdict(), {})
+    evidence = guard.evidence_of(seen)
+    wrong = seen.value.argmax(1) != aims if coded else None
+    others = None if strangers is None else guard.evidence_of(strangers)
+    threshold = _threshold(promise, evidence, wrong, others)
+    known = evidence >= threshold
+    found = {
+        "answered": float(known.mean()),
+        "wrong": None if wrong is None else float(wrong[known].mean()),
+        "strangers": None if others is None else float((others >= threshold).mean()),
+    }
+    scores = None if aims is None else Ranked.of(_scores(seen, aims, widths, items))
+    return replace(guard, evidence=Ranked.of(evidence), threshold=threshold, scores=scores, found=found)
+
+
+def distances(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Floats:
+    """How far values are from what is wanted, (b,) or (b, p) -> (b,)."""
+    apart = (values.astype(np.float64) - wanted).reshape(len(values), -1)
+    found: Floats = np.linalg.norm(apart, axis=1)
+    return found
+
+
+def _scores(seen: Seen, aims: npt.NDArray[Any], widths: WidthRule | None, items: int) -> Floats:
+    """Those of labels, or distances in widths."""
+    if widths is None:
+        return heavier(seen.value, aims)
+    return distances(seen.value, aims) / widths.of(seen.spread, seen.log_mass, seen.effective, items=items)
+
+
+def _threshold(
+    promise: Promise,
+    evidence: npt.NDArray[np.float64],
+    wrong: npt.NDArray[np.bool_] | None,
+    others: npt.NDArray[np.float64] | None,
+) -> float:
+    """The least evidence at which what was asked is promised."""
+    if wrong is None and (others is None or promise.strangers_at_most is None):
+        return float(np.sort(evidence)[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
+    grid = _choosing(len(evidence))
+
+    def risks(*, choose: bool) -> list[Risk]:
+        """What is risked by the points that choose what is tried, or by those that try it."""
+        found, some = list[Risk](), grid == choose
+        if wrong is not None:
+            found.append(Risk(evidence[some], wrong[some], promise.wrong_at_most))
+        if others is not None and promise.strangers_at_most is not None:
+            outside = others[_choosing(len(others)) == choose]
+            found.append(Risk(outside, np.ones(len(outside), np.bool_), promise.strangers_at_most, of_all=True))
+        return found
+
+    thresholds, choosing = np.quantile(evidence[grid], np.linspace(1.0 - SOME, STRANGE, STEPS)), risks(choose=True)
+    # Where the first fails, no other is reached: so that is the one that is likeliest to hold.
+    first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
+    found = laxest(thresholds[first:], risks(choose=False), promise.confidence)
+    if found is None:
+        share = "" if wrong is None else f" Of all, {wrong.mean():.1%} are wrong."
+        raise InputError(
+            f"no threshold keeps what was asked, {promise._asdict()}.{share} Ask for less, or learn better."
+        )
+    return found
+
+
+def beside_chosen(least: int) -> int:
+    """How many points it takes so that this many are left to try thresholds."""
+    return least + math.ceil(least / (FOR_GRID - 1))
+
+
+def _choosing(count: int) -> npt.NDArray[np.bool_]:
+    """Which of so many points choose thresholds, and do not try them."""
+    found: npt.NDArray[np.bool_] = np.random.default_rng(0).permutation(count) % FOR_GRID == 0
+    return found

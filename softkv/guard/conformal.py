@@ -1,0 +1,115 @@
+"""Split conformal prediction: what scores of calibration points say of the score of one more.
+
+Where n + 1 scores are exchangeable, the rank of the last among all is uniform, whatever they are scores of. So it is at
+most the k-th smallest of the n others with a probability of at least k / (n + 1), and exactly so where none are equal
+(Vovk, Gammerman, Shafer 2005; Lei, G'Sell, Rinaldo, Tibshirani, Wasserman 2018).
+
+Does not know what scores are of, nor who is exchangeable with whom.
+
+Shapes: n calibration points, b queries, c labels.
+"""
+
+import base64
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+KEPT, ENDS = 400, 50  # scores that are kept of more: evenly spaced ones, and the first and last
+ROUNDED = 2.0**-23  # of sums and of scores that are kept as float32
+
+Floats = npt.NDArray[np.floating]
+Codes = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """The scores of n points in order; of many some are kept, and what lies between is taken for the next larger."""
+
+    values: Floats
+    count: int  # n
+
+    @classmethod
+    def of(cls, scores: Floats) -> "Ranked":
+        """These scores; some may be infinite.
+
+        >>> Ranked.of(np.arange(9.0)).quantile(0.8), Ranked.of(np.arange(9.0)).quantile(0.95)
+        (7.0, inf)
+        """
+        ordered = np.sort(np.asarray(scores, np.float32))
+        return cls(ordered[_ranks(len(ordered)) - 1], len(ordered))
+
+    def quantile(self, share: float) -> float:
+        """What one more score does not exceed with at least this probability; infinite where that takes more scores."""
+        # The share as it is written: 0.9 of 10 is the 9th, which its float is a little more than.
+        rank = math.ceil(round((self.count + 1) * share, 9))
+        place = int(np.searchsorted(_ranks(self.count), rank))
+        return float(self.values[place]) if place < len(self.values) else math.inf
+
+    def p_values(self, seen: Floats) -> npt.NDArray[np.float64]:
+        """How likely one more score is to be as low as each of these, (b,): (1 + #{scores <= seen}) / (n + 1).
+
+        At most p with a probability of at most p, for a score exchangeable with those here.
+        """
+        after = np.append(_ranks(self.count), self.count + 1)[np.searchsorted(self.values, seen, side="right")]
+        return np.asarray(after / (self.count + 1), np.float64)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"count": self.count, "values": base64.b64encode(self.values.astype("<f4").tobytes()).decode()}
+
+    @classmethod
+    def from_json(cls, told: Any) -> "Ranked":
+        """What `to_json` has told, or a ValueError."""
+        values = np.frombuffer(base64.b64decode(told["values"], validate=True), "<f4").astype(np.float32)
+        count = told["count"]
+        if (
+            not isinstance(count, int)
+            or count < 1
+            or len(values) != len(_ranks(count))
+            or not (values[1:] >= values[:-1]).all()
+        ):
+            raise ValueError("scores out of order")
+        return cls(values, count)
+
+
+def _ranks(count: int) -> npt.NDArray[np.int64]:
+    """Which of so many ordered scores are kept, counted from 1."""
+    if count <= KEPT:
+        return np.arange(1, count + 1)
+    spread = np.linspace(1, count, KEPT - 2 * ENDS).round().astype(np.int64)
+    return np.unique(np.concatenate([np.arange(1, ENDS + 1), spread, np.arange(count - ENDS + 1, count + 1)]))
+
+
+def fewest_points(share: float) -> int:
+    """How many calibration points it takes to promise this share: the least n with n / (n + 1) >= share.
+
+    >>> fewest_points(0.9), fewest_points(0.95)
+    (9, 19)
+    """
+    return math.ceil(round(share / (1.0 - share), 9))
+
+
+def heavier(shares: Floats, right: Codes) -> npt.NDArray[np.float64]:
+    """The mass of the labels heavier than the right one, (b, c), (b,) -> (b,); infinite where it is -1, of no item.
+
+    The score of adaptive sets (Romano, Sesia, Candès 2020) without their randomisation: the heaviest label scores 0,
+    so that no set is empty.
+    """
+    own = np.take_along_axis(shares, np.maximum(right, 0)[:, None], axis=1)
+    found = np.where(shares > own, shares, 0.0).sum(1, dtype=np.float64)
+    return np.where(right >= 0, found, np.inf)
+
+
+def within(shares: Floats, most: float) -> npt.NDArray[np.bool_]:
+    """The labels whose score `heavier` is at most this, (b, c): always a heaviest one, where `most` is 0 or more."""
+    order = np.argsort(-shares, axis=1, kind="stable")
+    ordered = np.take_along_axis(shares, order, axis=1).astype(np.float64)
+    before = np.cumsum(ordered, axis=1) - ordered
+    before[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = 0.0  # equal labels have the same ones before them
+    before = np.maximum.accumulate(before, axis=1)
+    found = np.zeros(shares.shape, np.bool_)
+    np.put_along_axis(found, order, before * (1.0 - ROUNDED) <= most, axis=1)
+    return found

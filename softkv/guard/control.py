@@ -1,0 +1,89 @@
+"""Learn-then-Test: the laxest of some thresholds at which risks are below what was asked, with a given confidence.
+
+Thresholds are fixed before the points that test them are looked at. At each, the hypothesis is that a risk is above its
+share; among m independent trials then no fewer events are expected than of a binomial variable with that share, so
+P(Bin(m, share) <= events) is a valid p-value. Thresholds are tested from the strictest on, each at the whole level, up
+to the first that cannot be rejected: the first true hypothesis is rejected with a probability of at most
+1 - confidence, and no later one is reached otherwise (fixed-sequence testing; Angelopoulos, Bates, Candès, Jordan, Lei
+2021). Where several risks are to be low at once, the hypothesis is that any of them is high, and its p-value the
+largest of theirs.
+
+Does not choose thresholds to test, and knows no evidence.
+
+Shapes: t thresholds, b points.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating]
+Truths = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Risk:
+    """What is to be rare: events among the points at or above a threshold, or (`of_all`) among all points."""
+
+    evidence: Floats  # (b,)
+    events: Truths  # (b,), which points would be events if they were answered
+    share: float
+    of_all: bool = False
+
+    def at(self, threshold: float) -> tuple[int, int]:
+        """How many events there are at a threshold, and of how many trials."""
+        answered = self.evidence >= threshold
+        return int((self.events & answered).sum()), len(answered) if self.of_all else int(answered.sum())
+
+
+def at_most(events: int, trials: int, share: float) -> float:
+    """The probability of at most so many events in so many trials, each of this probability.
+
+    >>> round(at_most(0, 59, 0.05), 4), round(at_most(1, 2, 0.5), 4)
+    (0.0485, 0.75)
+    """
+    if events >= trials:
+        return 1.0
+    done = np.arange(events)
+    steps = np.log((trials - done) / (done + 1.0)) + math.log(share / (1.0 - share))
+    logs = trials * math.log1p(-share) + np.concatenate([[0.0], np.cumsum(steps)])
+    peak = float(logs.max())
+    return min(1.0, math.exp(peak) * float(np.exp(logs - peak).sum()))
+
+
+def fewest_trials(share: float, confidence: float) -> int:
+    """How many trials without an event it takes to say that fewer than this share are events.
+
+    >>> fewest_trials(0.05, 0.95), fewest_trials(0.02, 0.95)
+    (59, 149)
+    """
+    return math.ceil(math.log(1.0 - confidence) / math.log1p(-share))
+
+
+def laxest(thresholds: Floats, risks: Sequence[Risk], confidence: float) -> float | None:
+    """The last of these thresholds, from strict to lax, up to which all risks are below their shares; None at none."""
+    found = None
+    for threshold in thresholds.tolist():
+        if p_value(threshold, risks) > 1.0 - confidence:
+            break
+        found = threshold
+    return found
+
+
+def p_value(threshold: float, risks: Sequence[Risk]) -> float:
+    """That of the hypothesis that any of these risks is above its share at a threshold."""
+    return max(at_most(*risk.at(threshold), risk.share) for risk in risks)
+
+
+def most_events(trials: int, share: float, confidence: float) -> int:
+    """The most events among so many trials at which fewer than this share are events, or -1.
+
+    So that many of the lowest of n scores may be turned away: of those to come, no more than the share will be.
+    """
+    found = -1
+    while at_most(found + 1, trials, share) <= 1.0 - confidence:
+        found += 1
+    return found

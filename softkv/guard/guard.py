@@ -1,0 +1,172 @@
+"""What a store promises of its answers: who is known, how familiar, which labels, how far off.
+
+    evidence      how surely a query is known: its log mass per item, and of labels twice the logit of the largest share
+    familiarity   the share of queries like the items that have as little evidence: a conformal p-value
+    known         whether the evidence reaches the threshold that keeps wrong answers, or strangers, rare
+    labels, widths  split conformal sets and radii
+
+Scores of items that took no part in learning, each asked of a store without any of them, are exchangeable with the
+score of a query like the items that is asked of that store, so what is said here is promised of such answers.
+
+Does not ask anything (softkv/database/guarding.py), and does not know how answers lie in memory (judged.py).
+
+Shapes: b queries, c labels, p value width.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import InputError, KindError
+from softkv.guard.conformal import Ranked, fewest_points, within
+from softkv.guard.widths import WidthRule
+
+SURE, NONE = 2.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
+CHANGED = 0.1  # of the items: from there on the guard is about others
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+
+class Seen(NamedTuple):
+    """What answers say that a guard goes by."""
+
+    value: Array  # (b,), (b, p) or (b, c)
+    log_mass: Array  # (b,)
+    effective: Array  # (b,)
+    spread: Array | None  # (b,), of numbers
+    error: Any  # (b,), how far values may be off; 0 where they are exact
+    log_mass_error: Any  # (b,); 0 where exact, NaN where unknown
+
+    def taken(self, some: npt.NDArray[np.bool_]) -> "Seen":
+        """What those of some of the queries say."""
+        found: dict[str, Any] = {name: one if one is None else one[some] for name, one in self._asdict().items()}
+        return Seen(**found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """Calibrated promises about the answers of a store, as of when they were calibrated."""
+
+    coded: bool  # whether values are labels
+    items: int  # that answered the calibration points, when the mass was measured
+    evidence: Ranked
+    threshold: float  # of evidence, from which on a query is known
+    scores: Ranked | None  # of labels: the mass of heavier ones; of numbers and vectors: distances in widths
+    widths: WidthRule | None
+    about: Mapping[str, Any]  # how was asked: compatibility, temperature, projection, embedder
+    asked: Mapping[str, Any]  # what was to be promised
+    found: Mapping[str, Any]  # what was seen, in figures
+    base: tuple[int, int, int] = (0, 0, 0)  # rows and items at a time, and how many items had changed until then
+    now: int = 0  # items that answer
+
+    def evidence_of(self, seen: Seen, sign: int = 0) -> Floats:
+        """The evidence of answers, (b,), or (`sign`) the least or most that it may be within their errors."""
+        off = 0.0 if not sign else sign * np.asarray(seen.log_mass_error, np.float64)
+        found: Floats = np.asarray(seen.log_mass, np.float64) + off - math.log(max(1, self.now or self.items))
+        if not self.coded:
+            return found
+        shares = np.asarray(seen.value, np.float64)
+        largest = shares.max(1) + (sign * np.asarray(seen.error, np.float64) if sign else 0.0)
+        largest = np.clip(largest, NONE, 1.0 - NONE)
+        found += SURE * (np.log(largest) - np.log1p(-largest))
+        return found
+
+    def known(self, seen: Seen) -> Array:
+        """Whether queries are known, (b,), of objects where any is None: its evidence is known too roughly."""
+        least, most = self.evidence_of(seen, -1), self.evidence_of(seen, 1)
+        known = least >= self.threshold
+        unsure = (known != (most >= self.threshold)) | np.isnan(least)
+        if not unsure.any():
+            return known
+        found = known.astype(object)
+        found[unsure] = None
+        return found
+
+    def familiarity(self, seen: Seen) -> Floats:
+        """The share of queries like the items that have no more evidence, (b,), at least 1 / (n + 1)."""
+        return self.evidence.p_values(self.evidence_of(seen).astype(np.float32))
+
+    def labels_within(self, seen: Seen, share: float) -> npt.NDArray[np.bool_]:
+        """Which labels belong to the set that holds the right one with this probability, (b, c)."""
+        if not self.coded:
+            raise KindError("expected a store of labels to ask for a set of them. Ask numbers for interval().")
+        assert self.scores is not None
+        return within(np.asarray(seen.value), self._quantile(share))
+
+    def radius(self, seen: Seen, share: float) -> Floats:
+        """How far from the value the right one is at most, with this probability, (b,)."""
+        if self.widths is None:
+            raise KindError(
+                "expected numbers or vectors as values to ask how far off they are. Ask for labels_within()."
+            )
+        widths = self.widths.of(seen.spread, seen.log_mass, seen.effective, items=self.now or self.items)
+        return self._quantile(share) * widths + np.asarray(seen.error, np.float64)
+
+    def _quantile(self, share: float) -> float:
+        checked_share("the probability", share)
+        assert self.scores is not None
+        if self.scores.count < fewest_points(share):
+            most = self.scores.count / (self.scores.count + 1)
+            raise InputError(
+                f"expected a probability of at most {most:.4g}, which is what {self.scores.count:,} queries with known "
+                f"answers can promise, got {share!r}."
+            )
+        return self.scores.quantile(share)
+
+    def changed(self, rows: int, items: int) -> int:
+        """How many items came, went or were replaced since, of a store with so many rows and items by now."""
+        rows_then, items_then, before = self.base
+        died = (rows - items) - (rows_then - items_then)
+        return before + max(rows - rows_then, died, items_then - items, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, for the settings of a store."""
+        told: dict[str, Any] = {name: getattr(self, name) for name in ("coded", "items", "threshold")}
+        told["base"] = list(self.base)
+        told |= {name: dict(getattr(self, name)) for name in ("about", "asked", "found")}
+        scores = None if self.scores is None else self.scores.to_json()
+        rule = None if self.widths is None else asdict(self.widths)
+        widths = rule and {name: list(one) if isinstance(one, tuple) else one for name, one in rule.items()}
+        return {**told, "evidence": self.evidence.to_json(), "scores": scores, "widths": widths}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any], now: int = 0) -> "Guard":
+        """What `to_json` has told; a ValueError, KeyError or TypeError where it is not."""
+        given, (rows, items, before) = dict(told), told["base"]
+        evidence, scores, widths = (given.pop(name) for name in ("evidence", "scores", "widths"))
+        return cls(
+            **{**given, "base": (int(rows), int(items), int(before)), "threshold": float(given["threshold"])},
+            evidence=Ranked.from_json(evidence),
+            scores=None if scores is None else Ranked.from_json(scores),
+            widths=None if widths is None else WidthRule(**{name: _tuple(one) for name, one in widths.items()}),
+            now=now,
+        )
+
+    def __str__(self) -> str:
+        found, asked = self.found, self.asked
+        told = [f"{found['answered']:.1%} of {self.evidence.count:,} {found['who']} are known"]
+        if self.coded:
+            told += [f"{found['wrong']:.1%} of these wrong (at most {asked['wrong_at_most']:.4g} promised"]
+            told[-1] += f", sure to {asked['confidence']:.4g})"
+        if found.get("strangers") is not None:
+            told += [f"{found['strangers']:.1%} of strangers are known"]
+        if found.get("within") is not None:
+            what = "sets" if self.coded else "intervals"
+            told += [f"where all items answer, {what} for nine in ten held {found['within']:.1%}"]
+        return ", ".join(told)
+
+
+def checked_share(name: str, given: object) -> float:
+    """A share between 0 and 1, neither of them."""
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 < given < 1:
+        raise InputError(f"expected {name} to be a number between 0 and 1, got {given!r}.")
+    return float(given)
+
+
+def _tuple(given: Any) -> Any:
+    return tuple(given) if isinstance(given, (list, tuple)) else given

@@ -1,0 +1,113 @@
+"""What a guard says of answers: the part of `Answer` and `Answers` that asks it.
+
+Does not compute promises (guard.py).
+
+Shapes: b queries, c labels.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from softkv.errors import InputError, KindError
+from softkv.guard.conformal import fewest_points
+from softkv.guard.guard import Guard, Seen
+
+LEVEL = 0.9  # of sets and intervals that do not say
+NOT_GUARDED = "the store has no guard. Make one with `guard`."
+
+
+class Judged:
+    """Answers, one or many, and the guard of the store that gave them, if it is about such answers."""
+
+    __slots__ = ()
+
+    guard: Guard | None
+    unguarded: str | None  # why the guard of the store says nothing of these answers
+    labels: tuple[object, ...] | None
+    scored: Any
+
+    @property
+    def known(self) -> Any:
+        """Whether the store knows enough to answer: a truth, or (b,) of them; None where nobody can tell.
+
+        Of queries like the items, answers that are known are wrong as seldom as was asked of `guard`.
+        """
+        return None if self.guard is None else self._each(self.guard.known(seen_of(self)))
+
+    @property
+    def familiarity(self) -> Any:
+        """The share of queries like the items of which no more is known, a number or (b,); None without a guard."""
+        return None if self.guard is None else self._each(self.guard.familiarity(seen_of(self)))
+
+    @property
+    def why_unknown(self) -> Any:
+        """Why `known` is not True, of one answer: what to do, or how much less is known than it takes; else None."""
+        if self.guard is None:
+            return self.unguarded
+        known, evidence = self.known, float(self.guard.evidence_of(seen_of(self))[0])
+        if known is None:
+            return "the evidence is known too roughly to tell. Ask with tolerance=0."
+        return None if known else f"the evidence is {evidence:.4g}, and it takes {self.guard.threshold:.4g}"
+
+    @property
+    def promised(self) -> dict[str, Any] | None:
+        """What is promised of one answer to 9 in 10 queries, by its name; None where that is nothing."""
+        guard = self.guard
+        if guard is None or guard.scores is None or guard.scores.count < fewest_points(LEVEL):
+            return None
+        if guard.coded:
+            return {"share": LEVEL, "labels_within": list(self.labels_within(LEVEL))}
+        if seen_of(self).value.ndim == 1:
+            return {"share": LEVEL, "interval": list(self.interval(LEVEL))}
+        return {"share": LEVEL, "radius": self.radius(LEVEL)}
+
+    def labels_within(self, share: float = LEVEL) -> Any:
+        """The fewest labels that hold the right one with this probability, the heaviest first; of many, a list of such.
+
+        Never none, unless the query is not known.
+        """
+        seen = seen_of(self)
+        held, known = self._guarding.labels_within(seen, share), self._guarding.known(seen)
+        held[[one is False or one is np.False_ for one in known.tolist()]] = False
+        names, order = self.labels or (), np.argsort(-np.asarray(seen.value), axis=1, kind="stable")
+        found = [tuple(names[code] for code in line if some[code]) for line, some in zip(order, held, strict=True)]
+        return self._each(found)
+
+    def interval(self, share: float = LEVEL) -> Any:
+        """Where the right number is with this probability: (low, high), or (b, 2)."""
+        seen = seen_of(self)
+        radii = self._guarding.radius(seen, share)
+        if seen.value.ndim != 1:
+            raise KindError("expected numbers as values to ask for an interval. Ask vectors for radius().")
+        found = self._each(np.stack([seen.value - radii, seen.value + radii], axis=1))
+        return tuple(found.tolist()) if found.ndim == 1 else found
+
+    def radius(self, share: float = LEVEL) -> Any:
+        """How far the right number or vector is from `value` at most, with this probability, a number or (b,)."""
+        return self._each(self._guarding.radius(seen_of(self), share))
+
+    @property
+    def _guarding(self) -> Guard:
+        if self.guard is None:
+            raise InputError(self.unguarded or NOT_GUARDED)
+        return self.guard
+
+    def _each(self, found: Any) -> Any:
+        """What was found of each query; of one query, that of it."""
+        if not isinstance(self.scored, int):
+            return found
+        one = found[0]
+        return one.item() if isinstance(one, np.generic) else one
+
+
+def seen_of(answers: Any) -> Seen:
+    """What a guard goes by of answers, with one as many."""
+    one = isinstance(answers.scored, int)
+    named = ("value", "log_mass", "effective", "spread", "error", "log_mass_error")
+    found: dict[str, Any] = {name: getattr(answers, name) for name in named}
+    found = {name: x if x is None else np.asarray(x)[None] if one else np.asarray(x) for name, x in found.items()}
+    exact = np.broadcast_to(np.asarray(answers.error_kind) == "exact", len(found["value"]))
+    for name in ("error", "log_mass_error"):
+        found[name] = np.where(exact, 0.0, np.nan if found[name] is None else found[name])
+    return Seen(**{**found, "value": found["value"].astype(np.float64)})

@@ -1,0 +1,284 @@
+"""What a guard keeps: `SOFTKV_DATA=folder python -m tests.benchmarks.guard [evidence coverage risk widths]`.
+
+Each store learns once, from a part that no split touches; all else is asked of it once, and splits divide what was
+answered into what calibrates and what is judged. Texts are embedded once for each model and kept in `--folder`.
+
+    evidence  which figure of an answer tells wrong answers and strangers from others: all on validation parts, the
+              winner and the log mass once on test parts
+    coverage  how often sets and intervals hold what is right, beside the 99% range of the beta-binomial
+    risk      in how many of 200 splits no more than asked of what is known is wrong
+    widths    intervals at 90% beside split conformal ones on k nearest neighbours and on gradient boosting
+
+Does not judge time.
+"""
+
+import argparse
+import csv
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import softkv
+from softkv.database.guarding import Examining
+from softkv.guard.calibrating import Promise, calibrate, distances
+from softkv.guard.guard import Guard, Seen
+from softkv.guard.judged import seen_of
+from softkv.learning.measures import auroc
+
+from .learning import MODELS, _embedded
+from .machine import machine
+
+SECTIONS = ("evidence", "coverage", "risk", "widths")
+LEVELS, SPLITS, TRIES = (0.8, 0.9, 0.95), 20, 200
+SETS = ("concrete", "energy", "kin8nm")
+WRONG = (0.01, 0.02, 0.05)
+Texts = list[tuple[str, str]]
+
+
+def main() -> None:
+    """Measure what was asked for, and print a table for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", default=SECTIONS, metavar="section", help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where vectors are kept")
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    chosen = parser.parse_args()
+    data = Path(os.environ["SOFTKV_DATA"])
+    print(machine())
+    if "evidence" in chosen.sections:
+        _evidence(data, chosen.folder, chosen.models)
+    if {"coverage", "risk"} & {*chosen.sections}:
+        for model in chosen.models:
+            for way, seen, codes in _pool(data, chosen.folder, model):
+                if "coverage" in chosen.sections:
+                    _coverage(f"CLINC150, {model}, {way}", seen, codes, None, 3000)
+                if "risk" in chosen.sections:
+                    _risk(f"CLINC150, {model}, {way}", seen, codes)
+    for name in SETS if {"coverage", "widths"} & {*chosen.sections} else ():
+        _regression(data, name, chosen.sections)
+
+
+# Which evidence
+
+
+def figures(answers: Any) -> dict[str, Any]:
+    """What an answer may be judged by, the more the better known."""
+    logits, shares = answers.scores / answers.temperature, np.asarray(answers.value, np.float64).max(1)
+    logit = np.log(shares) - np.log(np.maximum(1.0 - shares, 1e-7))
+    found = {
+        "log mass": answers.log_mass,
+        "best score": logits[:, 0],
+        "mean of the 10 best": logits.mean(1),
+        "10th score": logits[:, -1],
+        "largest share": shares,
+        "effective number": -answers.effective,
+    }
+    found |= {f"log mass + {n} log share": answers.log_mass + n * np.log(shares) for n in (1, 4, 8)}
+    found |= {f"log mass + {n} logit share": answers.log_mass + n * logit for n in (1, 2, 4)}
+    return found
+
+
+def answered(evidence: Any, right: Any, share: float) -> float:
+    """The share of queries that can be answered so that no more than this share of them is wrong."""
+    wrong = np.cumsum(~right[np.argsort(-evidence, kind="stable")]) / np.arange(1, len(right) + 1)
+    return float((np.flatnonzero(wrong <= share).max(initial=-1) + 1) / len(right))
+
+
+def _tasks(data: Path) -> dict[str, tuple[Texts, Texts, list[str], Texts, list[str]]]:
+    """Items, queries and strangers to choose by, queries and strangers to judge by."""
+    clinc = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
+    bank = {}
+    for part in ("train", "test"):
+        with (data / "banking77" / f"{part}.csv").open(newline="", encoding="utf-8") as file:
+            bank[part] = [(row["text"], row["category"]) for row in csv.DictReader(file)]
+    rng = np.random.default_rng(0)
+    away = set(rng.permutation(sorted({label for _, label in clinc["train"]}))[:30].tolist())
+    inside = {part: [one for one in clinc[part] if one[1] not in away] for part in ("train", "val", "test")}
+    out = {part: [text for text, label in clinc[part] if label in away] for part in ("val", "test")}
+    mixed = rng.permutation(len(bank["train"]))
+    items, val = ([bank["train"][n] for n in some] for some in (mixed[2000:], mixed[:2000]))
+    texts = {name: [text for text, _ in clinc[name]] for name in ("val", "test", "oos_val", "oos_test")}
+    return {
+        "CLINC150, out of scope": (clinc["train"], clinc["val"], texts["oos_val"], clinc["test"], texts["oos_test"]),
+        "CLINC150, 30 intents left out": (inside["train"], inside["val"], out["val"], inside["test"], out["test"]),
+        "Banking77 by CLINC150": (items, val, texts["val"], bank["test"], texts["test"]),
+        "CLINC150 by Banking77": (
+            clinc["train"], clinc["val"], [text for text, _ in val], clinc["test"], [text for text, _ in bank["test"]],
+        ),
+    }  # fmt: skip
+
+
+def _evidence(data: Path, folder: Path, models: list[str]) -> None:
+    scores: dict[str, list[float]] = {}
+    judged: list[tuple[str, dict[str, Any], Any, dict[str, Any]]] = []
+    for model in models:
+        for task, (items, val, strange, test, strangers) in _tasks(data).items():
+            name = f"{task}-{model}".replace(" ", "-").replace(",", "")
+            vectors = [_embedded(folder, f"{name}-{part}", MODELS[model], [one[0] for one in texts])
+                       for part, texts in (("items", items), ("val", val), ("test", test))]  # fmt: skip
+            others = [_embedded(folder, f"{name}-{part}", MODELS[model], texts)
+                      for part, texts in (("strange", strange), ("strangers", strangers))]  # fmt: skip
+            for way, db in _learned(vectors[0], [label for _, label in items], "label", "cosine"):
+                asked = [db.lookup(x, show=10, tolerance=0) for x in (vectors[1], others[0], vectors[2], others[1])]
+                found, outside = figures(asked[0]), figures(asked[1])
+                right = np.array(asked[0].label) == [label for _, label in val]
+                for figure, evidence in found.items():
+                    told = [auroc(evidence, outside[figure]), *(answered(evidence, right, one) for one in WRONG)]
+                    scores.setdefault(figure, []).append((told[0] + told[2]) / 2)
+                    print(f"validation | {task}, {model}, {way} | {figure} | " + " | ".join(f"{x:.3f}" for x in told))
+                truth = np.array(asked[2].label) == [label for _, label in test]
+                judged.append((f"{task}, {model}, {way}", figures(asked[2]), truth, figures(asked[3])))
+    means = {figure: float(np.mean(one)) for figure, one in scores.items()}
+    best = max(means, key=lambda figure: means[figure])
+    print(f"\nmean of AUROC and of the share answered at 2% wrong, on validation parts: {means}\nchosen: {best}\n")
+    print("| test part | evidence | AUROC | answered at 1% wrong | 2% | 5% |\n|---|---|---|---|---|---|")
+    for task, found, right, outside in judged:
+        for figure in ("log mass", best):
+            told = [auroc(found[figure], outside[figure]), *(answered(found[figure], right, one) for one in WRONG)]
+            print(f"| {task} | {figure} | " + " | ".join(f"{x:.3f}" for x in told) + " |")
+
+
+# What was answered once
+
+
+def _learned(vectors: Any, values: Any, kind: str, compatibility: str) -> Iterator[tuple[str, softkv.SoftKV]]:
+    """A store of these items, tuned and then fitted, from all of them: what is asked is no item."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        softkv.open(Path(place) / "s", value=kind, compatibility=compatibility) as db,
+    ):
+        db.add(vectors=vectors, values=values)
+        db.tune(hold_out=0)
+        yield "tuned", db
+        db.fit(hold_out=0)
+        yield "fitted", db
+
+
+def _pool(data: Path, folder: Path, model: str) -> Iterator[tuple[str, Seen, Any]]:
+    """CLINC150 as one pool: 12,000 questions learn, and what the store answers the other 10,500, once."""
+    parts = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
+    texts = [one for part in ("train", "val", "test") for one in parts[part]]
+    vectors = _embedded(folder, f"pool-{model}", MODELS[model], [text for text, _ in texts])
+    labels, order = np.array([label for _, label in texts]), np.random.default_rng(0).permutation(len(texts))
+    learn, rest = order[:12_000], order[12_000:]
+    for way, db in _learned(vectors[learn], labels[learn].tolist(), "label", "cosine"):
+        answers = db.lookup(vectors[rest], show=1, tolerance=0)
+        places = {name: code for code, name in enumerate(answers.labels)}
+        yield way, seen_of(answers), np.array([places[one] for one in labels[rest].tolist()])
+
+
+def _guard(seen: Seen, aims: Any, some: Any, widths: Any, items: int, wrong: float = 0.5) -> Guard:
+    promise = Promise(wrong, None, 0.95)
+    return calibrate(seen.taken(some), aims[some], None, promise, coded=widths is None, widths=widths, items=items)
+
+
+def _splits(count: int, calibrate: int, tries: int) -> Iterator[tuple[Any, Any]]:
+    """What calibrates and what is judged, as masks."""
+    for seed in range(tries):
+        some = np.zeros(count, np.bool_)
+        some[np.random.default_rng(seed).permutation(count)[:calibrate]] = True
+        yield some, ~some
+
+
+def _range(level: float, calibrate: int, judged: int) -> tuple[float, float]:
+    """The range of 99% of the beta-binomial distribution of coverage."""
+    rank = np.ceil(round((calibrate + 1) * level, 9))
+    rng = np.random.default_rng(0)
+    drawn = rng.binomial(judged, rng.beta(rank, calibrate + 1 - rank, 200_000)) / judged
+    low, high = np.quantile(drawn, [0.005, 0.995])
+    return float(low), float(high)
+
+
+def _coverage(name: str, seen: Seen, aims: Any, widths: Any, calibrate: int, items: int = 12_000) -> None:
+    count = len(aims)
+    print(f"\n{name}: {SPLITS} splits, {calibrate:,} calibrate and {count - calibrate:,} are judged")
+    print("| promised | held, mean | least, most | 99% range | within it | below it | by tenth of difficulty |")
+    print("|---|---|---|---|---|---|---|")
+    for level in LEVELS:
+        shares, tenths = [], []
+        for some, others in _splits(count, calibrate, SPLITS):
+            guard, asked = _guard(seen, aims, some, widths, items), seen.taken(others)
+            if widths is None:
+                held = guard.labels_within(asked, level)[np.arange(len(asked.value)), aims[others]]
+                hard = -asked.value.max(1)
+            else:
+                hard = guard.radius(asked, level)
+                held = distances(asked.value, aims[others]) <= hard
+            shares.append(held.mean())
+            tenths.append([held[part].mean() for part in np.array_split(np.argsort(hard, kind="stable"), 10)])
+        low, high = _range(level, calibrate, count - calibrate)
+        inside = sum(low <= one <= high for one in shares)
+        told = " ".join(f"{100 * one:.0f}" for one in np.mean(tenths, 0))
+        print(
+            f"| {level:.0%} | {np.mean(shares):.3f} | {min(shares):.3f}, {max(shares):.3f} | {low:.3f}, {high:.3f} | "
+            f"{inside} of {SPLITS} | {sum(one < low for one in shares)} | {told} |"
+        )
+
+
+def _risk(name: str, seen: Seen, codes: Any) -> None:
+    right = seen.value.argmax(1) == codes
+    print(f"\n{name}: {right.mean():.1%} right, {TRIES} splits, 3,000 calibrate")
+    print("| wrong at most | kept in splits (goal: 184) | known, mean | wrong of these, mean | promised nothing |")
+    print("|---|---|---|---|---|")
+    for share in WRONG:
+        kept, known, wrong, none = 0, [], [], 0
+        for some, others in _splits(len(codes), 3000, TRIES):
+            try:
+                guard = _guard(seen, codes, some, None, 12_000, share)
+            except softkv.errors.InputError:  # nothing is known then, so nothing is wrong
+                none, kept = none + 1, kept + 1
+                continue
+            sure = np.asarray(guard.known(seen.taken(others)), np.bool_)
+            known.append(sure.mean())
+            wrong.append((~right[others][sure]).mean())
+            kept += bool(wrong[-1] <= share)
+        print(f"| {share:.0%} | {kept} of {TRIES} | {np.mean(known):.3f} | {np.mean(wrong):.4f} | {none} |")
+
+
+def _regression(data: Path, name: str, sections: list[str]) -> None:
+    """A UCI set: 60% learn, and the rest is split evenly into what calibrates and what is judged."""
+    folder = data / "uci" / name
+    table = np.loadtxt(folder / "data.txt")
+    features = table[:, np.loadtxt(folder / "index_features.txt").astype(int)]
+    numbers = table[:, int(np.loadtxt(folder / "index_target.txt"))]
+    order = np.random.default_rng(0).permutation(len(table))
+    learn, rest = np.split(order, [int(0.6 * len(order))])
+    keys = (features - features[learn].mean(0)) / (features[learn].std(0) + 1e-12)
+    aims = numbers[rest]
+    for way, db in _learned(keys[learn], numbers[learn], "number", "gaussian"):
+        with db.snapshot() as frozen:
+            widths = Examining(frozen, frozen._asked_view(), None).widths(None)
+        seen = seen_of(db.lookup(keys[rest], show=1, tolerance=0))
+        title = f"{name}, {way}, RMSE {np.sqrt(np.mean((seen.value - aims) ** 2)):.4g}"
+        if "coverage" in sections:
+            _coverage(title, seen, aims, widths, len(aims) // 2, len(learn))
+        if "widths" in sections:
+            _widths(title, (keys, numbers, learn, rest), seen, widths)
+
+
+def _widths(title: str, split: tuple[Any, Any, Any, Any], seen: Seen, rule: Any) -> None:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.neighbors import KNeighborsRegressor
+
+    keys, numbers, learn, rest = split
+    aims, widths = numbers[rest], dict[str, list[float]]()
+    models = {"10 nearest neighbours": KNeighborsRegressor(10), "gradient boosting": HistGradientBoostingRegressor()}
+    found = {name: model.fit(keys[learn], numbers[learn]).predict(keys[rest]) for name, model in models.items()}
+    for some, others in _splits(len(aims), len(aims) // 2, SPLITS):
+        guard = _guard(seen, aims, some, rule, len(learn))
+        widths.setdefault("softkv", []).append(float(2 * guard.radius(seen.taken(others), 0.9).mean()))
+        for name, values in found.items():  # as MAPIE's split conformal regressor: absolute residuals
+            apart = np.sort(np.abs(values[some] - aims[some]))
+            rank = int(np.ceil((len(apart) + 1) * 0.9)) - 1
+            widths.setdefault(name, []).append(2 * float(apart[rank]))
+    ours = np.mean(widths.pop("softkv"))
+    told = ", ".join(f"{ours / np.mean(one):.2f} x that on {name}" for name, one in widths.items())
+    print(f"{title}: intervals at 90% are {ours:.4g} wide, {told}")
+
+
+if __name__ == "__main__":
+    main()

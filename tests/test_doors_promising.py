@@ -1,0 +1,77 @@
+"""Promises of scikit-learn estimators: known samples, intervals and sets, in the shapes of MAPIE."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor
+from softkv.errors import InputError, KindError
+
+from .test_guarding import labels_of, numbers_of, spots
+
+FIT, OTHERS, ASKED = spots(0, 600), spots(1, 400), spots(2, 1000)
+
+
+def test_intervals_hold_targets_as_often_as_promised() -> None:
+    """Of two levels at once; the predictions are those of `predict`."""
+    model = SoftKVRegressor().fit(FIT, numbers_of(FIT)).conformalize(OTHERS, numbers_of(OTHERS))
+    found, intervals = model.predict_interval(ASKED, [0.8, 0.95])
+    assert (found == model.predict(ASKED)).all()
+    assert intervals.shape == (1000, 2, 2)
+    truth = numbers_of(ASKED)[:, None]
+    held = ((intervals[:, 0] <= truth) & (truth <= intervals[:, 1])).mean(0)
+    assert 0.73 < held[0] < 0.87
+    assert 0.91 < held[1] < 0.99
+    assert (np.diff(intervals, axis=1)[:, 0] > 0).all()
+
+
+def test_sets_hold_labels_as_often_as_promised() -> None:
+    """None is empty; the predictions are those of `predict`."""
+    model = SoftKVClassifier().fit(FIT, labels_of(FIT)).conformalize(OTHERS, labels_of(OTHERS), wrong_at_most=0.1)
+    found, sets = model.predict_set(ASKED)
+    assert found.tolist() == model.predict(ASKED).tolist()
+    assert sets.shape == (1000, 4, 1)
+    places = np.searchsorted(model.classes_, labels_of(ASKED))
+    assert sets[np.arange(1000), places, 0].mean() > 0.87
+    assert sets.any(1).all()
+    wrong = np.array(labels_of(ASKED)) != found
+    assert wrong[model.predict_known(ASKED)].mean() < 0.1
+    assert not model.predict_known([[60.0, 60.0]])[0]
+
+
+def test_on_a_path_it_is_the_same_as_in_memory(tmp_path: Path) -> None:
+    """The guard is the estimator's own, and the store has none."""
+    labels = labels_of(FIT)
+    inside = SoftKVClassifier().fit(FIT, labels).conformalize(OTHERS, labels_of(OTHERS), wrong_at_most=0.1)
+    onto = SoftKVClassifier(path=tmp_path / "s").fit(FIT, labels)
+    onto.conformalize(OTHERS, labels_of(OTHERS), wrong_at_most=0.1)
+    assert (inside.predict_known(ASKED) == onto.predict_known(ASKED)).mean() > 0.995
+    assert (inside.predict_set(ASKED)[1] == onto.predict_set(ASKED)[1]).mean() > 0.995
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert db.info().guard is None
+
+
+def test_a_store_brings_its_guard(tmp_path: Path) -> None:
+    """With nothing to calibrate."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        db.add(vectors=FIT, values=numbers_of(FIT))
+        db.tune()
+        db.guard()
+        expected = db.lookup(ASKED)
+    model = SoftKVRegressor.from_store(tmp_path / "s")
+    assert model.predict_known(ASKED).tolist() == expected.known.tolist()
+    assert model.predict_interval(ASKED)[1][:, :, 0] == pytest.approx(expected.interval(0.9))
+
+
+def test_without_a_guard_nothing_is_promised() -> None:
+    """Nor with too few samples, nor an interval of several outputs."""
+    model = SoftKVRegressor().fit(FIT, numbers_of(FIT))
+    with pytest.raises(InputError, match="conformalize"):
+        model.predict_known(ASKED)
+    with pytest.raises(InputError, match="at least 59 samples"):
+        model.conformalize(OTHERS[:60], numbers_of(OTHERS)[:60])
+    double = SoftKVRegressor().fit(FIT, FIT).conformalize(OTHERS, OTHERS)
+    with pytest.raises(KindError, match="radius"):
+        double.predict_interval(ASKED)

@@ -1,0 +1,450 @@
+"""Guards of stores: what is promised of answers, kept over many draws; and what makes a guard go stale."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.asking import route
+from softkv.asking.profile import Profile
+from softkv.database import import_from, repair
+from softkv.database.held_out import held_out
+from softkv.errors import EmptyStore, InputError, KindError, ShapeError, StoreDamaged
+from softkv.guard.conformal import heavier
+from softkv.guard.judged import seen_of
+
+from .databases import KINDS, filled, values_of, vectors_of
+
+FAR = np.full(2, 60.0)
+
+
+def spots(seed: int, count: int) -> np.ndarray:
+    """Points around four places."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((count, 2)) + 4.4 * rng.integers(-1, 1, (count, 2)) + 2.2
+
+
+def labels_of(points: np.ndarray) -> list[str]:
+    """The quadrant, which is noisy near its borders."""
+    noise = np.random.default_rng(len(points)).standard_normal(points.shape) * 0.4
+    return [f"{x > 0}-{y > 0}" for x, y in (points + noise).tolist()]
+
+
+def numbers_of(points: np.ndarray) -> np.ndarray:
+    """A wave whose noise grows to the right."""
+    noise = np.random.default_rng(len(points)).standard_normal(len(points))
+    return np.sin(points[:, 0]) + points[:, 1] + 0.1 * np.exp(points[:, 0] / 2) * noise
+
+
+def store_of(path: Path, kind: str, seed: int = 0, count: int = 600) -> softkv.SoftKV:
+    """A tuned store of points."""
+    points = spots(seed, count)
+    values: Any = labels_of(points) if kind == "label" else numbers_of(points)
+    if kind == "vector":
+        values = np.stack([values, points[:, 0]], axis=1)
+    if kind == "text":
+        values = [f"{value:.1f}" for value in values.tolist()]
+    embedder = (
+        (lambda texts: np.array([[len(text), sum(map(ord, text)) % 7] for text in texts])) if kind == "text" else None
+    )
+    db = softkv.open(path, value=kind, compatibility="gaussian", embedder=embedder)
+    db.add([f"spot {seed} {number}" for number in range(count)], values, vectors=points)
+    db.tune()
+    return db
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Iterator[softkv.SoftKV]:
+    """A store of labels with a guard, checked at the end."""
+    with store_of(tmp_path / "labels", "label") as db:
+        db.guard(wrong_at_most=0.1)
+        yield db
+        assert db.check().ok
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Iterator[softkv.SoftKV]:
+    """A store of numbers with a guard, checked at the end."""
+    with store_of(tmp_path / "numbers", "number") as db:
+        db.guard()
+        yield db
+        assert db.check().ok
+
+
+def without_held(db: softkv.SoftKV) -> np.ndarray:
+    """A mask over the items in their order: those that took part in learning."""
+    with db.snapshot() as frozen:
+        view = frozen._view()
+        return ~held_out(view, 0.2)[view.order]
+
+
+def test_scores_are_those_of_items_asked_of_a_store_without_them(labels: softkv.SoftKV) -> None:
+    """By hand, one item after the other, from lookups with a mask."""
+    mask = without_held(labels)
+    items = [item for item, kept in zip(labels.select(), mask, strict=True) if not kept]
+    names, scores = labels.lookup(items[0].vector).labels, []
+    for item in items:
+        found = labels.lookup(item.vector, mask=mask, tolerance=0.0)
+        scores.append(float(heavier(found.value[None], np.array([names.index(item.value)]))[0]))
+    guard = labels.lookup(FAR).guard
+    assert guard.scores.count == len(items)
+    assert guard.scores.values == pytest.approx(np.sort(scores), abs=1e-6)
+    assert guard.items == mask.sum()
+
+
+@pytest.mark.slow
+def test_promises_hold_over_independent_stores(tmp_path: Path) -> None:
+    """Sets and intervals of answers given without those held out; over 12 stores and 200 queries each."""
+    held = {(kind, share): 0 for kind in ("label", "number") for share in (0.8, 0.9)}
+    wrong = []
+    for seed in range(1, 13):
+        queries = spots(1000 + seed, 200)
+        for kind in ("label", "number"):
+            with store_of(tmp_path / f"{kind} {seed}", kind, seed, 400) as db:
+                guard = db.guard(wrong_at_most=0.15)
+                part = db.lookup(queries, mask=without_held(db), tolerance=0.0)
+                found = replace(part, guard=guard)
+                for share in (0.8, 0.9):
+                    if kind == "label":
+                        wanted = labels_of(queries)
+                        inside = guard.labels_within(seen_of(found), share)
+                        held[kind, share] += sum(
+                            inside[n, part.labels.index(one)] for n, one in enumerate(wanted) if one in part.labels
+                        )
+                    else:
+                        low, high = found.interval(share).T
+                        truth = numbers_of(queries)
+                        held[kind, share] += int(((low <= truth) & (truth <= high)).sum())
+                if kind == "label":
+                    right = np.array(part.label) == np.array(labels_of(queries))
+                    wrong.append((~right[found.known]).mean())
+    for (kind, share), count in held.items():
+        # The deviation of a mean over 12 beta-binomial shares, each calibrated on about 80 points.
+        deviation = math.sqrt(share * (1 - share) * (1 / 80 + 1 / 200) / 12)
+        assert count / 2400 >= share - 3.3 * deviation, (kind, share)
+        if kind == "number":
+            assert count / 2400 <= share + 1 / 80 + 3.3 * deviation
+    assert np.mean(np.array(wrong) <= 0.15) >= 0.8  # each is told by a few queries only
+    assert np.mean(wrong) < 0.13
+
+
+def test_observed_figures_are_told_in_words_and_in_info(labels: softkv.SoftKV) -> None:
+    """How many are known, how many of these wrong, and what was promised."""
+    found = labels.guard(wrong_at_most=0.1, strangers_at_most=0.2, strangers=spots(9, 100) + 40.0)
+    assert found.found["strangers"] == 0.0
+    assert 0.5 < found.found["answered"] <= 0.99
+    assert found.found["wrong"] < 0.1
+    assert 0.8 < found.found["within"] <= 1.0
+    assert labels.info().guard == str(found)
+    assert "0.1 promised, sure to 0.95" in str(found)
+    assert "0.0% of strangers are known" in str(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_far_queries_are_not_known_and_near_ones_are(tmp_path: Path, kind: str) -> None:
+    """Of any kind of value, alone and among others, in tables and JSON, and from the store opened anew."""
+    with store_of(tmp_path / "s", kind) as db:
+        assert db.lookup(FAR).known is None
+        assert db.lookup(FAR).familiarity is None
+        assert db.lookup(FAR).why_unknown is None
+        guard = db.guard(wrong_at_most=0.1)
+    with softkv.open(tmp_path / "s", "r") as db:
+        middle, far = db.lookup([2.2, 2.2]), db.lookup(FAR)
+        assert (middle.known, far.known) == (True, False)
+        assert middle.why_unknown is None
+        assert far.why_unknown.endswith(f"and it takes {guard.threshold:.4g}")
+        assert far.familiarity == pytest.approx(1 / (guard.evidence.count + 1))
+        assert 0.1 < middle.familiarity <= 1.0
+        assert repr(far).startswith("not known (closest: ")
+        assert not repr(middle).startswith("not known")
+        told = json.loads(far.to_json())
+        assert (told["known"], told["why_unknown"]) == (False, far.why_unknown)
+        many = db.lookup(np.stack([[2.2, 2.2], FAR]))
+        assert many.known.tolist() == [True, False]
+        assert many.familiarity.tolist() == [middle.familiarity, far.familiarity]
+        assert [one.known for one in many] == [True, False]
+
+
+def test_labels_come_as_sets(labels: softkv.SoftKV) -> None:
+    """One label where it is clear, more at a border, none where nothing is known; the heaviest first."""
+    clear, border = labels.lookup([2.2, 2.2]), labels.lookup([2.2, 0.0])
+    assert clear.labels_within(0.9) == ("True-True",)
+    assert (clear.known, border.known) == (True, False)
+    assert border.labels_within(0.95) == ()
+    wide = replace(border, guard=replace(border.guard, threshold=-math.inf)).labels_within(0.99)
+    assert set(wide) == {"True-True", "True-False"}
+    assert wide[0] == border.label
+    assert labels.lookup(FAR).labels_within(0.9) == ()
+    many = labels.lookup([[2.2, 2.2], [2.2, 0.0], FAR]).labels_within(0.95)
+    assert [len(one) for one in many] == [1, 0, 0]
+    assert clear.to_dict()["promised"] == {"share": 0.9, "labels_within": ["True-True"]}
+    with pytest.raises(KindError, match="numbers or vectors"):
+        clear.interval()
+
+
+def test_numbers_come_with_intervals_that_are_wider_where_values_are_noisier(numbers: softkv.SoftKV) -> None:
+    """Around the value, wider for more; of one answer a pair, of many a matrix."""
+    here = numbers.lookup([-2.2, 2.2])
+    low, high = here.interval(0.9)
+    assert low < here.value < high
+    assert here.radius(0.9) == pytest.approx((high - low) / 2)
+    assert here.radius(0.5) < here.radius(0.95)
+    assert numbers.lookup([3.5, 2.2]).radius(0.9) > here.radius(0.9)
+    assert numbers.lookup([[-2.2, 2.2], [2.2, 2.2]]).interval(0.9)[0].tolist() == pytest.approx([low, high])
+    assert here.to_dict()["promised"] == {"share": 0.9, "interval": [low, high]}
+    with pytest.raises(KindError, match="labels"):
+        here.labels_within()
+
+
+def test_vectors_have_a_radius(tmp_path: Path) -> None:
+    """And no interval."""
+    with store_of(tmp_path / "s", "vector") as db:
+        db.guard()
+        found = db.lookup([2.2, 2.2])
+        assert 0.0 < found.radius(0.8) < found.radius(0.95)
+        assert found.to_dict()["promised"] == {"share": 0.9, "radius": found.radius(0.9)}
+        with pytest.raises(KindError, match="radius"):
+            found.interval()
+
+
+def test_texts_are_known_or_not_and_promise_no_more(tmp_path: Path) -> None:
+    """Their means are right for nobody."""
+    with store_of(tmp_path / "s", "text") as db:
+        db.guard()
+        found = db.lookup([2.2, 2.2])
+        assert "promised" not in found.to_dict()
+        for ask in (found.radius, found.labels_within):
+            with pytest.raises(KindError):
+                ask()
+
+
+def test_an_estimate_that_straddles_the_threshold_is_neither_known_nor_unknown(numbers: softkv.SoftKV) -> None:
+    """Nor is one whose error nobody knows; an exact answer is."""
+    found = numbers.lookup([[2.2, 2.2], FAR])
+    guard = found.guard
+    edge = replace(guard, threshold=float(guard.evidence_of(seen_of(found))[0]) - 0.1)
+    told = {"guard": edge, "error_kind": "calibrated", "error": np.full(2, 0.01)}
+    assert found.known.tolist() == [True, False]
+    assert replace(found, **told, log_mass_error=np.array([0.05, 0.05])).known.tolist() == [True, False]
+    unsure = replace(found, **told, log_mass_error=np.array([0.2, 0.2]))
+    assert unsure.known.tolist() == [None, False]
+    assert unsure[0].known is None
+    assert unsure[0].why_unknown.endswith("tolerance=0.")
+    assert replace(found, **told, log_mass_error=None).known.tolist() == [None, None]
+
+
+def test_answers_by_an_index_are_known_as_scans_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that nobody can tell."""
+    monkeypatch.setattr(route, "CHEAP", 0)
+    queries = spots(77, 200)
+    with store_of(tmp_path / "s", "number", count=3000) as db:
+        db.guard()
+        scanned = db.lookup(queries, tolerance=0.0).known
+        db.build_index()
+        found = db.lookup(queries)
+        assert found.routes["calibrated"] > 150
+        told = [(a, b) for a, b in zip(found.known.tolist(), scanned.tolist(), strict=True) if a is not None]
+        assert len(told) > 150
+        assert all(a == b for a, b in told)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda db: db.set_temperature(3.0), "is about temperature"),
+        (lambda db: db.tune(compatibility="laplace"), "is about comparing by 'gaussian'"),
+        (lambda db: db.fit(planes=False), "has learned to compare otherwise"),
+        (lambda db: db.delete([f"spot 0 {n}" for n in range(61)]), "61 items changed"),
+        (lambda db: db.add(values=values_of("number", 61), vectors=vectors_of(61, 2)), "61 items changed"),
+        (lambda db: db.set_values([f"spot 0 {n}" for n in range(61)], [0.0] * 61), "61 items changed"),
+    ],
+)
+def test_a_guard_goes_stale_and_answers_say_why(numbers: softkv.SoftKV, change: Any, why: str) -> None:
+    """Nothing is known or unknown then, and nothing is promised, until it is made again."""
+    change(numbers)
+    found = numbers.lookup([2.2, 2.2])
+    assert (found.known, found.familiarity) == (None, None)
+    assert why in found.why_unknown
+    assert why in found.to_dict()["why_unknown"]
+    with pytest.raises(InputError, match=why):
+        found.interval()
+    if "is about" not in why:
+        assert why in numbers.info().guard
+
+
+def test_a_guard_goes_stale_when_items_are_embedded_anew(tmp_path: Path) -> None:
+    """Its evidence was that of other vectors."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        db.add([f"{word} {n}" for word in ("tea", "sea") for n in range(200)], np.arange(400.0))
+        db.tune()
+        db.guard()
+        assert db.lookup("tea 3").known
+        db.reembed(lambda texts: np.array([[len(text), 1.0, ord(text[0])] for text in texts], np.float32))
+        assert "embedded anew" in db.lookup("tea 3").why_unknown
+        assert "embedded anew" in db.info().guard
+
+
+def test_few_changes_leave_a_guard_also_through_a_compaction(numbers: softkv.SoftKV) -> None:
+    """Those before and after it add up."""
+    numbers.delete([f"spot 0 {n}" for n in range(30)])
+    numbers.compact()
+    numbers.add(values=values_of("number", 20), vectors=vectors_of(20, 2))
+    assert numbers.lookup([2.2, 2.2]).known
+    numbers.delete([f"spot 0 {n}" for n in range(30, 65)])
+    assert numbers.lookup([2.2, 2.2]).known is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"k": 5}, {"where": {"a": 1}}, {"temperature": 0.123}, {"compatibility": "laplace"}, {"mask": True}]
+)
+def test_answers_to_other_questions_are_not_judged(numbers: softkv.SoftKV, options: dict[str, Any]) -> None:
+    """They are not those that the guard was calibrated on."""
+    numbers.add(["a"], [1.0], vectors=[[0.0, 0.0]], payloads=[{"a": 1}])
+    if "mask" in options:
+        options = {"mask": np.ones(len(numbers), np.bool_)}
+    found = numbers.lookup([2.2, 2.2], **options)
+    assert found.known is None
+    assert "the guard is about" in found.why_unknown
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".npz"])
+def test_a_guard_travels_with_its_items(numbers: softkv.SoftKV, tmp_path: Path, suffix: str) -> None:
+    """Through an export and its import, a repair, and a compaction; and what had changed is not forgotten."""
+    numbers.delete([f"spot 0 {n}" for n in range(40)])
+    before = numbers.lookup(spots(5, 20))
+    numbers.export(tmp_path / f"out{suffix}")
+    import_from(tmp_path / f"out{suffix}", tmp_path / "new")
+    repair(numbers.path, tmp_path / "repaired")
+    for name in ("new", "repaired"):
+        with softkv.open(tmp_path / name) as db:
+            found = db.lookup(spots(5, 20))
+            assert found.known.tolist() == before.known.tolist()
+            assert found.interval() == pytest.approx(before.interval(), rel=1e-4)
+            db.delete([f"spot 0 {n}" for n in range(40, 65)])
+            assert db.lookup(FAR).known is None
+
+
+def test_a_guard_is_dropped(numbers: softkv.SoftKV) -> None:
+    """Once."""
+    assert numbers.forget_guard()
+    assert not numbers.forget_guard()
+    assert numbers.info().guard is None
+    assert numbers.lookup(FAR).known is None
+
+
+def test_queries_calibrate_in_the_place_of_items(tmp_path: Path) -> None:
+    """All items answer them, so a store that learned from all of its items may have a guard."""
+    with store_of(tmp_path / "s", "number") as db:
+        db.tune(hold_out=0)
+        queries = spots(50, 300)
+        found = db.guard(queries=queries, answers=numbers_of(queries))
+        assert (found.items, found.evidence.count, found.found["who"]) == (600, 300, "queries")
+        fresh = spots(51, 2000)
+        low, high = db.lookup(fresh, tolerance=0.0).interval(0.9).T
+        truth = numbers_of(fresh)
+        assert 0.84 < ((low <= truth) & (truth <= high)).mean() < 0.95
+
+
+def test_after_fit_only_items_that_fit_left_out_will_do(tmp_path: Path) -> None:
+    """And that `tune` has left out before it, since `fit` was measured against it."""
+    with store_of(tmp_path / "s", "number") as db:
+        assert db.fit(planes=False).kept
+        db.guard()
+        assert db.lookup([2.2, 2.2]).known
+        db.fit(planes=False, hold_out=0)
+        with pytest.raises(InputError, match="learned from all of its items"):
+            db.guard()
+        db.fit(planes=False, hold_out=0.3)
+        guard = db.guard()
+        db.tune(hold_out=0.15)
+        assert db.guard().evidence.count < guard.evidence.count
+        assert db.lookup([2.2, 2.2]).known
+
+
+STRANGERS = spots(60, 100) + 50.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error", "message"),
+    [
+        ("number", {"wrong_at_most": 0.0}, InputError, "wrong_at_most"),
+        ("number", {"wrong_at_most": True}, InputError, "wrong_at_most"),
+        ("number", {"confidence": 1.0}, InputError, "confidence"),
+        ("number", {"strangers_at_most": 1.5, "strangers": STRANGERS}, InputError, "strangers_at_most"),
+        ("number", {"strangers_at_most": 0.1}, InputError, "expected strangers"),
+        ("number", {"strangers_at_most": 0.01, "strangers": STRANGERS}, InputError, "at least 374 strangers"),
+        ("number", {"wrong_at_most": 0.001}, InputError, "at least 2995 items that took no part"),
+        ("label", {"wrong_at_most": 0.001}, InputError, "at least 3744 items"),
+        ("number", {"strangers": spots(0, 600)[:5]}, InputError, "5 of 5 are, such as number 0"),
+        ("number", {"queries": spots(0, 600)[:1], "answers": [1.0]}, InputError, "queries that are no items"),
+        ("number", {"queries": STRANGERS}, InputError, "together"),
+        ("number", {"answers": [1.0]}, InputError, "together"),
+        ("number", {"queries": STRANGERS, "answers": [1.0]}, ShapeError, "an answer for each of 100 queries"),
+        ("number", {"queries": STRANGERS, "answers": ["a"] * 100}, KindError, "numbers"),
+        ("label", {"queries": STRANGERS, "answers": [1.0] * 100}, KindError, "labels"),
+        ("number", {"strangers": [[1.0, 2.0, 3.0]]}, ShapeError, "width 3"),
+        ("number", {"strangers": [1.0, 2.0]}, ShapeError, "many queries"),
+    ],
+)
+def test_what_cannot_be_promised_is_refused_by_name(
+    tmp_path: Path, kind: str, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """Before anything is written."""
+    with store_of(tmp_path / "s", kind) as db:
+        commit = db.info().commit
+        with pytest.raises(error, match=message):
+            db.guard(**options)
+        assert db.info().commit == commit
+
+
+def test_labels_that_nobody_can_tell_are_never_known_so_the_guard_is_refused(tmp_path: Path) -> None:
+    """And how many are wrong is said."""
+    with filled(tmp_path / "s", "label", 600) as db:
+        db.tune()
+        with pytest.raises(InputError, match=r"no threshold keeps what was asked.*% are wrong"):
+            db.guard()
+        assert db.info().guard is None
+
+
+def test_a_store_that_kept_nothing_back_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    """Never tuned, tuned on all, empty."""
+    with filled(tmp_path / "s", "number", 400) as db:
+        with pytest.raises(InputError, match=r"was never tuned.*softkv tune"):
+            db.guard()
+        db.tune(hold_out=0)
+        with pytest.raises(InputError, match=r"has learned from all of its items.*softkv tune"):
+            db.guard()
+        db.clear()
+        with pytest.raises(EmptyStore):
+            db.guard()
+
+
+def test_more_than_the_points_can_promise_is_refused(numbers: softkv.SoftKV) -> None:
+    """And what is no share."""
+    found = numbers.lookup([2.2, 2.2])
+    with pytest.raises(InputError, match="expected a probability of at most"):
+        found.interval(0.999)
+    for share in (0.0, 1.0, -1, "0.9", True, math.nan):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            found.interval(share)
+
+
+def test_a_guard_that_cannot_be_read_is_damage(numbers: softkv.SoftKV) -> None:
+    """Of the settings, which hold it."""
+    settings = Profile.of(numbers._store.settings).settings()
+    for wrong in (
+        {},
+        {**settings["guard"], "evidence": {"count": 3, "values": ""}},
+        {**settings["guard"], "base": [1]},
+    ):
+        numbers._store.configure({**settings, "guard": wrong})
+        with pytest.raises(StoreDamaged, match="guard"):
+            numbers.lookup([2.2, 2.2])
+    numbers._store.configure(settings)
+    assert numbers.lookup([2.2, 2.2]).known

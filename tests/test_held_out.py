@@ -1,0 +1,89 @@
+"""Which items take no part in learning."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.asking.profile import Profile
+from softkv.database import import_from
+from softkv.database.held_out import held_out
+from softkv.errors import InputError
+
+from .databases import KINDS, filled, values_of, vectors_of
+
+
+def out_of(db: softkv.SoftKV, share: float) -> set[str]:
+    """The names of the items that are held out."""
+    with db.snapshot() as frozen:
+        view = frozen._view()
+        return set(view.snapshot.names(np.flatnonzero(held_out(view, share))))
+
+
+def test_a_fifth_is_held_out_and_stays_so_whatever_happens_to_others(tmp_path: Path) -> None:
+    """Added, deleted, compacted, exported; with keys and without; of a smaller share a part."""
+    with filled(tmp_path / "s", "number", 1000) as db:
+        db.add(vectors=vectors_of(1000, seed=4), values=values_of("number", 1000))
+        held = out_of(db, 0.2)
+        assert 340 < len(held) < 460
+        assert out_of(db, 0.0) == set()
+        assert out_of(db, 0.1) < held < out_of(db, 0.5)
+        db.delete([f"item {number}" for number in range(0, 1000, 2)])
+        assert out_of(db, 0.2) == held & set(db)
+        db.compact()
+        assert out_of(db, 0.2) == held & set(db)
+    assert len({name.startswith("#") for name in held}) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_held_out_takes_no_part_in_tuning(tmp_path: Path, kind: str) -> None:
+    """The temperature is that of a store without these items; they go on answering."""
+    with filled(tmp_path / "s", kind, 300, compatibility="gaussian") as db:
+        held = out_of(db, 0.2)
+        tuned = db.tune()
+        assert Profile.of(db._store.settings).temperature.held == 0.2
+        assert len(db) == 300
+        db.delete(list(held))
+        again = db.tune(hold_out=0)
+        assert Profile.of(db._store.settings).temperature.held == 0.0
+    assert (tuned.items, again.items) == (300 - len(held),) * 2
+    assert tuned.temperature == pytest.approx(again.temperature, rel=1e-5)
+    assert tuned.floor == pytest.approx(again.floor, rel=1e-4)
+
+
+def test_what_is_held_out_takes_no_part_in_fitting(tmp_path: Path) -> None:
+    """A metric does not depend on their values."""
+    metrics = []
+    for value in (0.0, 1e6):
+        with filled(tmp_path / str(value), "number", 200, compatibility="gaussian") as db:
+            held = sorted(out_of(db, 0.2))
+            db.set_values(list(set(db) - set(held)), [float(len(name)) for name in set(db) - set(held)])
+            db.set_values(held, [value] * len(held))
+            found = db.fit(planes=False)
+            metrics.append((found.loss, found.before))
+            assert found.items == 200 - len(held)
+    assert metrics[0] == metrics[1]
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.6, "0.2", True, float("nan")])
+def test_what_is_no_share_to_hold_out_is_refused(tmp_path: Path, share: object) -> None:
+    """By both that learn, before anything is learned."""
+    with filled(tmp_path / "s", "number") as db:
+        for learn in (db.tune, db.fit):
+            with pytest.raises(InputError, match="hold_out"):
+                learn(hold_out=share)
+
+
+def test_items_that_are_renumbered_are_not_taken_for_others(tmp_path: Path) -> None:
+    """An import numbers items without keys anew, so where numbers have gaps nobody knows who was held out."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        db.add(vectors=vectors_of(200), values=values_of("number", 200))
+        db.tune()
+        db.export(tmp_path / "whole.jsonl")
+        db.delete(["#1"])
+        db.export(tmp_path / "gap.jsonl")
+    for name, held in (("whole", 0.2), ("gap", None)):
+        import_from(tmp_path / f"{name}.jsonl", tmp_path / name)
+        with softkv.open(tmp_path / name) as db:
+            assert Profile.of(db._store.settings).temperature.held == held

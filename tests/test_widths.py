@@ -1,0 +1,47 @@
+"""How wide intervals are taken here and there."""
+
+import numpy as np
+
+from softkv.guard.widths import WidthRule
+
+
+def test_widths_follow_what_distances_go_with() -> None:
+    """Where distances grow with the spread, so do widths; and they tell by little what none goes with."""
+    rng = np.random.default_rng(0)
+    spread, log_mass, effective = np.exp(rng.standard_normal(500)), rng.standard_normal(500), rng.uniform(1, 50, 500)
+    rule = WidthRule.learned(spread * rng.standard_exponential(500), spread, log_mass, effective, items=10, scale=1.0)
+    wide = rule.of(np.array([1.0, 8.0]), np.zeros(2), np.full(2, 20.0), items=10)
+    assert 3.0 < wide[1] / wide[0] < 12.0
+    same = rule.of(np.ones(2), np.array([-1.0, 1.0]), np.full(2, 20.0), items=10)
+    assert 0.7 < same[1] / same[0] < 1.4
+
+
+def test_widths_far_from_everything_stay_finite() -> None:
+    """Beyond four deviations of what was seen they change no more."""
+    rng = np.random.default_rng(1)
+    log_mass = rng.standard_normal(100)
+    rule = WidthRule.learned(np.exp(-log_mass), None, log_mass, np.ones(100), items=10, scale=1.0)
+    far = rule.of(None, np.array([-10.0, -1e6, -np.inf]), np.ones(3), items=10)
+    assert far[0] == far[1] == far[2]
+    assert (
+        rule.of(None, np.array([-2.0]), np.ones(1), items=10)[0]
+        > rule.of(None, np.array([2.0]), np.ones(1), items=10)[0]
+    )
+
+
+def test_items_that_are_all_predicted_exactly_have_widths() -> None:
+    """Equal ones, since nothing tells them apart."""
+    rule = WidthRule.learned(np.zeros(50), np.zeros(50), np.zeros(50), np.ones(50), items=10, scale=0.0)
+    assert rule.of(np.zeros(2), np.zeros(2), np.ones(2), items=10).tolist() == [1.0, 1.0]
+
+
+def test_more_items_of_the_same_kind_leave_widths_as_they_are() -> None:
+    """Ten times as many have ten times the mass and the effective number."""
+    rng = np.random.default_rng(2)
+    log_mass, effective = rng.standard_normal(200), rng.uniform(1, 9, 200)
+    rule = WidthRule.learned(rng.random(200), None, log_mass, effective, items=50, scale=1.0)
+    few, many = (
+        rule.of(None, log_mass, effective, items=50),
+        rule.of(None, log_mass + np.log(10), effective * 10, items=500),
+    )
+    assert np.allclose(few, many)
