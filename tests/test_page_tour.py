@@ -15,6 +15,7 @@ from softkv.page import write
 
 from .browsing import Watched, opened
 from .commands import ran
+from .servers import eventually
 
 STEPS = json.loads((example("incomes").parent / "tour.json").read_text("utf-8"))
 
@@ -124,6 +125,19 @@ def test_the_numbers_of_the_tour_are_those_of_the_examples(seen: Watched) -> Non
     assert json.loads(seen.page.get_attribute("#value", "data-exact")) == pytest.approx(
         [-0.7641, -0.2907, -0.9100, 0.1167], **near
     )
+
+
+@pytest.mark.chromium
+def test_a_link_leads_to_a_step_as_it_was_left(browser: Any, seen: Watched, file: Path) -> None:
+    """With the question and the temperature of whoever was there, and the step's own where nothing was changed."""
+    at(seen, "A close call")
+    seen.page.click("#mean")
+    seen.settled()
+    assert eventually(lambda: "T=mean" in seen.page.evaluate("location.hash"))
+    for link, warm in ((seen.page.evaluate("location.hash"), "plain mean"), ("#step=9", "hard")):
+        with opened(browser, file, link) as again:
+            assert again.page.text_content("#tour-title") == "A close call"
+            assert again.page.text_content("#temperature").startswith(warm)
 
 
 @pytest.mark.chromium

@@ -32,7 +32,8 @@ function coloursOf(scene) {
     const at = (share) => sorted[Math.round(share * (sorted.length - 1))];
     const [low, high] = sorted.length > 50 ? [at(0.02), at(0.98)] : [at(0), at(1)];
     const place = (x) => (high > low ? Math.min(1, Math.max(0, (x / 2 - low / 2) / (high / 2 - low / 2))) : 0.5);
-    const of = (share) => (share < 0.5 ? mixed(palette['--low'], palette['--middle'], 2 * share) : mixed(palette['--middle'], palette['--high'], 2 * share - 1));
+    const [from, middle, to] = ['--low', '--middle', '--high'].map((name) => palette[name]);
+    const of = (share) => (share < 0.5 ? mixed(from, middle, 2 * share) : mixed(middle, to, 2 * share - 1));
     return { of: Array.from(scene.values, (x) => of(place(x))), low, high };
   }
   if (scene.kind !== 'label') return { of: null };
@@ -109,7 +110,10 @@ function drawMap(looked, near) {
   if (shown.cursor !== null && document.activeElement === canvas) ringed(shown.cursor, palette['--mark']);
   const boxes = [];
   if (query) drawQuery(pen, query, boxes, width);
-  if (scene.count <= 30) for (const row of order) boxes.push([points[2 * row] - radius(row), points[2 * row + 1] - radius(row), points[2 * row] + radius(row), points[2 * row + 1] + radius(row)]);
+  for (const row of scene.count <= 30 ? order : []) {
+    const [x, y, r] = [points[2 * row], points[2 * row + 1], radius(row)];
+    boxes.push([x - r, y - r, x + r, y + r]);
+  }
   pen.font = '12px system-ui, sans-serif';
   for (const row of scene.count <= 30 ? order : order.slice(0, 6)) {
     if (weights[row] < 0.004 && scene.count > 30) break;
@@ -132,7 +136,8 @@ function drawQuery(pen, [x, y], boxes, width) {
 /* A name beside a point, where it covers no other. */
 function labelled(pen, text, x, y, beside, boxes, width, height, colour = palette['--ink']) {
   const wide = pen.measureText(text).width;
-  for (const [left, base] of [[x + beside, y + 4], [x - beside - wide, y + 4], [x - wide / 2, y - beside - 2], [x - wide / 2, y + beside + 11]]) {
+  const sides = [[x + beside, y + 4], [x - beside - wide, y + 4]]; // right, left, and then above and below
+  for (const [left, base] of [...sides, [x - wide / 2, y - beside - 2], [x - wide / 2, y + beside + 11]]) {
     const box = [left - 2, base - 12, left + wide + 2, base + 4];
     const free = box[0] >= 0 && box[2] <= width && box[1] >= 0 && box[3] <= height;
     if (!free || boxes.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
@@ -162,7 +167,8 @@ function towards(from, dx, dy) {
     const [ax, ay] = [chart.points[2 * row] - x, chart.points[2 * row + 1] - y];
     const along = ax * dx + ay * dy;
     const across = Math.abs(ax * dy) + Math.abs(ay * dx);
-    if (row !== from && along > 0.01 && along >= across * 0.5 && along + 2 * across < far && (!now.seen || now.seen[row])) [best, far] = [row, along + 2 * across];
+    const there = row !== from && along > 0.01 && along >= across * 0.5 && (!now.seen || now.seen[row]);
+    if (there && along + 2 * across < far) [best, far] = [row, along + 2 * across];
   }
   return best;
 }

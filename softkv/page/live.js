@@ -17,7 +17,8 @@ function takeToken() {
 async function ask(method, path, body) {
   const headers = { Authorization: `Bearer ${sessionStorage.getItem(TOKEN) || ''}` };
   if (body !== undefined) headers['Content-Type'] = 'application/json';
-  const sent = { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: 'no-store', credentials: 'omit', redirect: 'error' };
+  const sent = { method, headers, cache: 'no-store', credentials: 'omit', redirect: 'error' };
+  if (body !== undefined) sent.body = JSON.stringify(body);
   const reply = await fetch(path, sent).catch(() => {
     throw Object.assign(new Error('The server does not answer. It is asked again every two seconds.'), { gone: true });
   });
@@ -143,14 +144,17 @@ function tellOwn(answer) {
   put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
   const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
   const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
-  const part = scene.total > scene.count ? ` The map, the steps and the list are of the ${counted(scene.count)} items that this page has.` : '';
+  const here = `The map, the steps and the list are of the ${counted(scene.count)} items that this page has.`;
+  const part = scene.total > scene.count ? ` ${here}` : '';
   const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
   put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
-  const told = [ways.exact && plainly(ways.exact.value), ...['hard', 'top_k', 'soft'].map((name) => valueTold(ways[name]).filter(Boolean).join(name === 'hard' || ways.soft.distribution ? ', ' : ' '))];
-  const held = [null, ways.hard.mass, ways.top_k.mass, ways.soft.mass];
-  [...byId('ways').tBodies[0].rows].forEach((line, i) => {
-    put(line.cells[1], told[i] || 'no such key: a dictionary fails', i && typeof ways[['', 'hard', 'top_k', 'soft'][i]].value === 'number' ? ways[['', 'hard', 'top_k', 'soft'][i]].value : null);
-    put(line.cells[2], held[i] === undefined || held[i] === null ? '' : percent(held[i]), held[i]);
+  const [exact, ...others] = byId('ways').tBodies[0].rows;
+  put(exact.cells[1], ways.exact ? plainly(ways.exact.value) : 'no such key: a dictionary fails');
+  put(exact.cells[2], '');
+  [ways.hard, ways.top_k, ways.soft].forEach((one, i) => {
+    const told = valueTold(one).filter(Boolean).join(one.distribution ? ', ' : ' ');
+    put(others[i].cells[1], told, typeof one.value === 'number' ? one.value : null);
+    put(others[i].cells[2], one.mass === undefined ? '' : percent(one.mass), one.mass);
   });
 }
 

@@ -43,9 +43,9 @@ function listen() {
   if (live) listenLive(on);
   window.addEventListener('hashchange', () => {
     const link = new URLSearchParams(location.hash.slice(1));
-    if (live && (!LINK.test(location.hash.slice(1)) || link.get('text') || !scenes[0] || (link.get('store') || scenes[0].name) !== scenes[0].name)) return enter();
-    state = stateOf(location.hash);
-    return go(state.step !== null && given && given.steps ? enterStep(state.step) : {});
+    const other = !scenes[0] || (link.get('store') || scenes[0].name) !== scenes[0].name;
+    if (live && (other || link.get('text') || !LINK.test(location.hash.slice(1)))) return enter();
+    return go(stateAt(location.hash));
   });
   window.addEventListener('resize', () => go({}));
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
@@ -59,8 +59,10 @@ function listen() {
 function operandOf(text) {
   if (['true', 'false', 'null'].includes(text)) return JSON.parse(text);
   const field = byId('field').value;
-  const texts = now.scene.numbers.some((_, row) => typeof (field === '$value' ? plainValue(now.scene, row) : (now.scene.payloads[row] || {})[field]) === 'number');
-  return texts && text.trim() !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
+  const { scene } = now;
+  const found = (row) => (field === '$value' ? plainValue(scene, row) : (scene.payloads[row] || {})[field]);
+  const numbers = scene.numbers.some((_, row) => typeof found(row) === 'number');
+  return numbers && text.trim() !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -98,7 +100,8 @@ function tip(row, x, y) {
   place.hidden = row === null;
   byId('chart').style.cursor = row === null ? 'default' : 'pointer';
   if (row === null) return;
-  place.replaceChildren(make('strong', { textContent: nameOf(now.scene, row, 100) }), make('span', { textContent: `value ${valueOf(now.scene, row)}` }), make('span', { textContent: `weight ${percent(now.weights[row])}` }));
+  const facts = [`value ${valueOf(now.scene, row)}`, `weight ${percent(now.weights[row])}`];
+  place.replaceChildren(make('strong', {}, nameOf(now.scene, row, 100)), ...facts.map((text) => make('span', {}, text)));
   place.style.left = `${Math.max(0, Math.min(x + 14, chart.width - place.offsetWidth))}px`;
   place.style.top = `${y + 14 + place.offsetHeight > chart.height ? Math.max(0, y - 10 - place.offsetHeight) : y + 14}px`;
 }
@@ -130,8 +133,7 @@ function begin() {
   if (live) return enter();
   scenes.push(...given.scenes.map(sceneOf));
   put('foot', 'This file holds the items it shows, and sends nothing: whoever has it can read them.');
-  state = stateOf(location.hash);
-  if (given.steps && given.steps.length && (state.step !== null || !location.hash)) state = { ...state, ...enterStep(Math.min(state.step || 0, given.steps.length - 1)) };
+  state = stateAt(location.hash);
   document.title = `${given.scenes[state.scene].title || given.scenes[state.scene].name} – softkv`;
   return show();
 }

@@ -149,7 +149,8 @@ const shareBelow = (sorted, x) => sorted.filter((one) => one < x).length / sorte
 
 /* Whether an item meets a filter of conditions on fields; what is missing meets none. */
 const OPERATORS = ['$eq', '$ne', '$gt', '$gte', '$lt', '$lte'];
-const hasField = (payload, field) => payload !== null && typeof payload === 'object' && !Array.isArray(payload) && Object.hasOwn(payload, field);
+const hasField = (payload, field) =>
+  payload !== null && typeof payload === 'object' && !Array.isArray(payload) && Object.hasOwn(payload, field);
 function meets(where, payload, value) {
   return Object.entries(where).every(([field, asked]) => {
     if (field !== '$value' && !hasField(payload, field)) return false;

@@ -60,14 +60,21 @@ function work() {
   now = { began, scene, query: state.query, asked, scores, temperature, where: state.where, seen, heard, head, told, weights, order };
   now.found = answerFor(scene, heard, weights);
 }
-const seenOf = (scene, where) => where && Uint8Array.from(scene.numbers, (_, row) => meets(where, scene.payloads[row], plainValue(scene, row)));
-const plainValue = (scene, row) => (scene.kind === 'label' ? scene.labels[scene.values[row]] : scene.kind === 'vector' ? undefined : scene.values[row]);
+const seenOf = (scene, where) =>
+  where && Uint8Array.from(scene.numbers, (_, row) => meets(where, scene.payloads[row], plainValue(scene, row)));
+function plainValue(scene, row) {
+  if (scene.kind === 'vector') return undefined;
+  return scene.kind === 'label' ? scene.labels[scene.values[row]] : scene.values[row];
+}
 
 function allScores(scene, asked) {
   if (scene.heads) return headScores(scene.heads, asked.vector, scene.vectors, scene.width);
   return [scoresOf(scene.compared, asked.vector, scene.vectors, scene.lengths)];
 }
-const averaged = (heard) => heard.length === 1 ? heard[0].weights : heard[0].weights.map((_, row) => heard.reduce((sum, one) => sum + one.weights[row], 0) / heard.length);
+function averaged(heard) {
+  if (heard.length === 1) return heard[0].weights;
+  return heard[0].weights.map((_, row) => heard.reduce((sum, one) => sum + one.weights[row], 0) / heard.length);
+}
 function answerFor(scene, heard, weights) {
   if (!heard[0].count) return {};
   if (!scene.heads) return blend(scene, weights);

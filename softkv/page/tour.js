@@ -7,22 +7,34 @@ function enterStep(step) {
   const T = told.T === 'hard' ? 0 : told.T === 'mean' ? Infinity : told.T || null;
   return { ...USUAL, ...told, T, scene, step };
 }
+/* The state that a link leads to: a step as it begins, or as it was left. */
+function stateAt(link) {
+  const one = stateOf(link);
+  const steps = !live && given.steps ? given.steps.length : 0;
+  if (steps && (!link || /^#step=\d+$/.test(link))) return enterStep(Math.min(one.step || 0, steps - 1));
+  return { ...one, step: steps && one.step !== null ? Math.min(one.step, steps - 1) : null };
+}
 function showTour() {
   const there = !live && given.steps && given.steps.length > 0;
   byId('tour').hidden = !there || state.step === null;
   if (!there || state.step === null) return;
-  const step = Math.min(state.step, given.steps.length - 1);
+  const { step } = state;
   const one = given.steps[step];
   if (byId('tour').dataset.of === String(step)) return;
   byId('tour').dataset.of = String(step);
   put('tour-place', `Step ${step + 1} of ${given.steps.length}`);
   put('tour-title', one.title);
-  const links = (one.see || []).map((id) => make('button', { className: 'plain', textContent: byId(`${id}-title`).textContent, onclick: () => byId(id).scrollIntoView({ block: 'center' }) }));
-  byId('tour-text').replaceChildren(...one.text.map((text) => make('p', { textContent: text })), make('p', { className: 'row quiet' }, 'Look at', ...links));
+  const links = (one.see || []).map((id) => {
+    const goes = () => byId(id).scrollIntoView({ block: 'center' });
+    return make('button', { className: 'plain', onclick: goes }, byId(`${id}-title`).textContent);
+  });
+  const told = one.text.map((text) => make('p', {}, text));
+  byId('tour-text').replaceChildren(...told, make('p', { className: 'row quiet' }, 'Look at', ...links));
   byId('tour-back').disabled = step === 0;
   byId('tour-next').disabled = step === given.steps.length - 1;
   const starts = given.steps.map((each, i) => [i, each]).filter(([i, each]) => !i || given.steps[i - 1].scene !== each.scene);
-  chosen(byId('tour-choice'), starts.map(([i, each]) => [String(i), scenes.find((x) => x.name === each.scene).title]), String(starts.filter(([i]) => i <= step).pop()[0]));
+  const titles = starts.map(([i, each]) => [String(i), scenes.find((x) => x.name === each.scene).title]);
+  chosen(byId('tour-choice'), titles, String(starts.filter(([i]) => i <= step).pop()[0]));
   for (const panel of document.querySelectorAll('#main section')) panel.classList.toggle('seen', (one.see || []).includes(panel.id));
   shown.attention = (one.see || []).includes('attention');
   shown.causal = byId('causal').checked = Boolean(one.causal);

@@ -48,7 +48,10 @@ function answerOf(scene, found) {
   if (found.value instanceof Float64Array) return vectorOf(found.value, 6);
   return figure(found.value);
 }
-const sharesOf = (found) => found.shares.filter(([, share], i) => i < 1 || (i < 5 && share >= 0.01)).map(([label, share]) => `${brief(label, 40)} ${percent(share)}`);
+function sharesOf(found) {
+  const told = found.shares.filter(([, share], i) => i < 1 || (i < 5 && share >= 0.01));
+  return told.map(([label, share]) => `${brief(label, 40)} ${percent(share)}`);
+}
 
 /* JSON as Python writes it, and a word of a shell. */
 function python(x) {
@@ -93,7 +96,9 @@ function linesOf(scene, asked, temperature, where) {
   if (flat) body.compatibility = 'uniform';
   else if (!hard && !usual) body.temperature = temperature;
   if (where) body.where = where;
-  const address = /^https?:/.test(store) ? store.replace(/\/([^/]*)$/, '/v1/$1') : `http://127.0.0.1:7411/v1/${store.replace(/\.softkv$/, '')}`;
-  found.curl = `curl ${word(`${address}/${method}`)} -H "Authorization: Bearer $SOFTKV_TOKEN" -H "Content-Type: application/json" -d ${word(escaped(body))}`;
+  const served = /^https?:/.test(store) ? store : `http://127.0.0.1:7411/${store.replace(/\.softkv$/, '')}`;
+  const address = `${served.replace(/\/([^/]*)$/, '/v1/$1')}/${method}`;
+  const headers = '-H "Authorization: Bearer $SOFTKV_TOKEN" -H "Content-Type: application/json"';
+  found.curl = `curl ${word(address)} ${headers} -d ${word(escaped(body))}`;
   return found;
 }

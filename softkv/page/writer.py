@@ -19,7 +19,7 @@ from typing import Any
 from softkv.errors import InputError
 from softkv.files.exports import disk
 
-SCRIPTS = ("maths", "wording", "state", "drawing", "panels", "tour", "live", "main")  # in this order
+SCRIPTS = ("maths", "wording", "state", "drawing", "panels", "views", "tour", "live", "main")  # in this order
 
 
 def document(content: Mapping[str, Any] | None) -> str:

@@ -1,0 +1,206 @@
+/* The wide views: the map with what is near, evidence, self-attention, items, lines; and all of it at once. */
+
+const NEAR = 8;
+/* The items whose keys are nearest to that of one, as the store compares, in all dimensions. */
+function neighbours(scene, row) {
+  if (scene.heads) return [];
+  const key = Float64Array.from(scene.vectors.subarray(row * scene.width, (row + 1) * scene.width));
+  const scores = scoresOf(scene.compared, key, scene.vectors, scene.lengths);
+  return inOrder(scores, scores).filter((one) => one !== row).slice(0, NEAR).map((one) => [one, scores[one]]);
+}
+let nearest = { of: null, rows: [] };
+function showMap(looked) {
+  const { scene, weights } = now;
+  if (nearest.of !== looked || nearest.scene !== scene) {
+    nearest = { of: looked, scene, rows: looked === null ? [] : neighbours(scene, looked) };
+  }
+  drawMap(looked, nearest.rows.map(([row]) => row));
+  const facts = (row) => `value ${valueOf(scene, row)}, weight ${percent(weights[row])}`;
+  put('map-told', looked === null ? '' : `${nameOf(scene, looked, 100)}: ${facts(looked)}`);
+  put('share', `the map shows ${percent(scene.share)} of how keys of ${counted(scene.width)} numbers differ.`);
+  showLegend(scene);
+  const place = byId('near');
+  place.hidden = looked === null;
+  if (looked === null || place.dataset.of === `${state.scene} ${looked}`) return;
+  place.dataset.of = `${state.scene} ${looked}`;
+  const button = (className, text, onclick) => make('button', { className, onclick }, text);
+  const line = ([row, score]) =>
+    make('li', {}, button('plain', nameOf(scene, row, 60), () => go({ look: scene.numbers[row] })), ` score ${figure(score)}`);
+  const ask = button('main', 'Ask with this key', () => go({ query: `i${scene.numbers[looked]}` }));
+  ask.id = 'ask-key';
+  if (live) {
+    byId('edit-key').value = scene.keys[looked] === null ? `#${scene.numbers[looked]}` : scene.keys[looked];
+    byId('edit-value').value = scene.kind === 'vector' ? '' : String(plainValue(scene, looked));
+  }
+  const head = make('h3', { textContent: `Nearest keys to ${nameOf(scene, looked, 60)}, in all ${counted(scene.width)} dimensions` });
+  const told = nearest.rows.length ? [head, make('ol', {}, ...nearest.rows.map(line))] : [];
+  const close = button('', 'Close', () => go({ look: null }));
+  place.replaceChildren(...told, make('p', {}, ...(mayAsk(scene) ? [ask, ' '] : []), close));
+}
+function showLegend(scene) {
+  const place = byId('legend');
+  if (place.dataset.of === String(state.scene)) return;
+  place.dataset.of = String(state.scene);
+  const { low, high, hues, others } = scene.colours;
+  const swatch = (name, text) => make('span', { className: `swatch ${name.slice(2)}` }, make('i'), text);
+  if (hues) {
+    const told = [...hues].map(([code, hue]) => swatch(hue, brief(scene.labels[code], 24)));
+    place.replaceChildren('Colour is label: ', ...told, ...(others ? [swatch('--rest', `${counted(others)} others`)] : []));
+  } else if (low === undefined) place.replaceChildren();
+  else place.replaceChildren('Colour is value: ', make('span', { className: 'ramp' }, figure(low), make('i'), figure(high)));
+}
+
+function showEvidence() {
+  const { scene, scores } = now;
+  if (!scene.evidence) {
+    const heads = 'Heads compare in ways of their own, of which no evidence was measured.';
+    put('evidence-told', scene.heads ? heads : 'One item alone is evidence of nothing.');
+    byId('gauge').replaceChildren();
+    return;
+  }
+  const x = weigh(scores[0], scene.temperature, null).logMass;
+  const share = shareBelow(scene.evidence, x);
+  const above = { 0: 'none of', 1: 'all' }[share] || `${percent(share)} of`;
+  const others = `${counted(scene.evidence.length)} items that were left out and asked like it`;
+  const words = `This query’s log mass is ${figure(x)}, above that of ${above} ${others}.`;
+  const little = share === 0 ? 'Nothing here is like it: the answer is a guess.' : 'Little here is like it: do not rely on the answer.';
+  const means = share < 0.05 ? little : 'It is like what is stored, so there is something to go by.';
+  byId('gauge').replaceChildren(gauge(scene.evidence, x, words));
+  const measured = `Measured at the store’s own temperature, ${figure(scene.temperature)}, over all items of this page.`;
+  put('evidence-told', `${words} ${means} ${measured}`, share);
+}
+
+const ATTEND = 200;
+let matrix = { of: null };
+function showAttention() {
+  const { scene, temperature, seen, head } = now;
+  const may = mayAsk(scene);
+  const first = scene.count > ATTEND ? `, of the first ${ATTEND} items${seen ? ' that the filter leaves' : ''}` : '';
+  const note = `Each key asks all keys${first}. A line for each that asks, a column for each that answers.`;
+  put('attention-note', may ? note : 'The heads take queries of another width than the keys have, so no key can ask.');
+  byId('attend').hidden = !may;
+  byId('heat').hidden = byId('causal-label').hidden = !(may && shown.attention);
+  byId('attend').setAttribute('aria-expanded', String(may && shown.attention));
+  if (!may || !shown.attention) return;
+  const of = [state.scene, temperature, JSON.stringify(state.where), head, shown.causal].join();
+  if (matrix.of !== of) matrix = { of, lines: attended(scene, temperature, seen, head), cursor: null };
+  matrix.frame = drawMatrix(matrix.lines, matrix.cursor);
+  tellCell();
+}
+function attended(scene, temperature, seen, head) {
+  const rows = scene.numbers.map((_, row) => row).filter((row) => !seen || seen[row]).slice(0, ATTEND);
+  const part = new Float64Array(rows.length * scene.width);
+  rows.forEach((row, i) => part.set(scene.vectors.subarray(row * scene.width, (row + 1) * scene.width), i * scene.width));
+  const lengths = rows.map((row) => scene.lengths[row]);
+  return rows.map((row, i) => {
+    const key = part.subarray(i * scene.width, (i + 1) * scene.width);
+    const scores = scene.heads ? headScores(scene.heads, key, part, scene.width) : [scoresOf(scene.compared, key, part, lengths)];
+    const earlier = shown.causal ? rows.map((_, j) => (j <= i ? 1 : 0)) : null;
+    const heard = (head < 0 ? scores : [scores[head]]).map((one) => weigh(one, temperature, earlier));
+    return { row, weights: averaged(heard) };
+  });
+}
+function tellCell() {
+  if (!matrix.cursor) return put('cell', 'Point at a cell, or move with the arrow keys.');
+  const [i, j] = matrix.cursor;
+  const [asks, heard] = [matrix.lines[i], matrix.lines[j]];
+  const [from, to] = [asks, heard].map((one) => nameOf(now.scene, one.row, 60));
+  return put('cell', `${from} gives ${to} ${percent(asks.weights[j])} of its weight`, asks.weights[j]);
+}
+
+const LISTED = 25;
+function showItems() {
+  const { scene, weights, seen } = now;
+  const fields = new Set();
+  for (const payload of scene.payloads) {
+    for (const name of Object.keys(payload || {})) if (name[0] !== '$' && hasField(payload, name) && fields.size < 50) fields.add(name);
+  }
+  const options = [...(scene.kind === 'vector' ? [] : [['$value', 'value']]), ...[...fields].map((name) => [name, brief(name, 30)])];
+  const [condition] = Object.entries(state.where || {});
+  chosen(byId('field'), options, condition ? condition[0] : byId('field').value || (options[0] || [''])[0]);
+  byId('filter').querySelectorAll('label:not(.end), button').forEach((one) => (one.hidden = !options.length));
+  const meeting = `${counted(now.told.count)} of ${counted(scene.count)} items`;
+  put('filtered', state.where ? `${meeting} meet ${harmless(JSON.stringify(state.where))}; the others take no part.` : '');
+  const wanted = shown.find.toLowerCase();
+  const holds = (row) => `${scene.keys[row]} ${scene.texts[row] || ''}`.toLowerCase().includes(wanted);
+  const rows = scene.numbers.map((_, row) => row).filter((row) => (!seen || seen[row]) && (!wanted || holds(row)));
+  const pages = Math.max(1, Math.ceil(rows.length / LISTED));
+  shown.page = Math.min(shown.page, pages - 1);
+  const here = rows.slice(shown.page * LISTED, (shown.page + 1) * LISTED);
+  const cells = () => ['', '', 'number', 'number'].map((className) => make('td', { className }));
+  const build = () => make('tr', {}, make('th', { scope: 'row' }, make('button', { className: 'plain' })), ...cells());
+  children(byId('list').tBodies[0], here.length, build).forEach((line, i) => {
+    const row = here[i];
+    put(line.cells[0].firstChild, nameOf(scene, row, 80));
+    line.cells[0].firstChild.onclick = () => go({ look: scene.numbers[row] });
+    put(line.cells[1], valueOf(scene, row, 80));
+    put(line.cells[2], scene.payloads[row] === null ? '' : brief(JSON.stringify(scene.payloads[row]), 80));
+    const score = now.scores[Math.max(0, now.head)][row];
+    put(line.cells[3], figure(score), score);
+    put(line.cells[4], percent(weights[row]), weights[row]);
+  });
+  const [from, to] = [shown.page * LISTED + 1, shown.page * LISTED + here.length];
+  put('where-in', rows.length ? `${counted(from)} to ${counted(to)} of ${counted(rows.length)}` : 'no item');
+  byId('before').disabled = shown.page === 0;
+  byId('after').disabled = shown.page >= pages - 1;
+}
+
+const LINES = { link: 'this state', python: 'Python', command: 'shell', curl: 'curl' };
+function showLines() {
+  const { scene, asked, temperature } = now;
+  const example = scene.example && { command: `softkv demo ${scene.example}` };
+  const link = location.href.split('#')[0] + linkOf(state).replace(/^#$/, '');
+  const found = { link, ...(example || linesOf(scene, asked, temperature, state.where)) };
+  const all = scene.total > scene.count ? `, all ${counted(scene.total)} items of it,` : '';
+  const note = `These ask the store${all} what is asked here${scene.heads ? '; heads are those the page was written with' : ''}.`;
+  put('lines-note', example ? 'A command tells this example with all its code.' : note);
+  const names = Object.keys(LINES).filter((name) => found[name]);
+  const build = () => make('div', {}, make('dt'), make('dd', {}, make('code', { tabIndex: 0 }), make('button', { textContent: 'Copy' })));
+  children(byId('line-list'), names.length, build).forEach((line, i) => {
+    const [code, copy] = line.lastChild.children;
+    put(line.firstChild, LINES[names[i]]);
+    put(code, found[names[i]]);
+    code.id = `line-${names[i]}`;
+    copy.setAttribute('aria-label', `Copy the line for ${LINES[names[i]]}`);
+    copy.onclick = () => copied(code, copy);
+  });
+}
+function copied(code, button) {
+  const range = document.createRange();
+  range.selectNodeContents(code);
+  getSelection().removeAllRanges();
+  getSelection().addRange(range);
+  const done = document.execCommand('copy');
+  button.textContent = done ? 'Copied' : 'Selected';
+}
+
+/* Everything, for the state as it is now. */
+function show() {
+  if (!scenes.length) return;
+  showTour();
+  work();
+  const { scene } = now;
+  const chosenRow = state.look === null ? undefined : scene.rows.get(state.look);
+  const looked = chosenRow === undefined ? null : chosenRow;
+  byId('main').hidden = false;
+  put('title', brief(scene.title || scene.name, 80));
+  put('about', aboutOf(scene));
+  showQuestion();
+  showAnswer();
+  showWeights(looked);
+  showSteps(looked !== null ? looked : now.order.length ? now.order[0] : null);
+  showMap(looked);
+  showEvidence();
+  showAttention();
+  showItems();
+  showLines();
+  byId('main').dataset.took = (performance.now() - now.began).toFixed(2);
+}
+function aboutOf(scene) {
+  const what = { number: 'numbers', vector: 'vectors', label: 'labels', text: 'texts' }[scene.kind];
+  const count = counted(scene.count);
+  const drawn = `${count} of ${counted(scene.total)} items, drawn with seed ${scene.drawn}`;
+  const part = scene.drawn === null ? `${count} ${scene.count === 1 ? 'item' : 'items'}` : drawn;
+  const how = scene.learned ? 'as the store has learned' : `by ${scene.compared}`;
+  return `${part}; values are ${what}, keys of ${counted(scene.width)} numbers are compared ${how}.`;
+}
