@@ -3,20 +3,21 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from softkv.errors import BadRecord, InputError, SoftKVError
 from softkv.kinds import ValueKind
-from softkv.progress import Progress
+from softkv.storage.disk.announced import is_url
 
 from . import options, output, served
 from .labelled import names_of
 from .wording import in_options
 
 if TYPE_CHECKING:
+    from softkv.database.loading import Loading
     from softkv.files import Record
 
 
@@ -88,7 +89,8 @@ def add(
             )
         output.say(_told(added.count - added.replaced, added.replaced, added.ignored))
         return
-    from softkv.files import Columns, records
+    from softkv.database.loading import Loading
+    from softkv.files import Columns
 
     columns = Columns(
         key=key_column,
@@ -97,95 +99,69 @@ def add(
         payload=None if payload is None else names_of(payload),
         vector=names_of(vector),
     )
-    adding = Adding(path, source, wishes, conflict, skip=skip, skip_bad=skip_bad, batch=batch)
-    found = records(
-        source,
-        format=format_,
-        columns=columns,
-        kind=kind or adding.kind,
-        encoding=encoding,
-        on_bad=adding.loading.pass_over if skip_bad else None,
-    )
-    with output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
-        adding.run(found, hinted, moved)
-
-
-class Adding:
-    """The items of a file on their way into a store, and what is said of it meanwhile."""
-
-    def __init__(
-        self,
-        path: str,
-        source: str,
-        wishes: dict[str, Any],
-        on_conflict: str,
-        *,
-        skip: int,
-        skip_bad: bool,
-        batch: str | None,
-    ) -> None:
-        from softkv.database.loading import Loading
-
-        self.path, self.source, self.wishes, self.skip, self.batch = path, source, wishes, skip, batch
-        self.loading = Loading(
-            source, on_conflict, skip=skip, skip_bad=_passed_over if skip_bad else False, batch=batch
-        )
-        self.kind, self.items = self._there()
-
-    def _there(self) -> tuple[str | None, int]:
-        """The kind of values that the store holds, and how many; none if it is not there."""
-        import softkv
-        from softkv.errors import StoreNotFound
-
-        try:
-            with softkv.open(self.path, "r") as db:
-                return db.value_kind, len(db)
-        except StoreNotFound:
-            return None, 0
-
-    def run(self, found: "Iterator[Record]", hinted: list[str], moved: Progress | None) -> None:
-        """Add all records; what was added stays whatever happens."""
-        loading = self.loading
-        try:
-            self._announce(loading.begin(found), hinted)
-            with filling(self.path, self.wishes) as db:
+    loading = Loading(source, conflict, skip=skip, skip_bad=_passed_over if skip_bad else False, batch=batch)
+    held, items = _there(path)
+    with closing(loading), output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
+        with _resumable(loading, skip, batch):
+            first, named = loading.begin(columns, kind or held, format_, encoding), "stdin" if source == "-" else source
+            if items and not skip and batch is None and any(one.key is None for one in first):
+                output.say(
+                    f"hint: the store has {items:,} items, and records without keys are added to them; if an earlier "
+                    f"run of {named} was stopped, --skip passes over what it stored"
+                )
+            if first and not (held or kind):
+                wishes["value"] = _guessed(first, named, hinted)
+            with filling(path, wishes) as db:
                 loading.run(db, moved)
-        except KeyboardInterrupt:
-            more = f" and --skip {loading.seen}" if self.batch is None else ""
-            output.say(f"interrupted. {loading.stored()} Go on with the same command{more}.")
-            raise
-        except SoftKVError:
-            if loading.seen > self.skip:
-                on = f"--skip {loading.seen}" if self.batch is None else "the same command"
-                output.say(f"{loading.stored()} Mend what the next line says, and go on with {on}.")
-            raise
         done = loading.done()
         skipped = f", skipped {done.skipped:,}" if done.skipped else ""
         output.say(_told(done.count - done.replaced, done.replaced, done.ignored) + skipped)
 
-    def _announce(self, first: "Sequence[Record]", hinted: list[str]) -> None:
-        """Say, before anything is written, what the command does not show and a new store would be needed to undo."""
-        from softkv.database.intake import look_like_labels
 
-        source = "stdin" if self.source == "-" else self.source
-        if self.items and not self.skip and self.batch is None and any(one.key is None for one in first):
-            output.say(
-                f"hint: the store has {self.items:,} items, and records without keys are added to them; if an earlier "
-                f"run of {source} was stopped, --skip passes over what it stored"
-            )
-        if not first or self.kind or self.wishes["value"]:
-            return
-        values, self.wishes["value"] = [one.value for one in first], first[0].kind
-        if first[0].kind:
-            output.say(
-                f"hint: {source} is an export of a store, and its values are {first[0].kind}s again; its model "
-                "and what it learned are for `softkv import`"
-            )
-        elif isinstance(values[0], str) and not hinted and not look_like_labels(values):
-            output.say(
-                "hint: values are taken as texts, of which an answer names the likeliest; as labels, by --kind label, "
-                "each would have a share"
-            )
+def _there(path: str) -> tuple[str | None, int]:
+    """The kind of values that a store holds, and how many; none if it is not there."""
+    import softkv
+    from softkv.errors import StoreNotFound
+
+    try:
+        with softkv.open(path, "r") as db:
+            return db.value_kind, len(db)
+    except StoreNotFound:
+        return None, 0
+
+
+@contextmanager
+def _resumable(loading: "Loading", skip: int, batch: str | None) -> Iterator[None]:
+    """Around reading and adding: where it ends early, say what is stored and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        more = f" and --skip {loading.seen}" if batch is None else ""
+        output.say(f"interrupted. {loading.stored()} Go on with the same command{more}.")
+        raise
+    except SoftKVError:
+        if loading.seen > skip:
+            on = f"--skip {loading.seen}" if batch is None else "the same command"
+            output.say(f"{loading.stored()} Mend what the next line says, and go on with {on}.")
+        raise
+
+
+def _guessed(first: "Sequence[Record]", source: str, hinted: list[str]) -> str | None:
+    """The kind that the file states. Hints, before anything is written, at what only a new store would undo."""
+    from softkv.database.intake import look_like_labels
+
+    kind, values = first[0].kind, [one.value for one in first]
+    if kind:
+        output.say(
+            f"hint: {source} is an export of a store, and its values are {kind}s again; its model and what it learned "
+            "are for `softkv import`"
+        )
+    elif isinstance(values[0], str) and not hinted and not look_like_labels(values):
+        output.say(
+            "hint: values are taken as texts, of which an answer names the likeliest; as labels, by --kind label, each "
+            "would have a share"
+        )
+    return kind
 
 
 def _passed_over(error: BadRecord) -> None:
@@ -197,7 +173,7 @@ def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
     """The store, open for adding; made if there is none, and gone again if that is all that came of it."""
     from softkv.storage import Store
 
-    there = served.is_url(path) or os.path.lexists(path)
+    there = is_url(path) or os.path.lexists(path)
     try:
         with served.writing(path, mode="c", **wishes) as db:
             yield db

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -166,7 +167,7 @@ def compare(
             raise click.UsageError("--eval names no contributors; leave out -n/--show")
         if estimated := options.given("tolerance", "confidence"):
             raise click.UsageError(f"--eval allows the usual error; leave out {', '.join(estimated)}")
-        naming = labelled.with_vectors(naming, vector)
+        naming = replace(naming, vector=labelled.names_of(vector))
         more: dict[str, Any] = {
             "out_of_scope": out_of_scope,
             "plot": plot,
@@ -290,7 +291,9 @@ def _print_answer(questions: Questions, answer: Any, show: int, *, explain: bool
     elif questions.form == "plain":
         output.echo(output.plain_text(comparison.bare(answer)))
     else:
-        output.show(_title(value_of(answer)), _contributors(answer), facts_of(answer))
+        from rich.text import Text
+
+        output.show(Text(value_of(answer), style="bold"), _contributors(answer), facts_of(answer))
         if explain:
             output.show("", _explained(answer))
 
@@ -316,12 +319,6 @@ def _readable(plain: dict[str, Any], show: int) -> dict[str, Any]:
         plain["distribution"] = {label: share for label, share in shares[:show] if share >= NEGLIGIBLE}
         plain["other"] = sum(share for label, share in shares if label not in plain["distribution"])
     return plain
-
-
-def _title(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text, style="bold")
 
 
 def _contributors(answer: Any) -> Any:

@@ -69,11 +69,6 @@ def names_of(given: str | None) -> tuple[str, ...]:
     return () if given is None else tuple(name.strip() for name in given.split(","))
 
 
-def with_vectors(naming: Naming, given: str | None) -> Naming:
-    """The same with columns of vectors, as they stand on the command line."""
-    return replace(naming, vector=names_of(given))
-
-
 def queries_of(source: str, naming: Naming, kind: str | None) -> tuple[Any, list[Any]]:
     """The queries in a file, texts or vectors, and what they should be answered."""
     import numpy as np

@@ -1,6 +1,6 @@
 """What a store learns from its own items: `tune` a temperature, `fit` a way to compare."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -140,7 +140,7 @@ def fit(
             return
         queries, targets = None, None
         if source is not None:
-            naming = labelled.with_vectors(naming, vector)
+            naming = replace(naming, vector=labelled.names_of(vector))
             queries, targets = labelled.queries_of(source, naming, db.value_kind)
         try:
             with output.stages("fitting", quiet=no_progress) as moved:
@@ -197,7 +197,7 @@ def guard(
 
     Items that `tune` and `fit` left out are asked of all others. See `query --known`.
     """
-    naming = labelled.with_vectors(naming, vector)
+    naming = replace(naming, vector=labelled.names_of(vector))
     with served.writing(path, wait=wait) as db:
         if drop:
             output.say("dropped" if db.forget_guard() else "there was no guard to drop")

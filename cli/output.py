@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from itertools import chain
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -63,7 +64,10 @@ def print_json(record: Any) -> None:
 
 
 def print_records(records: Iterable[Record], columns: Sequence[str], form: str | None, *, plain: str) -> None:
-    """Records in any form; `plain` is the column that stands for the record when there is only room for one."""
+    """Records in any form; `plain` is the column that stands for the record when there is only room for one.
+
+    A table leaves out columns that are empty everywhere.
+    """
     chosen = resolved(form)
     if chosen == "json":
         for record in records:
@@ -74,7 +78,12 @@ def print_records(records: Iterable[Record], columns: Sequence[str], form: str |
         for record in records:
             echo(plain_text(record[plain]))
     else:
-        print_table(records, columns)
+        rows = list(records)
+        filled = [name for name in columns if any(row.get(name) is not None for row in rows)]
+        table = new_table(*filled)
+        for row in rows:
+            table.add_row(*(in_table(row.get(name)) for name in filled))
+        show(table)
 
 
 def print_csv(records: Iterable[Record], columns: Sequence[str], *, header: bool = True) -> None:
@@ -90,16 +99,6 @@ def print_csv(records: Iterable[Record], columns: Sequence[str], *, header: bool
 def plain_text(value: Any) -> str:
     """A value with nothing around it: a text as it is, a vector as JSON."""
     return value if isinstance(value, str) else _cell(value)
-
-
-def print_table(records: Iterable[Record], columns: Sequence[str]) -> None:
-    """A table; columns that are empty everywhere are left out."""
-    rows = list(records)
-    shown = [name for name in columns if any(row.get(name) is not None for row in rows)]
-    table = new_table(*shown)
-    for row in rows:
-        table.add_row(*(in_table(row.get(name)) for name in shown))
-    show(table)
 
 
 def new_table(*columns: str, whole: Sequence[str] = ()) -> "Table":
@@ -244,8 +243,4 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, default=_as_list)
-
-
-def _as_list(value: Any) -> Any:
-    return value.tolist()
+    return json.dumps(value, ensure_ascii=False, default=methodcaller("tolist"))

@@ -30,18 +30,7 @@ _HOMES = {
     "restore": ("softkv.storage", "restore"),
     "soft_lookup": ("softkv.plain", "soft_lookup"),
 }
-__all__ = [
-    "Answer",
-    "Answers",
-    "Comparison",
-    "Heads",
-    "SoftKV",
-    "__version__",
-    "errors",
-    "open",
-    "restore",
-    "soft_lookup",
-]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:

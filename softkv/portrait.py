@@ -6,6 +6,7 @@ Knows answers only by their fields. Does not look anything up.
 import html
 import json
 import math
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -22,6 +23,8 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 LONGEST = 60  # characters of a text in a line
 _ROUTES = {"scan": "scanned", "gather": "gathered"}
 READ = "the heaviest of the rows read"  # the contributors of an estimate; there may be heavier ones
+_ELSEWHERE = ("value", "labels", "contributors", "head_weights", "kind", "guard", "unguarded")  # told otherwise, or not
+_CELLS = ("key", "row", "weight", "score", "text", "value", "payload")  # of a contributor
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
 
@@ -192,40 +195,16 @@ def as_dict(answer: Answer) -> dict[str, Any]:
     if answer.texts is not None:
         texts = [{"text": text, "weight": weight} for text, weight in answer.texts]
         found = {"value": texts[0]["text"] if texts else None, "texts": texts, "embedding": found["value"]}
-    facts = (
-        "spread",
-        "log_mass",
-        "effective",
-        "mass",
-        "scored",
-        "temperature",
-        "error",
-        "error_kind",
-        "log_mass_error",
-        "effective_error",
-        "spread_error",
-        "log_mass_floor",
-        "is_far",
-        "route",
-        "reason",
-        "rows_read",
-        "known",
-        "familiarity",
-        "why_unknown",
-        "promised",
-    )
+    facts = [one.name for one in fields(answer) if one.name not in _ELSEWHERE]
+    facts.insert(facts.index("route"), "is_far")
+    facts += ["known", "familiarity", "why_unknown", "promised"]
     for name in facts:
         found[name] = _plain(getattr(answer, name))
     found["contributors_are"] = None if answer.error_kind == "exact" else READ
-    found["contributors"] = [_contributor_as_dict(one) for one in answer.contributors]
+    told = [{name: _plain(getattr(one, name)) for name in _CELLS} for one in answer.contributors]
+    found["contributors"] = [{name: cell for name, cell in one.items() if cell is not None} for one in told]
     if answer.head_weights is not None:
         found["head_weights"] = _plain(answer.head_weights)
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _contributor_as_dict(one: Contributor) -> dict[str, Any]:
-    found = {"key": one.key, "row": one.row, "weight": one.weight, "score": one.score}
-    found |= {"text": one.text, "value": _plain(one.value), "payload": one.payload}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -253,12 +232,11 @@ def as_frame(answers: list[Answer]) -> Any:
     except ImportError as error:
         raise MissingExtra("to_pandas", package="pandas", extra="pandas") from error
     rows = [
-        {"query": position, "key": one.key, "row": one.row, "weight": one.weight, "score": one.score}
-        | {"text": one.text, "value": one.value, "payload": one.payload}
+        [position, *(getattr(one, name) for name in _CELLS)]
         for position, answer in enumerate(answers)
         for one in answer.contributors
     ]
-    frame = pandas.DataFrame(rows, columns=["query", "key", "row", "weight", "score", "text", "value", "payload"])
+    frame = pandas.DataFrame(rows, columns=["query", *_CELLS])
     return frame.drop(columns="query") if len(answers) == 1 else frame
 
 

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import softkv
 from softkv.answer import Answer
+from softkv.asking import route
 from softkv.database import SoftKV
 
 from . import reference
@@ -15,6 +17,12 @@ LABELS = ["red", "green", "blue"]
 WORDS = ["a fox", "two dogs", "the sea", "winter", "a red house", "bread and butter"]
 KINDS = ("number", "vector", "label", "text")
 STATIC: dict[str, Any] = {}
+
+
+def count_as_large(patch: pytest.MonkeyPatch) -> None:
+    """Let stores count as large from the first item on, so that they are asked by their index."""
+    patch.setattr(route, "CHEAP", 0)
+    patch.setattr(route, "SCATTERED", 0)
 
 
 def values_of(kind: str, count: int, seed: int = 0) -> Any:

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import route
 from softkv.database import import_from, indexing
 from softkv.maths import lookup
+
+from .databases import count_as_large
 
 Wide = np.ndarray  # of long doubles
 COMPARED = ("dot", "scaled_dot", "cosine", "gaussian", "laplace", "student", "uniform")
@@ -338,6 +339,5 @@ def small_blocks(rng: np.random.Generator, patch: pytest.MonkeyPatch) -> None:
 
 def small_indexes(patch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and indexes rehearse with few items."""
-    patch.setattr(route, "CHEAP", 0)
-    patch.setattr(route, "SCATTERED", 0)
+    count_as_large(patch)
     patch.setattr(indexing, "REHEARSED", 240)

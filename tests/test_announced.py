@@ -12,8 +12,7 @@ import softkv
 from softkv.errors import AccessRefused
 from softkv.storage import Store, repair
 from softkv.storage.disk import locks
-from softkv.storage.disk.announced import Announcement, announce, announced, withdraw
-from softkv.storage.layout import SERVER
+from softkv.storage.disk.announced import SERVER, Announcement, announce, announced, withdraw
 from tests.limits import short_files
 from tests.stores import closed_fruit
 

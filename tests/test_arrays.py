@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from softkv.maths.arrays import NUMPY, SHORT, columns_where, has_float, inner, library_of
-from softkv.maths.library import Library
+from softkv.maths.arrays import columns_where, has_float, inner, library_of
+from softkv.maths.library import NUMPY, SHORT, Library
 from softkv.maths.tensors import TORCH
 
 from .backends import Backend, every_backend, exact

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 import softkv
-from softkv.asking import route
 from softkv.errors import ShapeError
 
 from . import reference
-from .databases import filled, vectors_of
+from .databases import count_as_large, filled, vectors_of
 
 RNG = np.random.default_rng(4)
 QUERIES, KEYS, VALUES = RNG.standard_normal((3, 4)), RNG.standard_normal((12, 4)), RNG.standard_normal((12, 2))
@@ -151,8 +150,7 @@ def test_a_store_has_its_items_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("index", ["lists", "hnsw"])
 def test_estimates_are_not_all_weights(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are the heaviest of the rows read, and say so; a scan has the rest."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     keys = np.random.default_rng(1).standard_normal((3000, 12)).astype(np.float32)
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
         db.add(vectors=keys, values=keys[:, 0])

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import route
 from softkv.database import begun, indexing
 from softkv.index.encoding import encoded
 from softkv.storage import Store
+
+from .databases import count_as_large
 
 ITEMS, WIDTH = 900, 6
 STAGES = ["finding centres", "assigning rows", "laying rows in order", "measuring lists", "rehearsing"]
@@ -48,8 +49,7 @@ with softkv.open(sys.argv[1]) as db:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 200)
 
 

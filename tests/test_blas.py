@@ -14,9 +14,11 @@ from threadpoolctl import ThreadpoolController
 
 import softkv
 from softkv.asking import lists, route, sampled, scan
-from softkv.asking.view import View
+from softkv.asking.indexed import Indexes
 from softkv.maths import blas
 from softkv.maths.blas import at_most, free_threads
+
+from .databases import count_as_large
 
 # Of NumPy: other libraries of the process have a BLAS of their own.
 BLAS = [one for one in ThreadpoolController().lib_controllers if "numpy.libs" in one.filepath]
@@ -170,12 +172,11 @@ def test_lists_are_asked_and_kept_by_one_thread(tmp_path: Path, monkeypatch: pyt
 
     rng = np.random.default_rng(0)
     vectors, values = rng.standard_normal((3000, 8)).astype(np.float32), rng.standard_normal((3000, 2))
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(route, "STARTED", 0)
     monkeypatch.setattr(route, "STARTED_EACH", 0)
     monkeypatch.setattr(route, "DRAWN", 0)
-    for module, name in ((lists, "calibrated"), (sampled, "measured"), (scan, "lookup"), (View, "next_change")):
+    for module, name in ((lists, "calibrated"), (sampled, "measured"), (scan, "lookup"), (Indexes, "change")):
         watched(module, name)
     with softkv.open(tmp_path / "s", temperature=0.5) as db:
         db.add(vectors=vectors[:2000], values=values[:2000])
@@ -184,4 +185,4 @@ def test_lists_are_asked_and_kept_by_one_thread(tmp_path: Path, monkeypatch: pyt
         db.lookup(vectors[:4], tolerance=0.05)
         db.lookup(vectors[0], tolerance=0.05, temperature=500.0)
         db.lookup(vectors[0], tolerance=0)
-    assert seen == {"next_change": {1}, "calibrated": {1}, "measured": {1}, "lookup": {2}}
+    assert seen == {"change": {1}, "calibrated": {1}, "measured": {1}, "lookup": {2}}

@@ -170,10 +170,10 @@ def test_progress_is_told_and_may_interrupt(monkeypatch: pytest.MonkeyPatch) -> 
     def enough(done: int, of: int) -> None:
         raise KeyboardInterrupt
 
-    before = getattr(faiss.cvar, engine._Switch.name)
+    before = getattr(faiss.cvar, engine.THRESHOLD)
     with pytest.raises(KeyboardInterrupt):
         built("SQ8", progress=enough)
-    assert getattr(faiss.cvar, engine._Switch.name) == before
+    assert getattr(faiss.cvar, engine.THRESHOLD) == before
 
 
 def test_effort_counts_for_one_call_only() -> None:
@@ -207,7 +207,7 @@ def test_more_than_there_is_is_filled_up(ivf: Proposer) -> None:
 
 
 def test_mistakes_of_a_question_are_named(ivf: Proposer) -> None:
-    """Widths, counts, efforts, numbers."""
+    """Widths, counts, numbers."""
     with pytest.raises(ShapeError, match="width 5, the index 32"):
         ivf.propose(np.ones((1, 5), np.float32), 3)
     with pytest.raises(NotFinite, match=r"queries\[1\]"):
@@ -215,9 +215,6 @@ def test_mistakes_of_a_question_are_named(ivf: Proposer) -> None:
     for count in (0, -1, 1.5, True):
         with pytest.raises(KindError, match="count"):
             ivf.propose(QUERIES, count)  # type: ignore[arg-type]
-    for effort in (0, -1.0, np.nan, np.inf, True, "much"):
-        with pytest.raises(KindError, match="effort"):
-            ivf.propose(QUERIES, 3, effort=effort)  # type: ignore[arg-type]
     for metric in ("cosine", None):
         with pytest.raises(InputError, match="dot, l2"):
             built("Flat", metric)  # type: ignore[arg-type]

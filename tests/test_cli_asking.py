@@ -15,6 +15,7 @@ import softkv
 from softkv.portrait import short
 
 from .commands import ran
+from .databases import count_as_large
 
 RENTS = {
     "a small room near the station": 540.0,
@@ -134,8 +135,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_query_says_how_sure_it_has_to_be(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tolerance, confidence and guarantee reach the library, and the error that comes back is shown with its kind."""
-    monkeypatch.setattr("softkv.asking.route.CHEAP", 0)  # so few items are scanned otherwise
-    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
+    count_as_large(monkeypatch)
     query = [float(cell) for cell in mixture(2000, 8, 4, 1, seed=0).queries[0]]
     ask = ("query", "--vector", ",".join(map(repr, query)), "--db", clusters)
     with softkv.open(clusters, "r") as db:
@@ -225,8 +225,7 @@ def test_labels_in_json_are_the_largest_and_the_rest(tmp_path: Path) -> None:
 
 def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, with the reason; in a table it is in the last line; piped, in JSON alone."""
-    monkeypatch.setattr("softkv.asking.route.CHEAP", 0)
-    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr("softkv.asking.route.LARGE", 2000 * 8 - 1)
     query = ",".join(map(repr, mixture(2000, 8, 4, 1, seed=0).queries[0].tolist()))
     ask = ("query", "--vector", query, "--db", clusters, "-T", 5)
@@ -248,8 +247,7 @@ def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.Monkey
 
 def test_the_hard_way_obeys_a_tolerance(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one all items are looked at, with one those that the index proposes."""
-    monkeypatch.setattr("softkv.asking.route.CHEAP", 0)
-    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
+    count_as_large(monkeypatch)
     query = ",".join(map(repr, mixture(2000, 8, 4, 1, seed=0).queries[0].tolist()))
     with softkv.open(clusters, "r") as db:
         asked = [float(cell) for cell in query.split(",")]

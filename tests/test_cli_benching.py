@@ -19,6 +19,7 @@ from softkv_cli.mixtures import mixture
 import softkv
 
 from .commands import ran
+from .databases import count_as_large
 
 TINY = ("--items", 2000, "--width", 8, "--value-width", 4, "--repeats", 1, "--pause", 0)
 
@@ -73,8 +74,7 @@ def test_a_tiny_bench_runs_through(tmp_path: Path, scratch: Path) -> None:
 
 def test_what_is_estimated_is_compared_with_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where lookups use the index, fewer rows are read, and the errors are real and mostly within what is stated."""
-    monkeypatch.setattr("softkv.asking.route.CHEAP", 0)
-    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
+    count_as_large(monkeypatch)
     found = json.loads(ran("bench", *TINY, "--queries", 100, "-T", 0.3, "--json").out)
     estimate = ways_of(found)[ESTIMATE]
     assert found["temperature"] == 0.3

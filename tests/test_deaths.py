@@ -12,7 +12,7 @@ from softkv.storage.catalog.deaths import BLOCK, BLOCK_BYTES, Deaths, bitmap_of
 def test_a_million_rows_have_the_mask_that_a_set_says() -> None:
     """Deaths in several rounds, at the edges of blocks too; the mask is NumPy's of the set of the dead."""
     rows, dead, random = 1_000_003, np.zeros(1_000_003, np.bool_), np.random.default_rng(0)
-    deaths = Deaths.none()
+    deaths = Deaths()
     for count in (1, 1_000, 100_000):
         doomed = np.setdiff1d(random.choice(rows, count, replace=False), np.flatnonzero(dead))
         dead[doomed] = True
@@ -26,25 +26,25 @@ def test_a_million_rows_have_the_mask_that_a_set_says() -> None:
 
 def test_the_mask_cannot_be_changed() -> None:
     """Readers share it."""
-    assert not Deaths.none().live(10).flags.writeable
+    assert not Deaths().live(10).flags.writeable
 
 
 def test_the_mask_is_as_long_as_the_rows() -> None:
     """Also for none, and for just a block."""
     for rows in (0, 1, BLOCK, BLOCK + 1):
-        assert Deaths.none().live(rows).shape == (rows,)
+        assert Deaths().live(rows).shape == (rows,)
 
 
 def test_a_row_is_dead_or_it_is_not() -> None:
     """One question about one row, in blocks with deaths and in blocks without."""
     doomed = np.array([3, BLOCK + 8])
-    deaths = Deaths.none().replaced(Deaths.none().buried(doomed))
+    deaths = Deaths().replaced(Deaths().buried(doomed))
     assert [row for row in (0, 2, 3, 4, BLOCK, BLOCK + 8, 5 * BLOCK) if row in deaths] == [3, BLOCK + 8]
 
 
 def test_the_dead_of_a_snapshot_stay_as_they_were() -> None:
     """What dies later dies in another record."""
-    before = Deaths.none().replaced(Deaths.none().buried(np.array([1])))
+    before = Deaths().replaced(Deaths().buried(np.array([1])))
     after = before.replaced(before.buried(np.array([2])))
     assert (before.live(4).tolist(), after.live(4).tolist()) == ([True, False, True, True], [True, False, False, True])
     assert (before.count, after.count) == (1, 2)
@@ -52,7 +52,7 @@ def test_the_dead_of_a_snapshot_stay_as_they_were() -> None:
 
 def test_only_the_blocks_in_which_somebody_dies_change() -> None:
     """A deletion writes 8 KB a block, not the whole record."""
-    assert set(Deaths.none().buried(np.array([5, 6, 3 * BLOCK]))) == {0, 3}
+    assert set(Deaths().buried(np.array([5, 6, 3 * BLOCK]))) == {0, 3}
 
 
 @pytest.mark.parametrize("blob", [None, "text", 7, b"", bytes(BLOCK_BYTES - 1), bytes(BLOCK_BYTES + 1)])

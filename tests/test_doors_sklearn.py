@@ -26,11 +26,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import softkv
 from softkv import errors
-from softkv.asking import route
 from softkv.database import indexing, training
 from softkv.doors import held
 from softkv.doors.held import Items
 from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor, SoftKVTransformer
+
+from .databases import count_as_large
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((120, 3)), RNG.standard_normal((120, 2))
@@ -400,8 +401,7 @@ def test_a_path_is_read_as_it_is_now(tmp_path: Path) -> None:
 
 def test_a_path_with_an_index_answers_within_the_tolerance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By estimates where it may, exactly where it must."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 300)
     middles = RNG.standard_normal((40, 8)) * 4
     features = np.repeat(middles, 60, axis=0) + RNG.standard_normal((2400, 8)) * 0.3

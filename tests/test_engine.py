@@ -18,7 +18,7 @@ from softkv.index import engine
 from softkv.index.engine import assigned, by_blas, chosen_backend, clusters, faiss_module
 
 faiss = pytest.importorskip("faiss")
-THRESHOLD = engine._Switch.name
+THRESHOLD = engine.THRESHOLD
 Matrix = npt.NDArray[np.float32]
 
 

@@ -16,6 +16,8 @@ from softkv.maths.compatibility import bilinear
 from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 
+from .databases import count_as_large
+
 ITEMS, WIDTH = 4000, 12
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label", "scaled_dot": "vector"}
 
@@ -40,8 +42,7 @@ def values_of(kind: str, keys: np.ndarray) -> Any:
 def large() -> Iterator[None]:
     """Stores count as large from the first item on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "CHEAP", 0)
-        patch.setattr(route, "SCATTERED", 0)
+        count_as_large(patch)
         patch.setattr(indexing, "REHEARSED", 700)
         yield
 

@@ -11,10 +11,11 @@ from sklearn import metrics
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 import softkv
-from softkv.asking import route
 from softkv.database import SoftKV
 from softkv.database.evaluating import Evaluation, Way, evaluate
 from softkv.errors import InputError, KindError, NotFinite, ShapeError
+
+from .databases import count_as_large
 
 WAYS = ["exact", "hard", "mean of 3", "top 3", "full soft"]
 NAMES = np.array(["red", "green", "blue"])
@@ -52,8 +53,7 @@ def test_ways_say_how_they_were_answered(tmp_path: Path, monkeypatch: pytest.Mon
         assert plain["full soft"].scanned is None
         assert (plain["exact"].routes, plain["exact"].rows_read) == ({}, None)
         assert plain["mean of 3"].rows_read == plain["full soft"].rows_read == len(db) + db.info().dead_rows
-        monkeypatch.setattr(route, "CHEAP", 0)
-        monkeypatch.setattr(route, "SCATTERED", 0)
+        count_as_large(monkeypatch)
         told = by_name(evaluate(db, queries, NAMES[codes].tolist(), k=3))
         assert told["hard"].scanned == "tolerance 0 asks for all items"
         assert told["full soft"].scanned == "there is no index; `softkv index build`"

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import route
 from softkv.asking.profile import Profile, Temperature
 from softkv.database import import_from
 from softkv.errors import StoreDamaged
 
 from . import reference
 from .commands import ran
-from .databases import KINDS, filled, values_of, vectors_of
+from .databases import KINDS, count_as_large, filled, values_of, vectors_of
 
 FAR = np.full(5, 100.0)
 NEAR = vectors_of(1, seed=3)[0]
@@ -186,8 +185,7 @@ def test_a_learned_comparison_has_a_floor_of_its_own(tmp_path: Path) -> None:
 
 def test_estimates_are_far_only_beyond_their_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the index, by its bound, by a scan: the floor is the same; a log mass without an error is not judged."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     keys = np.random.default_rng(1).standard_normal((3000, 12)).astype(np.float32)
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
         db.add(vectors=keys, values=keys[:, 0])

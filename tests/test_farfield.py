@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from softkv.maths import moments, shares
 from softkv.maths.blending import Blend, merge
 from softkv.maths.farfield import Lists, bounded, estimated, tilted
-from softkv.maths.moments import measured, with_more, without
+from softkv.maths.moments import measured, with_rows
 
 SHAPES = ("balls", "pairs", "one far key", "duplicates", "thin", "few")
 
@@ -192,8 +192,8 @@ def lists_after(keys: np.ndarray, values: np.ndarray, offsets: np.ndarray, late:
     owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     before = np.searchsorted(owners[~late], np.arange(len(offsets)))
     lists = lists_of(keys[~late], values[~late], before, leading=3)
-    lists = with_more(lists, owners[late], keys[late], values[late])
-    return without(lists, owners[gone], keys[gone], values[gone])
+    lists = with_rows(lists, owners[late], keys[late], values[late])
+    return with_rows(lists, owners[gone], keys[gone], values[gone], sign=-1.0)
 
 
 @pytest.mark.parametrize("block", [5, 8192])
@@ -296,8 +296,8 @@ def labels_after(
     owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     before, there = np.searchsorted(owners[~late], np.arange(len(offsets))), (keys[~late], codes[~late])
     lists = measured(lambda start, stop: tuple(x[start:stop] for x in there), before, labels=labels, leading=3)
-    lists = with_more(lists, owners[late], keys[late], codes[late])
-    return without(lists, owners[gone], keys[gone], codes[gone])
+    lists = with_rows(lists, owners[late], keys[late], codes[late])
+    return with_rows(lists, owners[gone], keys[gone], codes[gone], sign=-1.0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

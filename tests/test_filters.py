@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 from hypothesis import given, settings
 
 from softkv.errors import FilterError, HandleClosed, StoreDamaged
 from softkv.storage import Store
 from softkv.storage.catalog.roster import content_seal
 from softkv.storage.catalog.tables import item_seal
-from softkv.storage.filters.conditions import MOST_IN_SQL, Field, in_sql, spellings
-from softkv.storage.filters.searching import Bound
+from softkv.storage.filters.conditions import MOST_IN_SQL, Field, spellings
+from softkv.storage.filters.searching import search_for
 from softkv.storage.filters.worded import MOST_CONDITIONS, MOST_MEMBERS, condition_of
 from tests.filtering import FILTERS, NUMBERS, NUMBERS_ONLY_IN_PAYLOADS, ODD, meets, payloads
 from tests.stores import sql, vectors
@@ -226,9 +225,9 @@ def test_paths_hold_only_what_every_version_of_sqlite_reads_alike() -> None:
     """Names that are empty, or that JSON writes with escapes, get into none, wherever they stand."""
     for name in ("", 'a"b', "a\\b", "a\nb", "\x1f"):
         for where in ({name: 1}, {"a": {name: {"$gt": 1}}}, {name: {"a": {"$exists": True}}}):
-            bound = Bound.of(sa.select(in_sql(condition_of(where)))).values.values()
-            assert [one for one in bound if str(one).startswith('$."')] in ([], ['$."a"'])
-    assert '$."a.b"."[0]"' in Bound.of(sa.select(in_sql(condition_of({"a.b": {"[0]": 1}})))).values.values()
+            bound = search_for("items_1", condition_of(where))[1](0, 1)
+            assert {one for one in bound if str(one).startswith('$."')} <= {'$."a"'}
+    assert '$."a.b"."[0]"' in search_for("items_1", condition_of({"a.b": {"[0]": 1}}))[1](0, 1)
 
 
 def test_every_spelling_of_a_number_is_asked_for() -> None:

@@ -1,6 +1,5 @@
 """What a build of an index will take, said before it begins."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +8,10 @@ import pytest
 import softkv
 from softkv import errors
 from softkv.index import forecast as forecasting
-from softkv.index.forecast import Forecast, Work, forecast
+from softkv.index.forecast import Forecast, forecast
 
-USUAL = Work(
-    rows=100_000,
-    key_width=64,
-    value_width=1,
-    labels=False,
-    row_bytes=268,
-    lists=2000,
-    queries=1440,
-    temperatures=10,
-)
+USUAL = {"rows": 100_000, "key_width": 64, "value_width": 1, "labelled": False, "row_bytes": 268, "lists": 2000}
+USUAL |= {"queries": 1440, "temperatures": 10}
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +24,15 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("labels", [False, True])
 def test_more_of_anything_takes_longer(more: str, labels: bool) -> None:
     """Twice as much of one thing is forecast to take longer, and no less room on the disk."""
-    usual = replace(USUAL, labels=labels)
-    less, found = forecast(usual), forecast(replace(usual, **{more: 2 * getattr(usual, more)}))
+    usual = USUAL | {"labelled": labels}
+    less, found = forecast(**usual), forecast(**usual | {more: 2 * usual[more]})
     assert less.seconds < found.seconds < 5 * less.seconds
     assert less.meanwhile <= found.meanwhile
 
 
 def test_refining_takes_less() -> None:
     """No centres are found then."""
-    assert forecast(replace(USUAL, refined=True)).seconds < forecast(USUAL).seconds
+    assert forecast(**USUAL, refined=True).seconds < forecast(**USUAL).seconds
 
 
 def test_it_is_said_in_words_that_suit_its_size() -> None:

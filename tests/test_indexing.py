@@ -11,11 +11,12 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import route
 from softkv.database import indexing
 from softkv.index import encoding
 from softkv.index.building import list_count, side_by_side
 from softkv.storage import Store
+
+from .databases import count_as_large
 
 ITEMS, WIDTH = 1500, 8
 
@@ -23,8 +24,7 @@ ITEMS, WIDTH = 1500, 8
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 300)
 
 
@@ -262,7 +262,7 @@ def test_a_damaged_index_is_none(tmp_path: Path, harm: str) -> None:
     with softkv.open(path) as db:
         answer = db.lookup(likely(db), tolerance=0.5)
         assert (answer.error_kind, answer.value) == ("exact", pytest.approx(exact))
-        assert "build the index again" in db._view().index_problem
+        assert "build the index again" in db._view().index_as_written.problem
         db.build_index()
         assert db.lookup(likely(db), tolerance=0.5).error_kind == "calibrated"
         assert db.check().ok
@@ -284,7 +284,7 @@ def test_the_index_of_another_store_is_refused(tmp_path: Path, other: str) -> No
         store.put_index("lists", content)
     with softkv.open(tmp_path / "t", "r") as db:
         assert db.lookup(np.ones(shape[1]), tolerance=0.5).error_kind == "exact"
-        assert "build the index again" in db._view().index_problem
+        assert "build the index again" in db._view().index_as_written.problem
 
 
 def test_lists_grow_slower_than_stores() -> None:

@@ -63,7 +63,7 @@ def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: py
     monkeypatch.setattr(leaving, "BLOCK", block)
     monkeypatch.setattr(leaving, "TOGETHER", 16)
     for asked in (np.arange(ITEMS), np.array([5, 3, 44])):
-        found = left_out(scores, values, asked, TEMPERATURES, rows=ITEMS, ks=[1, 5])
+        found = left_out(scores, values, asked, TEMPERATURES, ks=[1, 5])
         assert found.asked == len(asked)
         assert found.lowest == pytest.approx(lowest(asked), rel=1e-9)
         for number, temperature in enumerate(TEMPERATURES):
@@ -86,7 +86,6 @@ def test_items_count_as_much_as_their_shares(
         values,
         np.arange(ITEMS),
         TEMPERATURES[1:],
-        rows=ITEMS,
         shares=shares * scale,
     )
     for number, temperature in enumerate(TEMPERATURES[1:]):
@@ -98,9 +97,7 @@ def test_no_label_is_more_than_certain() -> None:
     """Where items are told apart perfectly the loss is 0, not a rounding below it."""
     keys = np.repeat(np.eye(4) * 3, 10, axis=0).astype(np.float32)
     labels = np.repeat(np.arange(4), 10)
-    found = left_out(
-        lambda some, start, stop: keys[some] @ keys[start:stop].T, labels, np.arange(40), np.array([0.01]), rows=40
-    )
+    found = left_out(lambda some, start, stop: keys[some] @ keys[start:stop].T, labels, np.arange(40), np.array([0.01]))
     assert 0 <= found.full[0] < 1e-6
 
 
@@ -108,7 +105,7 @@ def test_an_item_with_a_label_of_its_own_is_not_asked() -> None:
     """Nobody could know it."""
     labels = LABELS.copy()
     labels[17] = 99
-    found = left_out(scores, labels, np.arange(ITEMS), TEMPERATURES, rows=ITEMS)
+    found = left_out(scores, labels, np.arange(ITEMS), TEMPERATURES)
     assert found.asked == ITEMS - 1
     assert found.full[1] == pytest.approx(one_by_one(labels, 0.3, None, np.arange(ITEMS)), rel=1e-9)
 
@@ -122,13 +119,12 @@ def test_rows_that_do_not_count_are_not_seen() -> None:
         return np.where(gone[start:stop], -np.inf, scores(some, start, stop))
 
     left, keys = np.flatnonzero(~gone), KEYS[~gone]
-    found = left_out(some_scores, LABELS, left, TEMPERATURES, rows=ITEMS)
+    found = left_out(some_scores, LABELS, left, TEMPERATURES)
     alone = left_out(
         lambda some, start, stop: keys[some] @ keys[start:stop].T,
         LABELS[~gone],
         np.arange(len(left)),
         TEMPERATURES,
-        rows=len(left),
     )
     assert found.full == pytest.approx(alone.full, rel=1e-9)
 
@@ -136,6 +132,6 @@ def test_rows_that_do_not_count_are_not_seen() -> None:
 def test_all_rows_and_as_many_best_rows_lose_alike() -> None:
     """However cold: where the right label has next to no weight, both count it alike, and no item decides all."""
     temperatures = np.geomspace(1e-6, 100, 30)
-    losses = left_out(scores, LABELS, np.arange(ITEMS), temperatures, rows=ITEMS, ks=[ITEMS - 1])
+    losses = left_out(scores, LABELS, np.arange(ITEMS), temperatures, ks=[ITEMS - 1])
     np.testing.assert_allclose(losses.full, losses.best[ITEMS - 1], rtol=1e-5)
     assert 5 < losses.full.max() < 16

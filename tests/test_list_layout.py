@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 
 import softkv
-from softkv.asking import route
 from softkv.asking.indexed import with_heads
 from softkv.asking.view import View
 from softkv.database import begun, indexing
@@ -25,6 +24,8 @@ from tests.test_begun import ITEMS as BEGUN
 from tests.test_begun import filled as filled_to_begin
 from tests.test_begun import killed_at
 
+from .databases import count_as_large
+
 ITEMS, LATE, WIDTH = 1200, 600, 6
 LEVEL = 1e-4  # of each test of randomness; secrets are fixed, so that none of them ever fails by chance
 SECRET = bytes(range(32))
@@ -36,8 +37,7 @@ Orders = list[np.ndarray]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 100)
 
 
@@ -385,7 +385,6 @@ def rewritten(path: Path, change: Callable[[ListIndex], ListIndex]) -> None:
     """Put another index file in the place of that of a closed store."""
     with softkv.open(path) as db:
         written = index_of(db)[0].index_as_written
-        assert written is not None
         assert written.index is not None
         db._store.put_index("lists", change(written.index).encoded())
 
@@ -448,7 +447,7 @@ def test_lists_that_count_too_few_rows_are_compacted_without_harm(indexed: Path)
         db.delete([str(number) for number in range(0, ITEMS, 3)])
         db.compact()
         assert len(db) == ITEMS - ITEMS // 3
-        assert "fewer rows than none" in db._new_view().index_problem
+        assert "fewer rows than none" in db._new_view().index_as_written.problem
 
 
 def test_a_store_without_a_secret_gets_one_before_it_is_laid_out(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import asker, route
+from softkv.asking import asker
+
+from .databases import count_as_large
 
 KEYS = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
 
@@ -23,8 +25,7 @@ def test_index_decisions_and_large_scans_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it was built, that a scan was large and why, that it cannot be used, that it was dropped."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     caplog.set_level(logging.DEBUG, "softkv")
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=KEYS, values=KEYS[:, 0].astype(float))

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import lists, route
+from softkv.asking import lists
 from softkv.database import indexing
 from softkv.maths.shares import PARTS
 from tests import reference
 from tests.crash.hostile.indexes import lists as altered
+
+from .databases import count_as_large
 
 ITEMS, WIDTH, ASKED = 3000, 12, 200
 CASES = [(2, "dot"), (77, "gaussian"), (1024, "cosine"), (5000, "gaussian")]
@@ -23,8 +25,7 @@ WARMTHS = (0.3, 1.0, 3.0, 7.0)
 def large() -> Iterator[None]:
     """Stores count as large from the first item on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "CHEAP", 0)
-        patch.setattr(route, "SCATTERED", 0)
+        count_as_large(patch)
         patch.setattr(indexing, "REHEARSED", 400)
         yield
 

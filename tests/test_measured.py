@@ -21,6 +21,8 @@ from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 from tests.stores import with_secret
 
+from .databases import count_as_large
+
 ITEMS, WIDTH = 12_000, 10
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label"}
 SMALL = {"cosine": 0.05, "dot": 0.3, "gaussian": 0.5}  # temperatures that are rehearsed
@@ -49,8 +51,7 @@ def values_of(kind: str, keys: np.ndarray) -> Any:
 def large() -> Iterator[None]:
     """Stores count as large from the first item on, and to draw rows takes no time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "CHEAP", 0)
-        patch.setattr(route, "SCATTERED", 0)
+        count_as_large(patch)
         patch.setattr(indexing, "REHEARSED", 400)
         for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
             patch.setattr(route, name, 0)

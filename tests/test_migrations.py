@@ -183,7 +183,7 @@ def test_granules_that_cannot_be_are_refused(tmp_path: Path, size: object) -> No
 def test_neighbouring_checksums_are_asked_for_at_once(tmp_path: Path) -> None:
     """One question for a run of windows, however many they are, and for those around a few."""
     with wide(tmp_path / "s", 8) as store:
-        store.refresh()
+        _ = store.commit
     with Store.open(tmp_path / "s") as store:
         asked = []
         store._catalog.connection._driver.set_trace_callback(

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import softkv
-from softkv.asking import route
 from softkv.database import import_from
 from softkv.doors.sklearn import SoftKVRegressor
 from softkv.doors.torch import SoftKVLayer
@@ -16,6 +15,7 @@ from softkv.errors import NotExpressible, ZeroVector
 from softkv.maths.compatibility import COMPATIBILITIES, Compatibility, cosine, linear
 
 from .commands import ran
+from .databases import count_as_large
 
 RNG = np.random.default_rng(4)
 KEYS, QUERIES = RNG.standard_normal((300, 4)).astype(np.float32), RNG.standard_normal((5, 4)).astype(np.float32)
@@ -84,8 +84,7 @@ def test_a_store_compares_by_it(tmp_path: Path, name: str) -> None:
 
 def test_an_index_is_for_what_has_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products and directions have one, and a refusal names those that have."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     for name in ("doubled", "angle"):
         with softkv.open(tmp_path / name, compatibility=name) as db:
             db.add(vectors=np.tile(KEYS, (8, 1)), values=np.tile(VALUES, 8).astype(float))

@@ -8,7 +8,8 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import route
+
+from .databases import count_as_large
 
 ITEMS, WIDTH = 3000, 16
 
@@ -16,8 +17,7 @@ ITEMS, WIDTH = 3000, 16
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
 
 
 def filled(path: Path, **options: Any) -> softkv.SoftKV:

@@ -188,6 +188,20 @@ def test_answers_know_their_items(tmp_path: Path) -> None:
                 assert one.payload == db.item(str(one.key)).payload
 
 
+def test_many_answers_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taking one answer after the other asks the store for the contributors of many, and says the same of each."""
+    with filled(tmp_path / "s", "number", count=300) as db:
+        answers = db.lookup(vectors_of(150, seed=4), show=7)
+        asked, describe = [], type(answers.source).describe
+        monkeypatch.setattr(
+            type(answers.source), "describe", lambda view, rows: asked.append(len(rows)) or describe(view, rows)
+        )
+        taken = [one.to_dict() for one in answers]
+        assert len(asked) == 3
+        assert taken == [answers[index].to_dict() for index in range(150)]
+        assert [len(one["contributors"]) for one in taken] == [7] * 150
+
+
 def test_contributors_without_a_key_show_their_text(tmp_path: Path) -> None:
     """What was embedded is what one wants to see; where it is the key itself, it is not said twice."""
     with softkv.open(tmp_path / "s", value="label") as db:

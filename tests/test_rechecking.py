@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import indexed, route
+from softkv.asking import indexed
 from softkv.asking.indexed import CHECKED
 from softkv.asking.lists import Asking
 from softkv.database import indexing, rechecking
@@ -24,6 +24,7 @@ from softkv.storage import Store
 
 from . import reference
 from .commands import ran
+from .databases import count_as_large
 
 ITEMS, WIDTH = 1500, 6
 KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian"}
@@ -63,8 +64,7 @@ def made(path: Path, kind: str, seed: int = 1, *, learned: bool = False) -> soft
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and less is rehearsed and learned."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(rechecking, "is_cheap", lambda _: False)
     monkeypatch.setattr(indexing, "REHEARSED", 480)
     monkeypatch.setattr(fitting, "STEPS", 15)

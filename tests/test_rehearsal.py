@@ -8,7 +8,7 @@ from softkv.index.opening import LEVELS, closed, opening
 from softkv.index.rehearsal import rehearsed
 from softkv.maths import shares
 from softkv.maths.farfield import estimated, estimated_apart, tilted, unpacked
-from softkv.maths.moments import measured, without
+from softkv.maths.moments import measured, with_rows
 
 ITEMS, WIDTH, LISTS, LABELS = 3000, 6, 60, 9
 TEMPERATURES = np.array([0.1, 0.4, 1.5])
@@ -59,7 +59,7 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
     queries, counted = (keys[rng.choice(ITEMS, 7)] * 1.05).astype(np.float32), np.ones(ITEMS, np.bool_)
     lists = measured(lambda a, b: (keys[a:b], given[a:b]), offsets, labels=LABELS if kind == "labels" else 0)
     counted[gone := rng.choice(ITEMS, 200, replace=False)] = False
-    lists = without(lists, np.searchsorted(offsets, gone, side="right") - 1, keys[gone], given[gone])
+    lists = with_rows(lists, np.searchsorted(offsets, gone, side="right") - 1, keys[gone], given[gone], sign=-1.0)
     scale = float(np.sqrt(values.var(axis=0).sum()))
     found = rehearsed(
         lists,

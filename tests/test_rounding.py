@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softkv
-from softkv.asking import route
 from softkv.maths.compatibility import COMPATIBILITIES, additive, bilinear, by_halves
 
 from . import reference
-from .databases import LABELS
+from .databases import LABELS, count_as_large
 
 
 def one_hot(label: str) -> list[float]:
@@ -323,8 +322,7 @@ def test_heads_by_an_index_reckon_with_what_they_rewrite_and_add(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Terms that cancel in the query, and offsets that cancel in the value, as in a scan."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     rng = np.random.default_rng(15)
     for far in (0.0, 1e8):
         values = {"w_v": np.eye(2)[None], "b_v": np.full((1, 2), far), "w_o": np.eye(2), "b_o": np.full(2, -far)}

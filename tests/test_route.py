@@ -12,6 +12,8 @@ import softkv
 from softkv.asking import route
 from softkv.maths.compatibility import bilinear
 
+from .databases import count_as_large
+
 ITEMS, WIDTH = 3000, 6
 RNG = np.random.default_rng(0)
 CENTRES = RNG.standard_normal((30, WIDTH))
@@ -22,8 +24,7 @@ QUERIES = (CENTRES[:20] + 0.3 * RNG.standard_normal((20, WIDTH))).astype(np.floa
 @pytest.fixture(autouse=True)
 def _large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
 
 
 @pytest.fixture(scope="module")

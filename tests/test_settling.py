@@ -11,11 +11,13 @@ import pytest
 from softkv_cli.mixtures import mixture
 
 import softkv
-from softkv.asking import indexed, route
+from softkv.asking import indexed
 from softkv.asking.indexed import NAME
 from softkv.database import indexing, settling
 from softkv.errors import StorageFull
 from softkv.storage import Store
+
+from .databases import count_as_large
 
 ITEMS, WIDTH = 3000, 10
 
@@ -39,8 +41,7 @@ def names(first: int, count: int) -> list[str]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and hundred rows are noted."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 400)
     monkeypatch.setattr(indexed, "FEWEST", 100)
 
@@ -271,11 +272,11 @@ def test_an_index_is_refined_while_items_have_not_outgrown_it(db: softkv.SoftKV)
 
 def test_an_index_is_not_built_again_where_nothing_changed(db: softkv.SoftKV, caplog: pytest.LogCaptureFixture) -> None:
     """Which is told and logged; other temperatures, queries or lists, one item, or `whole` are a build."""
-    file, seconds = db._view().index_as_written.commit, db.forecast_index(whole=True).seconds  # type: ignore[union-attr]
+    file, seconds = db._view().index_as_written.commit, db.forecast_index(whole=True).seconds
     with caplog.at_level(logging.INFO, "softkv"):
         assert stages(db) == ["nothing has changed since the index was built"]
     assert "nothing has changed" in caplog.text
-    assert db._view().index_as_written.commit == file  # type: ignore[union-attr]
+    assert db._view().index_as_written.commit == file
     assert db.forecast_index().seconds == 0 < seconds
     for options in (
         {"temperatures": (0.01, 0.02)},

@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import indexed, route
+from softkv.asking import indexed
 from softkv.asking.indexed import NAME, Followed
 from softkv.database import indexing
 from softkv.index import late
 from softkv.maths.drift import Drift
 from softkv.storage.protocol import snapshot as snapshots
+
+from .databases import count_as_large
 
 ITEMS, WIDTH = 1200, 6
 KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosine", "learned": "gaussian"}
@@ -31,8 +33,7 @@ KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosi
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and thirty rows are noted."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 120)
     monkeypatch.setattr(indexed, "FEWEST", 30)
 
@@ -79,7 +80,7 @@ def problem(view: Any) -> str | None:
     counts = np.bincount(owners[owners >= 0], minlength=len(index.lists.counts))
     if not np.array_equal(index.quick.counts, counts):
         return "lists count other rows than theirs"
-    keys = indexed.form_keys(index.form, snapshot, live)
+    keys = index.form.keys(snapshot.vectors(live))
     values = indexed.summable(snapshot.values(live), snapshot)
     labels = None if view.labels is None else len(view.labels)
     for number in np.flatnonzero(counts):

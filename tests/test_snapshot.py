@@ -48,7 +48,7 @@ def test_a_reader_that_looks_again_sees_the_newest_commit(tmp_path: Path) -> Non
         for number in range(5):
             store.append(vectors(1, seed=number), [float(number)], keys=[f"key {number}"])
             assert (reader.get(f"key {number}").value, len(reader)) == (float(number), 4 + number)
-            assert reader.refresh() == store.commit
+            assert reader.commit == store.commit
         store.delete("pear")
         store.compact()
         assert contents(reader) == contents(store)

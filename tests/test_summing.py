@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import softkv.maths.summing as summing
-from softkv.maths.arrays import NUMPY
+from softkv.maths.library import NUMPY
 from softkv.maths.summing import summed
 from softkv.maths.weighting import Weights, weigh
 

@@ -9,9 +9,11 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import indexed, route
+from softkv.asking import indexed
 from softkv.database import indexing, training
 from softkv.learning import fitting
+
+from .databases import count_as_large
 
 ITEMS, WIDTH = 900, 8
 
@@ -147,8 +149,7 @@ def test_an_index_helps_what_was_learned(
 ) -> None:
     """Within what it states, by reading a part; not for lookups without it, and not for what is learned next."""
     db: softkv.SoftKV = request.getfixturevalue(kind)
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexed, "FEWEST", 20)
     db.fit(planes=False)
     db.build_index(lists=30)
@@ -175,8 +176,7 @@ def test_an_index_for_products_goes_on_without_what_was_learned(
     quadrants: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was built before, and helps who asks without."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     quadrants.build_index(lists=30)
     quadrants.fit()
     assert quadrants.lookup(QUERIES[0], tolerance=0.7).error_kind == "exact"

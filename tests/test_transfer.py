@@ -738,7 +738,7 @@ def header_in(path: Path, given: bytes) -> Path:
         ({"format": 2, "files": []}, "files is a list"),
         ({"format": 2, "files": {"a": [1]}}, "expected an object of texts"),
         ({"format": 2, "files": {"a": "a=b"}}, "'a' is not in base64"),
-        ({"format": 2, "files": {"": ""}}, "cannot name an index file"),
+        ({"format": 2, "files": {"": ""}}, "expected the name of an index file as 1 to 255 bytes"),
     ],
     ids=lambda given: str(given)[:40],
 )

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Answer, Answers
-from softkv.asking import heads as by_heads
 from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
 from softkv.asking.given import comparison_of, require_one, temperatures_of, texts_of, vectors_of
+from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
 from softkv.asking.profile import REAL, checked_temperature
 from softkv.asking.promised import promised
@@ -50,21 +50,23 @@ STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a compa
 
 def ask(view: View, question: Question) -> Answers:
     """The answers to a question, perhaps together with what other threads ask."""
-    return view.together.ask(view, question, _ask)
+    return view.findings.together.ask(view, question, _ask)
 
 
 def _ask(view: View, question: Question) -> Answers:
-    chosen = route(view, question)
-    if question.heads is not None and chosen.way in (CALIBRATED, BOUND, MEASURED):
-        found = _by_heads(view, question)
-    elif chosen.way in (CALIBRATED, BOUND):
-        found = _by_lists(view, question, chosen.reason)
-    elif chosen.way == MEASURED:
-        found = _among(view, question, chosen.reason)
-    elif chosen.way == PROPOSED:
-        found = _by_proposals(view, question, chosen.reason)
+    way, reason = route(view, question)
+    if question.heads is not None and way in (CALIBRATED, BOUND, MEASURED):
+        # What each head asks is a plain question, and their answers are projected.
+        asked = Rewritten.of(view, question)
+        found = of_all_heads(view, question, asked, _ask(view, asked.flat(question)))
+    elif way in (CALIBRATED, BOUND):
+        found = _by_lists(view, question, reason)
+    elif way == MEASURED:
+        found = _among(view, question, reason)
+    elif way == PROPOSED:
+        found = _by_proposals(view, question, reason)
     else:
-        found = scan(view, question, chosen.reason)
+        found = scan(view, question, reason)
     return replace(_logged(view, found), log_mass_floor=_floor(view, question), **promised(*view.guard, question))
 
 
@@ -134,12 +136,6 @@ def _scanned(view: View, question: Question, reasons: list[str]) -> Answers:
 
 def _told(reasons: list[str]) -> str | tuple[str, ...]:
     return reasons[0] if len(set(reasons)) == 1 else tuple(reasons)
-
-
-def _by_heads(view: View, question: Question) -> Answers:
-    """What each head asks is a plain question, and their answers are projected."""
-    asked = by_heads.Rewritten.of(view, question)
-    return by_heads.of_all_heads(view, question, asked, _ask(view, asked.flat(question)))
 
 
 def _by_proposals(view: View, question: Question, reason: str) -> Answers:
@@ -220,23 +216,21 @@ class Asker(ABC):
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, heads)
         compared = self._compared(view, compatibility, heads, projection)
-        found = ask(
-            view,
-            Question(
-                queries,
-                compatibility=compared,
-                temperature=self._temperature(view, temperature, compared, heads),
-                k=k,
-                where=where,
-                mask=mask,
-                heads=heads,
-                show=show,
-                rounded=rounded,
-                tolerance=tolerance,
-                confidence=confidence,
-                guarantee=guarantee,
-            ),
+        question = Question(
+            queries,
+            compatibility=compared,
+            temperature=self._temperature(view, temperature, compared, heads),
+            k=k,
+            where=where,
+            mask=mask,
+            heads=heads,
+            show=show,
+            rounded=rounded,
+            tolerance=tolerance,
+            confidence=confidence,
+            guarantee=guarantee,
         )
+        found = ask(view, question)
         return found[0] if one else found
 
     def nearest(

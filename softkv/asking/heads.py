@@ -44,9 +44,6 @@ class Rewritten:
             block.vectors,
             Vectors(block.values.reshape(len(block.values), -1)),
             temperature=question.temperature,
-            k=None,
-            mask=None,
-            bias=None,
             heads=question.heads,
             show=question.show,
         )

@@ -31,7 +31,7 @@ from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
 from softkv.maths.shares import Shares
 from softkv.storage import IndexFile, Snapshot
-from softkv.storage.layout import Matrix, Rows
+from softkv.storage.layout import Rows
 
 NAME = "lists"  # of the index file, and of the changes to it
 CHECKED = "checked"  # of what became of its calibration
@@ -62,7 +62,7 @@ class Indexes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: tuple[int, int, str | None] | None = None  # generation and commit of what was read, and projection
-        self._written = Written(0, None)
+        self._written = NONE
         self._followed: Followed | None = None  # as a commit sees it
         self._homes: Homes | None = None
 
@@ -81,20 +81,15 @@ class Indexes:
             followed = self._as_of(snapshot)
             return None if followed is None else followed.bounding(snapshot)
 
-    def is_behind(self, snapshot: Snapshot) -> bool:
-        """Whether so many rows came or died that no change tells of that they should be noted."""
-        with self._lock:
-            followed = self._as_of(snapshot, lately=False)
-            return followed is not None and not _is_enough(followed.past, snapshot)
-
     def change(self, snapshot: Snapshot, most: int) -> tuple[Change, list[int]] | None:
         """The next change to note down, of `most` rows at most, and the numbers of those that it replaces.
 
-        None without an index, and where notes have become very large: of wide keys and values in many lists.
+        None without an index, where hardly a row came or died that no change tells of, and where notes have become very
+        large: of wide keys and values in many lists.
         """
         with self._lock:
             followed = self._as_of(snapshot, lately=False)
-            if followed is None:
+            if followed is None or _is_enough(followed.past, snapshot):
                 return None
             if self._homes is None:
                 self._homes = Homes(followed.base)
@@ -121,7 +116,7 @@ class Indexes:
         """
         with self._lock:
             followed = self._as_of(snapshot, lately=False)
-            if followed is None or not (followed.has_late or len(snapshot) < snapshot.rows):
+            if followed is None or not ((followed.joined.joined >= 0).any() or len(snapshot) < snapshot.rows):
                 return None
             return followed.relaid(snapshot)
 
@@ -130,11 +125,10 @@ class Indexes:
         with self._lock:
             return self._as_of(snapshot)
 
-    def as_written(self, snapshot: Snapshot) -> Written | None:
-        """The index before anything of it died, which costs less; None when none was built."""
+    def as_written(self, snapshot: Snapshot) -> Written:
+        """The index before anything of it died, which costs less."""
         with self._lock:
-            found = self._written_of(snapshot)
-            return None if found is NONE else found
+            return self._written_of(snapshot)
 
     def _as_of(self, snapshot: Snapshot, *, lately: bool = True) -> "Followed | None":
         base = self._written_of(snapshot).index
@@ -200,29 +194,21 @@ class Followed:
         self.base, self.past = base, past
         self._changes = [change for _, change in past.changes]
         owners = np.concatenate([base.joined, *(change.owners for change in self._changes)])
-        self._noted = np.unique(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
-        self._known = replace(base, joined=owners)
+        noted = np.sort(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
+        self._noted = noted[np.diff(noted, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
+        # With the rows that joined its lists, by statistics as they were measured.
+        self.joined = replace(base, joined=owners)
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
-
-    @property
-    def joined(self) -> ListIndex:
-        """The index with the rows that joined its lists, by statistics as they were measured."""
-        return self._known
-
-    @property
-    def has_late(self) -> bool:
-        """Whether rows that lie behind the lists are in one."""
-        return bool((self._known.joined >= 0).any())
 
     def index(self, snapshot: Snapshot) -> ListIndex:
         """The index by which is estimated, without what is dead."""
         dead = self._unnoted(snapshot)
         if not len(dead) and not len(self._drift.lists):
-            return self._known
+            return self.joined
         if self._index is None or not np.array_equal(self._index[0], dead):
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is scanned instead
-                self._index = dead, replace(self._known, estimates=self._without(self._left(snapshot, dead)))
+                self._index = dead, replace(self.joined, estimates=self._without(self._left(snapshot, dead)))
         return self._index[1]
 
     def leaving(self, snapshot: Snapshot, rows: Rows) -> Iterator[ListIndex]:
@@ -235,11 +221,11 @@ class Followed:
         lists, measured = np.arange(len(self.base.lists.counts)), self.base.quick
         estimates, step = measured, len(lists) if isinstance(measured.values, Shares) else SOME  # shares change as one
         for start in range(0, len(lists), step):
-            yield replace(self._known, estimates=estimates)
+            yield replace(self.joined, estimates=estimates)
             drift = summed([one.among(lists[start : start + step]) for one in drifts])
             with np.errstate(over="ignore", invalid="ignore"):
                 estimates = drift.applied(measured, onto=estimates)
-        yield replace(self._known, estimates=estimates)
+        yield replace(self.joined, estimates=estimates)
 
     def bounding(self, snapshot: Snapshot) -> ListIndex:
         """The index without what is dead, by statistics that bounds can be told by."""
@@ -250,7 +236,7 @@ class Followed:
 
     def relaid(self, snapshot: Snapshot) -> tuple[Rows, ListIndex]:
         """The order of the live rows in which late ones lie in their lists, and the index of rows in that order."""
-        known, bounding, live = self._known, self.bounding(snapshot), np.flatnonzero(snapshot.live)
+        known, bounding, live = self.joined, self.bounding(snapshot), np.flatnonzero(snapshot.live)
         owners = known.owners(live)
         late = live[(live >= self.base.known) & (owners >= 0)]
         last = np.where(owners >= 0, owners, len(self.base.lists.counts))
@@ -295,13 +281,13 @@ class Followed:
 
     def _left(self, snapshot: Snapshot, rows: Rows) -> Drift:
         """What these rows take along from the lists that they were in."""
-        owners = self._known.owners(rows)
+        owners = self.joined.owners(rows)
         rows, owners = rows[owners >= 0], owners[owners >= 0]
         return Drift.of(self.base.lists, owners, *self._rows(snapshot, rows), sign=-1.0)
 
     def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Array, Array]:
         """Keys as the form makes them, and values as lists sum them up."""
-        return form_keys(self.base.form, snapshot, rows), summable(snapshot.values(rows), snapshot)
+        return self.base.form.keys(snapshot.vectors(rows)), summable(snapshot.values(rows), snapshot)
 
 
 def _is_enough(past: Past, snapshot: Snapshot) -> bool:
@@ -314,17 +300,6 @@ def _is_enough(past: Past, snapshot: Snapshot) -> bool:
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
     """What the store has learned, if it goes by this name."""
     return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
-
-
-def form_keys(form: Form, snapshot: Snapshot, rows: Rows) -> Array:
-    """The keys of some rows as a form makes them."""
-    return formed(form, snapshot.vectors(rows))
-
-
-def formed(form: Form, keys: Matrix) -> Array:
-    """Keys as a form makes them, whatever the store says of their lengths: those are derived, and statistics stay."""
-    lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))
-    return form.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
 
 
 def with_heads(

@@ -72,8 +72,7 @@ class Learned:
 
     def features(self, vectors: Matrix) -> npt.NDArray[np.float64]:
         """Vectors as the plane sees them, (n, d)."""
-        found: npt.NDArray[np.float64] = (vectors.astype(np.float64) - self.metric.centre) / self.units
-        return found
+        return (vectors.astype(np.float64) - self.metric.centre) / self.units
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """As bytes, piece by piece."""
@@ -105,7 +104,7 @@ class Projections:
     """The metric that a handle has read, shared with its snapshots."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._file: tuple[str, int] | None = None  # the name of the file that was read, and the generation
         self._learned: Learned | None = None
         self._farthest = 0, 0.0  # how many rows were looked at, and how far from the centre they are
@@ -113,12 +112,16 @@ class Projections:
     def of(self, snapshot: Snapshot, name: str) -> Learned:
         """The metric of this name, with the numbers of all rows of the snapshot."""
         with self._lock:
-            return self._of(snapshot, name)
+            if self._learned is None or self._file != (name, snapshot.generation):
+                self._learned, self._file = read(snapshot, name), (name, snapshot.generation)
+                self._farthest = 0, 0.0
+            self._learned = self._learned.with_numbers(snapshot)
+            return self._learned
 
     def farthest(self, snapshot: Snapshot, name: str) -> float:
         """How far the keys of all rows are from the centre of this metric, at most, with features in their units."""
         with self._lock:
-            learned = self._of(snapshot, name)
+            learned = self.of(snapshot, name)
             seen, farthest = self._farthest
             for start in range(seen, snapshot.rows, TOGETHER):
                 rows = np.arange(start, min(start + TOGETHER, snapshot.rows))
@@ -126,13 +129,6 @@ class Projections:
                 farthest = max(farthest, math.sqrt(float(np.einsum("ij,ij->i", apart, apart).max())))
             self._farthest = max(seen, snapshot.rows), farthest
             return farthest
-
-    def _of(self, snapshot: Snapshot, name: str) -> Learned:
-        if self._learned is None or self._file != (name, snapshot.generation):
-            self._learned, self._file = read(snapshot, name), (name, snapshot.generation)
-            self._farthest = 0, 0.0
-        self._learned = self._learned.with_numbers(snapshot)
-        return self._learned
 
 
 def read(snapshot: Snapshot, name: str) -> Learned:

@@ -63,8 +63,9 @@ def estimate(view: View, question: Question, reason: str, *, drawn: bool = False
     some = np.flatnonzero(suited)
     if not len(some):
         return Estimated(some, None, refused)
-    found = asking.answers(some)
-    answers = replace(asking.presented(found, some, question.guarantee or CALIBRATED), reason=reason)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
+        found = asking.answers(some)
+        answers = replace(asking.presented(found, some, question.guarantee or CALIBRATED), reason=reason)
     assert answers.error is not None
     sure = found.sure & np.isfinite(answers.error)  # values of 1e300 are numbers, and the squares of them are not
     refused |= dict.fromkeys(some[~sure].tolist(), DEAR if question.guarantee else UNSURE)
@@ -86,9 +87,6 @@ class Asking:
             self.values,
             temperature=question.temperature,
             k=question.k,
-            mask=None,
-            bias=None,
-            heads=None,
             show=question.show,
         )
         self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show
@@ -141,7 +139,7 @@ class Asking:
     def answers(self, some: Rows) -> Estimate:
         """What the lists say to some of the queries, as many at once as there is room for their logits."""
         step = self._at_once()
-        parts = [self._answers(some[start : start + step]) for start in range(0, len(some), step)]
+        parts = [only_finite(self._found(some[start : start + step])) for start in range(0, len(some), step)]
         return parts[0] if len(parts) == 1 else together(parts)
 
     def _at_once(self) -> int:
@@ -174,13 +172,8 @@ class Asking:
             snapshot.value_scale,
         )
 
-    def _answers(self, some: Rows) -> Estimate:
-        arena = self.arena()
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
-            return only_finite(self._found(arena, self.asked(some), some))
-
-    def _found(self, arena: Readable, asked: Asked, some: Rows) -> Estimate:
-        tolerance = self.question.tolerance
+    def _found(self, some: Rows) -> Estimate:
+        arena, asked, tolerance = self.arena(), self.asked(some), self.question.tolerance
         if self.question.guarantee:
             return assured(self.index, arena, asked, tolerance, show=self.show)
         if self.k is not None:
@@ -191,10 +184,6 @@ class Asking:
 
     def presented(self, found: Estimate, some: Rows, way: str) -> Answers:
         """Estimates as answers; those that are not sure may be anything."""
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return self._presented(found, some, way)
-
-    def _presented(self, found: Estimate, some: Rows, way: str) -> Answers:
         question, kind = self.question.part(some), self.view.layout.kind
         log_mass, read, used = found.blend.log_mass, found.near.blend, found.blend
         scored, rows, logits = found.near.scored, found.near.rows[:, : self.show], found.near.logits[:, : self.show]

@@ -5,7 +5,7 @@ Does not look for embedders and computes no temperature.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -64,36 +64,17 @@ class Profile:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Profile":
         """The profile in the settings of a store."""
-        rest = dict(settings)
-        value, compatibility = rest.pop("value", None), rest.pop("compatibility", None)
-        embedder, temperature = rest.pop("embedder", None), rest.pop("temperature", None)
-        projection = rest.pop("projection", None)
+        given = {name: settings[name] for name in _KEPT if settings.get(name) is not None}
+        others = {name: one for name, one in settings.items() if name not in _KEPT}
         try:
-            return cls(
-                value=None if value is None else ValueKind(value),
-                compatibility=None if compatibility is None else checked_compatibility(compatibility),
-                embedder=None if embedder is None else Identity.from_json(embedder),
-                temperature=None if temperature is None else _temperature(**temperature),
-                projection=None if projection is None else _name(projection),
-                others=rest,
-            )
+            return cls(**{name: _KEPT[name][0](one) for name, one in given.items()}, others=others)
         except (InputError, TypeError, ValueError) as error:
             raise StoreDamaged(f"the settings of the store cannot be read ({error}). Run `softkv check`.") from error
 
     def settings(self) -> dict[str, Any]:
         """The profile as JSON."""
-        found = dict(self.others)
-        if self.value is not None:
-            found["value"] = self.value.value
-        if self.compatibility is not None:
-            found["compatibility"] = self.compatibility
-        if self.embedder is not None:
-            found["embedder"] = self.embedder.to_json()
-        if self.temperature is not None:
-            found["temperature"] = {name: one for name, one in asdict(self.temperature).items() if one is not None}
-        if self.projection is not None:
-            found["projection"] = self.projection
-        return found
+        known = {name: getattr(self, name) for name in _KEPT}
+        return {**self.others, **{name: _KEPT[name][1](one) for name, one in known.items() if one is not None}}
 
     def wishing(
         self, *, value: str | None, compatibility: str | None, temperature: float | None, items: int
@@ -150,15 +131,29 @@ def _name(given: object) -> str:
     return given
 
 
-def _temperature(
-    value: float, origin: str, items: int, floor: float | None = None, held: float | None = None
-) -> Temperature:
-    known = origin in ("rule", "given", "tuned") and (held is None or (isinstance(held, float) and 0 <= held < 1))
-    if not known or not isinstance(items, int) or not is_floor(floor, items):
+def _temperature(told: Mapping[str, Any]) -> Temperature:
+    found = Temperature(**told)
+    held = found.held is None or (isinstance(found.held, float) and 0 <= found.held < 1)
+    sound = held and found.origin in ("rule", "given", "tuned") and isinstance(found.items, int)
+    if not sound or not is_floor(found.floor, found.items):
         raise ValueError("temperature")
-    return Temperature(checked_temperature(value), origin, items, floor, held)
+    return replace(found, value=checked_temperature(found.value))
+
+
+def _told(temperature: Temperature) -> dict[str, Any]:
+    return {name: one for name, one in asdict(temperature).items() if one is not None}
 
 
 def is_floor(given: object, items: object) -> bool:
     """Whether this can be the lowest log mass of so many items, or none."""
     return given is None or (isinstance(given, float) and math.isfinite(given) and isinstance(items, int) and items > 0)
+
+
+# Each of the settings that are ours, as it is read and as it is written.
+_KEPT: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "value": (ValueKind, lambda kind: kind.value),
+    "compatibility": (checked_compatibility, str),
+    "embedder": (Identity.from_json, Identity.to_json),
+    "temperature": (_temperature, _told),
+    "projection": (_name, str),
+}

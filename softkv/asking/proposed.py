@@ -7,7 +7,6 @@ Shapes: b queries, d key width.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.question import Question
 from softkv.asking.view import View
@@ -20,9 +19,12 @@ FEWEST = 64
 
 def candidates(view: View, question: Question) -> list[Rows] | None:
     """The rows that may be among the k best of each query, or None where nothing is proposed for one."""
-    proposer, vectors = view.proposer, _vectors(question)
+    proposer, compared = view.proposer, compatibility_of(question.compatibility)
     assert proposer is not None
     assert question.k is not None
+    vectors = np.asarray(question.queries, np.float32)
+    if compared.rewrite is not None:
+        vectors = np.asarray(compared.rewrite(vectors), np.float32)
     if not np.isfinite(vectors).all():
         return None  # the scan says which
     rows = proposer.propose(vectors, max(EACH * question.k, FEWEST))
@@ -30,12 +32,3 @@ def candidates(view: View, question: Question) -> list[Rows] | None:
     found = [np.concatenate([np.unique(proposed[proposed >= 0]), added]) for proposed in rows]
     alive = [some[view.snapshot.live[some]] for some in found]
     return alive if all(map(len, alive)) and not (rows < 0).all(1).any() else None
-
-
-def _vectors(question: Question) -> npt.NDArray[np.float32]:
-    """The queries as the proposer knows keys."""
-    queries = np.asarray(question.queries, np.float32)
-    compared = compatibility_of(question.compatibility)
-    if compared.rewrite is not None:
-        queries = np.asarray(compared.rewrite(queries), np.float32)
-    return queries

@@ -57,8 +57,7 @@ def rounding_of_heads(view: View, log_mass: Any, means: Any, question: Question)
     """How far rounding what heads ask, and what they make of means (h, b, p), may move an answer, (b,)."""
     assert question.heads is not None
     moved, radius = moved_logits(view, log_mass, question), view.reach.radius
-    found: Floats = gain_of(question.heads) * _swayed(moved, radius, 2.0 * radius) + _projecting(question.heads, means)
-    return found
+    return gain_of(question.heads) * _swayed(moved, radius, 2.0 * radius) + _projecting(question.heads, means)
 
 
 def _swayed(moved: Floats, spread: Any, widest: float) -> Floats:

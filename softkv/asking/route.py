@@ -15,10 +15,11 @@ Does not answer anything.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from softkv.asking.planes import reads_planes
 from softkv.asking.question import Question
 from softkv.asking.view import View
 from softkv.index.calibration import BEST
@@ -53,8 +54,7 @@ SCATTERED = 4.0  # times as long as in a scan of few numbers
 TYPICAL = 15_000  # rows that are drawn where nothing is hard
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """A way to answer, and why: the fact that decided it, and what would change it."""
 
     way: str
@@ -110,12 +110,12 @@ def _against_lists(view: View, question: Question) -> str | None:
         return f"the k best {'with a guarantee' if question.guarantee else 'of heads'} are found among all items"
     if question.heads is not None and view.layout.kind.coded:
         return "heads do not project labels"
-    if question.by_learned and view.learned is not None and view.learned.ridge is not None and question.k is None:
+    if reads_planes(view, question):
         return "planes are read off all items; `softkv fit --no-planes` does without"
     if view.index is None:
         if question.heads is None and form_of(question.compatibility) is None:
             return _against_form(view, question)
-        problem = view.index_problem
+        problem = view.index_as_written.problem
         return f"the index cannot be used: {problem}" if problem else "there is no index; `softkv index build`"
     if question.guarantee:
         return against_loose(view.bounding_index, view.snapshot.rows)
@@ -222,12 +222,8 @@ def measures(view: View, question: Question) -> bool:
 
 def _suits_proposer(view: View, question: Question) -> bool:
     """Whether another index can propose the k best; it was built for the way in which the store compares."""
-    if (
-        question.k is None
-        or question.guarantee
-        or question.heads is not None
-        or _against_estimates(view, question) is not None
-    ):
+    plain = question.k is not None and not question.guarantee and question.heads is None
+    if not plain or _against_estimates(view, question) is not None:
         return False
     form = form_of(question.compatibility)
     return form is not None and form == form_of(view.profile.compatibility) and view.proposer is not None

@@ -45,7 +45,7 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
             tells=asking.suits_form,
         )
         found = only_finite(found)
-    answers = replace(asking.presented(found, everyone, MEASURED), reason=reason)
+        answers = replace(asking.presented(found, everyone, MEASURED), reason=reason)
     if mask is not None:
         answers = replace(answers, seen=np.full(len(everyone), int(mask.sum())))
     return Estimated(everyone, answers, dict.fromkeys(np.flatnonzero(~found.sure).tolist(), UNMEASURED))

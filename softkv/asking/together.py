@@ -107,12 +107,8 @@ class Together(Generic[Asked]):
 
 
 def _waits(question: Question) -> bool:
-    return (
-        len(question.queries) == 1
-        and question.asks_all
-        and question.heads is None
-        and not np.ndim(question.temperature)
-    )
+    single = len(question.queries) == 1 and not np.ndim(question.temperature)
+    return single and question.asks_all and question.heads is None
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -25,7 +25,6 @@ from softkv.embedders import Identity
 from softkv.errors import NotExpressible, ZeroVector
 from softkv.guard.guard import Guard
 from softkv.index.candidates import Proposer
-from softkv.index.late import Change
 from softkv.index.lists import ListIndex
 from softkv.index.strata import Population
 from softkv.index.verdict import Verdict, changes
@@ -46,18 +45,13 @@ class View:
     """A snapshot, its profile, its labels, and how long its keys are."""
 
     def __init__(self, snapshot: Snapshot, findings: "Findings") -> None:
-        self.snapshot, self._findings = snapshot, findings
+        self.snapshot, self.findings = snapshot, findings
         self.profile = Profile.of(snapshot.settings)
 
     @cached_property
     def guard(self) -> tuple[Guard | None, str | None]:
         """What the store promises of its answers, if anything, and why that is not about the items of now."""
         return guard_of(self.profile, self.snapshot)
-
-    @property
-    def together(self) -> Together["View"]:
-        """What other threads ask the same handle."""
-        return self._findings.together
 
     @property
     def layout(self) -> Layout:
@@ -129,7 +123,7 @@ class View:
     def learned(self) -> Learned | None:
         """What the store has learned, if anything; an error when that cannot be read."""
         name = self.profile.projection
-        return None if name is None else self._findings.projections.of(self.snapshot, name)
+        return None if name is None else self.findings.projections.of(self.snapshot, name)
 
     @cached_property
     def farthest_key(self) -> float:
@@ -139,7 +133,7 @@ class View:
         assert name is not None
         if learned.metric.directions:
             return 1.0 / float(learned.units.min())
-        return self._findings.projections.farthest(self.snapshot, name)
+        return self.findings.projections.farthest(self.snapshot, name)
 
     def comparing_as_learned(self, rows: Rows | None = None) -> Compatibility:
         """The way to compare that the store has learned, for all rows or some."""
@@ -170,22 +164,22 @@ class View:
         """How far values lie from their middle, those of dead rows included."""
         # To look at few values takes less time than to read an index that few keys are not compared by.
         few = self.snapshot.rows * max(self.layout.key_width, self.layout.value_width) <= FEW_NUMBERS
-        return self._findings.reach(self.snapshot, None if few or self.followed is None else self.followed.joined)
+        return self.findings.reach(self.snapshot, None if few or self.followed is None else self.followed.joined)
 
     @cached_property
     def index(self) -> ListIndex | None:
         """The index, if there is one that can be believed."""
-        return self._with_labels(self._findings.indexes.of(self.snapshot))
+        return self._with_labels(self.findings.indexes.of(self.snapshot))
 
     @cached_property
     def bounding_index(self) -> ListIndex | None:
         """The index as bounds need it: late rows are in no list."""
-        return self._with_labels(self._findings.indexes.bounding(self.snapshot))
+        return self._with_labels(self.findings.indexes.bounding(self.snapshot))
 
     @property
     def noted_index(self) -> ListIndex | None:
         """The index with all that was noted up to this commit, of which `index` may lack the last."""
-        return self._with_labels(self._findings.indexes.of(self.snapshot, lately=False))
+        return self._with_labels(self.findings.indexes.of(self.snapshot, lately=False))
 
     @cached_property
     def population(self) -> Population:
@@ -194,52 +188,24 @@ class View:
         snapshot = self.snapshot
         return Population(self.index, None if len(snapshot) == snapshot.rows else snapshot.live)
 
-    @property
-    def index_is_behind(self) -> bool:
-        """Whether so many rows came or died that it is time to note which lists they belong to."""
-        return self._findings.indexes.is_behind(self.snapshot)
-
-    def next_change(self, most: int) -> tuple[Change, list[int]] | None:
-        """What is to be noted of these rows, `most` of them at most, and the numbers of the notes that it replaces."""
-        return self._findings.indexes.change(self.snapshot, most)
-
-    def noted(self, number: int, change: Change) -> None:
-        """Take note that this change was written down under a number."""
-        self._findings.indexes.noted(number, change)
-
-    def relaid_index(self) -> tuple[Rows, ListIndex] | None:
-        """The live rows in an order in which late ones lie in their lists, and the index then; None if they do."""
-        return self._findings.indexes.relaid(self.snapshot)
-
     def _with_labels(self, index: ListIndex | None) -> ListIndex | None:
         return index if index is None or self.labels is None else with_labels(index, len(self.labels))
-
-    @property
-    def has_proposer(self) -> bool:
-        """Whether there is a proposer, of use or not."""
-        return self._findings.proposers.there(self.snapshot)
 
     @cached_property
     def proposer(self) -> Proposer | None:
         """The proposer of rows, if there is one that can be believed."""
-        return self._findings.proposers.of(self.snapshot)
-
-    @property
-    def index_problem(self) -> str:
-        """Why an index that was built cannot be used; empty when nothing is wrong."""
-        written = self.index_as_written
-        return "" if written is None else written.problem
+        return self.findings.proposers.of(self.snapshot)
 
     @cached_property
-    def index_as_written(self) -> Written | None:
-        """The index without what happened since; None when none was built."""
-        return self._findings.indexes.as_written(self.snapshot)
+    def index_as_written(self) -> Written:
+        """The index without what happened since."""
+        return self.findings.indexes.as_written(self.snapshot)
 
     @cached_property
     def verdict(self) -> Verdict | None:
         """The last verdict on the calibration of the index as of this commit; after a compaction it is in its file."""
         written = self.index_as_written
-        if written is None or written.index is None:
+        if written.index is None:
             return None
         found = [Verdict.decoded(content) for _, content in self.snapshot.derived(CHECKED)]
         about = [one for one in found if one is not None and one.file == written.commit]
@@ -248,15 +214,13 @@ class View:
     @property
     def changes(self) -> int:
         """How many items came or went since the index was calibrated."""
-        written, rows = self.index_as_written, self.snapshot.rows
-        return (
-            0 if written is None or written.index is None else changes(written.index, rows, rows - len(self.snapshot))
-        )
+        index, rows = self.index_as_written.index, self.snapshot.rows
+        return 0 if index is None else changes(index, rows, rows - len(self.snapshot))
 
     @cached_property
     def followed(self) -> Followed | None:
         """The index with the changes to it."""
-        return self._findings.indexes.followed(self.snapshot)
+        return self.findings.indexes.followed(self.snapshot)
 
     def temperature(self, compatibility: str) -> Temperature:
         """The temperature that the store remembers, or else the one by rule."""
@@ -264,14 +228,14 @@ class View:
 
     def temperature_by_rule(self, compatibility: str) -> Temperature:
         """The temperature by rule, whatever the store remembers."""
-        return self._findings.temperature(self.snapshot, compatibility, self.profile.embedder)
+        return self.findings.temperature(self.snapshot, compatibility, self.profile.embedder)
 
     def known_temperature(self, compatibility: str) -> Temperature | None:
         """The temperature of a way to compare, if it can be told without looking at the items."""
         if compatibility == LEARNED:
             return None if self.learned is None else self.learned.temperature
         known = self._remembered(compatibility)
-        return known or self._findings.known_temperature(compatibility, self.profile.embedder)
+        return known or self.findings.known_temperature(compatibility, self.profile.embedder)
 
     @property
     def usual_temperature(self) -> float:
@@ -317,10 +281,9 @@ class Reach:
         """A reach that all values in lists have, by what is known of the lists; those of late rows as well."""
         lists, reaches = index.lists, index.reaches[1] if index.known > index.rows else index.lists.value_radii
         there = lists.counts > 0
-        middle = (
-            np.average(lists.vectors[there], axis=0, weights=lists.counts[there]) if there.any() else lists.vectors[0]
-        )
-        apart = np.linalg.norm(lists.vectors[there] - middle, axis=1) + reaches[there]
+        means, counts = lists.vectors[there], lists.counts[there]
+        middle = np.average(means, axis=0, weights=counts) if there.any() else lists.vectors[0]
+        apart = np.linalg.norm(means - middle, axis=1) + reaches[there]
         return cls(middle.astype(np.float64), float(apart.max(initial=0.0)))
 
     def with_more(self, values: npt.NDArray[Any]) -> "Reach":

@@ -172,33 +172,26 @@ def evaluate(
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Evaluating:
     """One evaluation: what is asked of whom, and what should come out."""
 
-    def __init__(
-        self,
-        reader: Any,
-        view: View,
-        asked: npt.NDArray[np.float32],
-        aims: npt.NDArray[Any],
-        strangers: npt.NDArray[np.float32] | None,
-        temperatures: tuple[float, ...],
-        even: float,
-        seed: int,
-        told: Stages | None,
-    ) -> None:
-        self.reader, self.view, self.asked, self.aims, self.strangers = reader, view, asked, aims, strangers
-        self.temperatures, self.even, self.seed, self.told = temperatures, even, seed, told
-        self.labels = view.layout.kind.coded
-        self.numbers = view.layout.kind.scalar
+    reader: Any
+    view: View
+    asked: npt.NDArray[np.float32]
+    aims: npt.NDArray[Any]
+    strangers: npt.NDArray[np.float32] | None
+    temperatures: tuple[float, ...]
+    even: float
+    seed: int
+    told: Stages | None
 
     def exact(self, queries: Any) -> Way:
         """The items whose key is the query, where a dict would have them."""
         found = equals(self.view, queries, self.asked)
         there = found >= 0
         values, share = self.view.snapshot.values(found[there]), float(there.mean())
-        if self.labels:
-            assert self.view.labels is not None
+        if self.view.labels is not None:
             shares = np.zeros((len(found), len(self.view.labels)), np.float32)
             shares[np.flatnonzero(there), values] = 1.0
             right = there & (shares.argmax(1) == self.aims)
@@ -209,7 +202,7 @@ class _Evaluating:
     def way(self, name: str, options: Mapping[str, Any]) -> Way:
         """One way to look up."""
         found = self._replies(self.asked, name, options)
-        known: dict[str, Any] = self._of_labels(found) if self.labels else self._of_values(found, options)
+        known: dict[str, Any] = self._of_values(found, options) if self.view.labels is None else self._of_labels(found)
         if options.get("temperature") != self.even:  # or log_mass would say nothing
             known["abstention"] = self._abstention(found)
             if self.strangers is not None:
@@ -235,8 +228,8 @@ class _Evaluating:
 
     def _of_values(self, found: Answers, options: Mapping[str, Any]) -> dict[str, Any]:
         known: dict[str, Any] = {"rmse": measures.rmse(found.value, self.aims)}
-        if self.numbers:
-            spreads = self._widths(options).of(_doubled(found.spread))
+        if self.view.layout.kind.scalar:
+            spreads = self._widths(options).of(np.asarray(found.spread, np.float64))
             known["log_likelihood"] = measures.log_likelihood(found.value, spreads, self.aims)
             known["reliability"] = measures.coverage(found.value, spreads, self.aims)
         return known
@@ -255,16 +248,17 @@ class _Evaluating:
             answers = self.reader.lookup(snapshot.vectors(order[some]), mask=mask, show=1, **options)
             parts.append((start + np.arange(len(some)), answers))
         found = joined(parts, None)
-        return measures.likeliest_widths(found.value, _doubled(found.spread), snapshot.values(order[places]), least)
+        spreads = np.asarray(found.spread, np.float64)
+        return measures.likeliest_widths(found.value, spreads, snapshot.values(order[places]), least)
 
     def _losses(self, found: Answers) -> Floats:
         """What is averaged to an error, (b,)."""
-        if self.labels:
+        if self.view.labels is not None:
             return (~measures.correct(found.value, self.aims)).astype(np.float64)
         return measures.squared(found.value, self.aims)
 
     def _error(self, loss: float) -> float:
-        return loss if self.labels else math.sqrt(loss)
+        return math.sqrt(loss) if self.view.labels is None else loss
 
     def _abstention(self, found: Answers) -> Curve:
         shares, means = measures.abstention(found.log_mass, self._losses(found))
@@ -285,10 +279,6 @@ class _Evaluating:
             if self.told is not None:
                 self.told(name, int(some[-1]) + 1, len(queries))
         return joined(parts, float(parts[0][1].temperature))
-
-
-def _doubled(spread: Any) -> Floats:
-    return np.asarray(spread, np.float64)
 
 
 def vectors_of_many(reader: Any, view: View, given: Any) -> npt.NDArray[np.float32]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.indexed import NAME, form_keys, formed, summable, with_heads
+from softkv.asking.indexed import NAME, summable, with_heads
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
 from softkv.asking.question import LEARNED
@@ -29,7 +29,7 @@ from softkv.errors import EmptyStore, InputError, NotExpressible, ShapeError, St
 from softkv.index.building import arranged, list_count
 from softkv.index.dividing import divided
 from softkv.index.engine import chosen_backend
-from softkv.index.forecast import Forecast, Work, forecast
+from softkv.index.forecast import Forecast, forecast
 from softkv.index.lists import ListIndex
 from softkv.index.rehearsal import rehearsed
 from softkv.learning.temperature import size_of
@@ -39,7 +39,7 @@ from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import Rows as Blocks
-from softkv.maths.moments import measured, without
+from softkv.maths.moments import measured, with_rows
 from softkv.progress import Stages, untold
 from softkv.storage import Snapshot, Store
 from softkv.storage.layout import Rows
@@ -128,17 +128,15 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
     temperatures = _temperatures(view, wanted.temperatures)
     most = REFINED if refined else REHEARSED
     found = forecast(
-        Work(
-            rows=items,
-            key_width=layout.key_width,
-            value_width=len(view.labels) if view.labels is not None else layout.value_width,
-            labels=view.labels is not None,
-            row_bytes=sum(shape.row_bytes for shape in layout.arenas),
-            lists=_checked_count(wanted.lists, items),
-            queries=min(items // 4, most) if wanted.queries is None else len(wanted.queries),
-            refined=refined,
-            temperatures=len(temperatures),
-        )
+        rows=items,
+        key_width=layout.key_width,
+        value_width=len(view.labels) if view.labels is not None else layout.value_width,
+        labelled=view.labels is not None,
+        row_bytes=sum(shape.row_bytes for shape in layout.arenas),
+        lists=_checked_count(wanted.lists, items),
+        queries=min(items // 4, most) if wanted.queries is None else len(wanted.queries),
+        refined=refined,
+        temperatures=len(temperatures),
     )
     return found if _current(view, form, wanted, temperatures) is None else replace(found, seconds=0.0, meanwhile=0)
 
@@ -284,7 +282,7 @@ def _rows(snapshot: Snapshot, form: Form) -> Blocks:
             (np.array([start]), np.array([stop])) if stop > start else (np.empty(0, np.int64), np.empty(0, np.int64))
         )
         block = snapshot.runs(*edges)
-        return formed(form, block.vectors[start:stop]), summable(block.values[start:stop], snapshot)
+        return form.keys(block.vectors[start:stop]), summable(block.values[start:stop], snapshot)
 
     return rows
 
@@ -317,7 +315,7 @@ def _rehearsed(
     owners = np.searchsorted(offsets, gone, side="right") - 1
     values = summable(snapshot.values(gone), snapshot)
     calibration = rehearsed(
-        without(lists, owners, form_keys(form, snapshot, gone), values),
+        with_rows(lists, owners, form.keys(snapshot.vectors(gone)), values, sign=-1.0),
         offsets,
         _rows(snapshot, form),
         counted,

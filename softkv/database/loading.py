@@ -8,7 +8,7 @@ Does not read files (softkv/files), and embeds nothing itself (intake.py).
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -22,7 +22,7 @@ from softkv.storage import Store
 from softkv.storage.catalog.batches import Stamp
 
 if TYPE_CHECKING:
-    from softkv.files import Record
+    from softkv.files import Columns, Record
 
 SoftKV: TypeAlias = Any  # that of handle.py, which imports this file: importing it here would close a circle
 
@@ -99,23 +99,15 @@ def load(
             is a `BatchMismatch`. The records are compared, not the bytes of the file.
         progress: Called with (records so far, 0): how many there are is known at the end.
     """
-    from softkv.files import Columns, records
+    from softkv.files import Columns
 
     self._store.require_writable()
     columns = Columns(
         _name(key), _name(text), _names(value), None if payload is None else _names(payload), _names(vector)
     )
     loading = Loading(_file(path), on_conflict, skip=skip, skip_bad=skip_bad, batch=batch)
-    found = records(
-        loading.source,
-        format=format,
-        columns=columns,
-        kind=kind or self.value_kind,
-        encoding=encoding,
-        on_bad=loading.pass_over if skip_bad else None,
-    )
-    with closing(found):
-        first = loading.begin(found)
+    with closing(loading):
+        first = loading.begin(columns, kind or self.value_kind, format, encoding)
         wanted = kind or self.value_kind or (first[0].kind if first else None)
         try:
             with _holding(self, wanted):
@@ -132,15 +124,7 @@ def load(
 class Loading:
     """The records of a file, and how many of them are in the store so far."""
 
-    def __init__(
-        self,
-        source: str,
-        on_conflict: str,
-        *,
-        skip: int = 0,
-        skip_bad: bool | Report = False,
-        batch: str | None = None,
-    ) -> None:
+    def __init__(self, source: str, on_conflict: str, *, skip: int, skip_bad: bool | Report, batch: str | None) -> None:
         if type(skip) is not int or skip < 0:
             raise InputError(f"expected skip as a number of records, 0 or more, got {skip!r}.")
         self.source, self.seen = source, skip
@@ -148,15 +132,18 @@ class Loading:
         self._trail = None if batch is None else Trail(batch, on_conflict, skip)
         self._outcome, self._bad = Outcome(), 0
         self._odd = ""  # the first that was passed over
+        self._found: Generator[Record, None, None] | None = None
         self._first: list[Record] = []
         self._rest: Iterator[list[Record]] = iter(())
 
-    def begin(self, found: "Iterator[Record]") -> "list[Record]":
+    def begin(self, columns: "Columns", kind: str | None, form: str | None, encoding: str | None) -> "list[Record]":
         """Read the first batch, before anything is written; it is empty if there is no record."""
-        from softkv.files import batches
+        from softkv.files import batches, records
 
+        on_bad = self._pass_over if self._skip_bad else None
+        found = records(self.source, format=form, columns=columns, kind=kind, encoding=encoding, on_bad=on_bad)
+        self._found, self._rest = found, batches(found, BATCH)
         self.seen = sum(1 for _ in islice(found, self._skip))
-        self._rest = batches(found, BATCH)
         self._first = next(self._rest, [])
         if self._first and self._first[0].value is None:
             raise BadRecord(
@@ -178,7 +165,12 @@ class Loading:
         if self._trail is not None:
             self._trail.end(db._store, self._outcome)
 
-    def pass_over(self, error: BadRecord) -> None:
+    def close(self) -> None:
+        """Close the file."""
+        if self._found is not None:
+            self._found.close()
+
+    def _pass_over(self, error: BadRecord) -> None:
         """Count a record that cannot be an item, and report it where that was asked for."""
         self._bad += 1
         self._report(error)
@@ -232,14 +224,12 @@ class Loading:
 
     def _written(self, db: SoftKV, good: "Sequence[Record]", before: Outcome, progress: Progress | None) -> Outcome:
         stamp = None if self._trail is None else self._trail.stamp(before)
-        added = _added(db, good, self._on_conflict, self._within(progress), stamp)
+        # Told within a batch, too: a slow model makes it worth seeing.
+        told = None if progress is None else lambda done, _of: progress(self.seen + done, 0)
+        added = _added(db, good, self._on_conflict, told, stamp)
         if self._trail is not None and stamp is not None:
             self._trail.follow(stamp)
         return before.plus(added.count, added.replaced, added.ignored)
-
-    def _within(self, progress: Progress | None) -> Progress | None:
-        """Progress within a batch, which a slow model makes worth seeing."""
-        return None if progress is None else lambda done, _of: progress(self.seen + done, 0)
 
     def _named(self) -> str:
         return "stdin" if self.source == "-" else self.source

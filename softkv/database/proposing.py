@@ -16,9 +16,7 @@ from softkv.asking.proposers import PROPOSER
 from softkv.asking.view import View
 from softkv.database.indexing import form_for, put
 from softkv.index.candidates import Proposer
-from softkv.index.forecast import Forecast
-from softkv.index.trial import ROWS as TRIED
-from softkv.index.trial import forecast_proposer
+from softkv.index.forecast import TRIED, Forecast, forecast_proposer
 from softkv.logs import log_of
 from softkv.maths.forms import Form
 from softkv.progress import Stages, untold
@@ -50,7 +48,8 @@ def build_proposer(
         backend=backend,
         progress=partial(progress, "adding rows"),
     )
-    put(store, lock, snapshot.generation, PROPOSER, _with_head(found))
+    # The number of its rows comes first: the file names those that were there when it was put.
+    put(store, lock, snapshot.generation, PROPOSER, found.rows.to_bytes(8, "little") + found.to_bytes())
     LOG.info("built an index of kind %r over %d rows in %.1f s", kind, snapshot.rows, time.monotonic() - started)
 
 
@@ -75,8 +74,3 @@ def _sample(view: View, form: Form, most: int) -> npt.NDArray[np.float32]:
     live = np.flatnonzero(view.snapshot.live)
     rows = np.sort(np.random.default_rng(0).choice(live, min(len(live), most), replace=False))
     return form.placed(view.snapshot.vectors(rows))
-
-
-def _with_head(found: Proposer) -> bytes:
-    """Its bytes, after the number of its rows: the file names those that were there when it was put."""
-    return found.rows.to_bytes(8, "little") + found.to_bytes()

@@ -77,10 +77,9 @@ class Rechecking:
         if self._steps is None:
             if not self._begins(seen):
                 return
-            assert seen.index_as_written is not None
             self._about = seen.snapshot.generation, seen.index_as_written.commit
             self._steps = _check(seen, seen.index_as_written.commit)
-        elif seen.index_as_written is None or self._about != (seen.snapshot.generation, seen.index_as_written.commit):
+        elif self._about != (seen.snapshot.generation, seen.index_as_written.commit):
             self.drop()
             return
         verdict = self._worked(self._steps)
@@ -97,7 +96,7 @@ class Rechecking:
         if moved < self._due:
             return False
         self._due = moved + max(FEWEST, AGAIN * items)
-        index = None if seen.index_as_written is None else seen.index_as_written.index
+        index = seen.index_as_written.index
         if index is None or index.facts.get("calibrated on") != "items" or is_cheap(seen):
             return False
         last, made_of = seen.verdict, index.facts.get("items")

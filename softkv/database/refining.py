@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from softkv.asking.indexed import form_keys, summable
+from softkv.asking.indexed import summable
 from softkv.asking.view import View
 from softkv.index.dividing import emptied
 from softkv.index.late import Homes
@@ -53,5 +53,5 @@ def owners_of(view: View, index: ListIndex, rows: Rows) -> Counts:
     for start in range(0, len(homeless), TOGETHER):
         some = homeless[start : start + TOGETHER]
         values = summable(view.snapshot.values(rows[some]), view.snapshot)
-        owners[some] = homes.of(form_keys(index.form, view.snapshot, rows[some]), values)
+        owners[some] = homes.of(index.form.keys(view.snapshot.vectors(rows[some])), values)
     return owners

@@ -25,11 +25,12 @@ def settle(store: Store, view: Callable[[], View]) -> None:
     try:
         for _ in range(0, MOST, TOGETHER):
             seen = view()
-            change = seen.next_change(TOGETHER) if seen.index_is_behind else None
+            change = seen.findings.indexes.change(seen.snapshot, TOGETHER)
             if change is None:
                 return
             written, replaced = change
-            seen.noted(store.put_derived(NAME, written.encoded(), instead_of=replaced), written)
+            number = store.put_derived(NAME, written.encoded(), instead_of=replaced)
+            seen.findings.indexes.noted(number, written)
             LOG.info("noted the lists of %d rows of %s", len(written.owners), store.path)
     except Exception as error:  # whatever it is, the write is done, and must not look as if it were not
         LOG.warning(

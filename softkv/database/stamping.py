@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.storage.batch import checked_json
-from softkv.storage.catalog.batches import Stamp, checked_id
+from softkv.storage.batch import checked_json, checked_name
+from softkv.storage.catalog.batches import Stamp
 
 if TYPE_CHECKING:
     from softkv.files import Record
@@ -25,7 +25,7 @@ def stamp(batch: object, what: str, *columns: Any, payloads: list[Any] | None = 
     """The name of a batch and the digest of what it does with what; None when it has no name."""
     if batch is None or isinstance(batch, Stamp):  # a file has digests of its own (trail.py)
         return batch
-    name, found = checked_id(batch), hashlib.sha256()
+    name, found = checked_name(batch, "batch"), hashlib.sha256()
     kept = [None if one is None else checked_json(one, f"payload {i}") for i, one in enumerate(payloads or [])]
     for column in (what, *columns, kept):
         for piece in _pieces(column):

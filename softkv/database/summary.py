@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.asking.indexed import Written
+from softkv.asking.indexed import NONE, Written
 from softkv.asking.question import CONFIDENCE, TOLERANCE
 from softkv.asking.route import against_calibration, against_loose, is_cheap
 from softkv.asking.view import View
@@ -121,7 +121,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         bytes_on_disk=_size(path),
         backend=backend_name(),
         index=_index(view),
-        proposer="the k best" if view.has_proposer else None,
+        proposer="the k best" if view.findings.proposers.there(snapshot) else None,
         unfinished=unfinished,
         building="was begun, and goes on where it was" if is_begun(snapshot) else None,
         backup="only `softkv backup` writes to it" if is_backup(path) else None,
@@ -148,7 +148,7 @@ def _guard(view: View) -> str | None:
 
 def _index(view: View) -> IndexInfo | None:
     written, snapshot = view.index_as_written, view.snapshot
-    if written is None:
+    if written is NONE:
         return None
     index, live = view.noted_index, snapshot.live
     added = int(live[written.rows :].sum())

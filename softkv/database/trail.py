@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from softkv.database.stamping import pieces_of
 from softkv.storage import Store
-from softkv.storage.catalog.batches import Recorded, Stamp, checked_id, mismatch
+from softkv.storage.batch import checked_name
+from softkv.storage.catalog.batches import Recorded, Stamp, mismatch
 
 if TYPE_CHECKING:
     from softkv.files import Record
@@ -47,7 +48,7 @@ class Trail:
     """The records of a file that are in a store under a name, and those that are about to follow."""
 
     def __init__(self, name: str, *how: object) -> None:
-        self._name = checked_id(name)
+        self._name = checked_name(name, "batch")
         self._digest = hashlib.sha256(b"load" + repr(how).encode())  # of all records so far
         self._written: bytes | None = None  # the digest that is recorded
         self._ended = False

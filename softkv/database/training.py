@@ -101,11 +101,8 @@ def learn(
             f"query {np.flatnonzero(~asking.vectors.any(1))[0]} is zero and has no direction, so cosine cannot compare "
             "it. Leave it out."
         )
-    _check_planes(view, planes, directions)
-    rank = _checked_rank(view, rank)
+    planes, rank = _checked_planes(view, planes, directions), _checked_rank(view, rank)
 
-    may = _may_have_planes(view, directions)
-    planes = (None if may else False) if planes is None else planes
     usual = view.profile.compatibility or "dot"
     fitted = best_fit(items, asking, directions=directions, planes=planes, rank=rank, seed=seed, told=told)
     found = Fit(
@@ -148,15 +145,11 @@ def _keep(store: Store, lock: threading.RLock, view: View, learned: Learned) -> 
         name = PREFIX + secrets.token_hex(8)
         # The settings name the file once it is there, so no reader is ever without it.
         store.put_index(name, learned.encoded())
-        _remember(store, name)
+        remember_metric(store, name)
 
 
-def forget(store: Store) -> bool:
-    """Compare as if nothing had ever been learned; returns whether anything had been."""
-    return _remember(store, None)
-
-
-def _remember(store: Store, name: str | None) -> bool:
+def remember_metric(store: Store, name: str | None) -> bool:
+    """Compare by the metric in this file, or without one, from now on; returns whether that is another."""
     profile = Profile.of(store.settings)
     if profile.projection == name:
         return False
@@ -331,14 +324,13 @@ def _checked_rank(view: View, rank: int | None) -> int:
     return rank
 
 
-def _may_have_planes(view: View, directions: bool) -> bool:
-    return may_be_read_off(numbers=view.layout.kind.scalar, width=view.layout.key_width, directions=directions)
-
-
-def _check_planes(view: View, planes: bool | None, directions: bool) -> None:
-    if planes and not _may_have_planes(view, directions):
+def _checked_planes(view: View, planes: bool | None, directions: bool) -> bool | None:
+    """Whether there are to be planes; None for whatever turns out better, where there may be any."""
+    may = may_be_read_off(numbers=view.layout.kind.scalar, width=view.layout.key_width, directions=directions)
+    if planes and not may:
         raise InputError(
             f"planes are for numbers as values and keys of at most {WIDEST} features that are not compared by cosine; "
             f"this store has values of kind {view.layout.kind.value!r}, keys of width {view.layout.key_width}, and "
             f"compares by {view.profile.compatibility!r}. Leave them out."
         )
+    return planes if may else False

@@ -75,7 +75,7 @@ class Upkeep(Reader):
         """
         with self._changing:
             view = self._view()
-            relaid = view.relaid_index()
+            relaid = view.findings.indexes.relaid(view.snapshot)
             order, index = (np.flatnonzero(view.snapshot.live), None) if relaid is None else relaid
             kept = {} if index is None else {NAME: still_checked(view, index).encoded()}
             kept |= carried(view.snapshot, view.profile.projection, order)
@@ -241,7 +241,7 @@ class Upkeep(Reader):
     def forget_fit(self) -> bool:
         """Compare as if nothing had ever been learned; returns whether anything had been."""
         with self._changing, self._lock:
-            return training.forget(self._store)
+            return training.remember_metric(self._store, None)
 
     def guard(
         self,

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Answers
+from softkv.asking.profile import REAL
 from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.reader import Reader
@@ -56,7 +57,6 @@ from softkv.maths.tensors import TORCH
 
 KEPT = 1 << 26  # numbers that are kept for the way back, at most
 PER_WEIGHT = 3  # of them, for the weight of a row for a query; with k twice as many
-NUMBERS = (int, float, np.integer, np.floating)
 
 Compared = Any  # a name, a Compatibility, or a function of (queries, keys)
 
@@ -105,7 +105,7 @@ class SoftKVLayer(nn.Module):
         capacity: int | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(temperature, bool) or not isinstance(temperature, NUMBERS) or not 0 < temperature < math.inf:
+        if isinstance(temperature, bool) or not isinstance(temperature, REAL) or not 0 < temperature < math.inf:
             raise InputError(f"expected temperature to be a number above 0, got {temperature!r}.")
         if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
             raise InputError(f"expected k to be None or a number of rows from 1 on, got {k!r}.")

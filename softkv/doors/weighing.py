@@ -40,7 +40,7 @@ def weighed(
     """
     alone = values.ndim < keys.ndim and labels is None
     held = Vectors(values[..., None] if alone else values) if labels is None else Labels(values, labels)
-    inputs = checked(queries, keys, held, temperature=temperature, k=None, mask=mask, bias=bias, heads=heads, show=0)
+    inputs = checked(queries, keys, held, temperature=temperature, mask=mask, bias=bias, heads=heads)
     logits = _scores(inputs, compatibility)
     if not torch.isfinite(logits.detach().sum()) and not torch.isfinite(logits).all():
         return None

@@ -138,8 +138,7 @@ def _rarity(tokens: int) -> npt.NDArray[np.float64]:
     """How much of its length a token of each rank keeps: most of it if rare, little if common."""
     frequencies = 1.0 / np.arange(2, tokens + 2)
     frequencies /= frequencies.sum()
-    kept: npt.NDArray[np.float64] = _ZIPF / (_ZIPF + frequencies)
-    return kept
+    return _ZIPF / (_ZIPF + frequencies)
 
 
 def _table(vectors: npt.NDArray[np.float64], tokens: list[int], rows: int) -> tuple[npt.NDArray[np.int8], Vectors]:

@@ -28,11 +28,13 @@ def checked_texts(texts: Sequence[str]) -> list[str]:
     for position, text in enumerate(found):
         if not isinstance(text, str):
             raise KindError(f"expected texts, got {type(text).__name__} at position {position}. Pass strings only.")
-        if not _encodable(text):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
             raise KindError(
                 f"the text at position {position}, {shown(text)}, holds half of a surrogate pair and cannot be written "
                 f"as UTF-8. Decode it anew from its source."
-            )
+            ) from None
     return found
 
 
@@ -73,11 +75,7 @@ def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str
 def checked_vectors(given: Any, texts: Sequence[str], *, name: str, width: int | None, first: int = 0) -> Vectors:
     """What somebody's embedder gave back for these texts, as float32; zero rows are let through."""
     matrix = _matrix(given, name)
-    if (
-        matrix.ndim != 2
-        or len(matrix) != len(texts)
-        or matrix.shape[1] != (matrix.shape[1] if width is None else width)
-    ):
+    if matrix.ndim != 2 or len(matrix) != len(texts) or width not in (None, matrix.shape[1]):
         wide = "width" if width is None else width
         raise ShapeError(
             f"the embedder {name!r} gave shape {matrix.shape} for {len(texts)} texts, expected ({len(texts)}, {wide}). "
@@ -123,11 +121,3 @@ def _matrix(given: Any, name: str) -> npt.NDArray[Any]:
             f"It has to return a matrix with one row for each text."
         )
     return matrix
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -6,6 +6,7 @@ Does not know rows, files or lines.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from softkv.files.limits import EXACT_INTEGER
 from softkv.files.record import Misfit, shown
@@ -74,17 +75,10 @@ def json_numbers(cells: Cells) -> list[int | float | None] | None:
 
 def floats(cells: Cells, what: str) -> list[float]:
     """The cells as numbers, infinite where one is too large for a float."""
-    found = _floats(cells) if "".join(cells).strip(NUMERAL) == "" else None
-    if found is None:
-        raise Misfit(_no_number(next(cell for cell in cells if not looks_like_number(cell)), what))
-    return found
-
-
-def _floats(cells: Cells) -> list[float] | None:
-    try:
-        return list(map(float, cells))
-    except ValueError:
-        return None
+    if not "".join(cells).strip(NUMERAL):
+        with suppress(ValueError):
+            return list(map(float, cells))
+    raise Misfit(_no_number(next(cell for cell in cells if not looks_like_number(cell)), what))
 
 
 def _is_rounded(cell: str) -> bool:

@@ -69,7 +69,7 @@ def cells(column: Any) -> Any:
         width, rest = divmod(len(inner), len(column))
         if not rest and inner.null_count == 0 and (column.value_lengths().to_numpy() == width).all():
             return inner.to_numpy(zero_copy_only=False).reshape(len(column), width)
-    if not arrow().types.is_dictionary(column.type):
+    if not _is_any(column.type, "dictionary"):
         return column.to_pylist()
     known = column.dictionary.to_pylist()
     return [None if index is None else known[index] for index in column.indices.to_pylist()]
@@ -77,15 +77,16 @@ def cells(column: Any) -> Any:
 
 def is_text(found: Any) -> bool:
     """Whether a column holds texts, whatever the way."""
-    types = arrow().types
-    plain = found.value_type if types.is_dictionary(found) else found
-    return bool(types.is_string(plain) or types.is_large_string(plain))
+    return _is_any(found.value_type if _is_any(found, "dictionary") else found, "string", "large_string")
 
 
 def is_list(found: Any) -> bool:
     """Whether a column holds lists, of one width or not."""
-    types = arrow().types
-    return bool(types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found))
+    return _is_any(found, "list", "large_list", "fixed_size_list")
+
+
+def _is_any(found: Any, *kinds: str) -> bool:
+    return any(getattr(arrow().types, f"is_{kind}")(found) for kind in kinds)
 
 
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
@@ -115,18 +116,9 @@ def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Columns:
 
 
 def _require_type(found: Any, name: str, *, lists: bool) -> None:
-    if not (_is_single(found) or (lists and is_list(found) and _is_number(found.value_type))):
+    single = is_text(found) or _is_any(found, "integer", "floating", "boolean", "null")
+    if not (single or (lists and is_list(found) and _is_any(found.value_type, "integer", "floating"))):
         raise Misfit(
             f"the column {name!r} is of type {found}; give it as texts or numbers"
             + (", or as lists of numbers" if lists else "")
         )
-
-
-def _is_single(found: Any) -> bool:
-    types = arrow().types
-    return bool(is_text(found) or _is_number(found) or types.is_boolean(found) or types.is_null(found))
-
-
-def _is_number(found: Any) -> bool:
-    types = arrow().types
-    return bool(types.is_integer(found) or types.is_floating(found))

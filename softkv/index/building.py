@@ -30,16 +30,16 @@ def list_count(rows: int) -> int:
 
 
 def arranged(
-    keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str, progress: Stages, seed: int = 0
+    keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str, progress: Stages
 ) -> tuple[Counts, Counts]:
     """The rows in list order, and the offsets of the lists, (l + 1,). `keys` gives the keys of some rows as float32."""
     width = keys(rows[:1]).shape[1]
     sample = min(len(rows), max(count * SAMPLED, 256), max(count, SAMPLE // width))
-    chosen = np.sort(np.random.default_rng(seed).choice(rows, sample, replace=False))
+    chosen = np.sort(np.random.default_rng(0).choice(rows, sample, replace=False))
     centres = clusters(
         keys(chosen),
         count,
-        seed=seed,
+        seed=0,
         iterations=ITERATIONS,
         backend=backend,
         progress=partial(progress, "finding centres"),

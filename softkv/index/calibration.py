@@ -15,18 +15,20 @@ is as near to it as some were to them.
 Shapes: t temperatures, c calibration queries, j levels.
 """
 
-import math
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.index.opening import LEVELS
+from softkv.maths.quantiles import at_most
 
 Array = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
-Tried = tuple[float, Counts, Counts, Array, Array]  # a doubt; of plans the first and last levels, costs and errors
 MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # of the tolerance that plans are to keep, in turn
 ROOM = 0.9  # of the tolerance: the rest is for queries that are a little unlike those that judge
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
@@ -34,6 +36,16 @@ STRANGE = 0.005  # of the queries that judge, those whose best score is lowest, 
 LENIENCE = 0.5  # how much lower still it may be, as a share of their distance from the median
 BEST = (1, 2, 4, 8, 16, 32, 64)  # how many of the best rows are looked for
 THRESHOLDS = 16  # doubts at which plans may stop
+TOGETHER = 32  # plans whose errors are looked at together
+
+
+class Trial(NamedTuple):
+    """When a plan would stop, and how wrong it is for those that choose."""
+
+    worst: float  # the error that the wanted share of them stays below
+    doubt: float
+    least: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +64,7 @@ class Plan:
 
     def stops(self, doubts: Array) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
-        found: Counts = np.clip(_first(doubts <= self.doubt), self.least, self.most)
-        return found
+        return np.clip(_first(doubts <= self.doubt), self.least, self.most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +107,8 @@ class Calibration:
     @cached_property
     def strange(self) -> float:
         """A best score below this is not usual."""
-        low, median = np.quantile(self.best[self._choosing :], (STRANGE, 0.5)).tolist()
-        return float(low - LENIENCE * (median - low))
+        low, median = (float(_quantile(self.best[self._choosing :], share)) for share in (STRANGE, 0.5))
+        return low - LENIENCE * (median - low)
 
     @cached_property
     def _choosing(self) -> int:
@@ -106,36 +117,47 @@ class Calibration:
 
     def _cheapest(self, cell: int, tolerance: float, confidence: float) -> Plan | None:
         both = slice(cell, cell + 2)
-        tried = self._tried(both, confidence)
-        for margin in MARGINS:
-            chosen = _chosen(tried, margin * tolerance)
-            plan = None if chosen is None else self._judged(both, *chosen, confidence)
+        trials = self._trials(both, confidence)
+        trial = next(trials, None)
+        for margin in MARGINS:  # ever smaller, so that what did not keep one keeps none of those behind it
+            while trial is not None and not trial.worst <= margin * tolerance:
+                trial = next(trials, None)
+            plan = None if trial is None else self._judged(both, trial, confidence)
             if plan is not None and plan.error <= ROOM * tolerance:
                 return plan
         return None
 
-    def _tried(self, both: slice, confidence: float) -> list[Tried]:
-        """Plans by the doubt at which they stop, with what they cost those that choose, and how wrong they are then."""
+    def _trials(self, both: slice, confidence: float) -> Iterator[Trial]:
+        """Plans in the order of what they cost those that choose; how wrong they are is found for a few at a time."""
         doubts, errors = (x[both, : self._choosing] for x in (self.doubts, self.errors))
+        if not doubts.size:
+            return
         levels = np.array(LEVELS)
         least, most = np.triu_indices(len(levels))
-        found, ranks = [], np.linspace(0, doubts.size - 1, THRESHOLDS if doubts.size else 0).astype(np.int64)
-        for doubt in np.unique(np.sort(doubts, axis=None)[ranks]).tolist():
-            stops = np.clip(_first(doubts <= doubt)[..., None], least, most)  # (t, c, plans)
-            wrong = np.take_along_axis(errors, stops, axis=2)
+        ranks = np.linspace(0, doubts.size - 1, THRESHOLDS).astype(np.int64)
+        limits = sorted(set(np.sort(doubts, axis=None)[ranks].tolist()))
+        firsts = np.stack([_first(doubts <= one) for one in limits])  # (limits, t, c)
+        reached = np.stack([np.bincount(one.ravel(), minlength=len(levels) + 1) for one in firsts])
+        costs = reached @ levels[np.clip(np.arange(len(levels) + 1)[:, None], least, most)]  # (limits, plans)
+        # Rounded, so that of plans that cost the same the one with the smallest doubt comes first.
+        order = np.argsort(np.round(costs, 12), axis=None, kind="stable")
+        for start in range(0, len(order), TOGETHER):
+            which, plans = np.divmod(order[start : start + TOGETHER], len(least))
+            stops = np.clip(firsts[which], least[plans, None, None], most[plans, None, None])  # (plans, t, c)
+            wrong = np.take_along_axis(errors[None], stops[..., None], axis=3)[..., 0]
             with np.errstate(invalid="ignore"):  # between infinite errors lies no number, which keeps no tolerance
-                worst = np.quantile(wrong, confidence, axis=1).max(0)
-            found.append((doubt, least, most, levels[stops].mean((0, 1)), worst))
-        return found
+                worst = _quantile(wrong, confidence).max(1)
+            for one, place, plan in zip(worst.tolist(), which.tolist(), plans.tolist(), strict=True):
+                yield Trial(one, limits[place], int(least[plan]), int(most[plan]))
 
-    def _judged(self, both: slice, doubt: float, least: int, most: int, confidence: float) -> Plan | None:
+    def _judged(self, both: slice, trial: Trial, confidence: float) -> Plan | None:
         """A plan with what the queries that had no part in its choice say of it."""
+        _, doubt, least, most = trial
         plan = Plan(doubt, least, most, 0.0, 0.0, 0.0, 0.0, 0.0)
         stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
 
         def at_stops(x: Array) -> Array:
-            found: Array = np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
-            return found
+            return np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
 
         errors = limit(at_stops(self.errors), confidence)
         masses = limit(at_stops(self.log_mass_errors), confidence)
@@ -146,15 +168,19 @@ class Calibration:
         return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
 
 
-def _chosen(tried: list[Tried], tolerance: float) -> tuple[float, int, int] | None:
-    """The plan that reads least of those that keep a tolerance on the queries that choose."""
-    found = []
-    for doubt, least, most, cost, worst in tried:
-        kept = np.where(worst <= tolerance, cost, np.inf)
-        best = int(kept.argmin())
-        found.append((float(kept[best]), doubt, int(least[best]), int(most[best])))
-    cheapest = min(found, default=(math.inf, 0.0, 0, 0))
-    return None if math.isinf(cheapest[0]) else cheapest[1:]
+def _quantile(x: Array, share: float) -> Array:
+    """What this share of numbers along the last axis is below; between two of them on a straight line.
+
+    >>> float(_quantile(np.array([4.0, 1.0, 2.0]), 0.75))
+    3.0
+    """
+    # np.quantile calls np.unique, and that loads numpy.ma, which takes 12 ms of every process that asks an index.
+    last = x.shape[-1] - 1
+    below = int(share * last)
+    ordered = np.partition(x, (below, min(below + 1, last)))
+    low, high = ordered[..., below], ordered[..., min(below + 1, last)]
+    found: Array = low + (high - low) * (share * last - below)
+    return found
 
 
 def _first(fine: npt.NDArray[np.bool_]) -> Counts:
@@ -183,8 +209,5 @@ def _rank(count: int, confidence: float) -> int | None:
     """
     if not 0 < confidence < 1:
         return None
-    numbers = np.arange(count + 1)
-    ways = np.array([math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in numbers])
-    below = np.exp(ways + numbers * math.log(confidence) + (count - numbers) * math.log1p(-confidence)).cumsum()
-    rank = int(np.searchsorted(below, LUCK)) + 1
+    rank = bisect_left(range(count), True, key=lambda below: at_most(below, count, confidence) >= LUCK) + 1
     return rank if rank <= count else None

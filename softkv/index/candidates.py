@@ -20,7 +20,7 @@ from typing import Any, final
 
 import numpy as np
 
-from softkv.errors import FormatTooNew, IndexDamaged, InputError, KindError, ShapeError
+from softkv.errors import FormatTooNew, IndexDamaged, InputError, ShapeError
 from softkv.index.engine import (
     METRICS,
     Matrix,
@@ -34,6 +34,7 @@ from softkv.index.engine import (
     flat_on_gpu,
 )
 from softkv.index.skeleton import bounded, difference
+from softkv.maths.inputs import whole_number
 from softkv.progress import Progress
 
 FORMAT = 1
@@ -67,9 +68,6 @@ class _Made:
     metric: str
     width: int
     rows: int
-
-
-_FIELDS = {"kind": str, "metric": str, "width": int, "rows": int}
 
 
 @final
@@ -139,18 +137,17 @@ class Proposer:
         text = json.dumps(asdict(self._made), sort_keys=True).encode()
         return b"".join([_HEAD.pack(_MAGIC, FORMAT, len(text), len(body)), text, body])
 
-    def propose(self, queries: Matrix, count: int, *, effort: float | None = None) -> Rows:
+    def propose(self, queries: Matrix, count: int, *, effort: float = 1.0) -> Rows:
         """Rows that may be among the best of each query, (b, count), in no order to rely on; -1 where there are none.
 
         `effort` multiplies how much is looked at: lists of an IVF, candidates in a graph. 1 is the default; kinds that
         look at everything do not heed it. Indexes of codes rank coarsely: ask for some times as many as are needed.
         """
-        queries, effort = checked("queries", queries), _effort(effort)
+        queries = checked("queries", queries)
         if queries.shape[1] != self.width:
             raise ShapeError(f"the queries have width {queries.shape[1]}, the index {self.width}. Pass that width.")
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-            raise KindError(f"expected count to be a whole number of at least 1, got {count!r}. Pass such a number.")
-        proposed, asked = np.full((len(queries), count), -1, np.int64), min(int(count), self.rows)
+        count = whole_number("count", count, least=1)
+        proposed, asked = np.full((len(queries), count), -1, np.int64), min(count, self.rows)
         for more in (1.0, 8.0, math.inf) if asked else ():
             short = np.flatnonzero(proposed[:, asked - 1] < 0)  # lists may hold too few rows, or none
             if not len(short) or not self._search(queries, short, proposed[:, :asked], effort * more):
@@ -308,8 +305,8 @@ def _made(text: bytes) -> _Made:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(f"has a head that cannot be read: {error}") from error
-    if not isinstance(fields, dict) or {name: type(one) for name, one in fields.items()} != _FIELDS:
-        raise _damaged(f"has a head without the fields {sorted(_FIELDS)}")
+    if not isinstance(fields, dict) or {name: type(one) for name, one in fields.items()} != _Made.__annotations__:
+        raise _damaged(f"has a head without the fields {sorted(_Made.__annotations__)}")
     made = _Made(**fields)
     if made.metric not in METRICS or made.width < 1 or made.rows < 0:
         raise _damaged(f"has a head that makes no sense: {made}")
@@ -369,14 +366,6 @@ def _bounded(what: str, given: Any, width: int, first: int = 0) -> Matrix:
             f"them down, or look up without a candidate index."
         )
     return matrix
-
-
-def _effort(given: float | None) -> float:
-    if given is None:
-        return 1.0
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not 0 < given < math.inf:
-        raise KindError(f"expected an effort above 0, where 1 is the default, got {given!r}. Pass such a number.")
-    return float(given)
 
 
 def _unknown(kind: object, why: str) -> InputError:

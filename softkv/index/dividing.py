@@ -28,14 +28,12 @@ def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
     `owners`, (n,), are the lists that the rows are in, -1 for none; `made_of`, (l,), how many rows these lists had.
     """
     sizes, average = np.bincount(owners + 1, minlength=len(made_of) + 1)[1:], len(owners) / list_count(len(owners))
-    found: npt.NDArray[np.bool_] = EMPTIED * sizes <= np.minimum(made_of, average)
-    return found
+    return EMPTIED * sizes <= np.minimum(made_of, average)
 
 
 def doubled(sizes: Array | Counts, made_of: Counts, rows: int) -> npt.NDArray[np.bool_]:
     """The lists, (l,), that are to be divided: of these sizes, made of so many rows each, in a store of so many."""
-    found: npt.NDArray[np.bool_] = sizes > GROWN * np.maximum(made_of, rows / list_count(rows))
-    return found
+    return sizes > GROWN * np.maximum(made_of, rows / list_count(rows))
 
 
 def divided(

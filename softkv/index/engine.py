@@ -17,15 +17,16 @@ import importlib.metadata
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import InputError, KindError, MissingExtra, NotFinite, ShapeError, SoftKVError
+from softkv.maths.inputs import whole_number
 from softkv.progress import Progress
 
 Matrix: TypeAlias = npt.NDArray[np.float32]
@@ -38,7 +39,9 @@ _FAR = 100.0  # from here on, mean²/variance, squared distances lose two digits
 _SAMPLED = 1024  # rows that tell where vectors lie
 _BUILDS = re.compile(r"faiss-(cpu|gpu)(-.+)?\Z")
 
-_turn = threading.Lock()  # guards the switch below, for moments
+THRESHOLD = "distance_compute_blas_threshold"  # the setting by which FAISS multiplies by BLAS
+_turn = threading.Lock()  # guards it, for moments
+_inside, _before = 0, 0  # how many threads want BLAS, and the setting when none did
 _device_turn = threading.Lock()  # the memory pool of a GPU is not made for two threads
 
 
@@ -60,8 +63,7 @@ def faiss_module(what: str, *, extra: str = "cpu") -> ModuleType:
             f"{what} needs FAISS, which is installed but cannot be loaded: {error}. Install another build of it: "
             f"pip uninstall -y {' '.join(builds) or 'faiss'} && pip install 'softkv[cpu]'"
         ) from error
-    module: ModuleType = faiss
-    return module
+    return faiss
 
 
 def chosen_backend(backend: str) -> str:
@@ -93,11 +95,11 @@ def by_blas(what: str) -> Iterator[ModuleType]:
     """FAISS, multiplying matrices by BLAS as long as anybody is in here; what the process had set comes back after."""
     # Without this it computes distances one by one below 128,000 queries, up to fifteen times slower.
     faiss = faiss_module(what)
-    _switch.enter(faiss.cvar)
+    _switched(faiss.cvar, 1)
     try:
         yield faiss
     finally:
-        _switch.leave(faiss.cvar)
+        _switched(faiss.cvar, -1)
 
 
 def clusters(
@@ -114,7 +116,8 @@ def clusters(
     `progress` is told of each iteration, and may raise to end it. It ends early when nothing moves any more.
     """
     vectors = checked("vectors", vectors)
-    count, iterations = min(_count("count", count), len(vectors)), _count("iterations", iterations)
+    iterations = whole_number("iterations", iterations, least=1)
+    count = min(whole_number("count", count, least=1), len(vectors))
     if count == 0:
         return np.empty((0, vectors.shape[1]), np.float32)
     frame, gpu = _Frame.of(vectors), chosen_backend(backend) == "gpu"
@@ -135,7 +138,11 @@ def clusters(
 def assigned(vectors: Matrix, centres: Matrix, *, backend: str) -> Rows:
     """The number of the nearest centre of each vector, (n,)."""
     vectors, centres = checked("vectors", vectors, numbers=False), checked("centres", centres)
-    _check_widths("vectors", vectors, "centres", centres)
+    if vectors.shape[1] != centres.shape[1]:
+        raise ShapeError(
+            f"the vectors have width {vectors.shape[1]}, but the centres have width {centres.shape[1]}. "
+            f"Pass vectors of that width."
+        )
     if not len(centres):
         raise ShapeError("expected at least one centre to assign vectors to, got none. Cluster some vectors first.")
     frame, nearest = _Frame.of(centres), np.empty(len(vectors), np.int64)
@@ -152,14 +159,9 @@ def flat_on_gpu(faiss: ModuleType, width: int) -> Any:
     return faiss.index_cpu_to_gpu(_resources(faiss), 0, faiss.IndexFlatL2(width))
 
 
-@contextmanager
-def device(*, gpu: bool) -> Iterator[None]:
+def device(*, gpu: bool) -> AbstractContextManager[object]:
     """The GPU to oneself; nothing to wait for when none is used."""
-    if not gpu:
-        yield
-        return
-    with _device_turn:
-        yield
+    return _device_turn if gpu else nullcontext()
 
 
 def checked(what: str, given: Any, *, numbers: bool = True, first: int = 0) -> Matrix:
@@ -182,31 +184,18 @@ def checked_metric(metric: str) -> str:
     return metric
 
 
-@final
-class _Switch:
-    """How many threads want BLAS; the first turns it on, and the last puts back what was there."""
-
+def _switched(settings: Any, more: int) -> None:
+    """One thread more that wants BLAS, or one fewer: the first turns it on, and the last puts back what was there."""
+    global _inside, _before
     # A lock held all the while would be simpler, but lookups would wait for each other, and for a whole k-means.
-    name = "distance_compute_blas_threshold"
-
-    def __init__(self) -> None:
-        self._inside, self._found = 0, 0
-
-    def enter(self, settings: Any) -> None:
-        with _turn:
-            if not self._inside and hasattr(settings, self.name):
-                self._found = getattr(settings, self.name)
-                setattr(settings, self.name, 1)
-            self._inside += 1
-
-    def leave(self, settings: Any) -> None:
-        with _turn:
-            self._inside -= 1
-            if not self._inside and hasattr(settings, self.name):
-                setattr(settings, self.name, self._found)
-
-
-_switch = _Switch()
+    with _turn:
+        there = hasattr(settings, THRESHOLD)
+        if there and not _inside:
+            _before = getattr(settings, THRESHOLD)
+            setattr(settings, THRESHOLD, 1)
+        _inside += more
+        if there and not _inside:
+            setattr(settings, THRESHOLD, _before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,10 +208,7 @@ class _Frame:
     @classmethod
     def of(cls, vectors: Matrix) -> "_Frame":
         """The frame in which no square of these overflows."""
-        return cls._from(vectors[:: max(1, len(vectors) // _SAMPLED)], float(_largest(vectors)))
-
-    @classmethod
-    def _from(cls, some: Matrix, largest: float) -> "_Frame":
+        some, largest = vectors[:: max(1, len(vectors) // _SAMPLED)], float(_largest(vectors))
         exponent = int(np.frexp(largest)[1]) if 0 < largest < np.inf else 0
         exponent = exponent if abs(exponent) > 32 else 0  # 2^32 squared, times any width, is well inside float32
         if not len(some):
@@ -314,20 +300,6 @@ def _resources(faiss: ModuleType) -> Any:
 def _largest(vectors: Matrix) -> np.float32:
     """The largest absolute number; NaN if there is one, 0 of nothing."""
     return np.float32(max(vectors.max(), -vectors.min())) if vectors.size else np.float32(0)
-
-
-def _count(name: str, given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise KindError(f"expected {name} to be a whole number of at least 1, got {given!r}. Pass such a number.")
-    return int(given)
-
-
-def _check_widths(what: str, vectors: Matrix, others: str, compared: Matrix) -> None:
-    if vectors.shape[1] != compared.shape[1]:
-        raise ShapeError(
-            f"the {what} have width {vectors.shape[1]}, but the {others} have width {compared.shape[1]}. "
-            f"Pass {what} of that width."
-        )
 
 
 def _shape(given: Any) -> str:

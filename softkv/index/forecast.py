@@ -1,12 +1,15 @@
 """What a build of an index takes: time, by what it computes and how fast this machine does that, and room on the disk.
 
 The products are counted, and what else is done to each number, in units of an exp; both are measured for a few
-hundredths of a second. What a disk and the catalog take is known from one machine. Good to a factor of two, if nothing
-else runs.
+hundredths of a second. What a disk and the catalog take is known from one machine. Of a proposer one of a few rows is
+built, and what all rows take is counted from it, but for the centres of lists: a few rows have none worth finding. Good
+to a factor of two, if nothing else runs.
 
 Shapes: n rows, l lists, d key width, p value width, c calibration queries, t temperatures.
 """
 
+import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from softkv.index.building import ITERATIONS, SAMPLE, SAMPLED
+from softkv.index.candidates import Proposer, spelled_out
+from softkv.index.engine import Matrix
 from softkv.index.opening import LEVELS
 from softkv.maths.moments import LEADING
 from softkv.maths.shares import SLOPED
@@ -21,6 +26,10 @@ from softkv.maths.shares import SLOPED
 ROW = 2e-6  # seconds for the rest of a row, such as its line in the catalog
 BYTE = 4e-9  # seconds to read and write a byte of a row
 LATENT = 0.3  # seconds that any build takes
+TRIED = 4096  # rows of the proposer of a few rows
+MOVES, POINTS = 10, 256  # FAISS moves centres so often until they stay, by so many rows for each, at most
+NUMBER = 8  # bytes of the number of a row in a list
+_LISTS = re.compile(r"IVF(\d+)(_HNSW\d+)?,")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,45 +45,69 @@ class Forecast:
         return f"about {_time(self.seconds)}, {room}"
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What decides about it."""
+def forecast(
+    *,
+    rows: int,
+    key_width: int,
+    value_width: int,
+    labelled: bool,
+    row_bytes: int,
+    lists: int,
+    queries: int,
+    temperatures: int,
+    refined: bool = False,
+) -> Forecast:
+    """What this will take on this machine, if all of it has to be done.
 
-    rows: int
-    key_width: int
-    value_width: int  # how many labels there are, where values are labels
-    labels: bool
-    row_bytes: int
-    lists: int
-    queries: int
-    temperatures: int
-    refined: bool = False  # whether most rows stay in the lists that they are in
-
-
-def forecast(work: Work) -> Forecast:
-    """What this will take on this machine, if all of it has to be done."""
-    n, d, p, lists, c, t = (
-        work.rows, work.key_width, work.value_width, work.lists, work.queries, work.temperatures,
-    )  # fmt: skip
+    Where values are `labelled`, `value_width` is how many labels there are. `refined` is whether most rows stay in the
+    lists that they are in.
+    """
+    n, d, p, c, t = rows, key_width, value_width, queries, temperatures
     asked, levels = c * t, len(LEVELS) + 1
-    labels = min(p, n) if work.labels else 0
+    labels = min(p, n) if labelled else 0
     entries = min(n, lists * labels)  # labels that occur in a list, at most
-    p = min(p, SLOPED) if work.labels else p  # what has a slope
+    p = min(p, SLOPED) if labelled else p  # what has a slope
     sample = min(n, lists * SAMPLED, max(lists, SAMPLE // d))
-    arranging = 0 if work.refined else (ITERATIONS * sample + n) * lists * d
+    arranging = 0 if refined else (ITERATIONS * sample + n) * lists * d
     products = arranging + n * d * (d + 2 * p) + 2 * c * n * d
     products += asked * lists * (levels * LEADING + LEADING**2)
-    numbers = 30.0 * n * (d + (0 if work.labels else p)) + asked * lists * 300
-    if work.labels:
+    numbers = 30.0 * n * (d + (0 if labelled else p)) + asked * lists * 300
+    if labelled:
         numbers += asked * (7 * n + 12 * entries + 4 * levels * labels)
     else:
         products += asked * (n + levels * lists) * (p + 1)
         numbers += asked * (2 * n + 6 * lists * (p + 1))
     multiplied, exponentiated = speeds()
-    seconds = products * multiplied + numbers * exponentiated + n * (ROW + BYTE * work.row_bytes) + LATENT
-    values = 2 * entries if work.labels else lists * p
+    seconds = products * multiplied + numbers * exponentiated + n * (ROW + BYTE * row_bytes) + LATENT
+    values = 2 * entries if labelled else lists * p
     kept = 8 * (lists * (d + LEADING * (LEADING + 1) // 2) + values + d * (d + p)) + 16 * asked * levels
-    return Forecast(seconds, n * work.row_bytes + 2 * kept, kept)
+    return Forecast(seconds, n * row_bytes + 2 * kept, kept)
+
+
+def forecast_proposer(kind: str, sample: Matrix, *, rows: int, sampled: int, metric: str) -> Forecast:
+    """What `Proposer.build` of this kind takes, of so many rows like the sample, when it is trained on so many."""
+    width = sample.shape[1]
+    kind = spelled_out(kind, width, rows, sampled)
+    lists = _LISTS.search(kind)
+    count = int(lists[1]) if lists else 0
+    codes = _LISTS.sub("", kind)
+    half, whole = (_tried(codes, sample[:size], metric) for size in (min(len(sample), TRIED) // 2, TRIED))
+    row = max(0.0, whole[0] - half[0]) / max(1, whole[2] - half[2])
+    deeper = math.log(max(2, rows)) / math.log(max(2, whole[2])) if "HNSW" in codes else 1.0
+    products = (MOVES * min(sampled, POINTS * count) + rows) * count * width
+    once = max(0.0, whole[0] - row * whole[2])
+    seconds = LATENT + once + rows * (row * deeper + ROW + 4 * width * BYTE) + products * speeds()[0]
+    kept = round(rows * (whole[1] / max(1, whole[2]) + (NUMBER if count else 0))) + 4 * count * width
+    return Forecast(seconds, kept, kept)
+
+
+def _tried(kind: str, some: Matrix, metric: str) -> tuple[float, int, int]:
+    """Seconds and bytes of a proposer of a few rows, and how many these are."""
+    started = time.perf_counter()
+    built = Proposer.build(
+        kind, lambda: iter([(0, some)]), some, some.shape[1], rows=len(some), metric=metric, backend="cpu"
+    )
+    return time.perf_counter() - started, len(built.to_bytes()), len(some)
 
 
 def speeds() -> tuple[float, float]:

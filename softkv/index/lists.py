@@ -24,7 +24,7 @@ from softkv.index.shuffling import problem_of_heads
 from softkv.maths.farfield import Array, Lists, Units
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
-from softkv.maths.moments import with_more, without
+from softkv.maths.moments import with_rows
 from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
@@ -125,14 +125,15 @@ class ListIndex:
         """The index once these rows are dead, whose keys (as the form makes them) and values are handed in."""
         owners = self.owners(rows)
         counted = owners >= 0
-        return replace(self, lists=without(self.lists, owners[counted], keys[counted], values[counted]))
+        lists = with_rows(self.lists, owners[counted], keys[counted], values[counted], sign=-1.0)
+        return replace(self, lists=lists)
 
     def relaid(self, owners: Counts, keys: Array, values: Array) -> "ListIndex":
         """The index once late rows lie in their lists `owners`, and what is dead has left the arena.
 
         Keys come as the form makes them. What is dead has left the statistics before.
         """
-        lists = with_more(self.lists, owners, keys, values)
+        lists = with_rows(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], np.maximum(lists.counts, 0).astype(np.int64).cumsum()])
         return replace(
             self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of, heads=None
@@ -143,18 +144,10 @@ class ListIndex:
         arrays = statistics_encoded(self.lists, "lists.")
         arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in _MEASURED}
         facts = {"form": self.form.name, "compatibility": self.form.compatibility, "built": self.facts}
-        return encoded(
-            facts,
-            {
-                "offsets": self.offsets,
-                "joined": self.joined,
-                "centre": self.form.centre,
-                "lengths": self.form.lengths,
-                **({} if self.sizes is None else {"sizes": self.sizes}),
-                **({} if self.heads is None else {"heads": self.heads}),
-                **arrays,
-            },
-        )
+        rows = {"offsets": self.offsets, "joined": self.joined}
+        form = {"centre": self.form.centre, "lengths": self.form.lengths}
+        known = {name: x for name, x in (("sizes", self.sizes), ("heads", self.heads)) if x is not None}
+        return encoded(facts, rows | form | known | arrays)
 
     @classmethod
     def decoded(

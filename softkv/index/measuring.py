@@ -12,6 +12,7 @@ Shapes: b queries, l lists, r rows that are drawn, p value width, s rows shown.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from softkv.index.search import Asked, Estimate, Readable, both, part_of, read_l
 from softkv.index.strata import Advice, Chosen, Population, advice, first_lists, seen_tilt
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
-from softkv.maths.farfield import Array, Floats, Tilt, tilted
+from softkv.maths.farfield import Array, Floats, Tilt, Units, tilted
 from softkv.maths.nearfield import Near, Rows
 from softkv.maths.sampling import Deviation, Sampled, log_error, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
@@ -65,17 +66,7 @@ def measured(
     found = []
     for some in parts:
         given = asked if len(parts) == 1 else part_of(asked, some)
-        measuring = _Measuring(
-            index,
-            population,
-            arena,
-            random(some),
-            wanted=wanted,
-            confidence=confidence,
-            most=most,
-            show=show,
-            tells=tells,
-        )
+        measuring = _Measuring(index, population, arena, random(some), wanted, confidence, most, show, tells)
         found.append(measuring.found(given))
     return together(found)
 
@@ -119,27 +110,24 @@ class _Look:
         return found
 
 
+@dataclass(frozen=True, eq=False)
 class _Measuring:
-    """How queries are measured; `wanted` is how far a value may be off, in the units of the lists."""
+    """How queries are measured, by one draw."""
 
-    def __init__(
-        self,
-        index: ListIndex,
-        population: Population,
-        arena: Readable,
-        random: np.random.Generator,
-        *,
-        wanted: float,
-        confidence: float,
-        most: float,
-        show: int,
-        tells: bool,
-    ) -> None:
-        self.index, self.population, self.arena, self.random = index, population, arena, random
-        self.wanted, self.confidence, self.most, self.show = wanted, confidence, most, show
-        # The middle is a number of float32, too, so that values of that type lose nothing when it is taken from them.
-        middle = index.units.middle.astype(np.float32).astype(np.float64)
-        self.units, self.tells = replace(index.units, middle=middle), tells
+    index: ListIndex
+    population: Population
+    arena: Readable
+    random: np.random.Generator
+    wanted: float  # how far a value may be off, in the units of the lists
+    confidence: float
+    most: float
+    show: int
+    tells: bool
+
+    @cached_property
+    def units(self) -> Units:
+        """Those of the lists, with a middle in float32: values of that type lose nothing when it is taken from them."""
+        return replace(self.index.units, middle=self.index.units.middle.astype(np.float32).astype(np.float64))
 
     def found(self, asked: Asked) -> Estimate:
         """The answers that can be measured; the others are not sure."""
@@ -177,8 +165,7 @@ class _Measuring:
         """The queries that may be measured with so many rows, by what is thought."""
         values, masses = thought.values, thought.masses
         enough = values.alone(DOUBTED * self.most) <= (AIM * self.wanted) ** 2
-        found: Chosen = enough & values.is_sound & masses.is_sound & masses.between.any(1)
-        return found
+        return enough & values.is_sound & masses.is_sound & masses.between.any(1)
 
     def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
         """These answers, with those that can be measured by drawing no more than about `most` rows."""

@@ -89,8 +89,7 @@ def _above(deviations: Array) -> Array:
     """The share of a normal distribution above so many standard deviations, to a few percent of itself (Lin, 1989)."""
     far = np.minimum(np.abs(deviations), 12.0)
     tail = 0.5 * np.exp(-0.717 * far - 0.416 * far * far)
-    found: Array = np.where(deviations > 0, tail, 1.0 - tail)
-    return found
+    return np.where(deviations > 0, tail, 1.0 - tail)
 
 
 def closed(order: Counts, stops: Counts, lists: int) -> Chosen:
@@ -102,8 +101,7 @@ def closed(order: Counts, stops: Counts, lists: int) -> Chosen:
 
 def likeliest(lists: Lists, tilt: Tilt) -> Array:
     """The logit that the best row of each list has, if logits are normal, (b, l)."""
-    found: Array = np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
-    return found
+    return np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
 
 
 def _errors(lists: Lists, tilt: Tilt, made_of: Array | Counts) -> tuple[Array, Array, Array]:

@@ -136,8 +136,7 @@ class _Rehearsal(ABC):
 
     def _scored(self, keys: Array, counted: Mask) -> Array:
         """Scores below the best of each query, (c, n)."""
-        found: Array = (_scores(self.queries, keys, counted) - self.peaks[:, None]).astype(np.float32)
-        return found
+        return (_scores(self.queries, keys, counted) - self.peaks[:, None]).astype(np.float32)
 
     def compared(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Doubts, errors, errors of the logarithm of the mass, and surprises, (t, c, j) each."""

@@ -50,11 +50,10 @@ def heads_first(
 
 def problem_of_heads(heads: Counts | None, offsets: Counts) -> str | None:
     """Why these cannot be the heads of lists, if they cannot; there may be none."""
-    if heads is None or (
-        heads.dtype == np.int64
-        and heads.shape == (len(offsets) - 1,)
-        and ((heads >= 0) & (heads <= np.diff(offsets))).all()
-    ):
+    if heads is None:
+        return None
+    fits = heads.dtype == np.int64 and heads.shape == (len(offsets) - 1,)
+    if fits and ((heads >= 0) & (heads <= np.diff(offsets))).all():
         return None
     return "has heads that are not of its lists"
 

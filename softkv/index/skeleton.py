@@ -183,5 +183,4 @@ def _within(numbers: npt.NDArray[Any], least: int, beyond: int) -> bool:
 def _numbers(faiss: ModuleType, vector: Any) -> npt.NDArray[Any]:
     """A view of a vector of FAISS, of whatever make."""
     size = vector.size()
-    found: npt.NDArray[Any] = faiss.rev_swig_ptr(vector.data(), size) if size else np.empty(0, np.int64)
-    return found
+    return faiss.rev_swig_ptr(vector.data(), size) if size else np.empty(0, np.int64)

@@ -12,13 +12,13 @@ Shapes: b queries, n rows of a block, p value width.
 import json
 import math
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from softkv.index.lists import Counts, ListIndex, Mask
 from softkv.maths.farfield import Array, Floats
+from softkv.maths.quantiles import at_most
 
 CHANGED = 0.1  # of the items: as many came or went before a calibration is checked again
 CHANCE = 0.001  # that one which holds is withdrawn, at most
@@ -96,22 +96,6 @@ class Verdict:
 def is_count(given: object) -> bool:
     """Whether this is a number of something."""
     return type(given) is int and 0 <= given < 1 << 62
-
-
-@lru_cache
-def at_most(within: int, asked: int, share: float) -> float:
-    """The probability that at most so many of those asked are within, where each is with this probability.
-
-    >>> round(at_most(1, 2, 0.5), 6)
-    0.75
-    """
-    inside, outside, all_ways = math.log(share), math.log1p(-share), math.lgamma(asked + 1)
-
-    def exactly(k: int) -> float:
-        ways = all_ways - math.lgamma(k + 1) - math.lgamma(asked - k + 1)
-        return math.exp(ways + k * inside + (asked - k) * outside)
-
-    return min(1.0, math.fsum(exactly(k) for k in range(within + 1)))
 
 
 def changes(index: ListIndex, rows: int, dead: int) -> int:

@@ -183,8 +183,7 @@ class _Fitting:
             return np.eye(width, dtype=np.float32) * scale
         some = self.features[:: max(1, len(self.features) // ANSWERING)]
         axes = np.linalg.svd(some - some.mean(0), full_matrices=False)[2]
-        found: Array = (axes[:rank] * scale).astype(np.float32)
-        return found
+        return (axes[:rank] * scale).astype(np.float32)
 
     def run(self, factors: Array, steps: int, told: Progress) -> Fitted:
         """Go down until the judges have had enough."""
@@ -273,5 +272,4 @@ class _Adam:
         self.mean = self.SLOW * self.mean + (1 - self.SLOW) * slope
         self.square = self.SLOWER * self.square + (1 - self.SLOWER) * slope * slope
         mean, square = self.mean / (1 - self.SLOW**self.done), self.square / (1 - self.SLOWER**self.done)
-        found: Array = (factors - (self.rate * share) * mean / (np.sqrt(square) + 1e-8)).astype(factors.dtype)
-        return found
+        return (factors - (self.rate * share) * mean / (np.sqrt(square) + 1e-8)).astype(factors.dtype)

@@ -46,7 +46,6 @@ def left_out(
     asked: Rows,
     temperatures: Floats,
     *,
-    rows: int,
     ks: Sequence[int] = (),
     shares: Floats | None = None,
     told: Progress | None = None,
@@ -62,7 +61,7 @@ def left_out(
     for start in range(0, len(asked), TOGETHER):
         some = asked[start : start + TOGETHER]
         state = _State(some, values, temperatures, max(ks, default=0), shares)
-        for first, block in _blocks(scores, some, rows):
+        for first, block in _blocks(scores, some, len(values)):
             state.add(first, block)
         known = state.known
         count, heard = count + int(known.sum()), np.ones(int(known.sum())) if shares is None else shares[some[known]]
@@ -94,9 +93,8 @@ class _State:
         shape = len(temperatures), len(asked)
         self.labels = values.ndim == 1
         self.peak, self.mass = np.full(len(asked), -np.inf), np.zeros(shape)
-        self.known = np.zeros(
-            len(asked), np.bool_
-        )  # whose label some other item carries; all of those with other values
+        # Whose label some other item carries; all of those with other values.
+        self.known = np.zeros(len(asked), np.bool_)
         # Of labels the mass of the right one is all that counts.
         self.total = np.zeros((*shape, 1 if self.labels else values.shape[1]))
         self.best = np.full((len(asked), most), -np.inf, np.float32)

@@ -56,13 +56,13 @@ def log_loss(shares: Shares, right: Codes) -> float:
     return float(-np.log(np.clip(given.astype(np.float64), least, 1 - least)).mean())
 
 
-def reliability(confidence: Shares, right: Truths, bins: int = BINS) -> tuple[Bin, ...]:
+def reliability(confidence: Shares, right: Truths) -> tuple[Bin, ...]:
     """How often answers were right that were about as confident, from the least; bins without any are left out."""
-    edges = np.linspace(0.0, 1.0, bins + 1)[1:-1]
+    edges = np.linspace(0.0, 1.0, BINS + 1)[1:-1]
     places = np.searchsorted(edges, confidence)  # a bin has its upper edge, and not its lower one
-    counts = np.bincount(places, minlength=bins)
-    sure = np.bincount(places, confidence.astype(np.float64), bins)
-    hits = np.bincount(places, right.astype(np.float64), bins)
+    counts = np.bincount(places, minlength=BINS)
+    sure = np.bincount(places, confidence.astype(np.float64), BINS)
+    hits = np.bincount(places, right.astype(np.float64), BINS)
     return tuple(
         Bin(float(sure[one] / counts[one]), float(hits[one] / counts[one]), int(counts[one]))
         for one in np.flatnonzero(counts).tolist()
@@ -121,8 +121,7 @@ class Widths:
 
     def of(self, spreads: Floats) -> Floats:
         """The standard deviations of predictions."""
-        found: Floats = self.factor * np.hypot(spreads, self.least)
-        return found
+        return self.factor * np.hypot(spreads, self.least)
 
 
 def likeliest_widths(values: Floats, spreads: Floats, targets: Floats, least: Floats) -> Widths:

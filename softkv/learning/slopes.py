@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.distances import Scorer
+from softkv.maths.farfield import unpacked
 
 Array = npt.NDArray[np.floating]
 BLOCK = 1 << 12  # rows that are weighted at a time
@@ -41,17 +42,19 @@ class Plane:
     @classmethod
     def through(cls, weights: Array, features: Array, numbers: Array, ridge: float) -> "Plane":
         """The planes of weights (b, n) that add up to 1, over features (n, d) and numbers (n,)."""
-        return cls.of_means(weights @ moments(features, numbers), features.shape[1], ridge)
+        column = numbers[:, None]
+        moments = np.concatenate([column, features, features * column, _products(features)], axis=1)
+        return cls.of_means(weights @ moments, features.shape[1], ridge)
 
     @classmethod
     def of_means(cls, means: Array, width: int, ridge: float) -> "Plane":
-        """The planes of the weighted means of `moments`, (b, 1 + 2d + d(d + 1)/2)."""
-        upper = np.triu_indices(width)
+        """The planes of the means of numbers, features, both multiplied, and the products of any two features.
+
+        All weighted, side by side, (b, 1 + 2d + d(d + 1)/2).
+        """
         height, middle = means[:, 0], means[:, 1 : 1 + width]
         crossed, packed = means[:, 1 + width : 1 + 2 * width], means[:, 1 + 2 * width :]
-        spread = np.zeros((len(means), width, width), means.dtype)
-        spread[:, upper[0], upper[1]] = packed
-        spread[:, upper[1], upper[0]] = packed
+        spread = unpacked(packed, width)
         spread -= middle[:, :, None] * middle[:, None, :]
         spread[:, np.arange(width), np.arange(width)] += ridge
         slope = np.linalg.solve(spread, (crossed - middle * height[:, None])[:, :, None])[:, :, 0]
@@ -175,14 +178,7 @@ def _through_all(
     return replace(found, height=found.height + means), squares / mass[:, 0] - found.height**2
 
 
-def moments(features: Array, numbers: Array) -> Array:
-    """What has to be averaged for a plane: numbers, features, both multiplied, features times features."""
-    column = numbers[:, None]
-    return np.concatenate([column, features, features * column, _products(features)], axis=1)
-
-
 def _products(features: Array) -> Array:
     """Features times features, each pair once, (n, d) -> (n, d(d + 1)/2)."""
     upper = np.triu_indices(features.shape[1])
-    found: Array = features[:, upper[0]] * features[:, upper[1]]
-    return found
+    return features[:, upper[0]] * features[:, upper[1]]

@@ -14,8 +14,7 @@ Shapes: b items asked, n rows of a block, d key width.
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +62,15 @@ def typical_temperature(
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
     compared = compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
+
+    def scores() -> Iterator[tuple[Floats, npt.NDArray[np.bool_]]]:
+        """Blocks of scores (b, n) of the live rows, in the unit, and which of them are not the item's own."""
+        scorer = compared.ask(keys[chosen], 1.0 / unit)
+        for start, alive, block in _blocks(keys, live):
+            yield scorer(block, start).astype(np.float64), own[:, None] != (alive + start)[None, :]
+
     with np.errstate(over="ignore", invalid="ignore"):
-        gaps = _gaps(keys, live, compared, unit, chosen, own)
+        gaps = _gaps(scores, len(chosen), keys.shape[1])
     if gaps is None:
         return None
     sizes, counts = gaps
@@ -127,47 +133,28 @@ def unit_near(size: float) -> float:
 
 
 def _gaps(
-    keys: Matrix,
-    live: npt.NDArray[np.bool_],
-    compared: Compatibility,
-    unit: float,
-    chosen: npt.NDArray[np.int64],
-    own: Any,
+    blocks: Callable[[], Iterator[tuple[Floats, npt.NDArray[np.bool_]]]], asked: int, width: int
 ) -> tuple[Floats, Floats] | None:
     """The sizes of the gaps below the best score, (BINS,), and how many rows each item asked has of them, (b, BINS)."""
-    best, worst = np.full(len(chosen), -np.inf), np.full(len(chosen), np.inf)
-    for scores, others in _scores(keys, live, compared, unit, chosen, own):
+    best, worst = np.full(asked, -np.inf), np.full(asked, np.inf)
+    for scores, others in blocks():
         best = np.maximum(best, np.where(others, scores, -np.inf).max(1))
         worst = np.minimum(worst, np.where(others, scores, np.inf).min(1))
     widest, largest = float((best - worst).max()), float(np.maximum(np.abs(best), np.abs(worst)).max())
-    rounded = np.finfo(np.float32).eps * (4 + math.sqrt(keys.shape[1])) * largest
+    rounded = np.finfo(np.float32).eps * (4 + math.sqrt(width)) * largest
     # All alike, but for the rounding of sums, or beyond float32, or not even numbers.
     if not rounded < widest < np.inf:
         return None
     sizes = widest * np.exp((np.arange(BINS) + 0.5 - BINS) / BINS * SPAN)
     sizes[0] = 0.0
-    counts = np.zeros(len(chosen) * BINS)
-    first = (np.arange(len(chosen)) * BINS)[:, None]
-    for scores, others in _scores(keys, live, compared, unit, chosen, own):
+    counts = np.zeros(asked * BINS)
+    first = (np.arange(asked) * BINS)[:, None]
+    for scores, others in blocks():
         with np.errstate(divide="ignore", invalid="ignore"):
             depth = np.log(np.maximum(best[:, None] - scores, 0.0) / widest)
         place = np.clip((depth + SPAN) * (BINS / SPAN), 0, BINS - 1).astype(np.int64)
         counts += np.bincount((place + first)[others], minlength=len(counts))
-    return sizes, counts.reshape(len(chosen), BINS)
-
-
-def _scores(
-    keys: Matrix,
-    live: npt.NDArray[np.bool_],
-    compared: Compatibility,
-    unit: float,
-    chosen: npt.NDArray[np.int64],
-    own: Any,
-) -> Iterator[tuple[Floats, npt.NDArray[np.bool_]]]:
-    """Blocks of scores (b, n) of the live rows, in the unit, and which of them are not the item's own."""
-    scorer = compared.ask(keys[chosen], 1.0 / unit)
-    for start, alive, block in _blocks(keys, live):
-        yield scorer(block, start).astype(np.float64), own[:, None] != (alive + start)[None, :]
+    return sizes, counts.reshape(asked, BINS)
 
 
 def _blocks(

@@ -115,7 +115,7 @@ def curves_of_items(
     who = np.arange(len(keys)) if asked is None else asked
 
     def lose(temperatures: Floats) -> Losses:
-        return left_out(scores, values, who, temperatures / unit, rows=len(keys), ks=ks, shares=shares, told=told)
+        return left_out(scores, values, who, temperatures / unit, ks=ks, shares=shares, told=told)
 
     return curves(lose, compared.name, first, ks)
 
@@ -140,7 +140,7 @@ def lowest_log_mass(
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
     scores, nothing = _scores(keys, live, compared, unit), np.empty((len(keys), 0))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = left_out(scores, nothing, asked, np.array([temperature / unit]), rows=len(keys))
+        found = left_out(scores, nothing, asked, np.array([temperature / unit]))
     return _finite(float(found.lowest[0]))
 
 
@@ -160,7 +160,7 @@ def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibili
 
 def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ()) -> tuple[list[Curve], int]:
     """The curves of one way to compare, from around a first temperature; and how many items were asked."""
-    around = _around(first)
+    around = first * STEP ** np.arange(-STEPS, STEPS + 1.0)
     tried = _merged([], lose(around), around, compatibility, ks)
     for _ in range(AGAIN):
         beyond = _beyond(tried)
@@ -182,10 +182,6 @@ def chosen(found: Sequence[Curve], *, measure: str, asked: int, items: int) -> T
 def _best(found: Sequence[Curve]) -> Curve:
     # Subtle: on vectors of length 1 cosine and dot are the same but for their rounding, which must not choose.
     return min(found, key=lambda curve: float(f"{curve.best[0]:.6g}"))
-
-
-def _around(first: float) -> Floats:
-    return first * STEP ** np.arange(-STEPS, STEPS + 1.0)
 
 
 def _beyond(tried: Sequence[Curve]) -> Floats:

@@ -2,7 +2,7 @@
 
 To understand attention, read in this order:
 
-    library.py        the few array operations needed; arrays.py has them in NumPy, tensors.py in torch
+    library.py        the few array operations needed, in NumPy; tensors.py has them in torch
     compatibility.py  how alike are a query and a key?        queries x keys -> scores -> logits
     weighting.py      how much does each row count?           logits -> unnormalised weights of one block
     blending.py       what is the average?                    weights x values -> Blend; Blends merge

@@ -14,7 +14,7 @@ Shapes: b queries, n rows of the block, p value width; "..." is any leading axes
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 from softkv.maths.arrays import library_of
 from softkv.maths.library import Array, DType, Library
@@ -99,33 +99,6 @@ def _joined_square(left: Blend, right: Blend) -> Array | None:
     return left.square + right.square + (left.value - right.value) ** 2 * between[..., None]
 
 
-class Values(Protocol):
-    """What is blended, in the form its sums are taken."""
-
-    @property
-    def array(self) -> Array:
-        """The values themselves."""
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the mean; None for the type of the weights."""
-
-    def part(self, rows: slice) -> "Values":
-        """The values of a run of rows."""
-
-    def gather(self, rows: Array) -> "Values":
-        """The values of each query's own rows: (..., b, k) gives values with b as a leading axis."""
-
-    def reach(self, mean: Array) -> Array | None:
-        """At least how far these values lie from some means, (..., b, p) -> (..., b); None where they are to be read.
-
-        For values that cost no less to look through than to blend, it is None.
-        """
-
-    def blend(self, weights: Weights) -> Blend:
-        """The blend of these values."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
     """Values that are vectors: (..., n, p)."""
@@ -143,7 +116,7 @@ class Vectors:
         return Vectors(library_of(self.array).cast(self.array[..., rows, :], self.dtype), self.within)
 
     def reach(self, mean: Array) -> Array | None:
-        """At least how far these values lie from some means."""
+        """At least how far these values lie from means (..., b, p), (..., b); None where they are to be read."""
         library = library_of(mean)
         mean = library.constant(mean)
         if self.within is not None:
@@ -155,7 +128,7 @@ class Vectors:
         return length(library.maximum(abs(mean - low[..., None, :]), abs(mean - high[..., None, :])))
 
     def gather(self, rows: Array) -> "Vectors":
-        """The values of each query's own rows."""
+        """The values of each query's own rows: (..., b, k) gives values with b as a leading axis."""
         return Vectors(library_of(self.array).cast(gather_rows(self.array, rows), self.dtype))
 
     def blend(self, weights: Weights) -> Blend:
@@ -286,6 +259,9 @@ class Labels:
         # Summed by code: a one-hot matrix would hold `count` numbers for every row.
         total = library_of(weights.weights).sums_by_code(self.array, weights.weights, self.count)
         return Blend(weights.peak, total.sum(-1), total, weights.excess)
+
+
+Values: TypeAlias = Vectors | Numbers | Labels  # what is blended, in the form its sums are taken
 
 
 def blend_of_rows(values: Values, rows: Array, logits: Array) -> Blend:

@@ -7,9 +7,9 @@ Does not know what the sums are for (sampling.py).
 Shapes: b queries, s strata that were visited, r rows that were read, stratum by stratum, p value width.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -71,26 +71,8 @@ class Pairs:
         return found
 
 
-class Columns(ABC):
-    """The values of the rows that were read, as columns."""
-
-    free: int  # how many of the columns the others do not settle
-
-    @abstractmethod
-    def total(self, weights: Floats) -> Floats:
-        """Σ w·v, (b, r) -> (b, p)."""
-
-    @abstractmethod
-    def distances(self, means: Floats) -> Floats:
-        """‖v − mean‖² of each row for means (b, p), (b, r)."""
-
-    @abstractmethod
-    def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
-        """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""
-
-
-class VectorColumns(Columns):
-    """Values that are vectors, (r, p): in float32, of which sums are counted in float64."""
+class VectorColumns:
+    """Vectors, (r, p), in float32, whose sums are counted in float64; `free` columns do not follow from the others."""
 
     def __init__(self, values: Array, *, free: int | None = None) -> None:
         self._values, self.free = values, values.shape[1] if free is None else free
@@ -131,7 +113,7 @@ class VectorColumns(Columns):
         return np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
 
 
-class LabelColumns(Columns):
+class LabelColumns:
     """Values that are codes of many labels, (r,): vectors that are 1 there and 0 elsewhere."""
 
     def __init__(self, codes: npt.NDArray[np.integer], labels: int) -> None:
@@ -140,8 +122,7 @@ class LabelColumns(Columns):
 
     def total(self, weights: Floats) -> Floats:
         """Σ w·v, (b, r) -> (b, p)."""
-        found: Floats = np.array([np.bincount(self._codes, some, self._labels) for some in weights], np.float64)
-        return found
+        return np.array([np.bincount(self._codes, some, self._labels) for some in weights], np.float64)
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
@@ -164,6 +145,9 @@ class LabelColumns(Columns):
             found = np.bincount(whose * labels + np.tile(self._codes, 2), weights, GROUPS * labels)
             groups[number] = found.reshape(GROUPS, labels) - np.bincount(whose, weights, GROUPS)[:, None] * mean
         return np.maximum(squares, 0.0), groups
+
+
+Columns: TypeAlias = VectorColumns | LabelColumns  # the values of the rows that were read
 
 
 def columns_of_labels(codes: npt.NDArray[np.integer], labels: int) -> Columns:

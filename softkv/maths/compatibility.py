@@ -24,7 +24,7 @@ import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError, ZeroVector
 from softkv.maths.arrays import check_widths, inner, library_of, sharpened
-from softkv.maths.distances import Scorer, gaussian, gaussian_by_halves, in_parts, laplace, student
+from softkv.maths.distances import Scorer, by_differences, gaussian, gaussian_by_halves, in_parts, laplace, student
 from softkv.maths.library import Array, Library, Sharpness
 
 
@@ -250,8 +250,10 @@ COMPATIBILITIES = {
         Compatibility(
             "gaussian", gaussian, copies=True, degree=2, form="gaussian", with_halves=by_halves, cancels=True
         ),
-        Compatibility("laplace", laplace, copies=True, degree=1, pairs=True, terms=_of_distances),
-        Compatibility("student", student, copies=True, pairs=True, terms=_of_distances),
+        Compatibility(
+            "laplace", partial(by_differences, laplace), copies=True, degree=1, pairs=True, terms=_of_distances
+        ),
+        Compatibility("student", partial(by_differences, student), copies=True, pairs=True, terms=_of_distances),
         Compatibility("uniform", _uniform, degree=0, terms=lambda squares: (squares * 0.0, squares[..., 0] * 0.0)),
     )
 }

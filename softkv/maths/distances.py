@@ -133,8 +133,7 @@ def _by_difference(
 def _doubts(library: Library, size: Array, keys: Array) -> Array:
     """How wrong a logit can be in which terms of this size were cancelled."""
     epsilon = library.epsilon(library.constant(size).dtype)
-    doubts: Array = library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
-    return doubts
+    return library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
 
 
 def _near(library: Library, logits: Array, doubts: Array, seen: Array | None) -> Array | None:
@@ -165,36 +164,32 @@ def _at_places(
     return logits
 
 
-def student(queries: Array, sharpness: Sharpness) -> Scorer:
+def by_differences(measure: Callable[[Array], Array], queries: Array, sharpness: Sharpness) -> Scorer:
+    """Scores that `measure` makes of the difference of every query and every key, (..., b, n, d) -> (..., b, n)."""
+
+    def pairs(some: Array) -> Array:
+        return measure(queries[..., :, None, :] - some[..., None, :, :])
+
+    def score(keys: Array, _first: int) -> Array:
+        check_widths(queries, keys)
+        return sharpened(in_parts(pairs, queries, keys), sharpness, spend=True)
+
+    return score
+
+
+def student(apart: Array) -> Array:
     """-log(1 + ½‖q-k‖²), whose weights fall as a power of the distance."""
-    library = library_of(queries)
-
-    def pairs(some: Array) -> Array:
-        apart = queries[..., :, None, :] - some[..., None, :, :]
-        squares = library.multiply_total(apart, apart)
-        if not library.finite(library.constant(squares)).all():  # their logarithms are no larger than others
-            apart = library.double(apart)
-            squares = library.multiply_total(apart, apart)
-        return library.cast(-library.log1p(squares * 0.5), queries.dtype)
-
-    def score(keys: Array, _first: int) -> Array:
-        check_widths(queries, keys)
-        return sharpened(in_parts(pairs, queries, keys), sharpness, spend=True)
-
-    return score
+    library = library_of(apart)
+    squares = library.multiply_total(apart, apart)
+    if not library.finite(library.constant(squares)).all():  # their logarithms are no larger than others
+        wide = library.double(apart)
+        squares = library.multiply_total(wide, wide)
+    return library.cast(-library.log1p(squares * 0.5), apart.dtype)
 
 
-def laplace(queries: Array, sharpness: Sharpness) -> Scorer:
+def laplace(apart: Array) -> Array:
     """-‖q-k‖₁."""
-
-    def pairs(some: Array) -> Array:
-        return -abs(queries[..., :, None, :] - some[..., None, :, :]).sum(-1)
-
-    def score(keys: Array, _first: int) -> Array:
-        check_widths(queries, keys)
-        return sharpened(in_parts(pairs, queries, keys), sharpness, spend=True)
-
-    return score
+    return -abs(apart).sum(-1)
 
 
 def in_parts(pairs: Callable[[Array], Array], asked: Array, rows: Array) -> Array:

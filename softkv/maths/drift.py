@@ -214,8 +214,7 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
     rest = np.maximum(squared_lengths(y) - squared_lengths(inner), 0.0)
 
     def summed(x: Array) -> Array:
-        found: Array = (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
-        return found
+        return (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
 
     squares = np.concatenate([_products(inner), rest[:, None]], axis=1)
     labelled = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)

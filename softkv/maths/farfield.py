@@ -151,8 +151,7 @@ def tilted(lists: Lists, queries: Array) -> Tilt:
 
 def critical(counts: Array) -> Array:
     """√(2 ln n): how many σ above the mean the highest of n rows is."""
-    found: Array = np.sqrt(2.0 * np.log(np.maximum(counts, 1)))
-    return found
+    return np.sqrt(2.0 * np.log(np.maximum(counts, 1)))
 
 
 def _thaw(counts: Array, variances: Array) -> Array:
@@ -346,8 +345,7 @@ def distances(values: Array | Shares, centres: Array) -> Array:
 
 def packed(matrices: Array) -> Array:
     """The upper triangles of (..., r, r) symmetric matrices, (..., r(r + 1) / 2)."""
-    found: Array = matrices[(..., *np.triu_indices(matrices.shape[-1]))]
-    return found
+    return matrices[(..., *np.triu_indices(matrices.shape[-1]))]
 
 
 def unpacked(triangles: Array, width: int) -> Array:

@@ -62,23 +62,22 @@ class Form:
         if self.metric is not None:
             return self.metric.projected(keys.astype(np.float32, copy=False))
         if self.measures_distance:
-            moved: Array = keys - self.centre.astype(keys.dtype)
-            return moved
-        if self.name == "cosine":
-            lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))
-            return self.keys(keys, 1.0 / np.where(lengths > 0, lengths, np.inf))
-        return keys
+            return keys - self.centre.astype(keys.dtype)
+        return self.keys(keys)
 
     def _moved(self, vectors: Array) -> Floats:
         if self.metric is not None:
             return self.metric.projected(vectors.astype(np.float32)).astype(np.float64)
-        moved: Floats = vectors.astype(np.float64) - self.centre
-        return moved
+        return vectors.astype(np.float64) - self.centre
 
-    def keys(self, keys: Array, inverse_lengths: Array) -> Array:
-        """k′ of some keys, (n, d) -> (n, d or d + 1); 1 / ‖k‖, (n,), is only looked at where it is needed."""
+    def keys(self, keys: Array) -> Array:
+        """k′ of some keys, (n, d) -> (n, d or d + 1).
+
+        Lengths are worked out anew, whatever a store says of them: what it says is derived, and statistics stay.
+        """
         if self.name == "cosine":
-            return keys * inverse_lengths[:, None].astype(keys.dtype)
+            lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))[:, None]
+            return keys * (1.0 / np.where(lengths > 0, lengths, np.inf)).astype(keys.dtype)
         if self.measures_distance:
             moved = self._moved(keys)
             return np.concatenate([moved, -0.5 * np.einsum("ij,ij->i", moved, moved)[:, None]], axis=1)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError
-from softkv.maths.arrays import NUMPY, library_of
+from softkv.maths.arrays import library_of
 from softkv.maths.compatibility import Compatibility
-from softkv.maths.library import Array, DType
+from softkv.maths.library import NUMPY, Array, DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +192,9 @@ class Heads:
             )
         _refuse_inexpressible(module)
         h = module.num_heads
-        w_q, w_k, w_v = _projections(module)
+        apart = module.in_proj_weight is None  # where queries, keys and values differ in width
+        each = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        w_q, w_k, w_v = each if apart else module.in_proj_weight.chunk(3)
         offsets = [None] * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
         b_q, b_k, b_v = (None if x is None else x.reshape(h, -1) for x in offsets)
         return cls(
@@ -208,12 +210,6 @@ class Heads:
 
 
 _AXES = {"w_q": 3, "w_k": 3, "w_v": 3, "w_o": 2, "b_q": 2, "b_k": 2, "b_v": 2, "b_o": 1}
-
-
-def _projections(module: Any) -> Any:
-    if module.in_proj_weight is not None:
-        return module.in_proj_weight.chunk(3)
-    return module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
 
 
 def _refuse_inexpressible(module: Any) -> None:

@@ -76,11 +76,11 @@ def checked(
     values: Values,
     *,
     temperature: Any,
-    k: int | None,
-    mask: Any,
-    bias: Any,
-    heads: Heads | None,
-    show: int,
+    k: int | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    heads: Heads | None = None,
+    show: int = 0,
 ) -> Inputs:
     """Check that all of this fits together."""
     library = library_of(queries, keys, values.array)
@@ -97,11 +97,11 @@ def checked(
         values=values,
         leading=leading,
         temperature=_temperature(library, temperature, queries, leading),
-        k=_rows_to_blend(k, keys.shape[-2]),
+        k=None if k is None or whole_number("k", k, least=1) >= keys.shape[-2] else int(k),
         mask=None if mask is None else _mask(library, mask, queries, shape),
         bias=None if bias is None else _bias(library, bias, queries, shape),
         heads=None if heads is None else heads.like(queries, queries.dtype),
-        show=min(_count("show", show, least=0), int(keys.shape[-2])),
+        show=min(whole_number("show", show, least=0), int(keys.shape[-2])),
     )
     _check_numbers("queries", library, queries, 0)
     if inputs.heads is not None:
@@ -222,13 +222,8 @@ def _temperature(library: Library, given: Any, queries: Array, leading: tuple[in
     return temperature
 
 
-def _rows_to_blend(k: int | None, rows: int) -> int | None:
-    if k is None or _count("k", k, least=1) >= rows:
-        return None
-    return int(k)
-
-
-def _count(name: str, given: Any, *, least: int) -> int:
+def whole_number(name: str, given: Any, *, least: int) -> int:
+    """A number of something, such as rows, called so."""
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
         raise KindError(f"expected {name} to be a whole number of at least {least}, got {given!r}. Pass such a number.")
     return int(given)

@@ -122,10 +122,8 @@ class _Part:
             used, seen = full.blend, full.seen
         else:
             full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k + 1, shown))
-            used, seen = (
-                blend_of_rows(inputs.values, full.ranking.rows[..., : inputs.k], full.ranking.logits[..., : inputs.k]),
-                self.library.minimum(full.seen, inputs.k),
-            )
+            best = (x[..., : inputs.k] for x in (full.ranking.rows, full.ranking.logits))
+            used, seen = blend_of_rows(inputs.values, *best), self.library.minimum(full.seen, inputs.k)
         refuse_all_masked(full.seen, self.queries.start)
         refuse_values(inputs.values, used)
         return self.found(full, used, seen) if inputs.heads is None else self.found_by_heads(full, used, seen)

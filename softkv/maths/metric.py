@@ -43,8 +43,7 @@ class Metric:
 
     def projected(self, vectors: Matrix) -> Matrix:
         """L(x − c) of each vector, or of its direction, (n, d) -> (n, r)."""
-        found: Matrix = self._moved(vectors) @ self.factors.T
-        return found
+        return self._moved(vectors) @ self.factors.T
 
     def numbers(self, keys: Matrix) -> Row:
         """The number b of each key, (n,)."""
@@ -61,7 +60,7 @@ class Metric:
     def queries(self, queries: Matrix) -> tuple[Matrix, Row]:
         """Mq of each query, (b, d), and what is added to all its logits, (b,)."""
         projected = self.projected(queries)
-        return projected @ self.factors, _halves(projected)
+        return projected @ self.factors, np.float32(-0.5) * np.einsum("ij,ij->i", projected, projected)
 
     def terms(self, queries: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The squares of what is added up for queries: for each number of Mq, (b, d), and for each of Lq, (b, r)."""
@@ -84,8 +83,7 @@ class Metric:
                 logits += sharpened(numbers[part], sharpness)
                 logits += added
                 # Above 0 is only rounding: nothing is nearer than near.
-                nearest: Matrix = np.minimum(logits, np.float32(0.0), out=logits)
-                return nearest
+                return np.minimum(logits, np.float32(0.0), out=logits)
 
             return score
 
@@ -99,8 +97,3 @@ class Metric:
 
     def _kept(self, vectors: Matrix) -> Matrix:
         return vectors - self.centre if self.centre.any() else vectors
-
-
-def _halves(projected: Matrix) -> Row:
-    found: Row = np.float32(-0.5) * np.einsum("ij,ij->i", projected, projected)
-    return found

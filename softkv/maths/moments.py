@@ -46,7 +46,9 @@ def measured(
     found = _Sums(len(counts), leading)
     for stretch in _stretches(offsets):
         keys, values = (x if squared else x.astype(np.float64) for x in rows(stretch.start, stretch.stop))
-        y, owners = stretch.apart(keys, means) @ frame.axes, stretch.owners
+        owners = stretch.owners
+        # Rows are counted from the means of their lists in their own precision, rounded after the difference is taken.
+        y = (keys - means[owners]).astype(keys.dtype, copy=False) @ frame.axes
         u = _counted_from(value_means, owners, values, frame.slope, kind=values.dtype)
         found.add(stretch, frame, y, u)
         if stretch.stop == offsets[stretch.lists[-1] + 1]:
@@ -125,17 +127,11 @@ def _counted_from(
     return _Vectors((values - means[owners]).astype(kind, copy=False))
 
 
-def without(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
-    """The statistics once these rows, of the lists `owners`, are gone: sums are taken back, and radii only grow."""
-    return _changed(lists, owners, keys, values, sign=-1.0)
+def with_rows(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float = 1.0) -> Lists:
+    """The statistics once these rows are in the lists `owners`, none of which is empty, or with `sign` -1 have left.
 
-
-def with_more(lists: Lists, owners: Counts, keys: Array, values: Array) -> Lists:
-    """The statistics once these rows are in the lists `owners`, none of which is empty; radii only grow."""
-    return _changed(lists, owners, keys, values, sign=1.0)
-
-
-def _changed(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float) -> Lists:
+    Sums are added, or taken back, and radii only grow.
+    """
     changed = Lists(*(getattr(lists, field.name).copy() for field in fields(lists)))
     frame = _Shared(lists.axes, lists.leading, lists.profile, lists.slope)
     order = np.argsort(owners, kind="stable")
@@ -158,13 +154,11 @@ class _Groups:
 
     def sums(self, x: Array) -> Floats:
         """Sums over the rows of each group."""
-        found: Floats = np.add.reduceat(x, self.starts, axis=0, dtype=np.float64)
-        return found
+        return np.add.reduceat(x, self.starts, axis=0, dtype=np.float64)
 
     def most(self, x: Array) -> Floats:
         """The largest of each group."""
-        found: Floats = np.maximum.reduceat(x, self.starts).astype(np.float64)
-        return found
+        return np.maximum.reduceat(x, self.starts).astype(np.float64)
 
     def moved(self, lists: Lists, frame: "_Shared", y: Array, u: _Vectors | Labelled) -> Lists:
         """The statistics brought up to date; keys along the axes and values, both counted from the means there were."""
@@ -181,8 +175,7 @@ class _Groups:
         def mean(old: Array, sums: Array) -> Floats:
             """A mean over all rows of a list, from the old mean and the sums over these rows."""
             turned = (before * old.T + self.sign * sums.T) / after
-            found: Floats = turned.T
-            return found
+            return turned.T
 
         gaps = frame.gaps(self, (before[:, None] * lists.slope_gaps[self.numbers]), y, u, shift, value_shift, after)
         squares, sizes_of_values = squared_lengths(outer), u.squares
@@ -199,10 +192,8 @@ class _Groups:
         lists.slope_gaps[at] = gaps
         lengths = np.stack([self.most(squared_lengths(inner)), self.most(squares)], axis=1) ** 0.5 * (1.0 + ROUNDED)
         farthest = self.most(sizes_of_values) ** 0.5 * (1.0 + ROUNDED)
-        lists.radii[at] = (
-            np.maximum(lists.radii[at], come * lengths)
-            + np.stack([squared_lengths(s_in), squared_lengths(s_out)], 1) ** 0.5
-        )
+        moved = np.stack([squared_lengths(s_in), squared_lengths(s_out)], 1) ** 0.5
+        lists.radii[at] = np.maximum(lists.radii[at], come * lengths) + moved
         lists.value_radii[at] = np.maximum(lists.value_radii[at], come * farthest) + value_shift.squares**0.5
         lists.means[at] += shift @ frame.axes.T
         return replace(lists, values=values)
@@ -236,12 +227,6 @@ class _Shared:
     profile: Array
     slope: Array
 
-    @property
-    def outer_slope(self) -> Array:
-        """A, times the profile, along the other axes, (p, d − r)."""
-        found: Array = self.slope[:, self.leading :] * self.profile
-        return found
-
     def gaps(
         self,
         groups: _Groups,
@@ -256,7 +241,7 @@ class _Shared:
         inner, outer = slice(None, self.leading), slice(self.leading, None)
         length, astray = u.squares**0.5, u.left(self.slope, inner, y[:, inner]) ** 0.5
         y_in, y_out = squared_lengths(y[:, inner]) ** 0.5, squared_lengths(y[:, outer]) ** 0.5
-        steep = float(np.linalg.norm(self.outer_slope))
+        steep = float(np.linalg.norm(self.slope[:, self.leading :] * self.profile))
         shifted = value_shift.left(self.slope, inner, shift[:, inner]) ** 0.5
         s_in, s_out = squared_lengths(shift[:, inner]) ** 0.5, squared_lengths(shift[:, outer]) ** 0.5
         within = (gaps[:, 0] + groups.sums(astray * y_in)) / after + shifted * s_in
@@ -319,11 +304,6 @@ class _Stretch:
     def owners(self) -> Counts:
         """The list of each row."""
         return np.repeat(self.lists, np.diff(np.append(self.firsts, self.stop - self.start)))
-
-    def apart(self, x: Array, means: Floats) -> Array:
-        """Rows counted from the means of their lists, in their own precision: rounded after the difference is taken."""
-        found: Array = (x - means[self.owners]).astype(x.dtype, copy=False)
-        return found
 
 
 def _stretches(offsets: Counts) -> Iterator[_Stretch]:

@@ -97,8 +97,7 @@ class _Flat:
     def scored(self, *, everything: bool) -> Rows:
         """How many rows each query met."""
         met = self.lengths if everything else self._by_segment((self.logits > -np.inf).astype(np.float32))
-        found: Rows = np.bincount(self.queries, met, self.count).astype(np.int64)
-        return found
+        return np.bincount(self.queries, met, self.count).astype(np.int64)
 
     def heaviest(self, show: int) -> tuple[Rows, Array]:
         """The rows of the highest logits of each query, and these, (b, show)."""
@@ -135,8 +134,7 @@ class _Flat:
         return found
 
     def _peaks(self) -> Array:
-        found: Array = np.maximum.reduceat(self.logits, self.starts)
-        return found
+        return np.maximum.reduceat(self.logits, self.starts)
 
     def blend(self, values: Values) -> Blend:
         """The blend of the rows; the logits become weights."""
@@ -153,8 +151,7 @@ class _Flat:
         return Blend(peak.astype(np.float64), mass, total, excess, square)
 
     def _by_query(self, x: Floats) -> Floats:
-        found: Floats = np.bincount(self.queries, x, self.count).astype(np.float64)
-        return found
+        return np.bincount(self.queries, x, self.count).astype(np.float64)
 
     def _by_segment(self, x: Array) -> Floats:
         return np.add.reduceat(x, self.starts, dtype=np.float64) if len(x) else np.empty(0)

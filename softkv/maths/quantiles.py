@@ -1,7 +1,8 @@
-"""How large squared errors may be beside a variance that is itself told by a sample.
+"""How large squared errors may be beside a variance that is itself told by a sample, and how many of some may succeed.
 
 The sum of ν squared errors of equal variance, beside an estimate of that variance with μ degrees of freedom, has the F
-distribution; where the variance is known, μ is infinite, and it is χ²(ν)/ν. Both are by the incomplete beta function.
+distribution; where the variance is known, μ is infinite, and it is χ²(ν)/ν. Successes are binomial. All are by the
+incomplete beta function.
 """
 
 import math
@@ -22,6 +23,16 @@ def quantile(columns: float, confidence: float, degrees: float = KNOWN) -> float
     (3.841, 4.965)
     """
     return _quantile(_rounded(columns), confidence, _rounded(min(degrees, KNOWN)))
+
+
+@lru_cache
+def at_most(successes: int, tries: int, chance: float) -> float:
+    """The probability of so many successes or fewer, where each try has this chance of one.
+
+    >>> round(at_most(1, 2, 0.5), 6)
+    0.75
+    """
+    return 1.0 if successes >= tries else _below(tries - successes, successes + 1.0, 1.0 - chance)
 
 
 def _rounded(number: float) -> float:

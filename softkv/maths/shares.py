@@ -75,14 +75,12 @@ class Shares:
     @cached_property
     def rows(self) -> Floats:
         """How many rows each list has, (l,)."""
-        found: Floats = np.bincount(self.owners, self.tallies, self.shape[0]).astype(np.float64)
-        return found
+        return np.bincount(self.owners, self.tallies, self.shape[0]).astype(np.float64)
 
     @cached_property
     def amounts(self) -> Floats:
         """The shares, (m,), in float64: what is added up by label is."""
-        found: Floats = self.tallies / self.rows[self.owners]
-        return found
+        return self.tallies / self.rows[self.owners]
 
     @property
     def steep(self) -> slice | Counts:
@@ -158,15 +156,12 @@ class Shares:
     def apart(self, owners: Counts, codes: Codes) -> Floats:
         """The squared distances of rows of these labels from the shares of these lists, (n,)."""
         known = self.with_labels(int(codes.max(initial=-1)) + 1)
-        found: Floats = np.maximum(1.0 - 2.0 * known._amounts_of(owners, codes) + known.squares[owners], 0.0)
-        return found
+        return np.maximum(1.0 - 2.0 * known._amounts_of(owners, codes) + known.squares[owners], 0.0)
 
     def of_rows(self, owners: Counts, codes: Counts, slope: Array) -> "Labelled":
         """Rows of these labels, counted from the shares of their lists."""
-        known, (lists, places) = (
-            self.with_labels(int(codes.max(initial=-1)) + 1),
-            np.unique(owners, return_inverse=True),
-        )
+        known = self.with_labels(int(codes.max(initial=-1)) + 1)
+        lists, places = np.unique(owners, return_inverse=True)
         squares, own = known.apart(owners, codes), known._slopes(slope)[known._place[codes]]
         return Labelled(squares, own - known._sloping(lists, slope)[places], codes, own)
 
@@ -193,11 +188,8 @@ class Shares:
     def decoded(cls, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> "Shares":
         """The shares in arrays, which may be anything (`problem`)."""
         starts, codes, tallies, sloped, labels = (arrays[f"{name}.{part}"] for part in PARTS)
-        if (
-            any(x.ndim != 1 for x in (starts, codes, tallies, sloped))
-            or labels.shape != (1,)
-            or labels.dtype != np.int64
-        ):
+        flat = all(x.ndim == 1 for x in (starts, codes, tallies, sloped))
+        if not flat or labels.shape != (1,) or labels.dtype != np.int64:
             raise ValueError(f"{name} that are shares")
         return cls(starts, codes, tallies, sloped, int(labels[0]))
 

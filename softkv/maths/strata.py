@@ -207,8 +207,7 @@ class Draw:
         """Sums over the rows of each stratum, (b, r) -> (b, s)."""
         if not len(self.sizes):
             return np.zeros((len(x), 0))
-        found: Floats = np.add.reduceat(x, self.firsts, axis=1)
-        return found
+        return np.add.reduceat(x, self.firsts, axis=1)
 
     def squares(self, weights: Array, values: Array) -> Floats:
         """‖Σ w·v‖² over the rows of each stratum, (b, r) and (r, p) -> (b, s)."""

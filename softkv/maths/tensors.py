@@ -17,6 +17,9 @@ from softkv.maths.library import Array, DType, Library
 class Torch:
     """The operations, in torch."""
 
+    exp, log, log1p, tanh = torch.exp, torch.log, torch.log1p, torch.tanh
+    where, finite, einsum = torch.where, torch.isfinite, staticmethod(torch.einsum)
+
     def array(self, given: object, *, like: Array | None = None) -> Array:
         """A tensor, on the device of the one it goes with."""
         device = like.device if isinstance(like, torch.Tensor) else None
@@ -67,18 +70,6 @@ class Torch:
     def constant(self, x: Array) -> Array:
         return x.detach()
 
-    def exp(self, x: Array) -> Array:
-        return x.exp()
-
-    def log(self, x: Array) -> Array:
-        return x.log()
-
-    def log1p(self, x: Array) -> Array:
-        return torch.log1p(x)
-
-    def tanh(self, x: Array) -> Array:
-        return x.tanh()
-
     def spend_exp(self, spent: Array) -> Array:
         return spent.exp() if _tracked(spent) else spent.exp_()
 
@@ -103,12 +94,6 @@ class Torch:
 
     def minimum(self, x: Array, y: Array | float) -> Array:
         return torch.minimum(x, y) if isinstance(y, torch.Tensor) else x.clamp(max=y)
-
-    def where(self, condition: Array, x: Array | float, y: Array | float) -> Array:
-        return torch.where(condition, x, y)
-
-    def finite(self, x: Array) -> Array:
-        return torch.isfinite(x)
 
     def largest(self, x: Array) -> Array:
         return x.amax(-1)
@@ -151,9 +136,6 @@ class Torch:
 
     def spread_out(self, x: Array, shape: Sequence[int]) -> Array:
         return x.expand(tuple(shape))
-
-    def einsum(self, formula: str, *operands: Array) -> Array:
-        return torch.einsum(formula, *operands)
 
     def sums_by_code(self, codes: Array, weights: Array, count: int) -> Array:
         """The weights summed by code, in float64: (..., n) x (..., b, n) -> (..., b, count)."""

@@ -7,6 +7,7 @@ cannot be used. Does not know what the store already holds.
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from softkv.kinds import LONGEST_TEXT, ValueKind
 from softkv.storage.layout import Layout, Matrix, Rows
 
 LONGEST_KEY = 1 << 16  # bytes of UTF-8
+LONGEST_NAME = 255
 LONGEST_PAYLOAD = 1 << 20
 DEEPEST_PAYLOAD = 64
 EXACT_INTEGER = 1 << 53  # the largest count that float64 holds without rounding
@@ -187,12 +189,16 @@ def _can_be_key(text: str) -> bool:
         return False
 
 
-def can_name(text: str, longest: int) -> bool:
-    """Whether a text is 1 to so many bytes of UTF-8 without a NUL."""
-    try:
-        return 0 < len(text.encode()) <= longest and "\0" not in text
-    except UnicodeEncodeError:
-        return False
+def checked_name(given: object, what: str = "the name of an index file") -> str:
+    """The name of an index file, or of a batch, or why this cannot be one."""
+    if not isinstance(given, str):
+        raise InputError(f"expected {what} as a text, got {type(given).__name__}.")
+    with suppress(UnicodeEncodeError):
+        if 0 < len(given.encode()) <= LONGEST_NAME and "\0" not in given:
+            return given
+    raise InputError(
+        f"expected {what} as 1 to {LONGEST_NAME} bytes of UTF-8 without a NUL, got {shown(given)}. A UUID will do."
+    )
 
 
 def shown(text: str) -> str:
@@ -350,11 +356,8 @@ def _contents(
     for position, text in enumerate(embedded):
         if text is not None:
             _require_text(text, f"text {position}", LONGEST_TEXT)
-    encoded = [None] * count if payloads is None else _sequence(payloads, "payload", count)
-    encoded = [
-        None if payload is None else checked_json(payload, f"payload {position}")
-        for position, payload in enumerate(encoded)
-    ]
+    given = [None] * count if payloads is None else _sequence(payloads, "payload", count)
+    encoded = [None if one is None else checked_json(one, f"payload {place}") for place, one in enumerate(given)]
     carried: Sequence[str | None] = values or [None] * count
     return list(zip(embedded, carried, encoded, strict=True))
 

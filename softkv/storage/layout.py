@@ -11,9 +11,6 @@ import numpy.typing as npt
 
 from softkv.errors import ShapeError
 from softkv.kinds import ValueKind as ValueKind
-from softkv.storage.disk.names import LOCK as LOCK
-from softkv.storage.disk.names import PIN as PIN
-from softkv.storage.disk.names import SERVER as SERVER
 
 FORMAT = 3  # the number of the format that this code writes
 CATALOG, INDEX = "catalog.sqlite", "index"

@@ -51,27 +51,23 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: 
         raise StoreExists(f"{target} is there already; repairing writes to a new place and overwrites nothing")
     found = survey(os.path.abspath(os.fspath(path)))
     try:
-        if found.catalog is None or found.head is None or (found.head.generation and found.standing is None):
+        catalog, head = found.catalog, found.head
+        if catalog is None or head is None or (head.generation and found.standing is None):
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
-        roster = Roster(found.catalog, found.head.generation)
-        with Store.open(target, "c") as store, found.catalog.connection.reading():
+        roster = Roster(catalog, head.generation)
+        with Store.open(target, "c") as store, catalog.connection.reading():
             saved = _save(found, roster, store)
-            settings = loaded(found.standing.settings if found.standing else found.head.settings, "the settings")
+            settings = loaded(found.standing.settings if found.standing else head.settings, "the settings")
             if carry is None:
                 store.configure(settings)
             else:
-                carry(settings, partial(_index_file, found), store)
+                find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
+                carry(settings, find, store)
             missing = _names(roster, np.flatnonzero(found.lost))
         lost = max((found.standing.tally.count if found.standing else 0) - saved, len(missing))
         return Repaired(found.report, saved, lost, tuple(missing))
     finally:
         found.close()
-
-
-def _index_file(found: Survey, name: str) -> IndexFile | None:
-    assert found.catalog is not None
-    assert found.head is not None
-    return index_files.find(found.catalog, found.report.path, found.head.generation, name, found.head.number)
 
 
 def _names(roster: Roster, rows: Rows) -> list[str | int]:
@@ -119,7 +115,7 @@ def _save_batch(found: Survey, rows: Rows, entries: list[RosterEntry], store: St
         kind.read(cells, [entry.content[1] for entry in entries], found.labels.__getitem__),
         keys=[entry.key for entry in entries],
         texts=[entry.content[0] for entry in entries],
-        payloads=[None if entry.content[2] is None else loaded(entry.content[2], "a payload") for entry in entries],
+        payloads=[entry.payload for entry in entries],
         kind=kind,
         value_vectors=cells if kind.embedded else None,
     )

@@ -108,13 +108,9 @@ class Store(Closing):
             self._current()
             return Snapshot(self._catalog, self._committed, self._labels)
 
-    def refresh(self) -> int:
-        """Look for the newest commit, as every call does; returns its number."""
-        return self._current().commit
-
     @property
     def commit(self) -> int:
-        """The number of the newest commit."""
+        """The number of the newest commit, for which every call looks."""
         return self._current().commit
 
     @property

@@ -91,13 +91,18 @@ def spectrum(bench: Bench) -> DataSet:
     count = bench.sized(500_000)
 
     def make() -> dict[str, Array]:
-        rng = np.random.default_rng(0)
-        scales = (1.0 / np.sqrt(np.arange(1, WIDTH + 1))).astype(np.float32)
-        keys, queries = (_gaussian(rng, size, scales) for size in (count, _asked(bench)))
-        return {"keys": keys, "values": values_of(keys, VALUE_WIDTH, rng), "queries": queries}
+        return one_gaussian(count, WIDTH, VALUE_WIDTH, _asked(bench))._asdict()
 
     name = f"spectrum-{count}x{WIDTH}"
     return DataSet(name, _items(_kept(bench.folder / name, make)), (0.04, 0.16))
+
+
+def one_gaussian(count: int, width: int, value_width: int, asked: int) -> Mixture:
+    """Items of one Gaussian whose axes are ever shorter, and queries like them."""
+    rng = np.random.default_rng(0)
+    scales = (1.0 / np.sqrt(np.arange(1, width + 1))).astype(np.float32)
+    keys, queries = (_gaussian(rng, size, scales) for size in (count, asked))
+    return Mixture(keys, values_of(keys, value_width, rng), queries)
 
 
 def text(bench: Bench) -> DataSet:

@@ -1,14 +1,15 @@
 """Lookups that no rehearsal was about, beside scans: other temperatures, random directions, filters.
 
-    python -m tests.benchmarks.measured --items 1000000 --width 384 --folder FOLDER
+    python -m tests.benchmarks.measured --items 1000000 --width 384 --folder FOLDER [--spectrum]
 
-A mixture of 2,000 clusters with values 64 wide and an index as it is built by default; afterwards 5% of the items are
-added and 1% deleted. A fresh process asks one query after the other, each in turn by the index, by a scan, and where
-torch is installed by its softmax over all keys, as products or as its attention, whichever is faster there. A line says
-how the queries were answered, what share of the rows was read, for how many estimates the answer was within what it
-stated against the scan, the median time and its ratios to the others, and at the temperatures of the goals whether they
-are reached: nothing scanned, as many within as 95% may leave, and a tenth of torch for queries like the items, half of
-it for others. The first lookups of fresh processes come last. Stores are kept in the folder, and used again.
+A mixture of 2,000 clusters, or one Gaussian, with values 64 wide and an index as it is built by default; afterwards 5%
+of the items are added and 1% deleted. Queries like the items are asked at both ends of the rehearsed range as well. A
+fresh process asks one query after the other, each in turn by the index, by a scan, and where torch is installed by its
+softmax over all keys, as products or as its attention, whichever is faster there. A line says how the queries were
+answered, what share of the rows was read, for how many estimates the answer was within what it stated against the scan,
+the median time and its ratios to the others, and at the temperatures of the goals whether they are reached: nothing
+scanned, as many within as 95% may leave, and a tenth of torch for queries like the items, half of it for others. The
+first lookups of fresh processes come last. Stores are kept in the folder, and used again.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ import softkv
 from softkv.asking.question import CONFIDENCE
 from softkv.index.verdict import CHANCE, at_most
 
+from .index_data import one_gaussian
 from .late import put
 from .machine import machine
 
@@ -37,18 +40,31 @@ VALUE_WIDTH, ASKED, BUILT_FOR = 64, 60, 0.07
 LAPLACE, AT_ONCE = (0.5, 5.0), 256
 TEMPERATURES = (0.02, 0.05, 0.07, 0.1, 0.5, 5.0)
 GOALS = (0.05, 0.07, 0.1)  # the temperatures at which goals are judged
+LIKE, OTHERS = 0.1, 0.5  # the goals beside torch, of queries like the items and of all others
+FIRST = (("by a plan", BUILT_FOR, 0.01), ("measured", 20.0, 0.01), ("by a scan", 20.0, 0.0))  # with their tolerances
 FILTERS: dict[str, dict[str, Any]] = {
+    "a tenth at random": {"tenth": True},
+    "a tenth by cluster": {"far left": True},
     "half at random": {"half": True},
     "half by cluster": {"left": True},
     "nine tenths at random": {"most": True},
+    "nine tenths by cluster": {"far left": False},
 }
 
 
 def made(path: Path, items: Mixture, count: int) -> None:
     """A store of these items with an index, some that came since, and some that went."""
+    firsts = items.keys[:, 0]
+    far = np.quantile(firsts, 0.1)
     payloads = [
-        {"half": number % 2 == 0, "left": bool(key[0] < 0), "most": number % 10 > 0}
-        for number, key in enumerate(items.keys)
+        {
+            "half": number % 2 == 0,
+            "left": bool(first < 0),
+            "most": number % 10 > 0,
+            "tenth": number % 10 == 3,
+            "far left": bool(first < far),
+        }
+        for number, first in enumerate(firsts)
     ]
     with softkv.open(path, "n", temperature=BUILT_FOR) as db:
         for start in range(0, count, 10_000):
@@ -134,17 +150,22 @@ def compared(db: Any, queries: np.ndarray, temperature: float, torch: Any, goal:
     return f"{kinds} | {np.mean(read):.2%} | {kept} | {1e3 * median['index']:.1f} ms | {' | '.join(ratios)} | {told} |"
 
 
+def ends(db: Any) -> list[float]:
+    """All temperatures, and the ends of the range that the index was rehearsed for."""
+    return sorted({*TEMPERATURES, *db.info().index.built["temperatures"]})
+
+
 def ask(path: Path, asked: np.ndarray) -> None:
     """Print the lines, in a process of its own."""
     strange = np.random.default_rng(1).standard_normal(asked.shape).astype(np.float32)
     with softkv.open(path, "r") as db:
         torch = exact_torch(db)
-        for name, queries, goal in (("like the items", asked, 0.1), ("random directions", strange, 0.5)):
-            for temperature in TEMPERATURES:
+        for name, queries, goal in (("like the items", asked, LIKE), ("random directions", strange, OTHERS)):
+            for temperature in ends(db) if goal == LIKE else TEMPERATURES:
                 print(f"| {name}, T {temperature:g} | {compared(db, queries, temperature, torch, goal)}", flush=True)
         for name, where in FILTERS.items():
             for temperature in (*GOALS, 0.5):
-                cells = compared(db, asked[:30], temperature, torch, 0.5, where=where)
+                cells = compared(db, asked[:30], temperature, torch, OTHERS, where=where)
                 print(f"| {name}, T {temperature:g} | {cells}", flush=True)
         for temperature in LAPLACE:
             cells = compared(db, asked[:10], temperature, None, compatibility="laplace")
@@ -155,9 +176,9 @@ def ask(path: Path, asked: np.ndarray) -> None:
             print(f"| {AT_ONCE} random directions at once, T {temperature:g} | {cells}", flush=True)
 
 
-def first(path: Path, tolerance: float) -> float:
-    """How long the first lookup of a fresh process takes at a temperature that was not rehearsed."""
-    line = [sys.executable, "-m", "tests.benchmarks.measured", "--first", str(path), str(tolerance)]
+def first(path: Path, temperature: float, tolerance: float) -> float:
+    """How long the first lookup of a fresh process takes."""
+    line = [sys.executable, "-m", "tests.benchmarks.measured", "--first", str(path), str(temperature), str(tolerance)]
     return float(json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout))
 
 
@@ -167,25 +188,28 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--folder", type=Path, default=None, help="where stores are kept; a temporary one by default")
+    parser.add_argument("--spectrum", action="store_true", help="one Gaussian instead of clusters")
     parser.add_argument("--ask", nargs=2, type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--first", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--first", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.ask:
         ask(given.ask[0], np.load(given.ask[1]))
         return
     if given.first:
-        path, tolerance = given.first
+        path, temperature, tolerance = given.first
         with softkv.open(path, "r") as db:
             query, started = db._view().snapshot.vectors(np.array([5]))[0], time.perf_counter()
-            db.lookup(query, temperature=20.0, tolerance=float(tolerance))
+            db.lookup(query, temperature=float(temperature), tolerance=float(tolerance))
             print(time.perf_counter() - started)
         return
-    print(f"{machine()}\n{given.items:,} items x {given.width}\n")
+    kind, make = ("spectrum", one_gaussian) if given.spectrum else ("mixture", partial(mixture, seed=0))
+    print(f"{machine()}\n{given.items:,} items x {given.width}, {kind}\n")
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        items = mixture(int(given.items * 1.05), given.width, VALUE_WIDTH, ASKED, 0)
-        path, queries = folder / f"measured {given.items} x {given.width}", folder / "measured queries.npy"
+        items = make(int(given.items * 1.05), given.width, VALUE_WIDTH, ASKED)
+        path = folder / f"{kind} {given.items} x {given.width}"
+        queries = path.with_suffix(".queries.npy")
         np.save(queries, items.queries)
         if not path.exists():
             made(path, items, given.items)
@@ -193,8 +217,9 @@ def main() -> None:
         print("| asked | answered | rows read | within what they state | lookup | beside a scan | beside torch | |")
         print("|---|---|---|---|---|---|---|---|", flush=True)
         subprocess.run([sys.executable, "-m", "tests.benchmarks.measured", "--ask", path, queries], check=True)
-        drawn, scanned = (statistics.median(first(path, tolerance) for _ in range(3)) for tolerance in (0.01, 0.0))
-        print(f"\nfirst lookup of a process at T 20: measured {1e3 * drawn:.0f} ms, by a scan {1e3 * scanned:.0f} ms")
+        for name, temperature, tolerance in FIRST:
+            seconds = statistics.median(first(path, temperature, tolerance) for _ in range(5))
+            print(f"first lookup of a process, {name}, T {temperature:g}: {1e3 * seconds:.0f} ms")
 
 
 if __name__ == "__main__":

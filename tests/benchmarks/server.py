@@ -40,7 +40,7 @@ COMMAND = (sys.executable, "-c", "from softkv_cli.main import main; main()")
 FILLS_CHROMA = """
 import sys, chromadb, numpy as np
 keys = np.load(sys.argv[2])
-made = chromadb.HttpClient(port=int(sys.argv[1])).create_collection("c", metadata={"hnsw:space": "ip"})
+made = chromadb.HttpClient(port=int(sys.argv[1])).create_collection("keys", metadata={"hnsw:space": "ip"})
 for first in range(0, len(keys), 2000):
     some = keys[first : first + 2000]
     made.add(ids=[str(first + i) for i in range(len(some))], embeddings=some)

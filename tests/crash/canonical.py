@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import indexed, route
+from softkv.asking import indexed
 from softkv.database import rechecking
 from softkv.storage import Added, Store, backup, check, restore
 from softkv.storage.catalog.batches import Stamp
@@ -24,6 +24,7 @@ from tests.crash.children import Say
 from tests.crash.recorder import BEFORE, Plan, mark, recording
 from tests.crash.rows import Proof, append
 from tests.crash.workload import Expectation, Operation, differences, perform
+from tests.databases import count_as_large
 from tests.stores import as_format, names_by_row
 from tests.test_settling_courses import problem
 from tests.tiny import shrink
@@ -129,8 +130,7 @@ def windows(canon: Canon) -> Iterator[None]:
 def note_all(patch: pytest.MonkeyPatch) -> None:
     """Let the lists of every row be noted after each write, and the calibration be checked within one."""
     patch.setattr(indexed, "FEWEST", 1)
-    patch.setattr(route, "CHEAP", 0)
-    patch.setattr(route, "SCATTERED", 0)
+    count_as_large(patch)
     patch.setattr(rechecking, "clock", lambda: 0.0)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from softkv.asking import route
 from softkv.database import indexing
 from tests.crash import recorder
+from tests.databases import count_as_large
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +38,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed; children inherit it."""
-    monkeypatch.setattr(route, "CHEAP", 0)
-    monkeypatch.setattr(route, "SCATTERED", 0)
+    count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 400)
 
 

@@ -26,7 +26,6 @@ from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, VerifiedRows
-from softkv.storage.layout import LOCK
 from softkv.storage.protocol import backup, compaction, opening, publishing, snapshot
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.generation import Generation
@@ -288,7 +287,7 @@ def _no_writer_takes_the_lock() -> None:
     locked = locks._locked
 
     def patched(path: str, *, exclusive: bool, create: bool = False) -> Any:
-        if os.path.basename(path) == LOCK:
+        if os.path.basename(path) == locks.LOCK:
             return locks.FileLock(path, files.open_regular(path, write=exclusive, create=create))
         return locked(path, exclusive=exclusive, create=create)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import asker, route
+from softkv.asking import asker
 from softkv.database import indexing
 from softkv.database.handle import StoreView
 from softkv.errors import StoreDamaged
@@ -20,6 +20,7 @@ from softkv.storage.protocol.following import Following
 from tests.crash.auditors import Auditor, Tally
 from tests.crash.bank import Bank
 from tests.crash.ledger import Ledger
+from tests.databases import count_as_large
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +38,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
 def at_work(folder: Path) -> Iterator[Bank]:
     """The same, below this folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "CHEAP", 0)
-        patch.setattr(route, "SCATTERED", 0)
+        count_as_large(patch)
         patch.setattr(indexing, "REHEARSED", 200)
         ledger, path = Ledger(), folder / "s"
         Bank.found(path, ledger, "number")

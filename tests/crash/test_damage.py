@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from softkv.asking import route
 from softkv.embedders import find
 from softkv.storage import check
 from softkv.storage.disk.arena import VerifiedRows
@@ -27,6 +26,7 @@ from tests.crash.damage import Damage, cuts, flipped, flips, foreign, missing, p
 from tests.crash.originals import Original, Recipe, made
 from tests.crash.questions import differing, outcomes
 from tests.crash.verdicts import judged, laid
+from tests.databases import count_as_large
 from tests.stores import CATALOG
 from tests.tiny import shrink
 
@@ -46,8 +46,7 @@ def original(request: pytest.FixtureRequest, kept: dict[str, Original], folder: 
     recipe = RECIPES[request.param]
     find("static").documents(["warm"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(route, "CHEAP", 0)  # stores count as large from the first item on
-        patch.setattr(route, "SCATTERED", 0)
+        count_as_large(patch)
         if recipe.tiny:
             shrink(patch, window=256, block=64)
         if request.param not in kept:

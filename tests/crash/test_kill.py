@@ -139,7 +139,7 @@ class Watch:
     def end(self) -> None:
         """The snapshot is what it was."""
         assert self._look() == self.seen
-        assert self.reader.refresh() >= self.snapshot.commit
+        assert self.reader.commit >= self.snapshot.commit
         self.snapshot.close()
         self.reader.close()
 

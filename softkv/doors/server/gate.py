@@ -116,11 +116,14 @@ class Gate:
         self._require_origin(scope, headers)
         if scope["path"] in ("/health", "/ready"):
             scope["softkv.route"] = scope["path"]
+            if scope["path"] == "/ready":
+                await self._metrics.look()
             return await passage.tell(204 if scope["path"] == "/health" or self._metrics.ready() else 503)
         self._require_token(scope, headers)
         passage.left = _require_length(headers)
         if scope["path"] == "/metrics" and scope["method"] == "GET":
             scope["softkv.route"] = "/metrics"
+            await self._metrics.look()
             return await passage.tell(200, self._metrics.text().encode(), TEXT)
         await self._app(scope, passage.receive, passage.send)
         if passage.over:

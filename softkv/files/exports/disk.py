@@ -10,6 +10,7 @@ import io
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
@@ -28,16 +29,12 @@ class _RegularFile(io.FileIO):
         self._path = path
 
     def write(self, data: Any, /) -> int:
-        try:
+        with files.translating(f"cannot write {self._path}"):
             return super().write(data)
-        except OSError as error:
-            raise files.translated(error, f"cannot write {self._path}") from error
 
     def readinto(self, buffer: Any, /) -> int:
-        try:
+        with files.translating(f"cannot read {self._path}"):
             return super().readinto(buffer)
-        except OSError as error:
-            raise files.translated(error, f"cannot read {self._path}") from error
 
 
 def place(path: str | os.PathLike[str]) -> str:
@@ -66,14 +63,12 @@ def require_free(path: str, *, store: str | None, force: bool) -> None:
 
 def _lies_in(folder: str, store: str) -> bool:
     """Whether a folder is the store's or below it, whatever either is called."""
-    try:
+    with files.translating(f"cannot look at {store}"):
         while not os.path.samefile(folder, store):
             above = os.path.dirname(folder)
             if above == folder:
                 return False
             folder = above
-    except OSError as error:
-        raise files.translated(error, f"cannot look at {store}") from error
     return True
 
 
@@ -97,6 +92,19 @@ def written(path: str, *, force: bool) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     files.sync_directory(folder)
+
+
+@contextmanager
+def nameless() -> Iterator[BinaryIO]:
+    """A new file to write to and read again, which is gone when it is closed, however its process ends."""
+    try:
+        with tempfile.TemporaryFile(prefix="softkv-", buffering=0) as made:
+            descriptor = os.dup(made.fileno())
+    except OSError as error:
+        raise files.translated(error, "cannot make a temporary file") from error
+    with _RegularFile(descriptor, "wb", "a temporary file") as raw:
+        file = io.BufferedWriter(raw, _BUFFER)  # held here: it closes the other when nobody does
+        yield file
 
 
 def _name(temporary: str, path: str, *, force: bool) -> None:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import BinaryIO
 
 from softkv.errors import InputError
@@ -24,17 +23,13 @@ class Format:
     place: Place
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
-    {
-        ".jsonl": Format(jsonl.write, jsonl.read, jsonl.place),
-        ".parquet": Format(parquet.write, parquet.read, parquet.place),
-        ".npz": Format(npz.write, npz.read, npz.place),
-    }
-)
+FORMATS: Mapping[str, Format] = {
+    ".jsonl": Format(jsonl.write, jsonl.read, jsonl.place),
+    ".parquet": Format(parquet.write, parquet.read, parquet.place),
+    ".npz": Format(npz.write, npz.read, npz.place),
+}
 TABLE = ".csv"  # of items alone, from which no store is read
-WRITTEN: Mapping[str, Write] = MappingProxyType(
-    {**{suffix: one.write for suffix, one in FORMATS.items()}, TABLE: delimited.write}
-)
+WRITTEN: Mapping[str, Write] = {**{suffix: one.write for suffix, one in FORMATS.items()}, TABLE: delimited.write}
 
 
 def format_of(path: str, name: str | None) -> Format:

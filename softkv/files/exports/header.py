@@ -16,8 +16,7 @@ from softkv.files import notation
 from softkv.files.record import Misfit
 from softkv.kinds import ValueKind
 from softkv.storage import Layout, Snapshot
-from softkv.storage.batch import checked_settings
-from softkv.storage.protocol.index_files import checked_name
+from softkv.storage.batch import checked_name, checked_settings
 
 FORMAT = 2  # the highest number of the formats that this code reads and writes
 MOST_CARRIED = 45 << 20  # bytes of all files together, which take a third more in the header

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from softkv.errors import BatchMismatch, InputError, StoreDamaged
-from softkv.storage.batch import can_name, shown
+from softkv.errors import BatchMismatch
+from softkv.storage.batch import shown
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.tables import insertion, seal
 
 KEPT = 7 * 24 * 3600  # seconds
-LONGEST_ID = 255  # bytes of UTF-8
 _MINUTE = 60
 _TOGETHER = 1_000  # old ones that one write removes, so that none takes long after a pause
 
@@ -46,17 +45,6 @@ class Recorded(NamedTuple):
     commit: int
 
 
-def checked_id(given: object) -> str:
-    """The name of a batch, or why this cannot be one."""
-    if not isinstance(given, str):
-        raise InputError(f"expected batch as a text that names the batch, got {type(given).__name__}.")
-    if not can_name(given, LONGEST_ID):
-        raise InputError(
-            f"expected batch as 1 to {LONGEST_ID} bytes of UTF-8 without a NUL, got {shown(given)}. A UUID will do."
-        )
-    return given
-
-
 def found(connection: Connection, name: str) -> Recorded | None:
     """What is recorded under a name; None when nothing was written under it in the last seven days."""
     rows = connection.rows("SELECT * FROM batches WHERE id = ?", (name,))
@@ -65,12 +53,12 @@ def found(connection: Connection, name: str) -> Recorded | None:
     *content, sealed = rows[0]
     _, digest, result, commit, when = content
     if seal(*content) != sealed or not isinstance(when, int):
-        raise StoreDamaged(f"{connection.path}: the record of batch {shown(name)} is damaged. Run `softkv check`.")
+        raise connection.damage(f"the record of batch {shown(name)} is damaged")
     if when < _now() - KEPT:
         return None
     numbers = loaded(result, f"the result of batch {shown(name)}")
     if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
-        raise StoreDamaged(f"{connection.path}: the result of batch {shown(name)} is none. Run `softkv check`.")
+        raise connection.damage(f"the result of batch {shown(name)} is none")
     return Recorded(digest, numbers, commit)
 
 
@@ -84,7 +72,7 @@ def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | No
     if stamp.tells is not None:
         return None
     if len(before.result) != count:
-        raise StoreDamaged(f"{connection.path}: the result of batch {shown(stamp.id)} is none. Run `softkv check`.")
+        raise connection.damage(f"the result of batch {shown(stamp.id)} is none")
     return before.result
 
 

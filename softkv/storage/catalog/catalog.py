@@ -142,7 +142,7 @@ class Catalog:
         """The newest commit."""
         rows = self.connection.rows(_HEAD)
         if len(rows) != 1 or seal(*rows[0][:-1]) != rows[0][-1] or not _counts(rows[0][1:7]):
-            raise StoreDamaged(f"{self.connection.path}: the row of the newest commit is damaged. Run `softkv check`.")
+            raise self.connection.damage("the row of the newest commit is damaged")
         return Head(*rows[0][:-1])
 
     def _put_head(self, head: Head) -> None:
@@ -175,10 +175,7 @@ class Catalog:
                 raise ValueError("counts")
             return Standing(number, count, layout, (tails[0], tails[1], tails[2]), tally, settings, retired)
         except (IndexError, TypeError, ValueError, OverflowError) as error:
-            raise StoreDamaged(
-                f"{self.connection.path}: the record of generation {generation} is missing or damaged. "
-                "Run `softkv check`."
-            ) from error
+            raise self.connection.damage(f"the record of generation {generation} is missing or damaged") from error
 
     def settings(self) -> str:
         """The settings of the newest commit, as JSON."""
@@ -188,10 +185,7 @@ class Catalog:
     def require_room_for(self, standing: Standing) -> None:
         """Refuse more rows than the catalog has room for, before anything is sized by them: files may have holes."""
         if standing.rows > self.most_rows():
-            raise StoreDamaged(
-                f"{self.connection.path} counts {standing.rows} rows, but is too small to hold as many. "
-                "Run `softkv check`."
-            )
+            raise self.connection.damage(f"it counts {standing.rows} rows, but is too small to hold as many")
 
     def most_rows(self) -> int:
         """More rows than the catalog can hold: each takes more than eight bytes of it."""
@@ -245,10 +239,8 @@ class Catalog:
         """The checksums of the complete windows first .. last - 1."""
         found = self.known_windows(generation, role, first, last)
         if len(found) != last - first:
-            raise StoreDamaged(
-                f"{self.connection.path}: checksums of {role} windows {first} to {last - 1} of generation {generation} "
-                "are missing. Run `softkv check`."
-            )
+            windows = f"{role} windows {first} to {last - 1} of generation {generation}"
+            raise self.connection.damage(f"checksums of {windows} are missing")
         return list(found.values())
 
     def known_windows(self, generation: int, role: str, first: int, last: int) -> dict[int, int]:
@@ -265,10 +257,8 @@ class Catalog:
             return WINDOW
         rows = self.connection.rows("SELECT * FROM granules WHERE generation = ?", (generation,))
         if not rows or seal(*rows[0][:-1]) != rows[0][-1] or not _is_granule(rows[0][1]):
-            raise StoreDamaged(
-                f"{self.connection.path}: how the checksums of generation {generation} are divided is missing or "
-                "damaged. Run `softkv check`."
-            )
+            told = f"how the checksums of generation {generation} are divided"
+            raise self.connection.damage(f"{told} is missing or damaged")
         return int(rows[0][1])
 
     def put_deaths(self, generation: int, blocks: Iterable[tuple[int, Bitmap]], number: int) -> None:
@@ -283,14 +273,12 @@ class Catalog:
         for block, number, blob, found in self.connection.rows(_DEATHS, (standing.generation, since)):
             changed[block] = bitmap_of(blob, block, standing.rows)
             if seal(standing.generation, block, number, blob) != found:
-                raise StoreDamaged(
-                    f"{self.connection.path}: the dead rows of block {block} are damaged. Run `softkv check`."
-                )
+                raise self.connection.damage(f"the dead rows of block {block} are damaged")
         return changed
 
     def dead(self, standing: Standing) -> Deaths:
         """All dead rows of a generation."""
-        return Deaths.none().replaced(self.deaths(standing, -1))
+        return Deaths().replaced(self.deaths(standing, -1))
 
     def labels(self, first: int = 0) -> list[tuple[int, str, int]]:
         """(code, label, live items) of all labels from code `first` on, in the order of codes."""
@@ -298,7 +286,7 @@ class Catalog:
         for position, (*content, found) in enumerate(rows):
             kept = _counts((content[0], content[2])) and isinstance(content[1], str) and seal(*content) == found
             if content[0] != first + position or not kept:
-                raise StoreDamaged(f"{self.connection.path}: label {first + position} is damaged. Run `softkv check`.")
+                raise self.connection.damage(f"label {first + position} is damaged")
         return [(code, label, count) for code, label, count, _ in rows]
 
     def label_count(self) -> int:

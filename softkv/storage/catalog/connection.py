@@ -14,7 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -141,25 +141,23 @@ class Connection:
             "tables are not what was written. `softkv check` tells what is left of the store."
         )
 
+    def damage(self, what: str) -> StoreDamaged:
+        """The error for what cannot be so in a catalog that was written by us."""
+        return StoreDamaged(f"{self.path}: {what}. Run `softkv check`.")
+
     def run(self, sql: str, arguments: Sequence[Any] = ()) -> None:
         """Execute one statement."""
-        self.require_usable()
-        try:
-            with self._turn:
-                self._patience.begin(arguments)
-                self._driver.execute(sql, arguments)
-        except _DRIVER_ERRORS as error:
-            raise self._told(error, "use") from error
+        self.rows(sql, arguments, "use")
 
-    def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows that a statement gives."""
+    def rows(self, sql: str, arguments: Sequence[Any] = (), doing: str = "read") -> list[tuple[Any, ...]]:
+        """All rows that a statement gives; `doing` names what failed."""
         self.require_usable()
         try:
             with self._turn:
                 self._patience.begin(arguments)
                 return self._driver.execute(sql, arguments).fetchall()
         except _DRIVER_ERRORS as error:
-            raise self._told(error, "read") from error
+            raise self._told(error, doing) from error
 
     def value(self, sql: str, arguments: Sequence[Any] = ()) -> Any:
         """The first column of the first row, or None."""
@@ -249,19 +247,15 @@ class Connection:
     def copy_to(self, path: str) -> None:
         """Copy all that the open transaction sees to a new file and sync it; its name is not synced."""
         self.require_usable()
-        driver = None
         try:
-            driver = sqlite3.connect(path, isolation_level=None)
-            driver.execute("PRAGMA journal_mode=OFF")
-            if sys.platform == "darwin":
-                driver.execute("PRAGMA fullfsync=1")
-            with self._turn:
-                self._driver.backup(driver)
+            with closing(sqlite3.connect(path, isolation_level=None)) as driver:
+                driver.execute("PRAGMA journal_mode=OFF")
+                if sys.platform == "darwin":
+                    driver.execute("PRAGMA fullfsync=1")
+                with self._turn:
+                    self._driver.backup(driver)
         except _DRIVER_ERRORS as error:
             raise translated(error, f"cannot copy {self.path} to {path}") from error
-        finally:
-            if driver is not None:
-                driver.close()
 
     def copy_into(self, other: "Connection") -> None:
         """Put all that this connection sees in the place of what another has, in one transaction there."""
@@ -322,16 +316,14 @@ def _require_no_journal(path: str) -> None:
 def application_of(path: str) -> int:
     """The application id in the header of an SQLite file, read without leaving a trace: no lock, no log."""
     files.require_regular(path)
+    uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode=ro&immutable=1"
     try:
-        driver = sqlite3.connect(f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode=ro&immutable=1", uri=True)
-        try:
+        with closing(sqlite3.connect(uri, uri=True)) as driver:
             Patience(path).watch(driver)
             # Subtle: what a crash left of moving the log into the file may say that it has more pages than it has. The
             # log mends that, and is not looked at here; SQLite minds unless it is told that damage is expected.
             driver.execute("PRAGMA writable_schema=ON")
             return int(driver.execute("PRAGMA application_id").fetchone()[0])
-        finally:
-            driver.close()
     except _DRIVER_ERRORS as error:
         raise translated(error, f"cannot open {path}") from error
 

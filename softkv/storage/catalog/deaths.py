@@ -4,7 +4,7 @@ Immutable, so that a snapshot keeps its own while the store moves on. Does not t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,8 @@ Bitmap = npt.NDArray[np.uint8]
 class Deaths:
     """The bitmaps of the blocks that have any dead row, and how many rows are dead."""
 
-    blocks: Mapping[int, Bitmap]
-    count: int
-
-    @classmethod
-    def none(cls) -> "Deaths":
-        """Nobody is dead."""
-        return cls({}, 0)
+    blocks: Mapping[int, Bitmap] = field(default_factory=dict)
+    count: int = 0
 
     def __contains__(self, row: int) -> bool:
         bitmap = self.blocks.get(row // BLOCK)

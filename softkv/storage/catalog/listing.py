@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from softkv.errors import StoreDamaged
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.loading import numbers_of
 from softkv.storage.catalog.tables import items_name
@@ -56,7 +55,7 @@ class Listing:
             at = numbers_of(rows, self._path).clip(start, stop - 1) - start  # a damaged page leads to other rows
             ordinals[at], alive[at] = numbers_of(others, self._path), [bool(one) for one in states]
         if count != len(live) or not np.array_equal(alive, live):
-            raise self._damage("the list of items and the record of the dead disagree")
+            raise self._catalog.connection.damage("the list of items and the record of the dead disagree")
         return ordinals
 
     def names(self, rows: Rows) -> list[str]:
@@ -80,7 +79,7 @@ class Listing:
         try:
             return [cells[row] for row in rows.tolist()]
         except KeyError as error:
-            raise self._damage(f"row {error} has no item") from error
+            raise self._catalog.connection.damage(f"row {error} has no item") from error
 
     def _asked(self, sql: str, *arguments: Any) -> list[Any]:
         return self._catalog.connection.rows(sql, arguments)
@@ -88,6 +87,3 @@ class Listing:
     @property
     def _path(self) -> str:
         return self._catalog.connection.path
-
-    def _damage(self, what: str) -> StoreDamaged:
-        return StoreDamaged(f"{self._path}: {what}. Run `softkv check`.")

@@ -23,27 +23,19 @@ def migrate(catalog: Catalog, found: int) -> None:
         for step in range(found, FORMAT):
             if step not in MIGRATIONS:
                 raise StoreDamaged(f"{catalog.connection.path} has format {step}, which no softkv ever wrote")
+            for definition in definitions_since(step + 1):
+                catalog.connection.run(definition)
             MIGRATIONS[step](catalog)
         catalog.connection.run(f"PRAGMA user_version={FORMAT}")
     LOG.info("brought %s from format %d to %d", catalog.connection.path, found, FORMAT)
 
 
-def _name_index_files(catalog: Catalog) -> None:
-    """Format 2 names index files."""
-    _make_tables(catalog, 2)
-
-
 def _record_granules(catalog: Catalog) -> None:
-    """Format 3 knows the granules of a generation, those that are there having the old ones; batches; and a secret."""
-    _make_tables(catalog, 3)
+    """Format 3 knows the granules of a generation, those that are there having the old ones; and a secret."""
     for generation in catalog.generations():
         catalog.put_granule(generation, WINDOW)
     make_secret(catalog.connection)
 
 
-def _make_tables(catalog: Catalog, number: int) -> None:
-    for definition in definitions_since(number):
-        catalog.connection.run(definition)
-
-
-MIGRATIONS: dict[int, Callable[[Catalog], None]] = {1: _name_index_files, 2: _record_granules}
+# What is done from each format to the next, beside making the tables that are new in it.
+MIGRATIONS: dict[int, Callable[[Catalog], None]] = {1: lambda _: None, 2: _record_granules}

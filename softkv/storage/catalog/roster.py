@@ -9,9 +9,9 @@ Reads and writes the table items_N through a catalog. Holds no transaction of it
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -69,25 +69,8 @@ def content_seal(content: Content) -> int:
     return crc32(b"\0".join([b"-" if field is None else b"=" + field.encode() for field in content]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Statements:
-    last: str
-    live: str
-    dead: str
-    nameless: str
-    by_rows: str
-    between: str
-    live_many: str
-    dead_many: str
-    keyed: str
-    bury: str
-    copy: str
-    copy_some: str
-    insert: str
-
-
 @lru_cache(maxsize=64)
-def _statements(generation: int) -> _Statements:
+def _statements(generation: int) -> SimpleNamespace:
     """What is asked of the items of a generation; one question mark for every value."""
     items = items_name(generation)
     columns = "i.row, i.item, i.ordinal, i.key, i.born, i.died, i.seal, c.text, c.value, c.payload"
@@ -99,7 +82,7 @@ def _statements(generation: int) -> _Statements:
     named = "asked.key, i.row, t.key IS asked.value"
     behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
     copied = "i.item, i.ordinal, i.key, i.born, i.died, i.seal - i.row"
-    return _Statements(
+    return SimpleNamespace(
         last=f"SELECT row, born FROM {items} WHERE row = (SELECT max(row) FROM {items})",
         live=f"{joined} WHERE i.key = ? AND i.died IS NULL",
         dead=f"{joined} WHERE i.key = ? AND {seen_dead}",
@@ -185,7 +168,7 @@ class Roster:
             if len(found) < len(keys):
                 found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
         if not all(same for _, _, same in found):  # rows of others would be deleted in their place
-            raise StoreDamaged(f"{self._connection.path}: the index of keys leads to other rows. Run `softkv check`.")
+            raise self._connection.damage("the index of keys leads to other rows")
         if found:
             places[[one[0] for one in found]] = numbers_of([one[1] for one in found], self._connection.path)
         return places
@@ -195,9 +178,8 @@ class Roster:
         found = self._connection.rows(self._sql.last)
         last, born = found[0] if found else (-1, 0)
         if last != rows - 1 or not isinstance(born, int) or born > commit:
-            raise StoreDamaged(
-                f"{self._connection.path}: the list of items ends with row {last} of commit {born}, but there are "
-                f"{rows} rows at commit {commit}. Run `softkv check`."
+            raise self._connection.damage(
+                f"the list of items ends with row {last} of commit {born}, but there are {rows} rows at commit {commit}"
             )
 
     def entries(self, rows: Rows) -> list[RosterEntry]:
@@ -206,9 +188,7 @@ class Roster:
             return self.entries(rows[:_MOST_ROWS]) + self.entries(rows[_MOST_ROWS:])
         found = self._connection.rows(self._sql.by_rows, (json.dumps(rows.tolist()),))
         if len(found) != len(rows):
-            raise StoreDamaged(
-                f"{self._connection.path}: {len(rows) - len(found)} items are missing. Run `softkv check`."
-            )
+            raise self._connection.damage(f"{len(rows) - len(found)} items are missing")
         return self._entries(found)
 
     def matching(self, condition: "Condition", start: int, stop: int) -> Mask:
@@ -218,10 +198,10 @@ class Roster:
         """
         from softkv.storage.filters.searching import search_for  # the first filter loads SQLAlchemy, and no one else
 
-        search, mask = search_for(items_name(self.generation), condition), np.zeros(stop - start, np.bool_)
+        mask = np.zeros(stop - start, np.bool_)
+        sql, arguments = search_for(items_name(self.generation), condition)
         for first in range(start, stop, _STRIDE):
-            arguments = search.arguments(start=first, stop=min(first + _STRIDE, stop))
-            for row, payload in self._connection.rows(search.sql, arguments):
+            for row, payload in self._connection.rows(sql, arguments(first, min(first + _STRIDE, stop))):
                 if not isinstance(row, int) or not start <= row < stop:
                     raise self._damage(row)  # a damaged page leads to others than were asked for
                 mask[row - start] = payload is None or condition.holds(loaded(payload, f"the payload in row {row}"))
@@ -274,7 +254,7 @@ class Roster:
         dying = list(rows)
         lists = [json.dumps(dying[start : start + _MOST_ROWS]) for start in range(0, len(dying), _MOST_ROWS)]
         if self._connection.run_many(self._sql.bury, [(commit, commit, one) for one in lists]) != len(dying):
-            raise StoreDamaged(f"{self._connection.path}: some rows to delete are not live. Run `softkv check`.")
+            raise self._connection.damage("some rows to delete are not live")
 
     def copy_live(self, generation: int, count: int) -> None:
         """Fill the items of a new, empty generation with the live ones of this, in the order of their rows."""
@@ -295,9 +275,7 @@ class Roster:
     def _insert(self, generation: int, selection: str, arguments: Sequence[Any], count: int) -> None:
         copied = self._connection.run_many(selection.format(items_name(generation)), [arguments])
         if copied != count:
-            raise StoreDamaged(
-                f"{self._connection.path}: {count} items to copy, but {copied} of them are live. Run `softkv check`."
-            )
+            raise self._connection.damage(f"{count} items to copy, but {copied} of them are live")
 
     def survey(self, start: int, stop: int) -> tuple[Mask, Mask, Mask]:
         """For each of the rows start .. stop - 1: is it there, is it sound, is it live."""
@@ -334,7 +312,7 @@ class Roster:
         return [RosterEntry(one[0], one[1], one[2], one[3], one[7:10]) for one in found]
 
     def _damage(self, row: Any) -> StoreDamaged:
-        return StoreDamaged(f"{self._connection.path}: the item in row {row} is damaged. Run `softkv check`.")
+        return self._connection.damage(f"the item in row {row} is damaged")
 
 
 def _is_sound(found: tuple[Any, ...]) -> bool:

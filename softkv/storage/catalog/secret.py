@@ -6,7 +6,6 @@ A copy of a store has the same one, and a repaired store another.
 
 import secrets
 
-from softkv.errors import StoreDamaged
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.tables import insertion, seal
 
@@ -24,11 +23,7 @@ def secret(connection: Connection) -> bytes:
     if connection.user_version() < 3:
         return b""
     rows = connection.rows("SELECT content, seal FROM secret")
-    if (
-        len(rows) != 1
-        or not isinstance(rows[0][0], bytes)
-        or seal(rows[0][0]) != rows[0][1]
-        or len(rows[0][0]) != LENGTH
-    ):
-        raise StoreDamaged(f"{connection.path}: the secret is missing or damaged. Run `softkv check`.")
-    return rows[0][0]
+    content, found = rows[0] if len(rows) == 1 else (None, 0)
+    if not isinstance(content, bytes) or len(content) != LENGTH or seal(content) != found:
+        raise connection.damage("the secret is missing or damaged")
+    return content

@@ -27,113 +27,51 @@ APPLICATION = 0x736B7631  # "skv1", the application_id in the header of the SQLi
 ITEMS_NAME = re.compile(r"items_([0-9]{1,18})\Z")
 
 
-def _definition(name: str, *lines: str, end: str = "") -> str:
-    """A table as SQLite keeps it, blanks included: as in the first catalogs."""
-    return f"CREATE TABLE {name} (\n\t" + ", \n\t".join(lines) + f"\n){end}"
+def _definition(name: str, columns: str, *constraints: str, end: str = "") -> str:
+    """A table as SQLite keeps it, blanks included: as in the first catalogs. Only columns with a ? may be NULL."""
+    lines = [one[:-1] if one.endswith("?") else f"{one} NOT NULL" for one in columns.split(", ")]
+    return f"CREATE TABLE {name} (\n\t" + ", \n\t".join([*lines, *constraints]) + f"\n){end}"
 
 
 _COLUMNS = {
-    "contents": (
-        "item INTEGER NOT NULL",
-        "text TEXT",
-        "value TEXT",
-        "payload TEXT",
-        "PRIMARY KEY (item)",
-    ),
+    "contents": ("item INTEGER, text TEXT?, value TEXT?, payload TEXT?", "PRIMARY KEY (item)"),
     "deaths": (
-        "generation INTEGER NOT NULL",
-        "block INTEGER NOT NULL",
-        "changed INTEGER NOT NULL",
-        "bitmap BLOB NOT NULL",
-        "seal INTEGER NOT NULL",
+        "generation INTEGER, block INTEGER, changed INTEGER, bitmap BLOB, seal INTEGER",
         "PRIMARY KEY (generation, block)",
     ),
     "generations": (
-        "generation INTEGER NOT NULL",
-        "rows INTEGER NOT NULL",
-        "key_width INTEGER NOT NULL",
-        "kind TEXT NOT NULL",
-        "value_width INTEGER NOT NULL",
-        "keys_tail INTEGER NOT NULL",
-        "values_tail INTEGER NOT NULL",
-        "norms_tail INTEGER NOT NULL",
-        "sums BLOB NOT NULL",
-        "settings TEXT NOT NULL",
-        "retired INTEGER NOT NULL",
-        "seal INTEGER NOT NULL",
+        "generation INTEGER, rows INTEGER, key_width INTEGER, kind TEXT, value_width INTEGER, keys_tail INTEGER, "
+        "values_tail INTEGER, norms_tail INTEGER, sums BLOB, settings TEXT, retired INTEGER, seal INTEGER",
         "PRIMARY KEY (generation)",
     ),
     "indexes": (
-        "generation INTEGER NOT NULL",
-        "name TEXT NOT NULL",
-        "file INTEGER NOT NULL",
-        "rows INTEGER NOT NULL",
-        "number INTEGER NOT NULL",
-        "size INTEGER NOT NULL",
-        "sha256 BLOB NOT NULL",
-        "seal INTEGER NOT NULL",
+        "generation INTEGER, name TEXT, file INTEGER, rows INTEGER, number INTEGER, size INTEGER, sha256 BLOB, "
+        "seal INTEGER",
         "PRIMARY KEY (generation, name)",
     ),
-    "labels": (
-        "code INTEGER NOT NULL",
-        "label TEXT NOT NULL",
-        "count INTEGER NOT NULL",
-        "seal INTEGER NOT NULL",
-        "PRIMARY KEY (code)",
-        "UNIQUE (label)",
-    ),
+    "labels": ("code INTEGER, label TEXT, count INTEGER, seal INTEGER", "PRIMARY KEY (code)", "UNIQUE (label)"),
     "state": (
-        "id INTEGER NOT NULL",
-        "store TEXT NOT NULL",
-        "number INTEGER NOT NULL",
-        "epoch INTEGER NOT NULL",
-        "generation INTEGER NOT NULL",
-        "next_item INTEGER NOT NULL",
-        "next_ordinal INTEGER NOT NULL",
-        "writing INTEGER NOT NULL",
-        "settings TEXT NOT NULL",
-        "seal INTEGER NOT NULL",
+        "id INTEGER, store TEXT, number INTEGER, epoch INTEGER, generation INTEGER, next_item INTEGER, "
+        "next_ordinal INTEGER, writing INTEGER, settings TEXT, seal INTEGER",
         "PRIMARY KEY (id)",
     ),
     "windows": (
-        "generation INTEGER NOT NULL",
-        "role TEXT NOT NULL",
-        "window INTEGER NOT NULL",
-        "checksum INTEGER NOT NULL",
+        "generation INTEGER, role TEXT, window INTEGER, checksum INTEGER",
         "PRIMARY KEY (generation, role, window)",
     ),
-    "granules": (
-        "generation INTEGER NOT NULL",
-        "bytes INTEGER NOT NULL",
-        "seal INTEGER NOT NULL",
-        "PRIMARY KEY (generation)",
-    ),
+    "granules": ("generation INTEGER, bytes INTEGER, seal INTEGER", "PRIMARY KEY (generation)"),
     "derived": (
-        "generation INTEGER NOT NULL",
-        "name TEXT NOT NULL",
-        "part INTEGER NOT NULL",
-        "content BLOB NOT NULL",
-        "seal INTEGER NOT NULL",
+        "generation INTEGER, name TEXT, part INTEGER, content BLOB, seal INTEGER",
         "PRIMARY KEY (generation, name, part)",
     ),
     "batches": (
-        "id TEXT NOT NULL",
-        "digest BLOB NOT NULL",
-        "result TEXT NOT NULL",
-        '"commit" INTEGER NOT NULL',
-        "time INTEGER NOT NULL",
-        "seal INTEGER NOT NULL",
+        'id TEXT, digest BLOB, result TEXT, "commit" INTEGER, time INTEGER, seal INTEGER',
         "PRIMARY KEY (id)",
     ),
-    "secret": (
-        "id INTEGER NOT NULL",
-        "content BLOB NOT NULL",
-        "seal INTEGER NOT NULL",
-        "PRIMARY KEY (id)",
-    ),
+    "secret": ("id INTEGER, content BLOB, seal INTEGER", "PRIMARY KEY (id)"),
 }
 _ENDS = {"windows": "\n WITHOUT ROWID\n\n"}
-TABLES = {name: _definition(name, *lines, end=_ENDS.get(name, "")) for name, lines in _COLUMNS.items()}
+TABLES = {name: _definition(name, *parts, end=_ENDS.get(name, "")) for name, parts in _COLUMNS.items()}
 _INDEXES_OF = {"batches": {"batches_time": "CREATE INDEX batches_time ON batches (time)"}}
 _ADDED = {"indexes": 2, "granules": 3, "derived": 3, "batches": 3, "secret": 3}  # the first format with this table
 
@@ -156,17 +94,8 @@ def items_name(generation: int) -> str:
 
 def items_definition(generation: int) -> str:
     """The table of a generation's items."""
-    return _definition(
-        items_name(generation),
-        '"row" INTEGER NOT NULL',
-        "item INTEGER NOT NULL",
-        "ordinal INTEGER NOT NULL",
-        '"key" TEXT',
-        "born INTEGER NOT NULL",
-        "died INTEGER",
-        "seal INTEGER NOT NULL",
-        'PRIMARY KEY ("row")',
-    )
+    columns = '"row" INTEGER, item INTEGER, ordinal INTEGER, "key" TEXT?, born INTEGER, died INTEGER?, seal INTEGER'
+    return _definition(items_name(generation), columns, 'PRIMARY KEY ("row")')
 
 
 def items_indexes(generation: int) -> dict[str, str]:
@@ -201,8 +130,8 @@ def essence(definition: str) -> str:
 @lru_cache(maxsize=64)
 def insertion(table: str, *, replacing: bool = False) -> str:
     """INSERT of whole rows into a table of ours."""
-    columns = [line for line in TABLES[table].split("\n\t")[1:] if not line.startswith(("PRIMARY", "UNIQUE"))]
-    return f"INSERT {'OR REPLACE ' if replacing else ''}INTO {table} VALUES ({', '.join('?' * len(columns))})"
+    places = ", ".join("?" for _ in _COLUMNS[table][0].split(","))
+    return f"INSERT {'OR REPLACE ' if replacing else ''}INTO {table} VALUES ({places})"
 
 
 def seal(*content: int | str | bytes | None) -> int:

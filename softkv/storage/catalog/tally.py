@@ -19,10 +19,8 @@ from softkv.errors import StoreDamaged
 
 Sums = npt.NDArray[np.float64]
 
-
-_CACHED = (
-    256  # rows summed together: their float64 copy stays in the cache, which is five times faster than all at once
-)
+# Rows summed together: their float64 copy stays in the cache, which is five times faster than all at once.
+_CACHED = 256
 _DROWNED = 1e-9  # of the largest sum; what is left is then known to about seven digits
 
 

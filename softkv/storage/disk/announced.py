@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 
 from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.names import SERVER
 
+SERVER = "SERVER"  # the file with which a server says how to reach it, while it is the writer
 _LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
 
 
@@ -29,18 +29,21 @@ class Announcement:
     pid: int
 
 
+def is_url(path: object) -> bool:
+    """Whether a store is named by the URL at which it is served, and not by its path."""
+    return isinstance(path, str) and path.startswith(("http://", "https://"))
+
+
 def announce(directory: str, announcement: Announcement) -> None:
     """Write SERVER whole or not at all; for the writer of the store alone."""
     path, beside = os.path.join(directory, SERVER), os.path.join(directory, SERVER + ".new")
-    try:
+    with files.translating(f"cannot write {path}"):
         with suppress(FileNotFoundError):
             os.unlink(beside)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(asdict(announcement), file)
         os.replace(beside, path)
-    except OSError as error:
-        raise files.translated(error, f"cannot write {path}") from error
 
 
 def withdraw(directory: str) -> None:
@@ -85,6 +88,6 @@ def _parsed(said: bytes) -> Announcement:
         {"url": str, "token": str, "pid": int}
     ):
         raise ValueError("not what a server writes")
-    if not found["url"].startswith(("http://", "https://")) or not (found["url"] + found["token"]).isascii():
+    if not is_url(found["url"]) or not (found["url"] + found["token"]).isascii():
         raise ValueError("not the URL of a server")
     return Announcement(**found)

@@ -276,7 +276,8 @@ class VerifiedRows:
         if len(windows) == 1:
             return windows[~self._verified[windows]]
         if 8 * len(windows) < len(self._verified):
-            return np.unique(windows[~self._verified[windows]])
+            fresh = np.sort(windows[~self._verified[windows]])
+            return fresh[np.diff(fresh, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
         touched = np.zeros(len(self._verified), np.bool_)
         touched[windows] = True
         return np.flatnonzero(touched & ~self._verified)
@@ -303,7 +304,14 @@ class VerifiedRows:
         step = max(1, WINDOW // self.arena.granule)
         for start in range(first, last, step):
             stop = min(start + step, last)
-            self._require_equal(self._checksums(data, start, stop), expected[start - first : stop - first], start)
+            found, wanted = self._checksums(data, start, stop), expected[start - first : stop - first]
+            if found != wanted:
+                wrong = next(place for place in range(len(found)) if found[place] != wanted[place])
+                raise self._damage(
+                    start + wrong,
+                    "do not match their checksum. `softkv check` lists the damage; "
+                    "`softkv check --repair-to NEW` saves the good rows.",
+                )
             self._require_believable(data, start, stop)
 
     def _asked(self, first: int, last: int, complete: int) -> list[int]:
@@ -321,15 +329,6 @@ class VerifiedRows:
                 self._kept.clear()
             self._kept[start] = known
         return known[first - start : last - start]
-
-    def _require_equal(self, found: list[int], expected: list[int], first: int) -> None:
-        if found != expected:
-            wrong = next(place for place in range(len(found)) if found[place] != expected[place])
-            raise self._damage(
-                first + wrong,
-                "do not match their checksum. `softkv check` lists the damage; "
-                "`softkv check --repair-to NEW` saves the good rows.",
-            )
 
     def _span(self, window: int) -> tuple[int, int]:
         return window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)

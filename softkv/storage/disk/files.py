@@ -8,7 +8,8 @@ import os
 import shutil
 import stat
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from softkv.errors import AccessRefused, NotAStore, StorageFailed, StorageFull, StoreDamaged, StoreError
 
@@ -30,6 +31,17 @@ def translated(error: OSError, doing: str) -> StoreError:
     if error.errno in _REFUSED:
         return AccessRefused(f"{doing}: {reason}. Ask for permission on the directory, or copy the store.")
     return StorageFailed(f"{doing}: {reason}")
+
+
+@contextmanager
+def translating(doing: str) -> Iterator[None]:
+    """Around calls of the operating system: their errors leave as ours, and ours as they are."""
+    try:
+        yield
+    except StoreError:  # an OSError as well, which says already what to do
+        raise
+    except OSError as error:
+        raise translated(error, doing) from error
 
 
 def open_regular(path: str, *, write: bool = False, create: bool = False) -> int:
@@ -105,14 +117,21 @@ def begin_to_sync(descriptor: int, offset: int, size: int) -> None:
 def read_start(descriptor: int, size: int, path: str) -> bytes:
     """Read the first `size` bytes of a file, fewer only when it has fewer."""
     pieces = []
-    try:
+    with translating(f"cannot read {path}"):
         os.lseek(descriptor, 0, os.SEEK_SET)
         while size and (piece := os.read(descriptor, size)):
             pieces.append(piece)
             size -= len(piece)
-    except OSError as error:
-        raise translated(error, f"cannot read {path}") from error
     return b"".join(pieces)
+
+
+def start_of(path: str, size: int) -> bytes:
+    """Read the first `size` bytes of a regular file."""
+    descriptor = open_regular(path)
+    try:
+        return read_start(descriptor, size, path)
+    finally:
+        os.close(descriptor)
 
 
 def sync(descriptor: int, path: str) -> None:
@@ -136,10 +155,8 @@ def _lost(error: OSError, path: str) -> StorageFailed:
 
 def sync_directory(path: str) -> None:
     """Make the names in a directory durable."""
-    try:
+    with translating(f"cannot open {path}"):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise translated(error, f"cannot open {path}") from error
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -150,18 +167,14 @@ def sync_directory(path: str) -> None:
 
 def make_directory(path: str) -> None:
     """Make a directory that is not there yet."""
-    try:
+    with translating(f"cannot make {path}"):
         os.mkdir(path)
-    except OSError as error:
-        raise translated(error, f"cannot make {path}") from error
 
 
 def create_file(path: str) -> int:
     """Make an empty regular file that is not there yet, open for writing."""
-    try:
+    with translating(f"cannot make {path}"):
         return os.open(path, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    except OSError as error:
-        raise translated(error, f"cannot make {path}") from error
 
 
 def require_room(path: str, needed: int, doing: str) -> None:
@@ -175,10 +188,8 @@ def require_room(path: str, needed: int, doing: str) -> None:
 
 def list_directory(path: str) -> list[str]:
     """The names in a directory, sorted."""
-    try:
+    with translating(f"cannot read {path}"):
         return sorted(os.listdir(path))
-    except OSError as error:
-        raise translated(error, f"cannot read {path}") from error
 
 
 def remove_tree(path: str) -> None:

@@ -16,9 +16,8 @@ from types import ModuleType
 from typing import TypeVar
 from zlib import crc32
 
-from softkv.errors import StoreDamaged, StoreError, StoreLocked, WriterFenced, WritingUnsupported
+from softkv.errors import StoreDamaged, StoreLocked, WriterFenced, WritingUnsupported
 from softkv.storage.disk import files
-from softkv.storage.disk.names import LOCK, PIN
 
 fcntl: ModuleType | None
 try:
@@ -26,21 +25,8 @@ try:
 except ImportError:  # pragma: no cover - where there is no flock there is no writer either
     fcntl = None
 
-_NETWORK = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb2",
-    "smb3",
-    "smbfs",
-    "9p",
-    "afs",
-    "ceph",
-    "lustre",
-    "glusterfs",
-    "ncpfs",
-    "davfs",
-}
+LOCK, PIN = "LOCK", "PIN"  # the files that are locked: of a store, and of a generation
+_NETWORK = re.compile(r"nfs4?|cifs|smb2|smb3|smbfs|9p|afs|ceph|lustre|glusterfs|ncpfs|davfs|fuse\..*")
 
 PAUSE = 0.05  # seconds from one attempt to become the writer to the next
 Opened = TypeVar("Opened")
@@ -72,10 +58,8 @@ class FileLock:
         """Say who holds it, with a note below; nothing else stays in the file."""
         self._holder = holder
         files.write_at(self.descriptor, memoryview(holder + note), 0, self.path)
-        try:
+        with files.translating(f"cannot write {self.path}"):
             os.ftruncate(self.descriptor, len(holder + note))
-        except OSError as error:
-            raise files.translated(error, f"cannot write {self.path}") from error
 
     def put_note(self, note: bytes) -> None:
         """Put another note, of the same length, in its place."""
@@ -85,10 +69,6 @@ class FileLock:
         """Leave only who holds it, for good."""
         self.sign(self._holder, b"")
         files.sync(self.descriptor, self.path)
-
-    def content(self) -> bytes:
-        """What the file says, as far as anybody cares."""
-        return files.read_start(self.descriptor, _LONGEST, self.path)
 
     def release(self) -> None:
         """Unlock and close the file. Subtle: a child only closes it; LOCK_UN would take the lock from its parent."""
@@ -115,8 +95,7 @@ def _locked(path: str, *, exclusive: bool, create: bool = False) -> FileLock | N
 
 def lock_writer(directory: str) -> FileLock:
     """Become the writer of a store, or say who is."""
-    path = os.path.join(directory, LOCK)
-    lock = _locked(path, exclusive=True, create=True)
+    lock = _locked(os.path.join(directory, LOCK), exclusive=True, create=True)
     if lock is None:
         text = _holder(directory)
         raise StoreLocked(
@@ -126,12 +105,9 @@ def lock_writer(directory: str) -> FileLock:
         )
     holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
-        lock.sign(holder.encode(), note_in(lock.content()))
-    except BaseException as error:
+        lock.sign(holder.encode(), note_in(files.read_start(lock.descriptor, _LONGEST, lock.path)))
+    except BaseException:
         lock.release()
-        # Subtle: what files.py raises is an OSError as well, and says already what to do.
-        if isinstance(error, OSError) and not isinstance(error, StoreError):
-            raise files.translated(error, f"cannot write {path}") from error
         raise
     return lock
 
@@ -171,7 +147,7 @@ def require_held(lock: FileLock) -> None:
         named, held = os.stat(lock.path), os.fstat(lock.descriptor)
     except OSError as error:
         raise WriterFenced(f"{lock.path} is gone, so another writer may be at work. Open the store again.") from error
-    if (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino):
+    if not os.path.samestat(named, held):
         raise WriterFenced(f"{lock.path} was replaced, so another writer may be at work. Open the store again.")
 
 
@@ -195,7 +171,7 @@ def require_writable_platform(directory: str, *, force: bool = False) -> None:
             f"softkv writes on Linux and macOS only; on {sys.platform} it reads: open with mode 'r'"
         )
     kind = filesystem_kind(directory, _mounts())
-    if not force and (kind in _NETWORK or kind.startswith("fuse.")):
+    if not force and _NETWORK.fullmatch(kind):
         raise WritingUnsupported(
             f"{directory} lies on a network file system ({kind}), whose locks and syncs cannot be relied on. "
             "Put the store on a local disk, or open with force=True if one writer is certain."
@@ -227,12 +203,7 @@ def _mounts() -> str:
 
 def content(directory: str) -> bytes:
     """What LOCK says."""
-    path = os.path.join(directory, LOCK)
-    descriptor = files.open_regular(path)
-    try:
-        return files.read_start(descriptor, _LONGEST, path)
-    finally:
-        os.close(descriptor)
+    return files.start_of(os.path.join(directory, LOCK), _LONGEST)
 
 
 def note_of(number: int, store: str, record: int) -> bytes:

@@ -4,8 +4,8 @@ What is opened file by file, by path, may then belong to two stores. So it is lo
 """
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from softkv.errors import SoftKVError, StoreLocked
@@ -15,44 +15,41 @@ _ATTEMPTS = 1_000
 Opened = TypeVar("Opened")
 
 
-class Place:
-    """A directory as it is now, or that there is none. It is held open, so that no other gets its number meanwhile."""
+@contextmanager
+def _watched(directory: str) -> Iterator[Callable[[], bool]]:
+    """Whether another directory has taken the place of this one since, or none, or one has come where none was.
 
-    def __init__(self, directory: str) -> None:
-        self._directory, self._descriptor = directory, -1
-        self._vacant = not os.path.lexists(directory)
-        with suppress(OSError):  # nothing there, or nothing that may be opened: whoever opens the store says why
-            self._descriptor = os.open(directory, _FLAGS)
+    It is held open, so that no other gets its number meanwhile.
+    """
+    vacant, descriptor = not os.path.lexists(directory), -1
+    with suppress(OSError):  # nothing there, or nothing that may be opened: whoever opens the store says why
+        descriptor = os.open(directory, _FLAGS)
 
-    def has_changed(self) -> bool:
-        """Whether another directory has taken its place, or none, or one has come where none was."""
-        if self._descriptor < 0:
-            return self._vacant and os.path.lexists(self._directory)
+    def has_changed() -> bool:
+        if descriptor < 0:
+            return vacant and os.path.lexists(directory)
         try:
-            named, held = os.stat(self._directory), os.fstat(self._descriptor)
+            return not os.path.samestat(os.stat(directory), os.fstat(descriptor))
         except OSError:
             return True
-        return (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino)
 
-    def close(self) -> None:
-        """Let it go."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+    try:
+        yield has_changed
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def in_one_place(directory: str, attempt: Callable[[], Opened], close: Callable[[Opened], object]) -> Opened:
     """What an attempt opens, all of it in one directory; tried again when another came into its place meanwhile."""
     for _ in range(_ATTEMPTS):
-        place = Place(directory)
-        try:
-            opened = attempt()
-            if not place.has_changed():
-                return opened
-            close(opened)
-        except SoftKVError:
-            if not place.has_changed():
-                raise
-        finally:
-            place.close()
+        with _watched(directory) as has_changed:
+            try:
+                opened = attempt()
+                if not has_changed():
+                    return opened
+                close(opened)
+            except SoftKVError:
+                if not has_changed():
+                    raise
     raise StoreLocked(f"{directory} is made anew again and again, too fast to be opened. Try later.")

@@ -62,33 +62,18 @@ class Test(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class All:
-    """All of these hold; nothing is asked by none."""
+class Joined:
+    """All of these hold, or at least one where not `every` one has to. Without any, nothing is asked."""
 
     parts: tuple[Condition, ...]
+    every: bool = True
 
     def sql(self) -> Expression:
-        """Parts joined by AND."""
-        return sa.and_(sa.true(), *(part.sql() for part in self.parts))
+        parts = [part.sql() for part in self.parts]
+        return sa.and_(sa.true(), *parts) if self.every else sa.or_(sa.false(), *parts)
 
     def holds(self, payload: Any) -> bool:
-        """Whether every part holds."""
-        return all(part.holds(payload) for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """At least one of these holds."""
-
-    parts: tuple[Condition, ...]
-
-    def sql(self) -> Expression:
-        """Parts joined by OR."""
-        return sa.or_(sa.false(), *(part.sql() for part in self.parts))
-
-    def holds(self, payload: Any) -> bool:
-        """Whether any part holds."""
-        return any(part.holds(payload) for part in self.parts)
+        return (all if self.every else any)(part.holds(payload) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +83,9 @@ class Not:
     part: Condition
 
     def sql(self) -> Expression:
-        """NOT."""
         return sa.not_(self.part.sql())
 
     def holds(self, payload: Any) -> bool:
-        """Whether the part does not hold."""
         return not self.part.holds(payload)
 
 
@@ -114,7 +97,6 @@ class Field:
     test: Test
 
     def sql(self) -> Expression:
-        """The test of what json_type and json_extract find."""
         if not all(_is_plain(name) for name in self.path):
             return _perhaps_escaped()
         place = "$" + "".join(f'."{name}"' for name in self.path)
@@ -122,7 +104,6 @@ class Field:
         return self.test.sql(kind, sa.func.json_extract(PAYLOAD, place))
 
     def holds(self, payload: Any) -> bool:
-        """Whether the field of a payload passes."""
         for name in self.path:
             payload = payload.get(name, _MISSING) if isinstance(payload, dict) else _MISSING
         return payload is not _MISSING and self.test.holds(payload)
@@ -132,12 +113,10 @@ class Field:
 class Present:
     """Any value, null included."""
 
-    def sql(self, kind: Expression, value: Expression) -> Expression:  # noqa: ARG002
-        """Every type but that of a missing field."""
+    def sql(self, kind: Expression, value: Expression) -> Expression:
         return kind != _constant("missing")
 
-    def holds(self, found: Any) -> bool:  # noqa: ARG002
-        """Always."""
+    def holds(self, found: Any) -> bool:
         return True
 
 
@@ -145,12 +124,10 @@ class Present:
 class AnObject:
     """An object, whatever its fields."""
 
-    def sql(self, kind: Expression, value: Expression) -> Expression:  # noqa: ARG002
-        """The type alone."""
+    def sql(self, kind: Expression, value: Expression) -> Expression:
         return kind == _constant("object")
 
     def holds(self, found: Any) -> bool:
-        """Whether it has fields."""
         return isinstance(found, dict)
 
 
@@ -174,10 +151,11 @@ class Among:
         return sa.or_(sa.false(), *parts)
 
     def holds(self, found: Any) -> bool:
-        """Whether a value is one of them."""
-        if found is None or isinstance(found, bool):
-            return found in self.others
-        return found in (self.texts if isinstance(found, str) else self.numbers) if _is_scalar(found) else False
+        if isinstance(found, str):
+            return found in self.texts
+        if _is_number(found):
+            return found in self.numbers
+        return (found is None or isinstance(found, bool)) and found in self.others
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +177,6 @@ class Ordered:
         return sa.and_(_one_of(kind, "integer", "real"), sa.case((is_near, sa.null()), else_=compared))
 
     def holds(self, found: Any) -> bool:
-        """Whether a value lies on the right side."""
         of_its_type = isinstance(found, str) if isinstance(self.operand, str) else _is_number(found)
         return bool(of_its_type and ORDERS[self.order](found, self.operand))
 
@@ -214,8 +191,8 @@ def one_of(members: Iterable[str | Number | bool | None]) -> Among:
 
 def all_of(parts: Iterable[Condition]) -> Condition:
     """All of these, without a shell around a single one, nor around a part that is itself made of such parts."""
-    flat = [inner for part in parts for inner in (part.parts if isinstance(part, All) else (part,))]
-    return flat[0] if len(flat) == 1 else All(tuple(flat))
+    flat = [inner for part in parts for inner in (part.parts if isinstance(part, Joined) and part.every else (part,))]
+    return flat[0] if len(flat) == 1 else Joined(tuple(flat))
 
 
 def in_sql(condition: Condition) -> Expression:
@@ -229,7 +206,7 @@ def in_sql(condition: Condition) -> Expression:
 
 def _size(condition: Condition) -> tuple[int, int]:
     """How deep a condition is, and how many tests of fields it holds."""
-    if isinstance(condition, (All, Some)):
+    if isinstance(condition, Joined):
         sizes = [_size(part) for part in condition.parts]
         return 1 + max((depth for depth, _ in sizes), default=0), sum(tests for _, tests in sizes)
     if isinstance(condition, Not):
@@ -272,10 +249,6 @@ def _equal(value: Expression, members: list[Any]) -> Expression:
 
 def _is_number(found: object) -> TypeGuard[Number]:
     return isinstance(found, (int, float)) and not isinstance(found, bool)
-
-
-def _is_scalar(found: object) -> bool:
-    return isinstance(found, (str, int, float))
 
 
 def _one_of(kind: Expression, *names: str) -> Expression:

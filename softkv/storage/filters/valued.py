@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import FilterError
 from softkv.storage.filters.conditions import (
     ORDERS,
     VALUE,
-    All,
     Among,
     Condition,
     Field,
+    Joined,
     Not,
     Ordered,
-    Some,
     Test,
     all_of,
 )
@@ -45,16 +43,13 @@ def meeting(condition: Condition, payloads: Callable[[Condition], Mask], values:
         return values(condition.test)
     if isinstance(condition, Not):
         return ~meeting(condition.part, payloads, values)
-    assert isinstance(condition, (All, Some))
+    assert isinstance(condition, Joined)
     others = [part for part in condition.parts if not asks_value(part)]
     masks = [meeting(part, payloads, values) for part in condition.parts if asks_value(part)]
-    if isinstance(condition, All):
-        masks += [payloads(all_of(others))] if others else []
-        every: Mask = np.all(masks, axis=0)
-        return every
-    masks += [payloads(Some(tuple(others)))] if others else []
-    some: Mask = np.any(masks, axis=0)
-    return some
+    if others:
+        masks.append(payloads(all_of(others) if condition.every else Joined(tuple(others), every=False)))
+    found: Mask = (np.all if condition.every else np.any)(masks, axis=0)
+    return found
 
 
 def of_numbers(test: Test, numbers: npt.NDArray[np.float64]) -> Mask:
@@ -70,11 +65,3 @@ def of_numbers(test: Test, numbers: npt.NDArray[np.float64]) -> Mask:
 def of_each(test: Test, values: Sequence[Any]) -> Mask:
     """Which values pass a test, one by one."""
     return np.fromiter((test.holds(one) for one in values), np.bool_, len(values))
-
-
-def refused() -> FilterError:
-    """What is said of filters on vectors."""
-    return FilterError(
-        'where["$value"]: expected a store of numbers, labels or texts, got one of vectors, which have no order. '
-        "Filter on payloads."
-    )

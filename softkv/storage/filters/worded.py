@@ -40,12 +40,12 @@ from softkv.storage.filters.conditions import (
     AnObject,
     Condition,
     Field,
+    Joined,
     Not,
     Number,
     Ordered,
     Path,
     Present,
-    Some,
     all_of,
     one_of,
 )
@@ -93,7 +93,7 @@ class _Reader:
             got = "an empty one" if isinstance(operand, (list, tuple)) else _described(operand)
             raise _refusal(at, "a list of filters", got, f'Write {{"{name}": [{{...}}, {{...}}]}}.')
         parts = [self.whole(one, f"{at}[{position}]", level) for position, one in enumerate(operand)]
-        return all_of(parts) if name == "$and" else Some(tuple(parts))
+        return all_of(parts) if name == "$and" else Joined(tuple(parts), every=False)
 
     def _value(self, given: Any, at: str, level: int) -> Condition:
         """What stands beside $value: a value, or operators; it has no fields."""

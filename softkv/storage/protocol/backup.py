@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreError, StoreExists
+from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreExists
 from softkv.logs import log_of
 from softkv.progress import Progress
 from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
@@ -118,12 +118,8 @@ def _translating(source: str, directory: str) -> Iterator[None]:
     """Around a copy: between directories that are apart, and with errors of ours for those of the system."""
     if source == directory or directory.startswith(os.path.join(source, "")):
         raise BackupRefused(f"{directory} is the store itself or lies in it. Name a directory outside of it.")
-    try:
+    with files.translating(f"cannot copy {source} to {directory}"):
         yield
-    except OSError as error:
-        if isinstance(error, StoreError):
-            raise
-        raise files.translated(error, f"cannot copy {source} to {directory}") from error
 
 
 def _require_backup(directory: str) -> None:

@@ -22,9 +22,9 @@ from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.secret import secret
 from softkv.storage.catalog.tables import seal
 from softkv.storage.catalog.tally import Tally
-from softkv.storage.disk import files
+from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity
-from softkv.storage.layout import GENERATION_NAME, GRANULE, PIN, WINDOW, Mask, generation_name
+from softkv.storage.layout import GENERATION_NAME, GRANULE, WINDOW, Mask, generation_name
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
@@ -164,7 +164,7 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
         _survey_indexes(report, catalog, directory, head)
     standing = found.standing = catalog.standing(head.generation)
     with _going_on(report):
-        os.close(files.open_regular(os.path.join(directory, generation_name(head.generation), PIN)))
+        os.close(files.open_regular(os.path.join(directory, generation_name(head.generation), locks.PIN)))
     place = os.path.join(directory, generation_name(head.generation))
     if os.path.lexists(place) and not files.is_directory(place):
         report.findings.append(f"{generation_name(head.generation)} is no directory, and nothing in it is read")

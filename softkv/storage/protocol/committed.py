@@ -65,7 +65,7 @@ def _attempt(
         head = catalog.head()
         if not head.generation:
             require_acknowledged(acknowledged, directory, head, None)
-            return Committed(head, None, Deaths.none(), None)
+            return Committed(head, None, Deaths(), None)
         same = known if known and known.generation and known.generation.number == head.generation else None
         standing = catalog.standing(head.generation)
         require_acknowledged(acknowledged, directory, head, standing)
@@ -78,7 +78,7 @@ def _attempt(
         return None
     try:
         generation.require_length(standing.rows)
-        deaths = (same.deaths if same else Deaths.none()).replaced(changed)
+        deaths = (same.deaths if same else Deaths()).replaced(changed)
         _require_sum(directory, standing, deaths)
     except BaseException:
         if not same:

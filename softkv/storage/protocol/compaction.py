@@ -103,9 +103,7 @@ def _rewrite(
         copied = _copy(old, new, standing, order, course)
         with writer.poisoning():
             new.make_durable()
-        finished, tails = zip(*copied, strict=True)
-        for shape, copy in zip(standing.layout.arenas, finished, strict=True):
-            writer.catalog.put_windows(number, shape.role, copy)
+        tails = writer.put_written(new, copied)
         for record in records:
             writer.catalog.put_index(record)
         writer.catalog.put_standing(replace(standing, generation=number, rows=course.total, tails=tails))

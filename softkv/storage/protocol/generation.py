@@ -9,7 +9,7 @@ Does not know which rows are live, nor when what it wrote is committed.
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from softkv.storage.catalog.roster import Roster
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, ArenaIdentity, VerifiedRows, extend_windows, flat
 from softkv.storage.disk.numbers import believable
-from softkv.storage.layout import GRANULE, PIN, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
+from softkv.storage.layout import GRANULE, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
 
 Complete = tuple[list[tuple[int, int]], int]  # windows by number with their checksums, and that of the unfinished one
 
@@ -34,12 +34,19 @@ Array = npt.NDArray[Any]
 class Generation:
     """The arenas of one generation. Shared by the snapshots of a handle; closed when the last lets go."""
 
-    def __init__(self, directory: str, number: int, layout: Layout, catalog: Catalog, arenas: Sequence[Arena]) -> None:
-        self.directory, self.number, self.layout = directory, number, layout
+    def __init__(
+        self,
+        directory: str,
+        number: int,
+        layout: Layout,
+        catalog: Catalog,
+        arenas: Sequence[Arena],
+        pin: locks.FileLock | None,
+    ) -> None:
+        self.directory, self.number, self.layout, self._pin = directory, number, layout, pin
         self.arenas = tuple(arenas)
         self.keys, self.values, self._norms = (verified(arena, catalog, number) for arena in arenas)
         self.matches, self.listing = Matches(Roster(catalog, number)), Listing(catalog, number)
-        self._pin: locks.FileLock | None = None
         self._users = 1
         self._process, self._lock = os.getpid(), threading.Lock()
 
@@ -49,24 +56,20 @@ class Generation:
     ) -> "Generation":
         """Open a generation that the catalog names and `pin` keeps; from here on the pin belongs to it."""
         path = os.path.join(directory, generation_name(standing.generation))
-        if not files.is_directory(path):
-            pin.release()
-            raise NotAStore(f"{path} is a link or none of our directories, so nothing in it is opened")
 
         def opened(shape: RowShape) -> Arena:
             identity = ArenaIdentity(store, standing.generation, shape)
             derived = shape.role == "norms"
             return _open_arena(os.path.join(path, shape.file), identity, granule, write=write, derived=derived)
 
-        try:
+        with ExitStack() as undone:
+            undone.callback(pin.release)
+            if not files.is_directory(path):
+                raise NotAStore(f"{path} is a link or none of our directories, so nothing in it is opened")
             granule = catalog.granule(standing.generation)
-            arenas = _all_or_none(opened, standing.layout)
-        except BaseException:
-            pin.release()
-            raise
-        generation = cls(path, standing.generation, standing.layout, catalog, arenas)
-        generation._pin = pin
-        return generation
+            arenas = _arenas(opened, standing.layout, undone)
+            undone.pop_all()
+        return cls(path, standing.generation, standing.layout, catalog, arenas, pin)
 
     @classmethod
     def create(cls, store: str, directory: str, number: int, layout: Layout, catalog: Catalog) -> "Generation":
@@ -74,23 +77,17 @@ class Generation:
         path = os.path.join(directory, generation_name(number))
         files.remove_tree(path)  # what a crash left under this name was never named by the catalog
         files.make_directory(path)
-        os.close(files.create_file(os.path.join(path, PIN)))
+        os.close(files.create_file(os.path.join(path, locks.PIN)))
 
         def created(shape: RowShape) -> Arena:
             return Arena.create(os.path.join(path, shape.file), ArenaIdentity(store, number, shape), GRANULE)
 
-        arenas: list[Arena] = []
-        try:
-            arenas = _all_or_none(created, layout)
+        with ExitStack() as undone:
+            undone.callback(files.remove_tree, path)
+            arenas = _arenas(created, layout, undone)
             pin = locks.pin_shared(path)
-        except BaseException:
-            for arena in arenas:
-                arena.close()
-            files.remove_tree(path)
-            raise
-        generation = cls(path, number, layout, catalog, arenas)
-        generation._pin = pin
-        return generation
+            undone.pop_all()
+        return cls(path, number, layout, catalog, arenas, pin)
 
     def make_durable(self) -> None:
         """Sync a new generation whole: files first, then the names that lead to them."""
@@ -188,36 +185,18 @@ def norms_of(vectors: Matrix) -> npt.NDArray[np.float32]:
     return norms.reshape(-1, 1)
 
 
-@dataclass(slots=True)
-class Completed:
-    """The checksums of rows that were written: of each arena the windows they complete, and the unfinished one's."""
-
-    finished: list[list[tuple[int, int]]] = field(default_factory=list)
-    tails: tuple[int, int, int] = (0, 0, 0)
-
-
-def checksums(generation: Generation, standing: Standing, arena: int, cells: npt.NDArray[Any]) -> Complete:
-    """The windows of an arena that these rows complete, and the checksum of the unfinished one."""
-    into = generation.arenas[arena]
-    return extend_windows(standing.rows * into.shape.row_bytes, standing.tails[arena], flat(cells), into.granule)
-
-
 def verified(arena: Arena, catalog: Catalog, number: int) -> VerifiedRows:
     """The rows of an arena, compared with what the catalog says of them; how many there are is not known yet."""
     expected = partial(catalog.windows, number, arena.shape.role)
     return VerifiedRows(arena, expected, believable(arena.shape, catalog.label_count))
 
 
-def _all_or_none(make: Callable[[RowShape], Arena], layout: Layout) -> list[Arena]:
-    """The arenas of a layout; when one cannot be had, the others are closed."""
+def _arenas(make: Callable[[RowShape], Arena], layout: Layout, undone: ExitStack) -> list[Arena]:
+    """The arenas of a layout; when one of them or what follows cannot be had, they are closed."""
     arenas: list[Arena] = []
-    try:
-        for shape in layout.arenas:
-            arenas.append(make(shape))
-    except BaseException:
-        for arena in arenas:
-            arena.close()
-        raise
+    for shape in layout.arenas:
+        arenas.append(make(shape))
+        undone.callback(arenas[-1].close)
     return arenas
 
 

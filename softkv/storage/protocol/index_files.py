@@ -16,13 +16,11 @@ from collections.abc import Container, Iterator
 from contextlib import suppress
 from typing import final
 
-from softkv.errors import IndexDamaged, InputError, NotAStore, StorageFailed, StoreDamaged
-from softkv.storage.batch import can_name, shown
+from softkv.errors import IndexDamaged, NotAStore, StorageFailed, StoreDamaged
 from softkv.storage.catalog.catalog import Catalog, IndexRecord
 from softkv.storage.disk import files
 from softkv.storage.layout import INDEX
 
-LONGEST_NAME = 255  # bytes of UTF-8
 _NAME = re.compile(r"[1-9][0-9]{0,17}\Z")
 _STRIDE = 1 << 20  # bytes read at a time
 _LARGE = 1 << 28  # bytes from which on a file must have something in it
@@ -132,17 +130,6 @@ class IndexFile:
 
     def __del__(self) -> None:
         self._let_go()
-
-
-def checked_name(name: object) -> str:
-    """The name of an index file, or why this cannot be one."""
-    if not isinstance(name, str):
-        raise InputError(f"the name of an index file is a text, not a {type(name).__name__}")
-    if not can_name(name, LONGEST_NAME):
-        raise InputError(
-            f"{shown(name)} cannot name an index file: give 1 to {LONGEST_NAME} bytes of UTF-8 without a NUL"
-        )
-    return name
 
 
 def find(catalog: Catalog, directory: str, generation: int, name: str, commit: int) -> IndexFile | None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from softkv.errors import SoftKVError
 from softkv.storage.catalog.catalog import Catalog, Head
 from softkv.storage.disk import files, locks
-from softkv.storage.layout import GENERATION_NAME, LOCK, generation_name
+from softkv.storage.layout import GENERATION_NAME, generation_name
 from softkv.storage.protocol.index_files import remove_unnamed
 
 
@@ -19,9 +19,8 @@ def remove_leftovers(directory: str, catalog: Catalog) -> None:
     """Remove generations and index files that the catalog does not name: what a crash left. Only names of our own."""
     named = {generation_name(number) for number in catalog.generations()}
     for name in files.list_directory(directory):
-        path = os.path.join(directory, name)
-        if GENERATION_NAME.match(name) and name not in named and files.is_directory(path):
-            files.remove_tree(path)
+        if GENERATION_NAME.match(name) and name not in named:
+            files.remove_tree(os.path.join(directory, name))
     remove_unnamed(directory, catalog)
 
 
@@ -52,7 +51,7 @@ def remove_unborn(parent: str, name: str) -> None:
     ours = re.compile(rf"\.{re.escape(name)}\.(new|old)-[0-9a-f]{{8}}\Z")
     for found in filter(ours.match, files.list_directory(parent)):
         path = os.path.join(parent, found)
-        if os.path.isfile(os.path.join(path, LOCK)):
+        if os.path.isfile(os.path.join(path, locks.LOCK)):
             try:
                 lock = locks.lock_writer(path)
             except SoftKVError:
@@ -76,4 +75,4 @@ def _has_lost_lock(path: str) -> bool:
         names = os.listdir(path)
     except OSError:
         return False
-    return bool(names) and LOCK not in names
+    return bool(names) and locks.LOCK not in names

@@ -10,7 +10,7 @@ import secrets
 import shlex
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from softkv.storage.catalog.migrations import READABLE, migrate
 from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, LOCK, RESTORED
+from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, RESTORED
 from softkv.storage.protocol.acknowledged import require_at_close
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.generation import Generation
@@ -93,13 +93,7 @@ def require_no_copy(directory: str, known: Head) -> None:
 def ancestry(directory: str) -> str:
     """What a store says of those from which it was restored; nothing for one that was made."""
     path = os.path.join(directory, RESTORED)
-    if not os.path.lexists(path):
-        return ""
-    descriptor = files.open_regular(path)
-    try:
-        return files.read_start(descriptor, _LONGEST_ANCESTRY, path).decode(errors="replace")
-    finally:
-        os.close(descriptor)
+    return files.start_of(path, _LONGEST_ANCESTRY).decode(errors="replace") if os.path.lexists(path) else ""
 
 
 def _name_at(directory: str) -> str | None:
@@ -149,22 +143,14 @@ def open_writer(directory: str, *, force: bool, accept: Accepting | None = None)
         return locks.lock_writer(directory)
 
     lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on nobody else can put another there
-    try:
-        return _writer(directory, lock, accept)
-    except BaseException:
-        lock.release()
-        raise
+    return _writer(directory, lock, accept)
 
 
 def create_writer(directory: str, *, force: bool) -> Writer:
     """Make a store and become its writer, without letting go of the lock in between."""
     with made_beside(directory, force=force) as (building, lock):
         _fill(building)
-    try:
-        return _writer(directory, lock)
-    except BaseException:
-        lock.release()
-        raise
+    return _writer(directory, lock)
 
 
 @contextmanager
@@ -185,7 +171,7 @@ def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.Fil
         _move_into_place(building, directory)
         moved = True
         files.sync_directory(parent)
-        lock.path = os.path.join(directory, LOCK)
+        lock.path = os.path.join(directory, locks.LOCK)
     except BaseException as error:
         lock.release()
         # Somebody else who makes it, and looked here between two of our calls, took this for what a crash had left.
@@ -216,10 +202,8 @@ def erase(directory: str, *, force: bool) -> None:
     try:
         parent = os.path.dirname(os.path.abspath(directory))
         doomed = os.path.join(parent, f".{os.path.basename(directory)}.old-{secrets.token_hex(4)}")
-        try:
+        with files.translating(f"cannot move {directory} out of the way"):
             os.rename(directory, doomed)
-        except OSError as error:
-            raise files.translated(error, f"cannot move {directory} out of the way") from error
         files.sync_directory(parent)
     finally:
         if writer.committed.generation:
@@ -302,10 +286,12 @@ def _require_store(directory: str) -> None:
 
 
 def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = None) -> Writer:
-    connection = Connection(os.path.join(directory, CATALOG), write=True)
-    catalog = Catalog(connection)
-    committed: Committed | None = None
-    try:
+    """The writer of a store whose lock is held, and given up where there cannot be one."""
+    with ExitStack() as undone:
+        undone.callback(lock.release)
+        connection = Connection(os.path.join(directory, CATALOG), write=True)
+        undone.callback(connection.abandon)
+        catalog = Catalog(connection)
         found = catalog.identify()
         if accept is not None:
             accept(loaded_settings(catalog.settings()))
@@ -313,32 +299,34 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
         if found < FORMAT:
             lock.forget_note()  # a migration may change what a commit said, and is none itself
             migrate(catalog, found)
+        before = load(catalog, directory, None, write=True)
+        try:
+            require_at_close(directory, before.head)
+            unclean = bool(before.head.writing)
+            if unclean and before.generation:
+                before.generation.verify_end()
+            _ = catalog.generations(), catalog.index_files()  # looked at below, when it is too late to refuse
+            with connection.writing():
+                head = catalog.advance(before.head, epoch=before.head.epoch + 1, writing=1)
+                if unclean and before.generation:
+                    _mend(catalog, before.generation, before.rows)
+                    told = "%s was not closed: what was written last is sound, and what is derived mended"
+                    LOG.warning(told, directory)
+                remove_leftovers(directory, catalog)  # in here, since no other writer can be making them meanwhile
+            # SQLite syncs the directory once it has made its log, and does not mind when that fails.
+            files.sync_directory(directory)
+            gone = remove_retired(directory, catalog, head)
+        finally:
+            if before.generation:
+                before.generation.release()
         committed = load(catalog, directory, None, write=True)
-        require_at_close(directory, committed.head)
-        unclean = bool(committed.head.writing)
-        if unclean and committed.generation:
-            committed.generation.verify_end()
-        _ = catalog.generations(), catalog.index_files()  # looked at below, when it is too late to refuse
-        with connection.writing():
-            head = catalog.advance(committed.head, epoch=committed.head.epoch + 1, writing=1)
-            if unclean and committed.generation:
-                _mend(catalog, committed.generation, committed.rows)
-                LOG.warning("%s was not closed: what was written last is sound, and what is derived mended", directory)
-            remove_leftovers(directory, catalog)  # in here, since no other writer can be making them meanwhile
-        # SQLite syncs the directory once it has made its log, and does not mind when that fails.
-        files.sync_directory(directory)
-        gone = remove_retired(directory, catalog, head)
         if committed.generation:
-            committed.generation.release()
-        committed = load(catalog, directory, None, write=True)
+            undone.callback(committed.generation.release)
         assert committed.head == head
         LOG.info("opened %s to write, at commit %d", directory, head.number)
-        return Writer(directory, catalog, lock, committed, retired=not gone)
-    except BaseException:
-        if committed and committed.generation:
-            committed.generation.release()
-        connection.abandon()
-        raise
+        writer = Writer(directory, catalog, lock, committed, retired=not gone)
+        undone.pop_all()
+    return writer
 
 
 def _mend(catalog: Catalog, generation: Generation, rows: int) -> None:

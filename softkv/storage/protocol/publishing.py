@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from softkv.errors import InputError, KindError, SoftKVError
+from softkv.storage.batch import checked_name
 from softkv.storage.catalog.catalog import IndexRecord
 from softkv.storage.catalog.derived import LONGEST, checked_number, put
 from softkv.storage.disk import files
-from softkv.storage.protocol.index_files import checked_name, numbered, remove_unnamed, require_folder
+from softkv.storage.protocol.index_files import numbered, remove_unnamed, require_folder
 from softkv.storage.protocol.writer import Writer
 
 Content: TypeAlias = "bytes | memoryview | Iterable[bytes | memoryview]"

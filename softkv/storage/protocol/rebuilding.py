@@ -262,9 +262,8 @@ def _extend(writer: Writer, standing: Standing, keys: Matrix, values: npt.NDArra
                 generation.arenas[2].sync()  # every time, so that there is nothing to mend when it is resumed
             text = standing.layout.kind.embedded
             tally = standing.tally.changed(values, values[:0]) if text else standing.tally
-            writer.put_written(generation, standing.generation, written)
-            rows = standing.rows + len(keys)
-            writer.catalog.put_standing(replace(standing, rows=rows, tails=written.tails, tally=tally))
+            tails, rows = writer.put_written(generation, written), standing.rows + len(keys)
+            writer.catalog.put_standing(replace(standing, rows=rows, tails=tails, tally=tally))
     finally:
         generation.release()
 

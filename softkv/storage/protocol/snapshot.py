@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
-from softkv.storage.batch import checked_key, keys_among, require_keys, shown
+from softkv.errors import FilterError, HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
+from softkv.storage.batch import checked_key, checked_name, keys_among, require_keys, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.derived import checked_number, numbers, parts
 from softkv.storage.catalog.labels import LabelBook, require_counts
@@ -26,7 +26,7 @@ from softkv.storage.closing import Closing
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
-from softkv.storage.protocol.index_files import IndexFile, checked_name, find
+from softkv.storage.protocol.index_files import IndexFile, find
 from softkv.storage.protocol.item import Block, Item, Value
 from softkv.storage.protocol.ordering import checked_rows
 
@@ -171,8 +171,7 @@ class Snapshot(Closing):
 
     def value(self, key: str) -> Value:
         """The value of the item with this key or `#<number>`."""
-        entry = self._entry(key)
-        return self._values([entry])[0]
+        return self._values([self._entry(key)])[0]
 
     def found_values(self, keys: Sequence[object]) -> dict[str, Value]:
         """The values of those of these keys and `#<number>`s that are there: all keys in one question."""
@@ -238,7 +237,7 @@ class Snapshot(Closing):
 
     def _passing(self, test: "Test") -> Mask:
         """For each row, whether its value passes a test; dead rows may be either."""
-        from softkv.storage.filters.valued import of_each, of_numbers, refused
+        from softkv.storage.filters.valued import of_each, of_numbers
 
         kind, everyone = self._opened().layout.kind, np.arange(self.rows)
         if kind.coded:
@@ -247,7 +246,10 @@ class Snapshot(Closing):
         if kind.narrow:
             return of_numbers(test, self.values(everyone))
         if not kind.embedded:
-            raise refused()
+            raise FilterError(
+                'where["$value"]: expected a store of numbers, labels or texts, got one of vectors, which have no '
+                "order. Filter on payloads."
+            )
         found, live = np.zeros(self.rows, np.bool_), np.flatnonzero(self.live)
         for start in range(0, len(live), AT_ONCE):
             some = live[start : start + AT_ONCE]

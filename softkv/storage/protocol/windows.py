@@ -5,6 +5,9 @@ Never stops at what it finds, and does not say which rows are lost by it (checki
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+from operator import itemgetter
 
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.disk.arena import Arena, Array, flat, window_checksums
@@ -25,16 +28,10 @@ class Problems:
 
     def among(self, limit: int) -> Iterator[tuple[int, int, str]]:
         """The bytes of a problem, and what it is, up to `limit`; neighbours that have the same one come together."""
-        first = last = 0
-        before = ""
-        for start, end, what in self._windows(limit):
-            if what != before:
-                if before:
-                    yield first, last, before
-                first, before = start, what
-            last = end
-        if before:
-            yield first, last, before
+        for what, alike in groupby(self._windows(limit), itemgetter(2)):
+            start, end, _ = reduce(lambda first, last: (first[0], last[1], last[2]), alike)
+            if what:
+                yield start, end, what
 
     def _windows(self, limit: int) -> Iterator[tuple[int, int, str]]:
         """Each window and what is wrong with it; nothing where all is well."""

@@ -38,10 +38,11 @@ from softkv.storage.catalog.labels import Row as LabelRow
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
+from softkv.storage.disk.arena import extend_windows, flat
 from softkv.storage.layout import Layout, Matrix, Rows, generation_name
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.conflicts import resolved
-from softkv.storage.protocol.generation import Complete, Completed, Generation, checksums, norms_of
+from softkv.storage.protocol.generation import Complete, Generation, norms_of
 from softkv.storage.protocol.leftovers import remove_retired
 from softkv.storage.threads import beside
 
@@ -136,15 +137,12 @@ class Writer:
                 finally:
                     new.release()
         except BaseException:
-            self._remove_unborn(number)
+            # Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory.
+            if self.failure is None:
+                with suppress(StoreError), self.undisturbed():  # else the next writer removes them
+                    if number not in self.catalog.generations():
+                        files.remove_tree(os.path.join(self.directory, generation_name(number)))
             raise
-
-    def _remove_unborn(self, number: int) -> None:
-        """Subtle: an interrupt may arrive right after the commit, so the catalog is asked, not memory."""
-        if self.failure is None:
-            with suppress(StoreError), self.undisturbed():  # else the next writer removes them
-                if number not in self.catalog.generations():
-                    files.remove_tree(os.path.join(self.directory, generation_name(number)))
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -180,9 +178,10 @@ class Writer:
         kept = None if settings is None else checked_settings(settings)
         with self.work():
             ignored = len(batch)
-            batch, doomed, ordinals = resolved(batch, on_conflict, self.committed, self._roster(), self.directory)
-            ignored = ignored - len(batch) if on_conflict == "ignore" else 0
             head = self.committed.head
+            roster = Roster(self.catalog, head.generation)
+            batch, doomed, ordinals = resolved(batch, on_conflict, self.committed, roster, self.directory)
+            ignored = ignored - len(batch) if on_conflict == "ignore" else 0
             added = Added(self.committed.rows, head.next_item, len(batch), len(doomed), ignored)
             note = partial(self._record, stamp, added)
             if len(batch):
@@ -205,9 +204,6 @@ class Writer:
         if stamp is not None:
             told = astuple(result) if isinstance(result, Added) else result
             batches.record(self.catalog.connection, stamp, told, self.committed.head.number + 1)
-
-    def _roster(self) -> Roster:
-        return Roster(self.catalog, self.committed.head.generation)
 
     def _write(
         self, batch: Batch, doomed: Rows, ordinals: Sequence[int], settings: str | None, note: Callable[[], None]
@@ -264,19 +260,21 @@ class Writer:
             elif generation.norms_due(rows, len(batch)):
                 # Norms can be worked out again, so they are synced once per MiB only: see Generation.mend_norms.
                 generation.arenas[2].sync()
-        self.put_written(generation, standing.generation, written)
+        tails = self.put_written(generation, written)
         self._put_labels(labels)
-        self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=written.tails, tally=tally))
+        self.catalog.put_standing(replace(standing, rows=rows + len(batch), tails=tails, tally=tally))
 
-    def put_written(self, generation: Generation, number: int, written: Completed) -> None:
-        """Note the checksums of rows that were written."""
-        for arena, complete in zip(generation.arenas, written.finished, strict=True):
-            self.catalog.put_windows(number, arena.shape.role, complete)
+    def put_written(self, generation: Generation, written: Sequence[Complete]) -> tuple[int, int, int]:
+        """Note the checksums of rows that were written to each arena; returns those of the unfinished windows."""
+        for arena, (windows, _) in zip(generation.arenas, written, strict=True):
+            self.catalog.put_windows(generation.number, arena.shape.role, windows)
+        keys, values, norms = (tail for _, tail in written)
+        return keys, values, norms
 
     @contextmanager
     def writing_rows(
         self, generation: Generation, standing: Standing, keys: Matrix, values: npt.NDArray[Any], *, sync: bool
-    ) -> Iterator[Completed]:
+    ) -> Iterator[list[Complete]]:
         """Write rows, and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
 
         Their checksums are known when this ends. Nothing is still being written then, however it ends: a late write
@@ -286,21 +284,20 @@ class Writer:
             partial(self._write_rows, generation, standing, arena, cells, sync=sync)
             for arena, cells in enumerate((keys, values))
         ]
-        large, written = keys.nbytes + values.nbytes >= _WORTH_THREADS, Completed()
+        large, written = keys.nbytes + values.nbytes >= _WORTH_THREADS, list[Complete]()
         with beside(*(jobs if large else ())) as running:
             found = [] if large else [job() for job in jobs]
             found.append(self._write_rows(generation, standing, 2, norms_of(keys), sync=False))
             yield written
-        found = [*(job.result() for job in running), *found]
-        written.finished = [complete for complete, _ in found]
-        written.tails = (found[0][1], found[1][1], found[2][1])
+        written += [*(job.result() for job in running), *found]
 
     def _write_rows(
         self, generation: Generation, standing: Standing, arena: int, cells: npt.NDArray[Any], *, sync: bool
     ) -> Complete:
         into = generation.arenas[arena]
         into.write(standing.rows, cells)
-        complete = checksums(generation, standing, arena, cells)
+        written, tail = standing.rows * into.shape.row_bytes, standing.tails[arena]
+        complete = extend_windows(written, tail, flat(cells), into.granule)
         if sync:
             with self.poisoning():
                 into.sync()
