@@ -1,6 +1,6 @@
 """What a store promises of its answers: who is known, how familiar, which labels, how far off.
 
-    evidence      how surely a query is known: its log mass per item, and of labels four times the logit of the largest share
+    evidence      its log mass per item, and of labels four times the logit of the largest share as well
     familiarity   the share of queries like the items that have as little evidence: a conformal p-value
     known         whether the evidence reaches the threshold that keeps wrong answers, or strangers, rare
     labels, widths  split conformal sets and radii
