@@ -53,6 +53,7 @@ PHRASES = (
     (r"go on with skip=(\d+)\. If not", r"go on with --skip \1. If not"),
     (r"or use on_conflict='replace', on_conflict='ignore' or skip_bad=True",
      "or use --replace, --ignore or --skip-bad"),
+    (r"Drop it with `forget_guard`\.", "Drop it with `softkv guard --drop`."),
     (r"Make it again with `guard`\.", "Make it again with `softkv guard`."),
     (r"Ask with tolerance=0\.", "Ask with --tolerance 0."),
     (r"or give queries and their answers\.", "or give --queries, a file of some with their answers."),

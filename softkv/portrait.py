@@ -25,15 +25,7 @@ LONGEST = 60  # characters of a text in a line
 _ROUTES = {"scan": "scanned", "gather": "gathered"}
 READ = "the heaviest of the rows read"  # the contributors of an estimate; there may be heavier ones
 SHOWN = 10  # of many answers, in a table
-_ELSEWHERE = (
-    "value",
-    "labels",
-    "contributors",
-    "head_weights",
-    "kind",
-    "guard",
-    "unguarded",
-)  # of an answer: told in another form, or not
+_ELSEWHERE = ("value", "labels", "contributors", "head_weights", "kind", "guard", "unguarded")  # told otherwise, or not
 _CELLS = ("key", "row", "weight", "score", "text", "value", "payload")  # of a contributor
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
@@ -245,7 +237,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         found = {"value": texts[0]["text"] if texts else None, "texts": texts, "embedding": found["value"]}
     facts = [one.name for one in fields(answer) if one.name not in _ELSEWHERE]
     facts.insert(facts.index("route"), "is_far")
-    facts += ("known", "familiarity", "why_unknown", "promised")
+    facts += ["known", "familiarity", "why_unknown", "promised"]
     for name in facts:
         found[name] = _plain(getattr(answer, name))
     found["contributors_are"] = None if answer.error_kind == "exact" else READ

@@ -760,7 +760,7 @@ def test_queries_may_go_through_a_module_first(tmp_path: Path) -> None:
     turned = nn.Linear(6, 4)
     with store_of(tmp_path / "s", "label", "gaussian", items=200) as db:
         db.set_temperature(50.0)
-        assert db.fit(rank=3).kept
+        assert db.fit(rank=3, hold_out=0).kept
         expected = db.lookup(turned(drawn(5, 6)).detach().numpy(), tolerance=0).value
         found = SoftKVLayer.from_store(db, query=turned)(drawn(5, 6))
     assert found.detach().numpy() == pytest.approx(expected, abs=1e-3)

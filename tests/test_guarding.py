@@ -167,6 +167,7 @@ def test_far_queries_are_not_known_and_near_ones_are(tmp_path: Path, kind: str) 
         assert (told["known"], told["why_unknown"]) == (False, far.why_unknown)
         many = db.lookup(np.stack([[2.2, 2.2], FAR]))
         assert many.known.tolist() == [True, False]
+        assert many.why_unknown is None
         assert many.familiarity.tolist() == [middle.familiarity, far.familiarity]
         assert [one.known for one in many] == [True, False]
 
@@ -446,5 +447,19 @@ def test_a_guard_that_cannot_be_read_is_damage(numbers: softkv.SoftKV) -> None:
         numbers._store.configure({**settings, "guard": wrong})
         with pytest.raises(StoreDamaged, match="guard"):
             numbers.lookup([2.2, 2.2])
+        for work in (numbers.compact, numbers.info, lambda: numbers.export(numbers.path + ".jsonl")):
+            with pytest.raises(StoreDamaged, match=r"guard.*forget_guard"):
+                work()
     numbers._store.configure(settings)
     assert numbers.lookup([2.2, 2.2]).known
+
+
+def test_strangers_whose_words_are_those_of_items_are_refused(tmp_path: Path) -> None:
+    """By their keys and by the texts that were embedded."""
+    with softkv.open(tmp_path / "s", value="number") as db:
+        texts = [f"{word} number {n}" for word in ("tea", "coffee", "milk") for n in range(120)]
+        db.add([f"item {n}" for n in range(len(texts))], np.arange(float(len(texts))), texts=texts)
+        db.tune()
+        for known in ("item 7", "tea number 7"):
+            with pytest.raises(InputError, match="1 of 2 are, such as number 1"):
+                db.guard(strangers=["a boat on the river", known])

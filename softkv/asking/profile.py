@@ -133,9 +133,9 @@ def _name(given: object) -> str:
 
 def _temperature(told: Mapping[str, Any]) -> Temperature:
     found = Temperature(**told)
-    sound = found.origin in ("rule", "given", "tuned") and isinstance(found.items, int)
     held = found.held is None or (isinstance(found.held, float) and 0 <= found.held < 1)
-    if not sound or not held or not is_floor(found.floor, found.items):
+    sound = held and found.origin in ("rule", "given", "tuned") and isinstance(found.items, int)
+    if not sound or not is_floor(found.floor, found.items):
         raise ValueError("temperature")
     return replace(found, value=checked_temperature(found.value))
 

@@ -27,7 +27,7 @@ def guard_of(profile: Profile, snapshot: Snapshot) -> tuple[Guard | None, str | 
         # All that is read of it later, so that damage is named here.
         str(guard), guard.about["compatibility"], float(guard.about["temperature"])
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreDamaged(f"the guard of the store cannot be read ({error}). {AGAIN}") from error
+        raise StoreDamaged(f"the guard of the store cannot be read ({error}). Drop it with `forget_guard`.") from error
     if snapshot.layout is not None and kind != snapshot.layout.kind.value:
         raise StoreDamaged(f"the guard of the store is about values of kind {kind!r}. Drop it with `forget_guard`.")
     return guard, stale

@@ -66,7 +66,7 @@ def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
     known = not _renumbers(view)  # else nobody could tell which items took no part in learning
     if not known and profile.temperature is not None:
         profile = replace(profile, temperature=replace(profile.temperature, held=None))
-    settings, name = rebased(profile.settings(), snapshot.rows, len(snapshot)), profile.projection
+    settings, name = rebased(profile.settings(), view), profile.projection
     if name is not None and path.lower().endswith(TABLE):
         _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
     elif name is not None:

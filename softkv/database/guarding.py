@@ -81,18 +81,16 @@ def about(view: View) -> dict[str, Any]:
     }
 
 
-def rebased(settings: Mapping[str, Any], rows: int, items: int) -> dict[str, Any]:
-    """Settings for a store whose rows are laid out anew, without deleted ones; what had changed until then is kept."""
-    kept, told = dict(settings), settings.get("guard")
-    if told is not None:
-        kept["guard"] = {**told, "base": [items, items, Guard.from_json(told).changed(rows, items)]}
-    return kept
-
-
 def remembered(settings: Mapping[str, Any], guard: Guard | None) -> dict[str, Any]:
     """Settings with this guard, or without any."""
     kept = {name: one for name, one in settings.items() if name != "guard"}
     return kept if guard is None else {**kept, "guard": guard.to_json()}
+
+
+def rebased(settings: Mapping[str, Any], view: View) -> dict[str, Any]:
+    """Settings for a store whose rows are laid out anew, without deleted ones; what had changed until then is kept."""
+    guard, rows, items = view.guard[0], view.snapshot.rows, len(view.snapshot)
+    return remembered(settings, guard and replace(guard, base=(items, items, guard.changed(rows, items))))
 
 
 class Examining:
@@ -141,7 +139,7 @@ class Examining:
 
 def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
     """What calibrates: the items that took no part in learning, or the queries that were given."""
-    if (queries is None) != (answers is None and (queries is None or not view.layout.kind.embedded)):
+    if (answers is not None) != (queries is not None and not view.layout.kind.embedded):
         raise InputError("expected queries and their answers together, or neither; of texts, which have none, queries.")
     if queries is not None:
         asked = vectors_of_many(reader, view, queries)
@@ -185,7 +183,7 @@ def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
 
 
 def _require_strange(view: View, given: Any, vectors: Matrix, name: str) -> None:
-    there = np.flatnonzero(equals(view, given, vectors) >= 0)
+    there = np.flatnonzero((equals(view, given, vectors) >= 0) | (equals(view, vectors, vectors) >= 0))
     if len(there):
         raise InputError(
             f"expected {name} that are no items, but {len(there)} of {len(vectors)} are, such as number {there[0]}. "

@@ -81,8 +81,7 @@ class Upkeep(Reader):
             kept |= carried(view.snapshot, view.profile.projection, order)
             if "guard" in self._store.settings:
                 # Before the rows move: cut off in between, more count as changed than have, and never fewer.
-                snapshot = view.snapshot
-                self._store.configure(rebased(self._store.settings, snapshot.rows, len(snapshot)))
+                self._store.configure(rebased(self._store.settings, view))
             self._unpin()
             del view
             self._store.compact(None if relaid is None else order, index=kept)

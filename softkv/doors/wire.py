@@ -231,7 +231,7 @@ def _belong_together(made: Any) -> bool:
     """Whether the arrays of answers have a row for each query."""
     if not isinstance(made, Answers):
         return True
-    whole = ("temperature", "labels", "kind", "log_mass_floor", "count", "source")
+    whole = ("temperature", "labels", "kind", "log_mass_floor", "guard", "unguarded", "count", "source")
     each = {one.name: getattr(made, one.name) for one in fields(made) if one.name not in whole}
     needed = all(isinstance(each[name], np.ndarray) for name in ("value", "log_mass", "scored", "seen", "rows"))
     return needed and all(one is None or isinstance(one, str) or len(one) == len(made.scored) for one in each.values())

@@ -1,6 +1,6 @@
 """What a store promises of its answers: who is known, how familiar, which labels, how far off.
 
-    evidence      how surely a query is known: its log mass per item, and of labels twice the logit of the largest share
+    evidence      its log mass per item, and of labels four times the logit of the largest share as well
     familiarity   the share of queries like the items that have as little evidence: a conformal p-value
     known         whether the evidence reaches the threshold that keeps wrong answers, or strangers, rare
     labels, widths  split conformal sets and radii
@@ -25,7 +25,7 @@ from softkv.errors import InputError, KindError
 from softkv.guard.conformal import Ranked, fewest_points, within
 from softkv.guard.widths import WidthRule
 
-SURE, NONE = 2.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
+SURE, NONE = 4.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
 CHANGED = 0.1  # of the items: from there on the guard is about others
 
 Array = npt.NDArray[Any]

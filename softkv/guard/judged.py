@@ -43,7 +43,7 @@ class Judged:
     @property
     def why_unknown(self) -> Any:
         """Why `known` is not True, of one answer: what to do, or how much less is known than it takes; else None."""
-        if self.guard is None:
+        if self.guard is None or not isinstance(self.scored, int):
             return self.unguarded
         known, evidence = self.known, float(self.guard.evidence_of(seen_of(self))[0])
         if known is None:
@@ -69,7 +69,7 @@ class Judged:
         """
         seen = seen_of(self)
         held, known = self._guarding.labels_within(seen, share), self._guarding.known(seen)
-        held[[one is False or one is np.False_ for one in known.tolist()]] = False
+        held[[one is False for one in known.tolist()]] = False
         names, order = self.labels or (), np.argsort(-np.asarray(seen.value), axis=1, kind="stable")
         found = [tuple(names[code] for code in line if some[code]) for line, some in zip(order, held, strict=True)]
         return self._each(found)

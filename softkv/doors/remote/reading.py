@@ -41,6 +41,7 @@ _TOLD: dict[str, Any] = {  # what is answered, by path
     "temperature": NoneType,
     "index": NoneType,
     "fit": bool,
+    "guard": bool,
     "reembedding": NoneType,
 }
 
