@@ -10,6 +10,7 @@ import click
 
 from softkv.errors import BadRecord, InputError, SoftKVError
 from softkv.kinds import ValueKind
+from softkv.storage.disk.announced import is_url
 
 from . import options, output, served
 from .labelled import names_of
@@ -172,7 +173,7 @@ def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
     """The store, open for adding; made if there is none, and gone again if that is all that came of it."""
     from softkv.storage import Store
 
-    there = served.is_url(path) or os.path.lexists(path)
+    there = is_url(path) or os.path.lexists(path)
     try:
         with served.writing(path, mode="c", **wishes) as db:
             yield db

@@ -2,12 +2,11 @@
 
 import shlex
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from softkv.errors import NotRemote, SoftKVError
+from softkv.errors import SoftKVError
 
 from . import options, output, served
 from .wording import in_options
@@ -71,8 +70,7 @@ def build(
         started = time.monotonic()
         try:
             if not no_progress:
-                with suppress(NotRemote):
-                    output.say(_forecast(db, kind, **wanted))
+                output.say(_forecast(db, kind, **wanted))
             with output.stages("reading", quiet=no_progress, lines=True) as moved:
 
                 def noted(stage: str, done: int, total: int) -> None:

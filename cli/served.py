@@ -14,10 +14,32 @@ from urllib.parse import urlsplit
 
 import click
 
+from softkv.doors.shapes import fits
+from softkv.storage.disk.announced import announced, is_url
+
 if TYPE_CHECKING:
     from softkv.database import SoftKV
 
 SECONDS = 35.0
+# What a server of ours answers, as far as it is printed; what is None may be left out.
+_ANSWER = {
+    "scored": int,
+    "temperature": float,
+    "error_kind": str,
+    "contributors": [{"row": int, "weight": float, "score": float}],
+}
+_ITEMS = {"items": [{"key": str, "value": Any, "payload": Any, "text": str | None, "vector": list[float]}]}
+_NUMBERS = ("spread", "log_mass", "effective", "mass", "error", "log_mass_error", "effective_error", "spread_error")
+_PERHAPS: dict[str, Any] = {
+    **dict.fromkeys((*_NUMBERS, "log_mass_floor"), float | list[float | None] | None),
+    **dict.fromkeys(("route", "reason", "contributors_are"), str),
+    "distribution": dict[str, float],
+    "embedding": list[float],
+    "texts": [{"text": str, "weight": float}],
+    "is_far": bool,
+    "next": int | None,
+    "rows_read": int,
+}
 
 
 class Told:
@@ -40,11 +62,6 @@ class Told:
         return dict(self._document)
 
 
-def is_url(path: str) -> bool:
-    """Whether a store is named by the URL at which it is served."""
-    return path.startswith(("http://", "https://"))
-
-
 def require_path(path: str, doing: str) -> str:
     """A path, and not a URL, where only files will do."""
     if is_url(path):
@@ -63,11 +80,13 @@ def asked(path: str, what: str, document: dict[str, Any]) -> Any:
     try:
         client.request("POST", f"/v1{parts.path}/{what}", json.dumps(document, allow_nan=False), headers)
         answer = client.getresponse()
-        return json.loads(answer.read()) if answer.status == 200 else None
-    except (OSError, http.client.HTTPException, ValueError):
+        found: Any = json.loads(answer.read()) if answer.status == 200 else None
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     finally:
         client.close()
+    right = fits(found, _ITEMS if what == "items/get" else _ANSWER)
+    return found if right and all(fits(found[name], _PERHAPS.get(name, Any)) for name in found) else None
 
 
 def writing(path: str, *, mode: str = "w", **wishes: Any) -> "SoftKV":
@@ -82,7 +101,5 @@ def _server(path: str) -> tuple[str, str | None]:
     """The URL of a store and the token for it; empty where it is not served."""
     if is_url(path):
         return path, os.environ.get("SOFTKV_TOKEN")
-    from softkv.storage.disk.announced import announced
-
     found = announced(path)
     return ("", None) if found is None else (found.url, found.token)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from softkv.errors import InputError
+from softkv.storage.disk.announced import is_url
 
 from . import options, output, served
 
@@ -36,7 +37,7 @@ def check(path: str, new: str | None, at_least: int | None) -> None:
     if new is not None and at_least is not None:
         raise click.UsageError("--repair-to and --at-least exclude each other; check first, then repair")
     if new is None:
-        if served.is_url(path):
+        if is_url(path):
             with softkv.open(path, "r") as db:
                 report = db.check(at_least=at_least)
         else:
@@ -127,7 +128,7 @@ def reembed(path: str, model: str | None, abandon: bool, wait: float, no_progres
         begun = db.info().unfinished
         if begun is None and abandon:
             raise InputError(f"no change of model was begun in {path}, so there is none to drop")
-        if begun is None and model is None and not served.is_url(db.path):
+        if begun is None and model is None and not is_url(db.path):
             raise click.UsageError("name the model to change to with --model; `softkv models` lists them")
         if abandon:
             db.abandon_reembedding()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import ran
-from tests.servers import films, served
+from tests.servers import eventually, films, served
 
 
 def test_the_url_stands_alone_on_stdout(tmp_path: Path) -> None:
@@ -18,6 +18,20 @@ def test_the_url_stands_alone_on_stdout(tmp_path: Path) -> None:
         assert server.end() == 0
         assert server.log().splitlines()[0] == "serving films, more; Ctrl-C ends it"
         assert server.token not in server.log()
+
+
+def test_the_url_is_opened_in_a_browser_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the token behind #, as it is printed; and not otherwise."""
+    browser = tmp_path / "browser"
+    browser.write_text('#!/bin/sh\nprintf "%s\\n" "$1" >> "$0-opened"\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    opened = tmp_path / "browser-opened"
+    with served(films(tmp_path / "films.softkv")):
+        assert not opened.exists()
+    with served(tmp_path / "films.softkv", options=("--open",)) as server:
+        assert eventually(opened.exists)
+        assert eventually(lambda: opened.read_text() == f"http://127.0.0.1:{server.port}/#{server.token}\n")
 
 
 def test_a_token_of_ones_own_is_not_printed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import SoftKV
+from softkv.database import SoftKV, handle, summary
 from softkv.doors.remote import connection
 from softkv.errors import (
     AccessRefused,
     InputError,
+    KeyMissing,
     KindError,
     MissingExtra,
     NotRemote,
@@ -32,7 +33,7 @@ from softkv.errors import (
 )
 from softkv.maths.compatibility import bilinear
 
-from .databases import filled, vectors_of
+from .databases import filled, values_of, vectors_of
 from .listening import listening
 from .servers import Running, eventually, served
 
@@ -128,6 +129,29 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_written_twice(relayed: 
     assert db.check().ok
 
 
+def test_an_item_that_was_popped_is_nobody_elses(relayed: tuple[Relay, SoftKV]) -> None:
+    """Not even where answers are lost, and others pop and write at the same time."""
+    relay, db = relayed
+    told: list[tuple[str, float]] = []
+
+    def take() -> None:
+        with suppress(KeyMissing):
+            while True:
+                told.append(db.popitem())
+
+    relay.losing = 5
+    takers = [threading.Thread(target=take) for _ in range(4)]
+    for one in takers:
+        one.start()
+    for one in takers:
+        one.join()
+    assert relay.lost == 5
+    assert sorted(told) == sorted((f"item {n}", value) for n, value in enumerate(values_of("number", 40).tolist()))
+    db.add("last", 7.0, vectors=vectors_of(1)[0])
+    relay.losing = 1
+    assert (db.pop("last"), db.pop("last", None), len(db)) == (7.0, None, 0)
+
+
 def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Path) -> None:
     """Writers go on trying, and what they were told is in is in."""
     filled(tmp_path / "s", "number").close()
@@ -137,6 +161,7 @@ def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Pa
     with served(tmp_path / "s", options=("--token-file", tmp_path / "token")) as first:
         port = first.port
         with softkv.open(f"http://127.0.0.1:{port}/s", token=SECRET) as db:
+            then = db.snapshot()
 
             def write() -> None:
                 for number in range(60):
@@ -153,6 +178,8 @@ def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Pa
                 assert known < len(told) == 60
                 assert len(db) == 100
                 assert db.get_many(told) == [float(number) for number in range(60)]
+                with pytest.raises(SnapshotExpired):
+                    len(then)
                 assert db.check().ok
 
 
@@ -187,7 +214,30 @@ def test_a_long_job_is_cancelled_where_waiting_for_it_is(relayed: tuple[Relay, S
     with pytest.raises(KeyboardInterrupt):
         db.fit(progress=interrupted)
     told: Any = db
-    assert eventually(lambda: told._ask("GET", "jobs")[-1]["state"] == "cancelled")
+    assert eventually(lambda: told._ask("GET", "jobs", told=list)[-1]["state"] == "cancelled")
+
+
+def test_a_job_whose_start_was_not_answered_is_started_once(relayed: tuple[Relay, SoftKV]) -> None:
+    """Asking again finds the job that is there."""
+    relay, db = relayed
+    told: Any = db
+    for lost, work in enumerate((db.tune, db.check, db.compact), 1):
+        db.info()
+        relay.losing = 2
+        work()
+        assert (relay.lost, len(told._ask("GET", "jobs", told=list))) == (2 * lost, lost)
+
+
+def test_how_many_there_are_is_asked_without_looking_at_the_disk(
+    relayed: tuple[Relay, SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is the kind of the values; of a snapshot, too."""
+    _, db = relayed
+    monkeypatch.setattr(summary, "summary", None)
+    monkeypatch.setattr(handle, "summary", None)
+    with db.snapshot() as then:
+        db.delete("item 1")
+        assert (len(db), db.value_kind, len(then), then.value_kind) == (39, "number", 40, "number")
 
 
 @pytest.mark.parametrize(
@@ -312,8 +362,6 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(relayed: tuple[Relay,
         lambda: db.set_values(["item 1"], [{1, 2}]),
         lambda: db.reembed("static"),
         lambda: db.backup("somewhere"),
-        db.forecast_index,
-        db.abandon_reembedding,
         lambda: db._view(),
     ]
     for one in wrong:
@@ -361,7 +409,7 @@ def test_a_snapshot_that_is_gone_says_so(relayed: tuple[Relay, SoftKV]) -> None:
     _, db = relayed
     then = db.snapshot()
     named: Any = then
-    db._ask("DELETE", f"snapshots/{named._name}")  # type: ignore[attr-defined]
+    db._ask("DELETE", f"snapshots/{named._name}", told=type(None))  # type: ignore[attr-defined]
     with pytest.raises(SnapshotExpired, match="Take a new one"):
         then["item 1"]
     then.close()

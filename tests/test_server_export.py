@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from softkv.doors.server.app import make_app
 from softkv.doors.server.served import Stores
 from softkv.files.exports.formats import WRITTEN
 
+from . import servers as running
 from .databases import KINDS, filled
 from .serving import ask, serving
 
@@ -36,10 +38,10 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def opened(folder: Path) -> list[str]:
-    """Files that this process has open and that lie, or lay, in a folder."""
+def opened(folder: Path, process: int | str = "self") -> list[str]:
+    """Files that a process has open and that lie, or lay, in a folder."""
     found = []
-    for one in Path("/proc/self/fd").iterdir():
+    for one in Path(f"/proc/{process}/fd").iterdir():
         try:
             found.append(os.readlink(one))
         except OSError:  # that of the listing itself
@@ -99,6 +101,18 @@ def test_other_formats_are_refused(tmp_path: Path, scratch: Path, name: str) -> 
         assert (reply.status_code, reply.json()["error"]) == (422, "InputError")
         assert "use one of jsonl, parquet, npz, csv" in reply.json()["detail"]
         assert list(scratch.iterdir()) == []
+
+
+def test_a_server_that_is_killed_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far the export was: it never had a name."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    with running.served(running.films(tmp_path / "fruit", 20_000)) as server, server.connection() as client:
+        ask = f"GET /v1/fruit/export HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: Bearer {server.token}"
+        client.sendall(f"{ask}\r\n\r\n".encode())
+        assert running.eventually(lambda: opened(tmp_path / "scratch", server.process.pid))
+        server.end(signal.SIGKILL)
+        assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_what_takes_too_long_is_given_up(tmp_path: Path, scratch: Path) -> None:

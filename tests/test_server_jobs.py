@@ -162,6 +162,19 @@ def test_texts_are_embedded_anew_with_the_model_of_the_server(tmp_path: Path) ->
         assert client.get("/v1/fruit/info").json()["embedder"] == "static"
 
 
+def test_hints_are_told_with_what_came_of_a_job(tmp_path: Path) -> None:
+    """Without the directory of the store; a handle gives them to its caller, of their class."""
+    with softkv.open(tmp_path / "fruit", embedder=lambda texts: np.eye(4, dtype=np.float32)[: len(texts)]) as db:
+        keys = [f"item {n}" for n in range(4)]
+        db.add(keys, [1.0, 2.0, 3.0, 4.0])
+        found: Any = db
+        found._store.configure(found._store.settings | {"projection": "learned"})
+    with serving(tmp_path / "fruit", model="static") as client:
+        said = ended(client, start(client, "reembed"))
+    assert (said["state"], [kind for kind, _ in said["hints"]]) == ("done", ["LearnedNotCarried"])
+    assert str(tmp_path) not in said["hints"][0][1]
+
+
 def test_neither_paths_nor_models_are_taken_from_clients(tmp_path: Path) -> None:
     """Nor is anything done that the server was given none for, nor a factory string passed on."""
     with serving(store(tmp_path)) as client:
@@ -221,7 +234,7 @@ def test_what_tells_its_progress_is_cancelled(tmp_path: Path, work: str) -> None
     with serving(tmp_path / "fruit", backups=str(tmp_path / "backups"), model="static") as client:
         found = client.app.state.stores["fruit"].jobs  # type: ignore[attr-defined]
         before = dict(handle(client)), handle(client).info().temperature_from
-        job = jobs.Job(work, lambda told: (job.cancel(), jobs.WORKS[work].run(found, told, {})))
+        job = jobs.Job("job", work, b"", lambda told: (job.cancel(), jobs.WORKS[work].run(found, told, {})))
         job.go()
         assert (job.state, job.problem) == ("cancelled", None)
         assert (dict(handle(client)), handle(client).info().temperature_from) == before
@@ -268,6 +281,23 @@ def test_only_so_many_jobs_wait(client: TestClient) -> None:
         client.delete(paths[3])
         check = start(client, "check")
     assert [ended(client, path)["state"] for path in [*paths, check]] == ["done"] * 3 + ["cancelled"] + ["done"] * 5
+
+
+def test_a_job_that_is_started_again_under_its_name_is_the_same(client: TestClient) -> None:
+    """While it waits, while it runs and once it is over; other work or options under the name are refused."""
+    document = {"work": "check", "options": {"at_least": 1}, "id": "a-name-of-my-own"}
+    with handle(client)._changing:
+        first = client.post(JOBS, json=document)
+        again = client.post(JOBS, json=document)
+        assert (first.status_code, again.status_code) == (202, 202)
+    assert first.json()["job"] == again.json()["job"] == "a-name-of-my-own"
+    ended(client, f"{JOBS}/a-name-of-my-own")
+    assert client.post(JOBS, json=document).json()["state"] == "done"
+    assert len(client.get(JOBS).json()) == 1
+    for other in ({"work": "compact", "options": {}}, {"options": {"at_least": 2}}):
+        assert refused(client, JOBS, document | other)[:2] == (409, "BatchMismatch")
+    for odd in ("short", "x" * 65, "with/slash", "with blank", "é" * 9):
+        assert refused(client, JOBS, document | {"id": odd})[0] == 422
 
 
 def test_only_so_many_jobs_are_remembered(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

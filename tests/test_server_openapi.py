@@ -55,6 +55,7 @@ def test_what_is_made_from_the_description_is_answered_as_it_says(described: Any
         reply = case.call()
         late = [checks.not_a_server_error] if reply.status_code == 504 else []  # deadlines are made, too
         case.validate_response(reply, excluded_checks=[*but, *late])
+        assert not {"set-cookie", "access-control-allow-origin"} & {name.lower() for name in reply.headers}
 
     asked()
 

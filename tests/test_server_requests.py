@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from softkv import errors
 from softkv.database.handle import StoreView
 from softkv.doors import wire
 from softkv.doors.server import endpoints
+from softkv.doors.server.app import make_app
+from softkv.doors.server.gate import Gate, Rules, digest_of
+from softkv.doors.server.metrics import Metrics
 from softkv.doors.server.served import Stores
 from softkv.errors import InputError
 
@@ -22,6 +26,7 @@ from .serving import ask, refused, serving
 from .test_wire import HOSTILE
 
 QUERY = [1.0, 0.0, 0.0, 0.0, 0.0]
+PATIENCE = 60.0
 ASKING = ("lookup", "nearest", "compare", "evaluate")
 
 
@@ -104,6 +109,7 @@ UNFIT: dict[str, Any] = {
     "a mask of numbers": {"query": QUERY, "mask": [1] * 40},
     "a mask of nothing": {"query": QUERY, "mask": [False] * 40},
     "heads that are a list": {"query": QUERY, "heads": [[1.0]]},
+    "heads of null": {"query": QUERY, "heads": {"w_q": None, "w_k": [[[1.0] * 5]]}},
     "heads without keys": {"query": QUERY, "heads": {"w_q": [[[1.0] * 5]]}},
     "heads of few axes": {"query": QUERY, "heads": {"w_q": [1.0], "w_k": [1.0]}},
     "ragged heads": {"query": QUERY, "heads": {"w_q": [[[1.0], [1.0, 2.0]]], "w_k": [[[1.0] * 5]]}},
@@ -289,6 +295,14 @@ def test_two_stores_are_asked_by_their_names(tmp_path: Path) -> None:
         assert ask(client, "/v1/berries/lookup", {"query": QUERY})["scored"] == 10
 
 
+def test_a_store_may_be_called_as_the_list_of_them(tmp_path: Path) -> None:
+    """Each of its paths is longer."""
+    filled(tmp_path / "stores", "number").close()
+    with serving(tmp_path / "stores") as client:
+        assert client.get("/v1/stores").json() == [client.get("/v1/stores/brief").json()]
+        assert client.get("/v1/stores/info").json()["items"] == 40
+
+
 def test_large_bodies_are_read_beside_the_event_loop(client: TestClient) -> None:
     """And answered as small ones."""
     queries = vectors_of(3000)
@@ -309,3 +323,38 @@ def test_bodies_of_all_requests_together_have_a_bound(client: TestClient, monkey
         assert refused(client, "/v1/fruit/lookup", b"{")[0] == 400
         assert ask(client, "/v1/fruit/lookup", told)["scored"] == 20
     assert client.app.state.stores._held == 0  # type: ignore[attr-defined]
+
+
+def test_a_long_write_keeps_neither_probes_nor_other_stores_waiting(tmp_path: Path) -> None:
+    """Whether it is ready, and its figures, are what was last known; what asks another store is answered."""
+    for name in ("busy", "other"):
+        filled(tmp_path / name, "number", count=40).close()
+    stores = Stores.open([tmp_path / "busy", tmp_path / "other"])
+    metrics = Metrics(stores)
+    rules = Rules(frozenset({("testserver", 80)}), 80, [digest_of(b"t" * 20)])
+    with TestClient(Gate(make_app(stores), rules, metrics), headers={"Authorization": "Bearer " + "t" * 20}) as client:
+        stores["other"].handle.delete("item 1")
+        handle: Any = stores["busy"].handle
+        done, held = threading.Event(), threading.Event()
+
+        def write() -> None:
+            with handle._lock, handle._store._lock:
+                held.set()
+                assert done.wait(PATIENCE)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert held.wait(PATIENCE)
+        for _ in range(20):
+            assert client.get("/ready").status_code == 204
+        figures = client.get("/metrics").text
+        assert client.post("/v1/other/lookup", json={"query": QUERY}).status_code == 200
+        assert client.post("/v1/other/lookup", json={"queries": vectors_of(3000).tolist()}).status_code == 200
+        assert client.get("/v1/stores", headers={"softkv-deadline": "0.1"}).status_code == 504
+        done.set()
+        writer.join()
+        assert 'store_items{store="busy"} 40.0' in figures
+        assert 'store_items{store="other"} 39.0' in figures
+        handle.close()
+        assert client.get("/ready").status_code == 503
+    stores.close()

@@ -340,6 +340,7 @@ def test_a_reader_writes_nothing(store: Path, tmp_path: Path) -> None:
     readers.write_text("r" * 40 + "\n" + "s" * 40 + "\n")
     readers.chmod(0o600)
     reads = {"lookup", "nearest", "compare", "self_attention", "evaluate", "get", "select", "columns", "snapshots"}
+    reads.add("forecast_index")
     with served(store, options=("--reader-token-file", readers)) as server:
         for one in ENDPOINTS:
             path = one.path.replace("{store}", "films").replace("{snapshot}", "none").replace("{job}", "none")
@@ -432,6 +433,21 @@ def test_two_servers_for_one_store_are_refused(store: Path) -> None:
         refused(StoreLocked, "open for writing", store)
         assert announced(str(store)) is not None
         assert server.ask("GET", "/ready")[0] == 204
+
+
+def test_a_writer_that_is_refused_is_told_where_the_server_is(store: Path) -> None:
+    """By the URL that it may open in the place of the path; the token is not in the words, but in the file."""
+    with served(store) as server:
+        with pytest.raises(StoreLocked, match=rf"served at http://127.0.0.1:{server.port}/films") as refused:
+            softkv.open(store)
+        found = announced(str(store))
+        assert found is not None
+        assert found.token not in str(refused.value)
+        with softkv.open(found.url, token=found.token) as db:
+            assert db["k1"] == 1.0
+    with softkv.open(store), pytest.raises(StoreLocked) as refused:
+        softkv.open(store)
+    assert "served" not in str(refused.value)
 
 
 def test_what_is_no_store_is_refused(store: Path, tmp_path: Path) -> None:

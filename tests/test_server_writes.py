@@ -111,6 +111,27 @@ def test_a_batch_that_is_sent_again_is_written_once(path: Path) -> None:
         assert dict(handle(client)) == before[1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("key", ["item 3", None])
+def test_what_is_popped_is_told_again(tmp_path: Path, kind: str, key: str | None) -> None:
+    """To the last bit, though the item is gone; without a key it is the last one. Another key is refused."""
+    with filled(tmp_path / "fruit", kind) as db:
+        name = key or "item 39"
+        value = db[name]
+    with serving(tmp_path / "fruit") as client:
+        for _ in range(2):
+            told = ask(client, f"{ITEMS}/pop", {"key": key, "batch": "b"}, packed=True)
+            assert (told["key"], type(told["value"])) == (name, type(value))
+            assert np.array_equal(told["value"], value)
+            said = ask(client, f"{ITEMS}/pop", {"key": key, "batch": "b"})["value"]
+            assert said == (value.tolist() if isinstance(value, np.ndarray) else value)
+        assert refused(client, f"{ITEMS}/pop", {"key": "item 5", "batch": "b"})[:2] == (409, "BatchMismatch")
+        assert refused(client, ITEMS, BATCH | {"batch": "b"})[:2] == (409, "BatchMismatch")
+        assert refused(client, f"{ITEMS}/pop", {"key": name})[:2] == (404, "KeyMissing")
+        assert ask(client, f"{ITEMS}/select", {})["next"] is None
+        assert len(ask(client, f"{ITEMS}/select", {})["items"]) == 39
+
+
 def test_a_batch_that_is_sent_twice_at_once_is_written_once(path: Path) -> None:
     """Both are answered, with one result."""
     with serving(path) as client:
@@ -230,9 +251,11 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", ITEMS, BATCH),
     ("PATCH", ITEMS, {"keys": ["item 1"], "values": [1.0]}),
     ("POST", DELETE, {"keys": ["item 1"]}),
+    ("POST", f"{ITEMS}/pop", {"key": "item 1"}),
     ("PUT", "/v1/fruit/temperature", {"temperature": 0.5}),
     ("DELETE", "/v1/fruit/index", None),
     ("DELETE", "/v1/fruit/fit", None),
+    ("DELETE", "/v1/fruit/reembedding", None),
 ]
 
 

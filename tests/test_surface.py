@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import SoftKV
+from softkv.database import LearnedNotCarried, LooksLikeLabels, SoftKV
+from softkv.database.intake import ColumnsDiffer
 from softkv.errors import HandleClosed, HandleForked, SoftKVError
 from softkv.maths.heads import Heads
 
@@ -72,6 +73,8 @@ STRANGE: Any = [
     lambda db: db.set_values(["item 1"], [1.0], expected=[-5.0]),
     lambda db: db.set_values(["item 1"], [1.0, 2.0]),
     lambda db: db.pop("nowhere"),
+    lambda db: db.pop(7),
+    lambda db: db.pop("\ud800"),
     lambda db: db.set_temperature(0.0),
     lambda db: db.build_index(lists=0),
     lambda db: db.build_index(temperatures=[2.0, 1.0]),
@@ -232,6 +235,7 @@ def test_what_a_dict_does_a_store_does(opening: Opening, tmp_path: Path) -> None
     assert db.setdefault("second", 9.0) == model.setdefault("second", 9.0)
     assert db.setdefault("fifth", 9.0) == model.setdefault("fifth", 9.0)
     assert (db.pop("first"), db.pop("first", 0)) == (model.pop("first"), 0)
+    assert [db.pop(key, None) for key in ("first", 7, "\0", "\ud800", "#99")] == [None] * 5
     assert db.popitem() == model.popitem()
     assert list(db.items()) == list(model.items())
     db.clear()
@@ -350,6 +354,32 @@ def test_upkeep_changes_how_a_store_answers(opening: Opening, tmp_path: Path) ->
     assert db.check(at_least=10**6).ok is False
 
 
+def test_a_build_is_forecast_where_it_would_run(numbers: SoftKV) -> None:
+    """As the class of the library, or its error; and a change of model that was not begun is dropped in peace."""
+    told = numbers.forecast_index(lists=4, temperatures=(0.1, 2.0))
+    assert (type(told).__name__, told.seconds > 0, told.kept > 0) == ("Forecast", True, True)
+    with pytest.raises(softkv.errors.InputError, match="lists"):
+        numbers.forecast_index("hnsw", lists=4)
+    commit = numbers.info().commit
+    numbers.abandon_reembedding()
+    assert numbers.info().commit == commit
+
+
+def test_a_change_of_model_is_abandoned(opening: Opening, tmp_path: Path) -> None:
+    """Until then nothing else is written."""
+    with softkv.open(tmp_path / "s") as local:
+        local.update({"a shepherd": 1.0, "two boats": 2.0})
+        found: Any = local
+        found._store.rebuild(key_width=3, settings=found._store.settings)
+    db = opening(tmp_path / "s")
+    with pytest.raises(softkv.errors.Unfinished):
+        db["a house"] = 3.0
+    assert "embedded anew" in str(db.info().unfinished)
+    db.abandon_reembedding()
+    db["a house"] = 3.0
+    assert (len(db), db.info().unfinished) == (3, None)
+
+
 def test_evaluation_finds_the_same_measures(opening: Opening, tmp_path: Path) -> None:
     """Of queries whose answers are known, and of those that no item answers."""
     filled(tmp_path / "s", "label").close()
@@ -379,6 +409,23 @@ def test_a_store_leaves_as_a_file_and_comes_back(opening: Opening, tmp_path: Pat
         db.clear()
         assert db.load(file, batch="the file").count == db.load(file, batch="the file").count == COUNT
         assert list(db) == [f"item {number}" for number in range(COUNT)]
+
+
+def test_hints_reach_who_gave_rise_to_them(opening: Opening, tmp_path: Path) -> None:
+    """With their class, at the line that called; and each of them once."""
+    softkv.open(tmp_path / "texts").close()
+    db = opening(tmp_path / "texts")
+    with pytest.warns(LooksLikeLabels, match="value='label'") as told:
+        db.add([f"word {n}" for n in range(12)], ["yes", "no"] * 6)
+    assert [(one.category, one.filename) for one in told] == [(LooksLikeLabels, __file__)]
+    softkv.open(tmp_path / "vectors").close()
+    db = opening(tmp_path / "vectors")
+    rows = np.random.default_rng(0).uniform(1, 8, (300, 2)) * [1.0, 1000.0]
+    with pytest.warns(ColumnsDiffer, match="column 1 .* as much as column 0"):
+        db.add(vectors=rows, values=rows[:, 0])
+    assert db.fit(rank=2).kept
+    with pytest.warns(LearnedNotCarried, match="CSV holds items alone"):
+        db.export(tmp_path / "items.csv")
 
 
 def test_a_handle_that_is_closed_says_so(numbers: SoftKV) -> None:

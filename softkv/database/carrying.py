@@ -8,11 +8,10 @@ Does not learn (training.py), and knows no format of a file (softkv/files).
 """
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from softkv.asking.learned import Learned, read, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
+from softkv.logs import hint
 from softkv.progress import Progress
 from softkv.storage import Repaired, Snapshot, Store
 from softkv.storage import repair as repair_items
@@ -41,6 +41,21 @@ class LearnedNotCarried(UserWarning):
 def export_to(view: View, path: Path, *, force: bool, progress: Progress | None) -> int:
     """Write all of a store to one file, with its temperature and what it has learned; returns how many items."""
     from softkv.files.exports import export
+
+    settings, files = _carried(view, os.fsdecode(path))
+    return export(view.snapshot, path, force=force, settings=settings, files=files, progress=progress)
+
+
+def export_into(view: View, file: BinaryIO, suffix: str, *, progress: Progress) -> None:
+    """Write all of a store, as `export_to` does, to a file that is open."""
+    from softkv.files.exports.formats import WRITTEN
+    from softkv.files.exports.header import Header
+
+    WRITTEN[suffix](file, view.snapshot, Header.of(view.snapshot, *_carried(view, suffix)), progress)
+
+
+def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
+    """The settings that go into a file of this name, and the bytes of what was learned."""
     from softkv.files.exports.formats import TABLE
 
     snapshot, profile, files = view.snapshot, view.profile, dict[str, bytes]()
@@ -48,7 +63,7 @@ def export_to(view: View, path: Path, *, force: bool, progress: Progress | None)
         # One by rule is found on a sample of rows, which lie elsewhere in another store: it would not be found again.
         profile = replace(profile, temperature=view.temperature(profile.compatibility))
     settings, name = profile.settings(), profile.projection
-    if name is not None and os.fsdecode(path).lower().endswith(TABLE):
+    if name is not None and path.lower().endswith(TABLE):
         _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
     elif name is not None:
         try:
@@ -56,7 +71,7 @@ def export_to(view: View, path: Path, *, force: bool, progress: Progress | None)
         except IndexDamaged as error:
             _warn(f"{snapshot.path} is exported without what it has learned: {error}")
             settings = _unlearned(settings)
-    return export(snapshot, path, force=force, settings=settings, files=files, progress=progress)
+    return settings, files
 
 
 def _packed(snapshot: Snapshot, name: str) -> bytes:
@@ -174,4 +189,4 @@ def _unlearned(settings: Settings) -> Settings:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, LearnedNotCarried, stacklevel=4)
+    hint(message, LearnedNotCarried, stacklevel=4)

@@ -18,10 +18,11 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Reader
 from softkv.database.rechecking import Rechecking
 from softkv.database.summary import Info, summary
-from softkv.errors import InputError, StoreError
+from softkv.errors import InputError, StoreError, StoreLocked
 from softkv.progress import Progress
 from softkv.storage import Backup, Report, Store
 from softkv.storage.closing import Closing
+from softkv.storage.disk.announced import announced, is_url
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
 
@@ -64,17 +65,21 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     """
     if not isinstance(wait, (int, float)) or not wait >= 0:
         raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
-    if isinstance(path, str) and path.startswith(("http://", "https://")):
+    if is_url(path):
         from softkv.doors.remote.handle import connected
 
         options: dict[str, Any] = {"value": value, "compatibility": compatibility, "temperature": temperature}
-        served = connected(path, mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
+        served = connected(str(path), mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
         return cast(SoftKV, served)  # it has the surface of one
     if token is not None or alone:
         raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
     _look_beside(path, mode)
-    store = opened(lambda: Store.open(path, mode, force=force, accept=Profile.of), wait)
+    try:
+        store = opened(lambda: Store.open(path, mode, force=force, accept=Profile.of), wait)
+    except StoreLocked as error:
+        _name_server(path, error)
+        raise
     try:
         profile = Profile.of(store.settings)
         wanted = profile.wishing(value=value, compatibility=compatibility, temperature=temperature, items=len(store))
@@ -94,6 +99,13 @@ def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
         require_nothing_kept(directory)
     elif mode != "n" and not os.path.lexists(directory):
         put_back(directory)
+
+
+def _name_server(path: str | os.PathLike[str], error: StoreLocked) -> None:
+    """Say in an error where the store is served, if that is why it cannot be written to."""
+    found = announced(directory_of(path))
+    if found is not None:
+        error.args = (f"{error} It is served at {found.url}: open that, with the token in its file SERVER.",)
 
 
 class SoftKV(Closing, Changes):

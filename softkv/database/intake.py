@@ -6,7 +6,6 @@ given as a bare vector. Shapes, types and lengths are checked by the storage, on
 Does not write.
 """
 
-import warnings
 from collections.abc import KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from softkv.asking.embedding import Embedding
 from softkv.asking.profile import Profile
 from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, ShapeError, ZeroVector
 from softkv.kinds import ValueKind
+from softkv.logs import hint
 from softkv.maths.compatibility import compatibility_of
 from softkv.progress import Progress
 from softkv.storage import Layout
@@ -185,7 +185,7 @@ def look_like_labels(values: Sequence[str]) -> bool:
 
 def _hint_at_labels(values: Any) -> None:
     if look_like_labels(values):
-        warnings.warn(
+        hint(
             f"{len(values)} values are only {len(set(values))} different texts: if they are labels, start the store "
             "anew with value='label' (--kind label), and answers will be distributions over them.",
             LooksLikeLabels,
@@ -204,7 +204,7 @@ def _hint_at_scales(vectors: Any) -> None:
         return
     most, least = varying[spreads[varying].argmax()], varying[spreads[varying].argmin()]
     if spreads[most] > UNEVEN * spreads[least]:
-        warnings.warn(
+        hint(
             f"column {most} of the vectors varies {spreads[most] / spreads[least]:,.0f} times as much as column "
             f"{least}, which cosine, the usual comparison, therefore hardly sees. Bring them to one scale, or start "
             "the store anew with compatibility='gaussian' and let `fit` learn their scales.",

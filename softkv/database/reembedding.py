@@ -5,7 +5,6 @@ Goes on where it was interrupted. Readers see the old vectors until all are ther
 Only items whose text is known can be embedded again: bare vectors make it refuse before anything is written.
 """
 
-import warnings
 from dataclasses import replace
 
 from softkv.asking.embedding import Given
@@ -13,6 +12,7 @@ from softkv.asking.profile import Profile
 from softkv.database.carrying import LearnedNotCarried
 from softkv.embedders import DEFAULT, Identity, find
 from softkv.errors import EmbedderNeeded, InputError
+from softkv.logs import hint
 from softkv.progress import Progress
 from softkv.storage import Store
 
@@ -66,7 +66,7 @@ def _refuse_bare(store: Store) -> None:
 
 def _say_what_is_forgotten(store: Store) -> None:
     """What was learned is about the old vectors."""
-    warnings.warn(
+    hint(
         f"what {store.path} has learned (`fit`) is about its present vectors, and is forgotten once all items are "
         "embedded anew. Learn again then.",
         LearnedNotCarried,

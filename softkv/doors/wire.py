@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.answer import Answers
+from softkv.doors.shapes import fits, hints_of
 from softkv.errors import InputError
 from softkv.files import notation
 from softkv.files.record import Misfit
@@ -212,7 +214,21 @@ class _Making:
         name = told["$class"]
         if not isinstance(name, str) or name not in _HOMES:
             raise InputError(f"the server sent a {name!r:.60}, which this version of softkv does not know.")
+        kind = getattr(import_module(_HOMES[name]), name)
         try:
-            return getattr(import_module(_HOMES[name]), name)(*self.made(told["of"], depth - 1))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"the server sent a {name} as no version of softkv does that this one knows.") from error
+            made = kind(*self.made(told["of"], depth - 1))
+            if all(fits(getattr(made, one), hint) for one, hint in hints_of(kind).items()) and _belong_together(made):
+                return made
+        except (KeyError, TypeError, AttributeError):
+            pass
+        raise InputError(f"the server sent a {name} as no version of softkv does that this one knows.")
+
+
+def _belong_together(made: Any) -> bool:
+    """Whether the arrays of answers have a row for each query."""
+    if not isinstance(made, Answers):
+        return True
+    whole = ("temperature", "labels", "kind", "log_mass_floor", "count", "source")
+    each = {one.name: getattr(made, one.name) for one in fields(made) if one.name not in whole}
+    needed = all(isinstance(each[name], np.ndarray) for name in ("value", "log_mass", "scored", "seen", "rows"))
+    return needed and all(one is None or isinstance(one, str) or len(one) == len(made.scored) for one in each.values())

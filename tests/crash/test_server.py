@@ -199,3 +199,19 @@ def test_a_server_on_a_full_disk_says_so_and_goes_on(tmp_path: Path) -> None:
         assert server.end() == 0
         with softkv.open(disk / "films", "r") as db:
             assert db.check().ok
+
+
+def test_an_export_that_does_not_fit_the_disk_is_refused_and_leaves_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun takes no room then, and a smaller one is sent."""
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        monkeypatch.setenv("TMPDIR", str(disk))
+        with served(films(tmp_path / "films", 20_000), films(tmp_path / "few")) as server:
+            for name in ("jsonl", "npz", "csv"):
+                status, problem = server.ask("GET", f"/v1/films/export?format={name}")
+                assert (status, problem["error"]) == (507, "StorageFull"), name
+                assert str(tmp_path) not in problem["detail"]
+            assert server.ask("GET", "/v1/few/export?format=csv")[0] == 200
+            assert server.ask("GET", "/v1/films/info")[1]["items"] == 20_000
+            assert server.end() == 0

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from softkv.asking.given import array_of, comparison_of, texts_of, vectors_of
+from softkv.doors.shapes import hints_of
 from softkv.errors import KindError, NotRemote
 from softkv.maths.heads import Heads
 
@@ -24,8 +25,8 @@ class Sending(ABC):
     """A handle that sends the arguments of a method to a server."""
 
     @abstractmethod
-    def _sent(self, name: str, given: dict[str, Any]) -> Any:
-        """What the server says to these arguments of this method."""
+    def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
+        """What the server says to these arguments of this method, which returns what is `told` by its annotation."""
 
 
 def sent(local: Method) -> Method:
@@ -39,7 +40,7 @@ def sent(local: Method) -> Method:
         for name in names:
             if arguments.get(name, takes.parameters[name].default) is not takes.parameters[name].default:
                 document |= _SPECIAL.get(name, _plain)(name, arguments[name])
-        return self._sent(local.__name__, document)
+        return self._sent(local.__name__, hints_of(local)["return"], document)
 
     return cast(Method, send)
 

@@ -12,26 +12,34 @@ import numpy.typing as npt
 
 from softkv.asking.learned import Learned
 from softkv.database.columns import BLOCK, StoreColumns
+from softkv.doors.remote.connection import ServerConnection
+from softkv.doors.shapes import hints_of
 from softkv.storage import Item
 from softkv.storage.layout import Matrix
 
-_FACTS = ("store", "commit", "kind", "labels", "compatibility", "key_width", "value_width")
+_ITEMS = {"items": list[Item], "next": int | None}
+_MORE = {"temperature": float, "count": int, "learned": npt.NDArray[Any] | None}
+_BLOCK = {"vectors": npt.NDArray[Any], "values": npt.NDArray[Any], "next": int | None}
+_FACTS = {name: hint for name, hint in hints_of(StoreColumns).items() if not name.startswith("_")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteColumns(StoreColumns):
     """The live items of one commit, and how the store compares them."""
 
-    _fetch: Callable[[dict[str, Any]], dict[str, Any]]
+    _connection: ServerConnection
+    _fetch: Callable[[dict[str, Any], Any], Any]
     _first: dict[str, Any]  # what is told of the store
 
     @classmethod
-    def behind(cls, fetch: Callable[[dict[str, Any]], dict[str, Any]]) -> "RemoteColumns":
+    def behind(cls, connection: ServerConnection, fetch: Callable[[dict[str, Any], Any], Any]) -> "RemoteColumns":
         """The columns that can be fetched, of a store that is not empty."""
-        first = fetch({"rows": 1})
+        first = fetch({"rows": 1}, _FACTS | _MORE)
         nothing: Any = None  # there is no view of files here
         facts = {name: first[name] for name in _FACTS}
-        return cls(**facts, _view=nothing, _rows=np.empty(0, np.int64), _fetch=fetch, _first=first)
+        return cls(
+            **facts, _view=nothing, _rows=np.empty(0, np.int64), _connection=connection, _fetch=fetch, _first=first
+        )
 
     @property
     def temperature(self) -> float:
@@ -53,17 +61,18 @@ class RemoteColumns(StoreColumns):
 
     def block(self, start: int, stop: int) -> tuple[Matrix, npt.NDArray[Any]]:
         """Key vectors and values, as those of `blocks`, of the items from one place to another."""
-        pages = list(self._pages(start, stop))
-        vectors, values = (np.concatenate([page[name] for page in pages]) for name in ("vectors", "values"))
+        pages = list(self._pages(_BLOCK, start, stop))
+        with self._connection.believing():
+            vectors, values = (np.concatenate([page[name] for page in pages]) for name in ("vectors", "values"))
+        self._connection.require(vectors.shape == (len(values), self.key_width))
         return vectors, values
 
     def items(self, start: int, stop: int) -> list[Item]:
         """Everything about the items from one place to another."""
-        return [one for page in self._pages(start, stop, whole=True) for one in page["items"]]
+        return [one for page in self._pages(_ITEMS, start, stop, whole=True) for one in page["items"]]
 
-    def _pages(self, start: int, stop: int, **wanted: Any) -> Iterator[dict[str, Any]]:
-        place: int | None = start
-        while place is not None and place < min(stop, len(self)):
-            page = self._fetch({"start": place, "rows": min(stop, len(self)) - place, **wanted})
-            yield page
-            place = page["next"]
+    def _pages(self, told: Any, start: int, stop: int, **wanted: Any) -> Iterator[Any]:
+        stop = min(stop, len(self))
+        return self._connection.pages(
+            start, lambda place: self._fetch({"start": place, "rows": stop - place, **wanted}, told), stop
+        )

@@ -1,13 +1,14 @@
 """Requests to a server, sent again where that is right: what a handle on a served store stands on.
 
 A request is sent again where nobody answered or the server was busy, for `patience` seconds. That is right because what
-reads changes nothing, and what writes carries the name of a batch, under which the server writes once. Threads may
+reads changes nothing, and what writes or starts a job carries a name, under which the server does it once. Threads may
 share a connection; it does not survive a fork.
 
 Does not know what is asked (reading.py, handle.py).
 """
 
 import ipaddress
+import math
 import os
 import random
 import time
@@ -17,9 +18,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
+from softkv.doors import hints
 from softkv.doors.server.problems import error_of
+from softkv.doors.shapes import fits
 from softkv.doors.wire import LONGEST_BODY, MEDIA_TYPE, packed, unpacked
-from softkv.errors import HandleClosed, InputError, MissingExtra, NotRemote, ServerError, ServerUnreachable
+from softkv.errors import HandleClosed, InputError, MissingExtra, NotRemote, ServerError, ServerUnreachable, SoftKVError
 from softkv.files import notation
 from softkv.files.record import Misfit
 from softkv.storage.threads import OwnLock
@@ -60,22 +63,41 @@ class ServerConnection:
         )
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        document: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-        again: bool = True,
+        self, method: str, path: str, told: Any, document: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> Any:
-        """The result of a request; where not `again`, it is only sent once more if it cannot have arrived."""
+        """The result of a request, which has to be as the annotation says that is `told`."""
         self._require_open()
         self._let_go()
         body = _body(document)
         more = {"Content-Type": MEDIA_TYPE, **(headers or {})}
         url = self._base + "/v1/" + path.replace("{store}", self._store)
-        answer = self._tried(lambda: self._client.request(method, url, content=body, headers=more), again)
-        return self._result(answer)
+        found = self._result(self._tried(lambda: self._client.request(method, url, content=body, headers=more)))
+        self.require(fits(found, told))
+        return found
+
+    def require(self, right: bool) -> None:
+        """Refuse what was answered where it is not right."""
+        if not right:
+            raise ServerError(f"{self.url} answered something else than `softkv serve` does. Is another server there?")
+
+    @contextmanager
+    def believing(self) -> Iterator[None]:
+        """Around what takes an answer apart: whatever does not go together in it is an error of the server."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, SoftKVError):
+                raise
+            self.require(False)
+
+    def pages(self, start: int, fetch: Callable[[int], Any], stop: float = math.inf) -> Iterator[Any]:
+        """Page after page, each from where the one before ended."""
+        place: int | None = start
+        while place is not None and place < stop:
+            page = fetch(place)
+            yield page
+            self.require(page["next"] is None or page["next"] > place)
+            place = page["next"]
 
     def _let_go(self) -> None:
         """Give snapshots back. Not when they are collected: that may be in the middle of another request."""
@@ -103,7 +125,7 @@ class ServerConnection:
         finally:
             answer.close()
 
-    def _tried(self, send: Callable[[], "httpx.Response"], again: bool = True) -> "httpx.Response":
+    def _tried(self, send: Callable[[], "httpx.Response"]) -> "httpx.Response":
         """The first answer that is none of a busy server, or the last, or why there is none."""
         self._require_open()
         ends, pause = time.monotonic() + self.patience, SHORTEST
@@ -113,13 +135,13 @@ class ServerConnection:
                 answer = send()
                 self.patience = max(self.patience, PATIENCE)
                 if late or answer.status_code not in (429, 503):
+                    hints.give(answer.headers.get(hints.HEADER))
                     return answer
                 after = answer.headers.get("Retry-After", "")
                 pause = max(pause, min(LONGEST, float(after))) if after.isdecimal() else pause
                 answer.close()
             except self._httpx.RequestError as error:
-                arrived = not isinstance(error, (self._httpx.ConnectError, self._httpx.ConnectTimeout))
-                if late or (arrived and not again):
+                if late:
                     raise self._unreachable(error) from error
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST)

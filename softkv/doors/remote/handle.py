@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,21 +21,26 @@ from softkv.database import intake
 from softkv.database.changes import Changes
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
+from softkv.doors import hints
 from softkv.doors.remote.asking import sendable, sent
-from softkv.doors.remote.connection import SILENCE, ServerConnection, quoted
+from softkv.doors.remote.connection import SILENCE, ServerConnection
 from softkv.doors.remote.loading import Unfiled, name_of
 from softkv.doors.remote.reading import RemoteReader, RemoteView
 from softkv.doors.server.problems import error_of
-from softkv.errors import KeyMissing, NotRemote, ServerError, ServerUnreachable, SoftKVError
+from softkv.doors.shapes import fits
+from softkv.errors import KeyMissing, KeyTextError, NotRemote, ServerError, ServerUnreachable, SoftKVError
 from softkv.kinds import ValueKind
 from softkv.progress import Progress, Stages
 from softkv.storage import Added, Backup, Report
-from softkv.storage.batch import checked_json
+from softkv.storage.batch import checked_json, checked_key
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.closing import Closing
 
 _THERE = "Open it by its path, on the machine where it is, before it is served."
 _WORKS = {"build_index", "tune", "fit", "compact"}
+_JOB = {"state": Literal["waiting", "running", "done", "failed", "cancelled"]}
+_ENDED = {**_JOB, "result": Any, "problem": Any}
+_PROGRESS = {"stage": str, "done": int, "all": int}
 
 
 def connected(
@@ -59,7 +64,8 @@ def connected(
     connection = ServerConnection(url, token, alone=alone, wait=wait)
     try:
         info = RemoteReader(connection).info()
-        kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
+        with connection.believing():
+            kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
         wanted = kept.wishing(value=value, compatibility=compatibility, temperature=temperature, items=info.items)
         if wanted != kept or embedder not in (None, info.embedder):
             raise NotRemote(f"value, compatibility, embedder and temperature are decided where a store is. {_THERE}")
@@ -88,11 +94,13 @@ class RemoteStore(Closing, RemoteReader, Changes):
         self._store.require_writable()
         return self._ask(method, path, document | {"batch": str(uuid.uuid4()) if batch is None else batch})
 
-    def _sent(self, name: str, given: dict[str, Any]) -> Any:
+    def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
         if name in _WORKS:
             self._store.require_writable()
-            return self._job(name, given, given.pop("progress", None))
-        return super()._sent(name, given)
+            return self._job(name, told, given, given.pop("progress", None))
+        if name == "set_values":
+            return self._write("PATCH", "items", {"values": None, **given}, given.pop("batch", None))
+        return super()._sent(name, told, given)
 
     def add(
         self,
@@ -123,20 +131,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
             progress(added.count, added.count)
         return added
 
-    def set_values(
-        self,
-        keys: Sequence[str] | None = None,
-        values: Any = None,
-        *,
-        where: Mapping[str, Any] | None = None,
-        expected: Any = None,
-        batch: str | None = None,
-    ) -> Added:
-        """Give items other values, all of them or none, as `set_values` of a local handle does."""
-        given = {"keys": keys, "values": values, "where": where, "expected": expected}
-        document = {name: sendable(name, one) for name, one in given.items() if one is not None}
-        found: Added = self._write("PATCH", "items", {"values": None, **document}, batch)
-        return found
+    set_values = sent(Changes.set_values)
 
     def delete(
         self,
@@ -151,10 +146,12 @@ class RemoteStore(Closing, RemoteReader, Changes):
         return deleted
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Remove an item and return its value, or the default, if there is one; the two are requests of their own."""
+        """Remove an item and return its value, or the default, if there is one."""
         try:
-            return super().pop(key, *default)
-        except KeyMissing:  # also where somebody else was faster
+            if not isinstance(key, str):
+                checked_key(key)
+            return self._write("POST", "items/pop", {"key": key})["value"]
+        except (KeyMissing, KeyTextError):
             if default:
                 return default[0]
             raise
@@ -167,12 +164,8 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last; returns its key and value."""
-        with self._changing:
-            items = len(self)
-            for item in self.select(start=max(0, items - 1)):
-                self.delete([item.name])
-                return item.name, item.value
-        raise KeyMissing("the store is empty")
+        found = self._write("POST", "items/pop", {"key": None})
+        return found["key"], found["value"]
 
     def clear(self) -> None:
         """Delete all items that there are now, in one commit."""
@@ -189,10 +182,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
     tune = sent(Upkeep.tune)
     fit = sent(Upkeep.fit)
     compact = sent(Upkeep.compact)
-
-    def forecast_index(self, *_kind: Any, **_options: Any) -> NoReturn:
-        """Refuse: what a build takes is measured on the machine that builds."""
-        raise NotRemote(f"what an index takes is told where it is built. {_THERE}")
+    forecast_index = sent(Upkeep.forecast_index)
 
     def drop_index(self) -> None:
         """Forget the index; lookups scan again."""
@@ -209,47 +199,65 @@ class RemoteStore(Closing, RemoteReader, Changes):
         if embedder is not None:
             raise NotRemote("a server embeds with its own model: `softkv serve --model NAME`. Leave out embedder.")
         self._store.require_writable()
-        count: int = self._job("reembed", {}, _told(progress))
+        count: int = self._job("reembed", int, {}, _told(progress))
         return count
 
-    def abandon_reembedding(self) -> NoReturn:
-        """Refuse: a change of model is dropped where the files are."""
-        raise NotRemote(f"a change of model is dropped where a store is. {_THERE}")
+    def abandon_reembedding(self) -> None:
+        """Drop a change of embedder that was begun; the store stays as it was."""
+        self._store.require_writable()
+        self._ask("DELETE", "reembedding")
 
     def check(self, *, at_least: int | None = None) -> Report:
         """Let the server compare everything on its disk with everything else."""
-        found: Report = self._job("check", {"at_least": at_least}, None)
+        found: Report = self._job("check", Report, {"at_least": at_least}, None)
         return found
 
     def backup(self, directory: None = None, *, force: bool = False, progress: Progress | None = None) -> Backup:
         """Copy the store into the folder for backups that the server was started with."""
         if directory is not None or force:
             raise NotRemote("a server copies into a folder of its own: `softkv serve --backups DIR`. Leave out yours.")
-        made: Backup = self._job("backup", {}, _told(progress))
+        made: Backup = self._job("backup", Backup, {}, _told(progress))
         return made
 
-    def _job(self, work: str, options: dict[str, Any], told: Stages | None) -> Any:
+    def _job(self, work: str, told: Any, options: dict[str, Any], progress: Stages | None) -> Any:
         """What comes of long work of the server, which is cancelled where waiting for it is interrupted."""
-        where = "jobs/" + quoted(self._ask("POST", "jobs", {"work": work, "options": options}, again=False)["job"])
-        job: dict[str, Any] = {"state": "waiting"}
+        name = uuid.uuid4().hex  # under which it is started once, however often it has to be sent
+        where, job = f"jobs/{name}", dict[str, Any](state="waiting")
         try:
+            self._ask("POST", "jobs", {"work": work, "options": options, "id": name}, _JOB)
             while job["state"] in ("waiting", "running"):
                 with suppress(ServerUnreachable):  # as it may be for a moment, while the work goes on
-                    self._watch(f"{{store}}/{where}/events", told)
-                job = self._ask("GET", where)
+                    self._watch(f"{{store}}/{where}/events", progress)
+                job = self._ask("GET", where, told=_ENDED)
+        except ServerUnreachable:
+            raise
         except BaseException:
             with suppress(SoftKVError):
-                self._ask("DELETE", where)
+                self._ask("DELETE", where, told=_JOB)
             raise
+        hints.give(job.get("hints"))
         if job["state"] == "done":
+            self._connection.require(fits(job["result"], told))
             return job["result"]
         raise error_of(job["problem"]) if job["problem"] else ServerError(f"{work} was cancelled by somebody else.")
 
     def _watch(self, path: str, told: Stages | None) -> None:
         with self._connection.stream(path, silence=SILENCE) as pieces:
-            for progress in (news["progress"] for news in _news(pieces)):
+            for progress in self._news(pieces):
                 if told is not None and progress is not None:
                     told(progress["stage"], progress["done"], progress["all"])
+
+    def _news(self, pieces: Iterator[bytes]) -> Iterator[dict[str, Any] | None]:
+        """The progress of a job in each of its events, as they come."""
+        begun = b""
+        for piece in pieces:
+            *lines, begun = (begun + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    with self._connection.believing():
+                        progress = json.loads(line[5:])["progress"]
+                    self._connection.require(progress is None or fits(progress, _PROGRESS))
+                    yield progress
 
     def close(self) -> None:
         """Let go of the server, which goes on without this handle."""
@@ -273,11 +281,3 @@ def _matrix(vectors: Any) -> Any:
 
 def _told(progress: Progress | None) -> Stages | None:
     return None if progress is None else lambda _stage, done, whole: progress(done, whole)
-
-
-def _news(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """The events of a job, as they come."""
-    begun = b""
-    for piece in pieces:
-        *lines, begun = (begun + piece).split(b"\n")
-        yield from (json.loads(line[5:]) for line in lines if line.startswith(b"data:"))

@@ -10,8 +10,12 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Va
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from types import NoneType
+from typing import Any, Literal, NoReturn
 
+import numpy.typing as npt
+
+from softkv.answer import Answer, Answers
 from softkv.asking.given import place_of, require_one
 from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info
@@ -23,9 +27,22 @@ from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.maths.heads import Heads
 from softkv.page import write
-from softkv.storage import Item
+from softkv.storage import Added, Item
 from softkv.storage.batch import checked_key, shown
 from softkv.storage.closing import Closing
+
+_TOLD: dict[str, Any] = {  # what is answered, by path
+    "brief": {"items": int, "value_kind": Literal["number", "vector", "label", "text", None]},
+    "info": Info,
+    "snapshots": {"snapshot": str, "commit": int},
+    "items": Added,
+    "items/delete": {"deleted": int},
+    "items/pop": {"key": str, "value": Any},
+    "temperature": NoneType,
+    "index": NoneType,
+    "fit": bool,
+    "reembedding": NoneType,
+}
 
 
 class RemoteReader(Sending, Reader):
@@ -39,16 +56,18 @@ class RemoteReader(Sending, Reader):
         """The URL of the store."""
         return self._connection.url
 
-    def _ask(self, method: str, path: str, document: Any = None, *, again: bool = True) -> Any:
-        return self._connection.ask(method, f"{{store}}/{path}", document, headers=self._headers, again=again)
+    def _ask(self, method: str, path: str, document: Any = None, told: Any = None) -> Any:
+        return self._connection.ask(method, f"{{store}}/{path}", told or _TOLD[path], document, headers=self._headers)
 
-    def _sent(self, name: str, given: dict[str, Any]) -> Any:
+    def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
         if name == "compare":
             require_one("query" in given)
-        told = given.pop("progress", None)
-        found = self._ask("POST", name, given)
-        if told is not None:
-            told(name, 1, 1)
+        if told is Any:
+            told = Answer if "query" in given else Answers
+        progress = given.pop("progress", None)
+        found = self._ask("POST", name, given, told)
+        if progress is not None:
+            progress(name, 1, 1)
         return found
 
     def _view(self) -> NoReturn:
@@ -68,17 +87,21 @@ class RemoteReader(Sending, Reader):
     # By key
 
     def __getitem__(self, key: str) -> Value:
-        return self._got({"keys": [key]}, "values")[0][0]
+        return self._got({"keys": [key]})[0][0]
 
-    def _got(self, wanted: dict[str, Any], what: str) -> tuple[list[Any], list[bool]]:
+    def _got(self, wanted: dict[str, Any]) -> tuple[list[Any], list[bool]]:
         """What belongs to each of some keys, and whether it is missing; a page ends early where it would be long."""
         for key in wanted["keys"]:
             if not isinstance(key, str):
                 checked_key(key)
-        keys, found, missing = wanted["keys"], list[Any](), list[bool]()
+        whole, keys, found, missing = "whole" in wanted, wanted["keys"], list[Any](), list[bool]()
+        what = {"items": list[Item | None]} if whole else {"values": list[Any] | npt.NDArray[Any]}
         while len(found) < len(keys):
-            page = self._ask("POST", "items/get", wanted | {"keys": keys[len(found) :]})
-            found.extend(page[what])
+            asked = wanted | {"keys": keys[len(found) :]}
+            page = self._ask("POST", "items/get", asked, {**what, "missing": list[bool]})
+            some = page["items" if whole else "values"]
+            self._connection.require(0 < len(some) == len(page["missing"]) <= len(keys) - len(found))
+            found.extend(some)
             missing.extend(page["missing"])
         return found, missing
 
@@ -92,7 +115,7 @@ class RemoteReader(Sending, Reader):
             raise KeyTextError(f"give a list of keys, or use get for the one key {shown(keys)}")
         asked = list(keys)
         texts = [key for key in asked if isinstance(key, str)]
-        told = zip(*self._got({"keys": texts, "default": None}, "values"), strict=True)
+        told = zip(*self._got({"keys": texts, "default": None}), strict=True)
         found = (default if missing else value for value, missing in told)
         return [next(found) if isinstance(key, str) else default for key in asked]
 
@@ -111,11 +134,11 @@ class RemoteReader(Sending, Reader):
         return (one["key"] for one in self._selected())
 
     def __len__(self) -> int:
-        return self.info().items
+        return int(self._ask("GET", "brief")["items"])
 
     def item(self, key: str) -> Item:
         """Everything about the item with this key or `#<number>`: value, payload, key vector, embedded text."""
-        found: Item = self._got({"keys": [key], "whole": True}, "items")[0][0]
+        found: Item = self._got({"keys": [key], "whole": True})[0][0]
         return found
 
     def select(
@@ -129,18 +152,26 @@ class RemoteReader(Sending, Reader):
 
     def _selected(self, *, start: int = 0, **wanted: Any) -> Iterator[Any]:
         """Items page by page, all of the commit that is the newest when this is called."""
-        return _pages(self._frozen(), start, {name: one for name, one in wanted.items() if one is not None})
+        view, given = self._frozen(), {name: one for name, one in wanted.items() if one is not None}
+        told = {"items": [Item if "whole" in wanted else {"key": str, "value": Any}], "next": int | None}
+
+        def fetch(place: int) -> Any:
+            return view._ask("POST", "items/select", given | {"start": place}, told)
+
+        return (one for page in view._connection.pages(start, fetch) for one in page["items"])
 
     def columns(self) -> RemoteColumns:
         """All items as arrays, block by block, for models that take them up whole."""
-        return RemoteColumns.behind(partial(self._frozen()._ask, "POST", "columns"))
+        view = self._frozen()
+        return RemoteColumns.behind(view._connection, partial(view._ask, "POST", "columns"))
 
     # About the store
 
     @property
     def value_kind(self) -> str | None:
         """What values are: "number", "vector", "label" or "text"; None while nothing has decided it."""
-        return self.info().value_kind
+        kind: str | None = self._ask("GET", "brief")["value_kind"]
+        return kind
 
     def info(self) -> Info:
         """What the store is: items, widths, kind, how it compares, its embedder, its temperature; its path is a URL."""
@@ -178,6 +209,7 @@ class RemoteReader(Sending, Reader):
     ) -> int:
         """Write a local HTML file that shows how lookups come about, as `page` of a local handle does."""
         scene = self.scene(items, queries, heads=heads) | {"name": self.path}
+        self._connection.require(isinstance(scene.get("numbers"), list))
         write({"scenes": [scene]}, path, store=None, force=force)
         return len(scene["numbers"])
 
@@ -186,8 +218,8 @@ class RemoteView(Closing, RemoteReader):
     """A store as of one commit, on loan for a minute after each use. Close it, or use it as a context manager."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        found = connection.ask("POST", "{store}/snapshots")
-        self._name, self.commit, self._closed = quoted(found["snapshot"]), int(found["commit"]), False
+        found = connection.ask("POST", "{store}/snapshots", _TOLD["snapshots"])
+        self._name, self.commit, self._closed = quoted(found["snapshot"]), found["commit"], False
         super().__init__(connection, {"Softkv-Snapshot": self._name})
 
     def _frozen(self) -> "RemoteView":
@@ -198,19 +230,11 @@ class RemoteView(Closing, RemoteReader):
         if not self._closed:
             self._closed = True
             with suppress(SoftKVError):
-                self._ask("DELETE", f"snapshots/{self._name}")
+                self._ask("DELETE", f"snapshots/{self._name}", told=NoneType)
 
     def __del__(self) -> None:
         if not self._closed:
             self._connection.left.append(self._name)  # nothing is sent from here
-
-
-def _pages(view: RemoteView, start: int, wanted: dict[str, Any]) -> Iterator[Any]:
-    place: int | None = start
-    while place is not None:
-        page = view._ask("POST", "items/select", {**wanted, "start": place})
-        yield from page["items"]
-        place = page["next"]
 
 
 class _RemoteItems(ItemsView[str, Value]):

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from softkv.database.handle import StoreView
 from softkv.database.summary import Info
 from softkv.doors.server import items, questions, working
 from softkv.doors.server.description import described
@@ -28,11 +29,16 @@ SWEEP = 5.0  # seconds between looks for snapshots that nobody uses any more
 
 
 async def _stores(call: Call) -> list[dict[str, Any]]:
-    return await asyncio.to_thread(lambda: [_told(one) for one in call.stores])
+    return [await one.crews["reads"].run(partial(_told, one), call.seconds) for one in call.stores]
 
 
-def _told(served: Served) -> dict[str, Any]:
-    view = served.now()
+def _store(call: Call) -> dict[str, Any]:
+    with call.reading() as view:
+        return _told(call.served, view)
+
+
+def _told(served: Served, view: StoreView | None = None) -> dict[str, Any]:
+    view = view or served.now()
     return {"name": served.name, "items": len(view), "value_kind": view.value_kind, "read_only": served.read_only}
 
 
@@ -58,6 +64,7 @@ def _ended(call: Call) -> Response:
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/stores", _stores, reply=list[StoreDocument]),
+    Endpoint("GET", "/v1/{store}/brief", _store, reply=StoreDocument),
     Endpoint("GET", "/v1/{store}/info", _info, reply=Info),
     *questions.ENDPOINTS,
     *items.ENDPOINTS,

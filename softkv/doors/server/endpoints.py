@@ -8,6 +8,7 @@ Does not know what any endpoint does, and leaves the length of bodies to the gat
 
 import asyncio
 import inspect
+import json
 import math
 import time
 import traceback
@@ -23,7 +24,7 @@ from starlette.responses import Response
 
 from softkv import portrait
 from softkv.database.handle import StoreView
-from softkv.doors import wire
+from softkv.doors import hints, wire
 from softkv.doors.server.forms import RequestForm
 from softkv.doors.server.lane import LATE
 from softkv.doors.server.problems import Refused, reply_to
@@ -31,7 +32,7 @@ from softkv.doors.server.served import Served, Stores
 from softkv.errors import AccessRefused, DeadlinePassed, InputError, SoftKVError
 from softkv.files import notation
 from softkv.files.record import Misfit
-from softkv.logs import log_of
+from softkv.logs import keeping_hints, log_of
 
 LOG = log_of(__name__)
 JSON = "application/json"
@@ -87,7 +88,8 @@ class Call:
 
     def options(self, *but: str) -> dict[str, Any]:
         """The fields of the form that were given, without some; the others are at the defaults of the library."""
-        return {name: getattr(self.form, name) for name in self.form.model_fields_set if name not in but}
+        given = () if self.form is None else self.form.model_fields_set
+        return {name: getattr(self.form, name) for name in given if name not in but}
 
     @contextmanager
     def reading(self) -> Iterator[StoreView]:
@@ -104,7 +106,15 @@ class Call:
     async def beside(self, work: Callable[["Call"], Any]) -> Response:
         """What some work returns, done in a thread of the readers, as a response."""
         crew = self.served.crews["writes" if self.endpoint.writes else "long" if self.endpoint.long else "reads"]
-        response: Response = await crew.run(lambda: self.respond(work(self)), self.seconds)
+        response: Response = await crew.run(lambda: self.worked(work), self.seconds)
+        return response
+
+    def worked(self, work: Callable[["Call"], Any]) -> Response:
+        """What some work returns, as a response, with the hints that it gave."""
+        with keeping_hints() as found:
+            response = self.respond(work(self))
+        if found:
+            response.headers[hints.HEADER] = json.dumps(hints.told(found, self.served.without_paths))
         return response
 
     def respond(self, found: Any) -> Response:

@@ -119,6 +119,8 @@ class Gate:
         self._require_origin(scope, headers)
         if scope["path"] in ("/health", "/ready"):
             scope["softkv.route"] = scope["path"]
+            if scope["path"] == "/ready":
+                await self._metrics.look()
             return await passage.tell(204 if scope["path"] == "/health" or self._metrics.ready() else 503)
         if scope["path"] == "/" and scope["method"] == "GET" and not scope["query_string"]:
             scope["softkv.route"] = "/"
@@ -128,6 +130,7 @@ class Gate:
         passage.left = _require_length(headers)
         if scope["path"] == "/metrics" and scope["method"] == "GET":
             scope["softkv.route"] = "/metrics"
+            await self._metrics.look()
             return await passage.tell(200, self._metrics.text().encode(), TEXT)
         await self._app(scope, passage.receive, passage.send)
         if passage.over:

@@ -9,11 +9,13 @@ Does not know how a store reads or writes, and words no error that the library h
 import asyncio
 import json
 import os
-import tempfile
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
+from inspect import signature
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,13 +23,18 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from softkv.database.carrying import export_into
 from softkv.database.columns import StoreColumns
 from softkv.database.handle import SoftKV, StoreView
+from softkv.database.stamping import stamp
+from softkv.doors import wire
 from softkv.doors.server.endpoints import Call, Endpoint
 from softkv.doors.server.forms import RequestForm, form_of
 from softkv.errors import Busy, KeyMissing, KeyTextError
+from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.storage import Added, Item
+from softkv.storage.catalog.batches import mismatch
 
 PAGE = 16 << 20  # bytes of a page in JSON, about
 MOST, FEW = 1000, 16  # items of a page, and those that are read first
@@ -46,6 +53,13 @@ class GetForm(RequestForm):
     keys: list[str]
     default: str | float | None = None
     whole: bool = False
+
+
+class PopForm(RequestForm):
+    """The key of an item, or none for the last one, and the name of the batch."""
+
+    key: str | None = None
+    batch: str | None = None
 
 
 class SelectForm(RequestForm):
@@ -94,6 +108,30 @@ def _read(view: StoreView, form: GetForm, keys: list[str]) -> list[Any]:
                 raise
             found.append(MISSING)
     return found
+
+
+def _popped(call: Call) -> Any:
+    """The key and the value of an item that is deleted; recorded under the name of the batch, to be told again."""
+    db, key = call.served.handle, call.form.key
+    with db._changing:
+        named = stamp(call.form.batch, "pop", [key])
+        before = None if named is None else db._store.written(named.id)
+        if named is not None and before is not None:
+            if before.digest != named.digest:
+                raise mismatch(named.id, before.commit)
+            return wire.unpacked(np.array(before.result, "<i8").tobytes())
+        item = _last(db) if key is None else db.item(key)
+        body = wire.packed({"key": item.name, "value": item.value})
+        numbers = np.frombuffer(body.rjust(-(-len(body) // 8) * 8), "<i8").tolist()  # blanks go before JSON alone
+        db._delete(item.name, stamp=None if named is None else replace(named, tells=lambda _: numbers))
+        return wire.unpacked(body)
+
+
+def _last(db: SoftKV) -> Item:
+    row = db._store.last()
+    if row is None:
+        raise KeyMissing("the store is empty")
+    return db._store.items([row])[0]
 
 
 def _selected(call: Call) -> dict[str, Any]:
@@ -192,7 +230,7 @@ class _File(Response):
 
 
 async def _exported(call: Call) -> Any:
-    return await call.served.crews["exports"].run(partial(_export, call), call.seconds)
+    return await call.served.crews["exports"].run(partial(call.worked, _export), call.seconds)
 
 
 def _export(call: Call) -> Response:
@@ -202,16 +240,28 @@ def _export(call: Call) -> Response:
         raise Busy("as many exports of this store are on their way as it allows at a time. Ask again soon.", 5.0)
     with ExitStack() as ending:
         ending.callback(exports.release)
-        with call.reading() as view, tempfile.TemporaryDirectory(prefix="softkv-") as folder:
-            path = os.path.join(folder, f"export{suffix}")
-            view.export(path, progress=call.require_time)
-            headers = {"content-length": str(os.path.getsize(path)), "softkv-commit": str(call.commit)}
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            ending.callback(os.close, descriptor)
-        return _File(descriptor, headers, ending.pop_all().close)
+        with call.reading() as view:
+            file = ending.enter_context(disk.nameless())
+            export_into(view._view(), file, suffix, progress=call.require_time)
+        file.flush()
+        headers = {"content-length": str(os.fstat(file.fileno()).st_size), "softkv-commit": str(call.commit)}
+        return _File(file.fileno(), headers, ending.pop_all().close)
 
 
-_write, _Page = partial(Endpoint, writes=True), dict[str, Any]
+def _deleted(call: Call) -> dict[str, int]:
+    return {"deleted": call.served.handle.delete(**call.options())}
+
+
+def _changing(method: str, path: str, change: Callable[..., Any], reply: Any = NoneType, **fields: Any) -> Endpoint:
+    """An endpoint that calls a method of the handle; its form has the parameters of the method, if it has any."""
+    form = form_of(change, **fields) if len(signature(change).parameters) > 1 else None
+    return Endpoint(method, path, lambda call: change(call.served.handle, **call.options()), form, reply, writes=True)
+
+
+_Page = dict[str, Any]
+_ANY: Any = Any, ...
+_CONFLICT = Literal["error", "replace", "ignore"], "error"
+_DELETION = form_of(SoftKV.delete, keys=(str | list[str] | None, None))
 ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/items/get", _got, GetForm, _Page),
     Endpoint("POST", "/v1/{store}/items/select", _selected, SelectForm, _Page),
@@ -219,34 +269,12 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/{store}/export", _exported, media=BINARY, query={"format": {"enum": FORMATS, "default": FORMATS[0]}}
     ),
-    _write(
-        "POST",
-        "/v1/{store}/items",
-        lambda call: call.served.handle.add(**call.options()),
-        form_of(SoftKV.add, on_conflict=(Literal["error", "replace", "ignore"], "error"), values=(Any, ...)),
-        Added,
-    ),
-    _write(
-        "PATCH",
-        "/v1/{store}/items",
-        lambda call: call.served.handle.set_values(**call.options()),
-        form_of(SoftKV.set_values, values=(Any, ...)),
-        Added,
-    ),
-    _write(
-        "POST",
-        "/v1/{store}/items/delete",
-        lambda call: {"deleted": call.served.handle.delete(**call.options())},
-        form_of(SoftKV.delete, keys=(str | list[str] | None, None)),
-        dict[str, int],
-    ),
-    _write(
-        "PUT",
-        "/v1/{store}/temperature",
-        lambda call: call.served.handle.set_temperature(**call.options()),
-        form_of(SoftKV.set_temperature, temperature=(float | None, ...)),
-        type(None),
-    ),
-    _write("DELETE", "/v1/{store}/index", lambda call: call.served.handle.drop_index(), reply=type(None)),
-    _write("DELETE", "/v1/{store}/fit", lambda call: call.served.handle.forget_fit(), reply=bool),
+    Endpoint("POST", "/v1/{store}/items/delete", _deleted, _DELETION, dict[str, int], writes=True),
+    Endpoint("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page, writes=True),
+    _changing("POST", "/v1/{store}/items", SoftKV.add, Added, on_conflict=_CONFLICT, values=_ANY),
+    _changing("PATCH", "/v1/{store}/items", SoftKV.set_values, Added, values=_ANY),
+    _changing("PUT", "/v1/{store}/temperature", SoftKV.set_temperature, temperature=(float | None, ...)),
+    _changing("DELETE", "/v1/{store}/index", SoftKV.drop_index),
+    _changing("DELETE", "/v1/{store}/fit", SoftKV.forget_fit, bool),
+    _changing("DELETE", "/v1/{store}/reembedding", SoftKV.abandon_reembedding),
 )

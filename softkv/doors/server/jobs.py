@@ -14,12 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from softkv.database import SoftKV
+from softkv.doors import hints
 from softkv.doors.server.problems import document_of
-from softkv.errors import Busy, InputError, KeyMissing, StoreError
-from softkv.logs import log_of
+from softkv.doors.wire import packed
+from softkv.errors import BatchMismatch, Busy, InputError, KeyMissing, StoreError
+from softkv.logs import keeping_hints, log_of
 from softkv.progress import Stages
 
 LOG = log_of(__name__)
@@ -44,10 +47,12 @@ class JobKind:
 class Job:
     """One piece of work: waiting, running, done, failed or cancelled."""
 
-    def __init__(self, name: str, run: Callable[[Stages], Any], hidden: Callable[[str], str] = str) -> None:
+    def __init__(
+        self, called: str, name: str, digest: bytes, run: Callable[[Stages], Any], hidden: Callable[[str], str] = str
+    ) -> None:
         """A job that is to `run`; words of its errors are `hidden` from clients as far as need be."""
-        self.id, self.name = secrets.token_hex(8), name
-        self.state, self.result = "waiting", None
+        self.id, self.name, self.digest = called, name, digest  # of the name and the options
+        self.state, self.result, self.hints = "waiting", None, list[list[str]]()
         self.problem: dict[str, Any] | None = None
         self._run: Callable[[Stages], Any] | None = run  # and what it was given, until it is over
         self._hidden = hidden
@@ -73,7 +78,9 @@ class Job:
         if run is None or not self._turn("waiting", "running"):
             return
         try:
-            self.result, state = run(self._tell), "done"
+            with keeping_hints() as found:
+                self.result, state = run(self._tell), "done"
+            self.hints = hints.told(found, self._hidden)
         except JobCancelled:
             state = "cancelled"
         except Exception as error:
@@ -159,15 +166,21 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._lanes = {writes: ThreadPoolExecutor(1, "softkv-job") for writes in (True, False)}
 
-    def start(self, name: str, options: Mapping[str, Any]) -> Job:
-        """Begin a job, or let it wait for its turn."""
+    def start(self, name: str, options: Mapping[str, Any], called: str | None = None) -> Job:
+        """Begin a job, or let it wait for its turn; one that is known under this id is not begun again."""
         if name == "backup" and self.backup is None:
             raise InputError("this server has no folder for backups. Start it with `softkv serve --backups DIR`.")
         if name == "reembed" and self.model is None:
             raise InputError("this server has no model to embed with anew. Start it with `softkv serve --model NAME`.")
-        work = WORKS[name]
-        job = Job(name, lambda told: self._shown(work.run(self, told, options)), self._hidden)
+        work, digest = WORKS[name], sha256(packed([name, options])).digest()
+        called = called or secrets.token_hex(8)
+        job = Job(called, name, digest, lambda told: self._shown(work.run(self, told, options)), self._hidden)
         with self._lock:
+            known = self._jobs.get(called)
+            if known is not None and known.digest != digest:
+                raise BatchMismatch(f"job {called} was started with other work or options. Give each an id of its own.")
+            if known is not None:
+                return known
             if sum(not one.over for one in self._jobs.values()) >= UNFINISHED:
                 raise Busy(f"{UNFINISHED} jobs of this store are not done yet. Wait for one, or cancel one.", after=5.0)
             over = [one.id for one in self._jobs.values() if one.over]

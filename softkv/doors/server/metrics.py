@@ -4,10 +4,11 @@ Labels are what the server itself names: routes by their template, methods that 
 client chooses becomes a label or a word of the log, so neither grows with what clients send, nor says what they ask.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
@@ -17,6 +18,7 @@ from softkv.logs import log_of
 
 LOG = log_of(__name__)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+MOMENT = 0.05  # seconds that stores are waited for
 STEPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # seconds up to which requests are counted
 
 
@@ -28,18 +30,31 @@ class Metrics:
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._within: Counter[float] = Counter()
         self._seconds = 0.0
+        self._items: dict[str, float] = {}  # by store, of those that answered when they were asked last
+        self._looks: dict[str, Future[None]] = {}
+        for one in self._stores:
+            self._count(one)
+        self._executor = ThreadPoolExecutor(max(1, len(self._items)), "softkv-figures")
+
+    async def look(self) -> None:
+        """Count the items of the stores; one that is being written to keeps its figure, and is not waited for."""
+        for one in self._stores:
+            if one.name not in self._looks or self._looks[one.name].done():
+                self._looks[one.name] = self._executor.submit(self._count, one)
+        if self._looks:
+            _, late = await asyncio.wait(list(map(asyncio.wrap_future, self._looks.values())), timeout=MOMENT)
+            for look in late:
+                look.cancel()  # what looks goes on, and tells the next who asks
+
+    def _count(self, served: Served) -> None:
+        try:
+            self._items[served.name] = float(len(served.now()))
+        except SoftKVError:
+            self._items.pop(served.name, None)
 
     def ready(self) -> bool:
         """Whether all stores are open and answer."""
-        return len(self._items()) == len(list(self._stores))
-
-    def _items(self) -> dict[str, float]:
-        """How many items there are in the stores that answer."""
-        found = {}
-        for one in self._stores:
-            with suppress(SoftKVError):
-                found[f'store_items{{store="{one.name}"}}'] = float(len(one.now()))
-        return found
+        return len(self._items) == len(list(self._stores))
 
     def count(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
         """Take one request into account, and log it; status 0 stands for a client that went away first."""
@@ -61,7 +76,8 @@ class Metrics:
             lines.append(f'softkv_request_seconds_bucket{{le="{"+Inf" if step > STEPS[-1] else step}"}} {within}')
         lines.append(f"softkv_request_seconds_sum {self._seconds}")
         lines.append(f"softkv_request_seconds_count {self._requests.total()}")
-        figures = {"requests_running": self.running, "start_time_seconds": self._began, **self._items()}
+        figures = {"requests_running": self.running, "start_time_seconds": self._began}
+        figures |= {f'store_items{{store="{name}"}}': items for name, items in sorted(self._items.items())}
         for family, named in groupby(sorted(figures.items()), lambda one: one[0].partition("{")[0]):
             lines += [f"# TYPE softkv_{family} gauge", *(f"softkv_{name} {figure}" for name, figure in named)]
         return "\n".join([*lines, ""])

@@ -64,7 +64,7 @@ def _together(method: str, options: dict[str, Any], questions: Sequence[tuple[Ca
 def _asked(method: str, call: Call) -> Any:
     """The answers to many queries, or to one with options that are arrays."""
     form, options = call.form, call.options("query", "queries")
-    query = _many(form.queries) if form.query is None else _one(form.query)
+    query = many(form.queries) if form.query is None else _one(form.query)
     options |= _heads(options)
     with call.reading() as reader:
         _require_room(call, reader, len(query) if form.query is None else 1, options)
@@ -93,7 +93,7 @@ def _scene(call: Call) -> dict[str, Any]:
     options = call.options()
     options |= _heads(options)
     if not isinstance(options.get("queries", ""), str):
-        options["queries"] = _many(options["queries"])
+        options["queries"] = many(options["queries"])
     with call.reading() as reader:
         found = reader.scene(**options)
     for query in found["queries"]:
@@ -104,9 +104,9 @@ def _scene(call: Call) -> dict[str, Any]:
 def _evaluated(call: Call) -> Evaluation:
     options = call.options("queries", "targets")
     if options.get("out_of_scope") is not None:
-        options["out_of_scope"] = _many(options["out_of_scope"])
+        options["out_of_scope"] = many(options["out_of_scope"])
     with call.reading() as reader:
-        found = reader.evaluate(_many(call.form.queries), call.form.targets, progress=call.require_time, **options)
+        found = reader.evaluate(many(call.form.queries), call.form.targets, progress=call.require_time, **options)
     hidden = call.served.without_paths
     return replace(found, ways=tuple(replace(one, scanned=one.scanned and hidden(one.scanned)) for one in found.ways))
 
@@ -114,11 +114,10 @@ def _evaluated(call: Call) -> Evaluation:
 def _heads(options: Mapping[str, Any]) -> dict[str, Heads]:
     """The heads of a form, if it has any."""
     given = options.get("heads")
-    return (
-        {}
-        if given is None
-        else {"heads": Heads(**{name: _numbers(one, name) for name, one in given if one is not None})}
-    )
+    if given is None:
+        return {}
+    needed = [name for name, field in type(given).model_fields.items() if field.is_required()]
+    return {"heads": Heads(**{name: _numbers(one, name) for name, one in given if one is not None or name in needed})}
 
 
 def _one(given: Any) -> Any:
@@ -131,7 +130,7 @@ def _one(given: Any) -> Any:
     return array
 
 
-def _many(given: Any) -> Any:
+def many(given: Any) -> Any:
     """Many queries: texts, or vectors as an array."""
     if not isinstance(given, str) and texts_of(given) is not None:
         return given

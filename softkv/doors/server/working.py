@@ -6,7 +6,7 @@ Does not know what the work is (jobs.py).
 """
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import Field, RootModel, create_model
 from starlette.responses import StreamingResponse
@@ -16,12 +16,15 @@ from softkv.doors.server.documents import Document, Problem
 from softkv.doors.server.endpoints import Call, Endpoint, plain, written
 from softkv.doors.server.forms import RequestForm, form_of
 from softkv.doors.server.jobs import WORKS, Job
+from softkv.doors.server.questions import many
 from softkv.errors import AccessRefused
 
 EVENTS = "text/event-stream"
 _KINDS = Literal["lists", "hnsw", "ivf", "pq", "rabitq"]  # and no factory strings, which FAISS trusts
+_ID = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{8,64}$")]
+_BUILD: Any = {"kind": (_KINDS, "lists"), "temperatures": (list[float] | None, None)}
 _OPTIONS = {
-    "build_index": form_of(SoftKV.build_index, kind=(_KINDS, "lists"), temperatures=(list[float] | None, None)),
+    "build_index": form_of(SoftKV.build_index, **_BUILD),
     "tune": form_of(SoftKV.tune, compatibility=(str | list[str] | None, None)),
     "fit": form_of(SoftKV.fit),
     "compact": form_of(SoftKV.compact),
@@ -32,7 +35,7 @@ _OPTIONS = {
 
 
 def _form(name: str, options: type[RequestForm]) -> Any:
-    fields: Any = {"work": (Literal[name], ...), "options": (options, options())}
+    fields: Any = {"work": (Literal[name], ...), "options": (options, options()), "id": (_ID | None, None)}
     return create_model(f"{name}_job", __base__=RequestForm, **fields)
 
 
@@ -49,6 +52,7 @@ class JobDocument(Document):
     progress: dict[str, str | int] | None
     result: Any = None
     problem: Problem | None = None
+    hints: list[list[str]] | None = None  # of the library: class and words
 
 
 async def _started(call: Call) -> dict[str, Any]:
@@ -57,7 +61,7 @@ async def _started(call: Call) -> dict[str, Any]:
     if served.read_only and WORKS[wanted.work].writes:
         raise AccessRefused(f"the store {served.name!r} is served to be read only.")
     options = {name: getattr(wanted.options, name) for name in wanted.options.model_fields_set}
-    return served.jobs.start(wanted.work, options).told()
+    return served.jobs.start(wanted.work, options, wanted.id).told()
 
 
 async def _listed(call: Call) -> list[dict[str, Any]]:
@@ -99,7 +103,18 @@ def _job(call: Call) -> Job:
 
 def _whole(job: Job, *, packs: bool) -> dict[str, Any]:
     """A job with its result, or the problem that it came to."""
-    return job.told() | {"result": job.result if packs else plain(job.result), "problem": job.problem}
+    return job.told() | {
+        "result": job.result if packs else plain(job.result),
+        "problem": job.problem,
+        "hints": job.hints,
+    }
+
+
+def _forecast(call: Call) -> Any:
+    options = call.options()
+    if options.get("queries") is not None:
+        options["queries"] = many(options["queries"])
+    return call.served.handle.forecast_index(**options)
 
 
 def _require_owner(call: Call) -> None:
@@ -113,4 +128,12 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/{store}/jobs/{job}", _looked_at, reply=JobDocument),
     Endpoint("DELETE", "/v1/{store}/jobs/{job}", _cancelled, reply=JobDocument, status=202),
     Endpoint("GET", "/v1/{store}/jobs/{job}/events", _watched, media=EVENTS),
+    Endpoint(
+        "POST",
+        "/v1/{store}/forecast_index",
+        _forecast,
+        form_of(SoftKV.forecast_index, **_BUILD),
+        get_type_hints(SoftKV.forecast_index)["return"],
+        long=True,
+    ),
 )

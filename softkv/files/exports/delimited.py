@@ -10,7 +10,6 @@ reading a store from one. What a cell cannot say is refused before anything is w
 
 import csv
 import io
-import warnings
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
@@ -19,6 +18,7 @@ from softkv.files.exports.header import Header
 from softkv.files.exports.jsonl import as_json
 from softkv.files.exports.portions import Portion, Progress, of_snapshot
 from softkv.kinds import ValueKind
+from softkv.logs import hint
 from softkv.storage import Snapshot
 
 
@@ -59,7 +59,7 @@ def _columns(snapshot: Snapshot) -> list[str]:
             "Export to .jsonl, .npz or .parquet."
         )
     if 0 < embedded < items:
-        warnings.warn(
+        hint(
             f"{items - embedded:,} of {items:,} items are bare vectors, so all are written as vectors, without the "
             "texts that were embedded; .jsonl, .npz and .parquet keep them",
             TextsNotCarried,

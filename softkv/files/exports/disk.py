@@ -10,6 +10,7 @@ import io
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
@@ -91,6 +92,19 @@ def written(path: str, *, force: bool) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     files.sync_directory(folder)
+
+
+@contextmanager
+def nameless() -> Iterator[BinaryIO]:
+    """A new file to write to and read again, which is gone when it is closed, however its process ends."""
+    try:
+        with tempfile.TemporaryFile(prefix="softkv-", buffering=0) as made:
+            descriptor = os.dup(made.fileno())
+    except OSError as error:
+        raise files.translated(error, "cannot make a temporary file") from error
+    with _RegularFile(descriptor, "wb", "a temporary file") as raw:
+        file = io.BufferedWriter(raw, _BUFFER)  # held here: it closes the other when nobody does
+        yield file
 
 
 def _name(temporary: str, path: str, *, force: bool) -> None:

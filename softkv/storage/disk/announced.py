@@ -29,6 +29,11 @@ class Announcement:
     pid: int
 
 
+def is_url(path: object) -> bool:
+    """Whether a store is named by the URL at which it is served, and not by its path."""
+    return isinstance(path, str) and path.startswith(("http://", "https://"))
+
+
 def announce(directory: str, announcement: Announcement) -> None:
     """Write SERVER whole or not at all; for the writer of the store alone."""
     path, beside = os.path.join(directory, SERVER), os.path.join(directory, SERVER + ".new")
@@ -83,6 +88,6 @@ def _parsed(said: bytes) -> Announcement:
         {"url": str, "token": str, "pid": int}
     ):
         raise ValueError("not what a server writes")
-    if not found["url"].startswith(("http://", "https://")) or not (found["url"] + found["token"]).isascii():
+    if not is_url(found["url"]) or not (found["url"] + found["token"]).isascii():
         raise ValueError("not the URL of a server")
     return Announcement(**found)
