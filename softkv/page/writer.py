@@ -49,8 +49,8 @@ def _data(content: Mapping[str, Any] | None) -> str:
     """JSON that may stand in a script element: nothing in it can end that, or begin a comment."""
     try:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    except ValueError as error:
-        raise InputError(f"a page carries finite numbers, and this would not: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"a page carries texts and finite numbers, and this would not: {error}") from error
 
 
 @cache

@@ -210,6 +210,7 @@ class RemoteReader(Sending, Reader):
     ) -> int:
         """Write a local HTML file that shows how lookups come about, as `page` of a local handle does."""
         scene = self.scene(items, queries, heads=heads) | {"name": self.path}
+        self._connection.require(isinstance(scene.get("numbers"), list))
         write({"scenes": [scene]}, path, store=None, force=force)
         return len(scene["numbers"])
 
