@@ -31,6 +31,11 @@ LARGEST, MOST = 1 << 23, 100_000  # numbers of vectors in a page, and items
 LONGEST = 1000  # characters of a key, a text or a value that a page carries
 LONGEST_PAYLOAD = 4096  # characters of the JSON of a payload
 PORTION = 256  # items that are read at a time, since their payloads may be large
+FIELDS = (
+    "name", "total", "drawn", "compared", "learned", "temperature", "width", "wide", "vectors", "places", "share",
+    "plane", "heads", "evidence", "kind", "values", "labels", "value_width", "keys", "numbers", "texts", "payloads",
+    "queries",
+)  # fmt: skip # of what a store shows; a tour has more
 Vectors = npt.NDArray[np.floating]
 
 
