@@ -1,8 +1,9 @@
-"""The page of a server, in a real browser: the store's own answers, typed questions, a token that leaves no trace."""
+"""The page of a server, in a real browser: the store's own answers, typed questions, a token that leaves the address at once."""
 
 import json
 import re
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -302,6 +303,58 @@ def test_a_server_may_go_and_come_back(browser: Any, rents: Path, tmp_path: Path
             with servers.served(rents, options=("--token-file", tokens, "--port", port)):
                 assert eventually(lambda: not seen.page.is_visible("#problem"))
                 assert says(seen, "#whole", "The store’s own answer")
+
+
+def test_the_token_is_not_sent_to_whoever_takes_the_port(browser: Any, rents: Path) -> None:
+    """While the server is gone, what answers in its place is asked for its health alone, and is no server."""
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        running.end()
+        assert says(seen, "#problem", "The server does not answer")
+        with socket.create_server((running.host, running.port)) as other:
+            other.settimeout(servers.LONGEST)
+            asked = b""
+            while asked.count(b"GET ") < 3:
+                client, _ = other.accept()
+                with client:
+                    client.settimeout(servers.LONGEST)
+                    asked += client.recv(1 << 16)
+                    client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        assert asked.count(b"GET /health ") == 3
+        assert b"uthorization" not in asked
+        assert running.token.encode() not in asked
+
+
+def test_a_token_that_is_refused_later_shuts_the_page(browser: Any, rents: Path, tmp_path: Path) -> None:
+    """It is forgotten, and nothing opens the page again but a token that is taken."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("t" * 40)
+    tokens.chmod(0o600)
+    with servers.served(rents, options=("--token-file", tokens)) as running:
+        running.token, port = "t" * 40, running.port
+        with looking(browser, running) as seen:
+            assert says(seen, "#whole", "The store’s own answer")
+            running.end()
+            tokens.write_text("u" * 40)
+            with servers.served(rents, options=("--token-file", tokens, "--port", port)):
+                assert eventually(lambda: seen.page.is_visible("#door"))
+                seen.page.set_viewport_size({"width": 900, "height": 700})
+                seen.settled()
+                assert not seen.page.is_visible("#main")
+                assert seen.page.evaluate("sessionStorage.length") == 0
+                seen.page.fill("#token", "u" * 40)
+                seen.page.keyboard.press("Enter")
+                assert eventually(lambda: seen.page.is_visible("#main"))
+
+
+def test_a_link_that_is_no_token_leaves_the_one_that_is_there(browser: Any, rents: Path) -> None:
+    """A fragment that no server would take as a token is none."""
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        seen.page.evaluate("location.hash = 'hello'")
+        seen.settled()
+        seen.page.reload()
+        assert says(seen, "#whole", "The store’s own answer")
 
 
 def test_one_of_several_stores_is_chosen_and_an_empty_one_says_so(browser: Any, rents: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
    The token comes behind the # of the address, is kept for this tab alone, and leaves the address at once. */
 
 const TOKEN = 'softkv.token';
+const TOKENS = /^[A-Za-z0-9._~+/=-]{20,200}$/; // as the server takes them
 const LINK = /^(scene|step|query|T|k|where|look|head|text|store)=/;
+const HEALTH = '/health';
 const AGAIN = 2000; // milliseconds between looks at the server
 let served = []; // the stores, as the server tells of them
 let commit = 0; // of the items that are shown
@@ -10,21 +12,27 @@ let own = { asked: null, told: null, busy: false }; // the answers of the store
 
 function takeToken() {
   const link = location.hash.slice(1);
-  if (!link || LINK.test(link)) return;
+  if (!TOKENS.test(link) || LINK.test(link)) return;
   sessionStorage.setItem(TOKEN, link);
   history.replaceState(null, '', location.pathname);
 }
+const away = () => Object.assign(new Error('The server does not answer. It is asked again every two seconds.'), { gone: true });
 async function ask(method, path, body) {
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem(TOKEN) || ''}` };
+  // Whoever has the port of a server that is gone is not sent the token, before a server answers there again.
+  if (gone && path !== HEALTH) await ask('GET', HEALTH).catch(() => Promise.reject(away()));
+  const token = path === HEALTH ? null : sessionStorage.getItem(TOKEN) || '';
+  const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   const sent = { method, headers, cache: 'no-store', credentials: 'omit', redirect: 'error' };
   if (body !== undefined) sent.body = JSON.stringify(body);
-  const reply = await fetch(path, sent).catch(() => {
-    throw Object.assign(new Error('The server does not answer. It is asked again every two seconds.'), { gone: true });
-  });
+  const reply = await fetch(path, sent).catch(() => Promise.reject(away()));
   if (reply.status === 401) {
-    byId('door').hidden = false;
-    byId('main').hidden = true;
+    if (token === sessionStorage.getItem(TOKEN)) {
+      sessionStorage.removeItem(TOKEN);
+      scenes.length = 0;
+      byId('door').hidden = false;
+      byId('main').hidden = true;
+    }
     throw new Error('The server takes no such token.');
   }
   const told = reply.status === 204 ? null : await reply.json();
@@ -70,10 +78,8 @@ async function enter() {
 let loads = 0; // stores that were asked for: the last one counts
 async function load(name) {
   const turn = (loads += 1);
-  const found = await ask('POST', `/v1/${encodeURIComponent(name)}/scene`, {}).catch((error) => {
-    if (error.kind !== 'EmptyStore') throw error;
-    return null;
-  });
+  const asked = inStore('POST', 'scene', {}, { name });
+  const found = await asked.catch((error) => (error.kind === 'EmptyStore' ? null : Promise.reject(error)));
   if (turn !== loads) return;
   const scene = found && sceneOf(found.told);
   const same = scenes[0] && scenes[0].name === name;
@@ -82,8 +88,8 @@ async function load(name) {
   byId('stores').hidden = served.length < 2;
   chosen(byId('store'), served.map((one) => [one.name, one.name]), name);
   byId('editing').hidden = served.find((one) => one.name === name).read_only;
-  document.title = `${name} – softkv`;
-  put('title', name);
+  document.title = `${brief(name)} – softkv`;
+  put('title', brief(name, 80));
   scenes.length = 0;
   if (!scene) {
     byId('main').hidden = true;
