@@ -145,7 +145,7 @@ function showItems() {
 const LINES = { link: 'this state', python: 'Python', command: 'shell', curl: 'curl' };
 function showLines() {
   const { scene, asked, temperature } = now;
-  const example = scene.example && { command: `softkv demo ${scene.example}` };
+  const example = scene.example && { command: `softkv demo ${word(scene.example)}` };
   const link = location.href.split('#')[0] + linkOf(state).replace(/^#$/, '');
   const found = { link, ...(example || linesOf(scene, asked, temperature, state.where)) };
   const all = scene.total > scene.count ? `, all ${counted(scene.total)} items of it,` : '';
