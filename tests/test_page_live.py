@@ -1,4 +1,4 @@
-"""The page of a server, in a real browser: the store's own answers, typed questions, a token that leaves the address at once."""
+"""The page of a server, in a real browser: answers of the store, typed questions, edits, and where the token goes."""
 
 import json
 import re
