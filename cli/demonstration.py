@@ -22,7 +22,8 @@ INTRODUCTION = (
 @click.option("--list", "only_list", is_flag=True, help="Only list the examples.")
 @click.option("--page", "as_page", is_flag=True, help="Show them as a tour in a browser.")
 @click.option("-o", "--output", "file", metavar="FILE", help="With --page: only write FILE, such as demo.html.")
-def demo(names: tuple[str, ...], only_list: bool, as_page: bool, file: str | None) -> None:
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def demo(names: tuple[str, ...], only_list: bool, as_page: bool, file: str | None, force: bool) -> None:
     """Show what a soft lookup is, by worked examples: all of them, or those named."""
     from softkv_examples import tell, titles
 
@@ -35,7 +36,7 @@ def demo(names: tuple[str, ...], only_list: bool, as_page: bool, file: str | Non
         if name not in known:
             raise click.UsageError(f"there is no example {name!r}; there are {', '.join(known)}")
     if as_page or file is not None:
-        _show(names, file)
+        _show(names, file, force=force)
         return
     width = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns - 1))
     if not names:
@@ -48,15 +49,15 @@ def demo(names: tuple[str, ...], only_list: bool, as_page: bool, file: str | Non
             _print(line, bold=position < 2)
 
 
-def _show(names: tuple[str, ...], file: str | None) -> None:
-    """The examples as a tour: in the browser, or only written, over what was written there before."""
+def _show(names: tuple[str, ...], file: str | None, *, force: bool) -> None:
+    """The examples as a tour: in the browser, or only written."""
     from softkv_examples.tour import content
 
     from softkv.page import write
 
     # Subtle: the folder stays, since a browser may read the file long after this process is gone.
     place = file or os.path.join(tempfile.mkdtemp(prefix="softkv-"), "demo.html")
-    write(content(names), place, store=None, force=True)
+    write(content(names), place, store=None, force=force)
     output.say(f"wrote {place}: the examples as a tour; open it in a browser")
     if file is None:
         webbrowser.open(f"file://{place}")

@@ -25,7 +25,7 @@ from . import options, output
 @click.option("--read-only", is_flag=True, help="Write nothing; others may write beside it.")
 @click.option("--backups", metavar="DIR", help="Where clients may have backups made.")
 @click.option("--model", metavar="NAME", help="What clients may have the texts embedded with anew.")
-@click.option("--open", "opens", is_flag=True, help="Open the URL in a browser.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser; it asks for the token.")
 def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
     """Own stores and answer for them over HTTP, until Ctrl-C.
 
@@ -44,6 +44,7 @@ def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
         click.echo(url)
         output.say(f"serving {', '.join(names)}; Ctrl-C ends it")
         if opens:
-            webbrowser.open(url)
+            output.say("the page asks for a token: what stands behind the # of the URL, or one of --token-file")
+            webbrowser.open(url.partition("#")[0])  # Subtle: others can read the arguments of a process
 
     running.serve(paths, running.Settings(**settings), began)

@@ -172,11 +172,12 @@ class Share(float):
 
 
 def as_table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], note: str = "") -> str:
-    """A table for a notebook, drawn as the page draws them; all texts are escaped."""
+    """A table for a notebook, drawn as the page draws them; all texts are escaped, and none is typeset as a formula."""
     names = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return (
-        f"<div style='font-variant-numeric:tabular-nums'><b>{html.escape(title)}</b>"
+        f"<div class='tex2jax_ignore mathjax_ignore' style='font-variant-numeric:tabular-nums'>"
+        f"<b>{html.escape(title)}</b>"
         f"<table><tr>{names}</tr>{lines}</table><small>{html.escape(note)}</small></div>"
     )
 

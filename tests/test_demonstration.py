@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from softkv_cli.demonstration import demo
 from softkv_examples import titles
 
+from .commands import ran
+
 LONGEST = 100  # columns
 
 COMMAND = ("-c", "from softkv_cli.main import main; main()", "demo")
@@ -132,3 +134,13 @@ def test_prose_fits_the_terminal(columns: str, widest: int) -> None:
     said = CliRunner().invoke(demo, ["words"], env={"COLUMNS": columns}).output
     prose = [line for line in said.splitlines() if not line.startswith(" ")]
     assert widest - 12 < max(map(len, prose)) <= widest
+
+
+def test_a_file_that_is_there_is_written_over_by_force_alone(tmp_path: Path) -> None:
+    """A tour in place of somebody's file would be a loss."""
+    file = tmp_path / "notes.txt"
+    file.write_text("notes")
+    refused = ran("demo", "car", "-o", file)
+    assert (refused.code, "--force" in refused.err, file.read_text()) == (1, True, "notes")
+    assert ran("demo", "car", "-o", file, "--force").code == 0
+    assert file.read_text("utf-8").startswith("<!doctype html>")

@@ -18,6 +18,7 @@ from softkv.page import document
 from .commands import ran
 from .databases import filled, vectors_of
 from .listening import listening
+from .serving import ask, refused, serving
 
 HOSTILE = "</script><script>alert(1)</script><!-- {{script}} \u202e"
 PAGE = Path(softkv.__file__).parent / "page"
@@ -103,10 +104,18 @@ def test_what_cannot_be_a_page_is_refused_before_anything_is_written(tmp_path: P
 
 
 def test_a_page_too_large_says_how_many_items_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the width of the vectors."""
-    monkeypatch.setattr("softkv.page.scene.LARGEST", 50)
-    with filled(tmp_path / "s", "number", 30) as db, pytest.raises(InputError, match="Ask for items=10"):
-        db.page(tmp_path / "page.html")
+    """By the width of the vectors, or by the most items that a page has; before a vector is read."""
+
+    def read(*_: Any) -> None:
+        raise AssertionError("vectors were read")
+
+    with filled(tmp_path / "s", "number", 30) as db:
+        monkeypatch.setattr("softkv.page.scene._compared", read)
+        for name, most, fit in (("LARGEST", 50, 10), ("MOST", 7, 7)):
+            with monkeypatch.context() as changed:
+                changed.setattr(f"softkv.page.scene.{name}", most)
+                with pytest.raises(InputError, match=f"Ask for items={fit}\\."):
+                    db.page(tmp_path / "page.html")
 
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:
@@ -117,6 +126,27 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
     (scene,) = content_of((tmp_path / "page.html").read_text("utf-8"))["scenes"]
     assert scene["keys"] == ["k" * 1000 + "… (500 more characters)"]
     assert scene["values"] == ["word " * 200 + "… (3,000 more characters)"]
+
+
+def test_large_payloads_are_cut_to_the_beginning_of_their_json(tmp_path: Path) -> None:
+    """Those of up to 4,096 characters are there whole."""
+    small, large = {"note": "x" * 4000}, {"note": "y" * 100_000}
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["small", "large"], [1, 2], payloads=[small, large], vectors=np.eye(2))
+        payloads = db.scene()["payloads"]
+    assert payloads[0] == small
+    assert payloads[1] == '{"note": "' + "y" * 990 + "… (99,012 more characters)"
+
+
+def test_a_server_makes_pages_of_at_most_a_hundred_queries(tmp_path: Path) -> None:
+    """Each is asked of the whole store."""
+    filled(tmp_path / "s", "number", 5).close()
+    with serving(tmp_path / "s") as client:
+        queries = vectors_of(101).tolist()
+        assert len(ask(client, "/v1/s/scene", {"queries": queries[:100]})["queries"]) == 100
+        status, error, words = refused(client, "/v1/s/scene", {"queries": queries})
+    assert (status, error) == (422, "InputError")
+    assert "at most 100 queries" in words
 
 
 def test_the_command_writes_a_page(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -326,6 +327,31 @@ def test_a_hostile_store_shows_itself_harmlessly(browser: Any, tmp_path: Path) -
                 assert seen.exact("#value") == pytest.approx(value, abs=1e-12 * max(values))
             if "where" in link:
                 assert seen.page.text_content("#count") == "1 of 6"
+
+
+def test_a_line_for_a_shell_has_no_keystrokes(browser: Any, folder: Path, tmp_path: Path) -> None:
+    """What a link or a name carries of control characters leaves no command; Python and JSON write them as escapes."""
+    where = quote(json.dumps({"a\x7f\u202e": {"$ne": "\x9b"}}, ensure_ascii=False))
+    with opened(browser, folder / "page.html", f"#where={where}") as seen:
+        assert seen.page.text_content("#line-python")
+        assert seen.page.locator("#line-command").count() == 0
+        assert seen.page.text_content("#line-curl").isprintable()
+    with filled(tmp_path / "s\x03\u202e", "number", 5) as db:
+        db.page(tmp_path / "page.html", queries=QUERIES)
+    with opened(browser, tmp_path / "page.html") as seen:
+        assert seen.page.text_content("#line-python")
+        assert seen.page.locator("#line-command, #line-curl").count() == 0
+        assert "\u202e" not in seen.page.title()
+        assert "\\u202e" in seen.page.title()
+
+
+@pytest.mark.parametrize("depth", [900, 20_000])
+def test_a_filter_of_a_link_may_be_nested_too_deeply(depth: int, browser: Any, folder: Path) -> None:
+    """It is left out where it is too long, and shown where it is not; nothing overflows."""
+    link = '#where={"n":{"$ne":' + "[" * depth + "]" * depth + "}}"
+    with opened(browser, folder / "page.html", link) as seen:
+        assert seen.page.text_content("#count").startswith("60")
+        assert seen.page.text_content("#line-python")
 
 
 def test_ten_thousand_labels_are_shown_without_a_colour_each(browser: Any, tmp_path: Path) -> None:

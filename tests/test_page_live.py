@@ -1,8 +1,9 @@
-"""The page of a server, in a real browser: the store's own answers, typed questions, a token that leaves no trace."""
+"""The page of a server, in a real browser: answers of the store, typed questions, edits, and where the token goes."""
 
 import json
 import re
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -182,11 +183,101 @@ def test_items_are_edited_where_that_is_allowed(browser: Any, rents: Path) -> No
         assert says(seen, "#list", "9,000")
         seen.page.fill("#edit-key", "a castle")
         seen.page.click("#delete")
+        assert says(seen, "#edited", "Nothing was changed: a castle is 9,000 by now")
+        assert seen.page.input_value("#edit-value") == "9000"
+        seen.page.click("#delete")
         assert says(seen, "#edited", "Deleted a castle")
         assert eventually(lambda: "a castle" not in other.page.text_content("#list"))
         with softkv.open(f"http://{running.host}:{running.port}/rents", token=running.token) as db:
             assert dict(db.items()) == RENTS | {"a small room near the station": 555}
         assert (seen.told, other.told) == ([], [])
+
+
+def chooses(seen: Watched, key: str) -> None:
+    """Click an item in the list, and wait until it is told."""
+    seen.page.click(f"#list tbody button:text-is('{key}')")
+    assert says(seen, "#map-told", f"{key}: value ")
+
+
+def test_the_form_holds_the_item_that_was_chosen(browser: Any, rents: Path) -> None:
+    """Another client deletes an item, and all after it are one place further up: the form follows."""
+    first, _, third, fourth, _ = RENTS
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        chooses(seen, third)
+        seen.page.click("#near > p button:text-is('Close')")
+        assert eventually(lambda: not seen.page.is_visible("#near"))
+        assert running.ask("POST", "/v1/rents/items/delete", {"keys": [first]})[1] == {"deleted": 1}
+        assert eventually(lambda: first not in seen.page.text_content("#list"))
+        chooses(seen, fourth)
+        assert (seen.page.input_value("#edit-key"), seen.page.input_value("#edit-value")) == (fourth, "940")
+        assert fourth in seen.page.text_content("#near h3")
+        seen.page.click("#delete")
+        assert says(seen, "#edited", f"Deleted {fourth}")
+        assert running.ask("POST", "/v1/rents/items/get", {"keys": [third]})[1]["values"] == [890]
+
+
+def test_nothing_of_a_store_is_left_when_another_is_chosen(browser: Any, tmp_path: Path) -> None:
+    """The form, the neighbours, the legend and self-attention are of the store that is shown."""
+    for name, count in (("alpha", 4), ("beta", 3)):
+        with softkv.open(tmp_path / name, value="label", compatibility="gaussian") as db:
+            for i in range(count):
+                db.add([f"{name} {i}"], [f"{name} {'xy'[i % 2]}"], vectors=[[i, i]])
+    with servers.served(tmp_path / "alpha", tmp_path / "beta") as running, looking(browser, running) as seen:
+        assert says(seen, "#title", "alpha")
+        assert says(seen, "#whole", "The store’s own answer")
+        seen.page.click("#attend")
+        chooses(seen, "alpha 1")
+        assert seen.page.input_value("#edit-key") == "alpha 1"
+        seen.page.select_option("#store", "beta")
+        assert says(seen, "#title", "beta")
+        assert says(seen, "#legend", "beta x")
+        assert seen.page.input_value("#edit-key") == ""
+        chooses(seen, "beta 1")
+        assert (seen.page.input_value("#edit-key"), seen.page.input_value("#edit-value")) == ("beta 1", "beta y")
+        assert seen.page.text_content("#near h3").startswith("Nearest keys to beta 1")
+        seen.page.focus("#matrix")
+        for _ in range(5):
+            seen.page.keyboard.press("ArrowDown")
+        assert seen.page.text_content("#cell").startswith("beta 2 gives beta 0 ")
+        assert not any("alpha" in seen.page.inner_text(place) for place in ("#map", "#weights", "#attention", "#items"))
+
+
+def test_a_value_that_the_form_has_not_shown_is_neither_replaced_nor_deleted(browser: Any, rents: Path) -> None:
+    """Somebody changes it while somebody else types: it is shown first, also where the page has taken it up since."""
+    first, *_ = RENTS
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        for button, value, done in (("#save", 700, "Saved"), ("#delete", 800, "Deleted")):
+            chooses(seen, first)
+            seen.page.fill("#edit-value", "555")
+            assert running.ask("PATCH", "/v1/rents/items", {"keys": [first], "values": [value]})[0] == 200
+            assert says(seen, "#list", str(value))
+            assert seen.page.input_value("#edit-value") == "555"
+            seen.page.click(button)
+            assert says(seen, "#edited", f"Nothing was changed: {first} is {value} by now")
+            assert running.ask("POST", "/v1/rents/items/get", {"keys": [first]})[1]["values"] == [value]
+            assert seen.page.input_value("#edit-value") == str(value)
+            seen.page.click(button)
+            assert says(seen, "#edited", f"{done} {first}")
+        seen.page.click("#save")
+        assert says(seen, "#edited", f"Added {first}")
+        assert running.ask("POST", "/v1/rents/items/get", {"keys": [first]})[1]["values"] == [800]
+        assert seen.told == []
+
+
+def test_a_store_that_does_not_come_leaves_the_page_with_the_one_before(browser: Any, rents: Path) -> None:
+    """Its title, the list of stores and the form are still those of what is shown, and so are edits."""
+    points = rents.parent / "points"
+    filled(points, "label", 30).close()
+    with servers.served(rents, points) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        seen.page.route("**/v1/points/scene", lambda route: route.abort())
+        seen.page.select_option("#store", "points")
+        assert says(seen, "#problem", "The server does not answer")
+        assert eventually(lambda: seen.page.input_value("#store") == "rents")
+        assert seen.page.text_content("#title") == "rents"
+        assert seen.page.title() == "rents – softkv"
 
 
 def test_a_store_that_is_only_read_is_not_edited(browser: Any, rents: Path) -> None:
@@ -212,6 +303,58 @@ def test_a_server_may_go_and_come_back(browser: Any, rents: Path, tmp_path: Path
             with servers.served(rents, options=("--token-file", tokens, "--port", port)):
                 assert eventually(lambda: not seen.page.is_visible("#problem"))
                 assert says(seen, "#whole", "The store’s own answer")
+
+
+def test_the_token_is_not_sent_to_whoever_takes_the_port(browser: Any, rents: Path) -> None:
+    """While the server is gone, what answers in its place is asked for its health alone, and is no server."""
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        running.end()
+        assert says(seen, "#problem", "The server does not answer")
+        with socket.create_server((running.host, running.port)) as other:
+            other.settimeout(servers.LONGEST)
+            asked = b""
+            while asked.count(b"GET ") < 3:
+                client, _ = other.accept()
+                with client:
+                    client.settimeout(servers.LONGEST)
+                    asked += client.recv(1 << 16)
+                    client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        assert asked.count(b"GET /health ") == 3
+        assert b"uthorization" not in asked
+        assert running.token.encode() not in asked
+
+
+def test_a_token_that_is_refused_later_shuts_the_page(browser: Any, rents: Path, tmp_path: Path) -> None:
+    """It is forgotten, and nothing opens the page again but a token that is taken."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("t" * 40)
+    tokens.chmod(0o600)
+    with servers.served(rents, options=("--token-file", tokens)) as running:
+        running.token, port = "t" * 40, running.port
+        with looking(browser, running) as seen:
+            assert says(seen, "#whole", "The store’s own answer")
+            running.end()
+            tokens.write_text("u" * 40)
+            with servers.served(rents, options=("--token-file", tokens, "--port", port)):
+                assert eventually(lambda: seen.page.is_visible("#door"))
+                seen.page.set_viewport_size({"width": 900, "height": 700})
+                seen.settled()
+                assert not seen.page.is_visible("#main")
+                assert seen.page.evaluate("sessionStorage.length") == 0
+                seen.page.fill("#token", "u" * 40)
+                seen.page.keyboard.press("Enter")
+                assert eventually(lambda: seen.page.is_visible("#main"))
+
+
+def test_a_link_that_is_no_token_leaves_the_one_that_is_there(browser: Any, rents: Path) -> None:
+    """A fragment that no server would take as a token is none."""
+    with servers.served(rents) as running, looking(browser, running) as seen:
+        assert says(seen, "#whole", "The store’s own answer")
+        seen.page.evaluate("location.hash = 'hello'")
+        seen.settled()
+        seen.page.reload()
+        assert says(seen, "#whole", "The store’s own answer")
 
 
 def test_one_of_several_stores_is_chosen_and_an_empty_one_says_so(browser: Any, rents: Path, tmp_path: Path) -> None:

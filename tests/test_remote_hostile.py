@@ -18,9 +18,11 @@ from softkv.database import SoftKV
 from softkv.doors import wire
 from softkv.doors.remote import connection
 from softkv.errors import ServerError
+from softkv.page import FIELDS
 
 from .commands import ran
 from .databases import filled
+from .test_page import content_of
 
 Said = dict[str, tuple[dict[str, str], bytes]]
 
@@ -87,6 +89,17 @@ def test_answers_that_cannot_be_read_are_errors_of_the_server(
     monkeypatch.setattr(connection, "PATIENCE", 0.0)
     with lied_to(tmp_path / "s", {"get": (headers, body)}) as (db, _), pytest.raises(ServerError):
         db.get("a")
+
+
+def test_a_page_of_a_server_has_the_fields_of_a_page_alone(tmp_path: Path) -> None:
+    """Others would be shown as a line to copy into a shell, or as a title."""
+    with filled(tmp_path / "local", "vector", 3) as db:
+        scene = db.scene()
+    assert set(scene) <= set(FIELDS)
+    evil = scene | {"example": "x; rm -rf ~", "title": "x", "url": "http://evil.example"}
+    with lied_to(tmp_path / "s", {"scene": ({}, wire.packed(evil))}) as (db, _):
+        assert db.page(tmp_path / "page.html") == 3
+        assert content_of((tmp_path / "page.html").read_text("utf-8"))["scenes"] == [scene | {"name": db.path}]
 
 
 NAMES = ["items", "values", "missing", "next", "snapshot", "commit", "deleted", "key", "value", "state", "problem"]

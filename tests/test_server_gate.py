@@ -293,8 +293,13 @@ def test_long_headers_are_refused() -> None:
 
 def test_every_answer_is_safe_to_show() -> None:
     """Nothing in it is run, sniffed, kept or passed on, also where the application says otherwise."""
-    for reply in (asked(), asked({}), asked(OURS | {"origin": "null"}), asked(path="/metrics"), asked(path="/health")):
-        assert reply.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    others = [asked({"host": OURS["host"]}, path=path) for path in ("/", "/metrics", "/health")]
+    for reply in (asked(), asked({}), asked(OURS | {"origin": "null"}), *others):
+        assert reply.headers["cross-origin-opener-policy"] == "same-origin"
+        assert reply.headers["cross-origin-resource-policy"] == "same-origin"
+        policy = reply.headers["content-security-policy"].split("; ")
+        assert {policy[0], policy[-1]} == {"default-src 'none'", "frame-ancestors 'none'"}
+        assert len(policy) == 2 or reply is others[0]
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["cache-control"] == "no-store"
         assert reply.headers["referrer-policy"] == "no-referrer"

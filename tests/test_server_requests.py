@@ -274,6 +274,16 @@ def test_a_store_that_is_read_only_refuses_writes(tmp_path: Path) -> None:
         assert client.get("/v1/stores").json()[0]["read_only"] is True
 
 
+def test_who_may_only_read_is_told_so(tmp_path: Path) -> None:
+    """So that the page of the server shows no form that would be refused."""
+    filled(tmp_path / "fruit", "number").close()
+    for reader in (True, False):
+        with serving(tmp_path / "fruit", reader=reader) as client:
+            (listed,) = client.get("/v1/stores").json()
+            assert listed == client.get("/v1/fruit/brief").json()
+            assert listed["read_only"] is reader
+
+
 def test_two_stores_of_one_name_are_refused(tmp_path: Path) -> None:
     """Before either is open."""
     for folder in ("a", "b"):

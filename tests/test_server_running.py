@@ -549,6 +549,8 @@ def _options(settings: dict[str, Any]) -> tuple[str, ...]:
         ("short", 0o600, "20 to 200"),
         ("t" * 40 + "\n" + "é" * 40, 0o600, "20 to 200"),
         ("t" * 300, 0o600, "20 to 200"),
+        ("k=" + "t" * 40, 0o600, "'=' only at the end"),
+        ("k" + "=" * 40, 0o600, "'=' only at the end"),
     ],
 )
 def test_a_file_of_tokens_that_is_no_secret_is_refused(store: Path, said: str, mode: int, words: str) -> None:

@@ -2,7 +2,9 @@
    The token comes behind the # of the address, is kept for this tab alone, and leaves the address at once. */
 
 const TOKEN = 'softkv.token';
+const TOKENS = /^[A-Za-z0-9._~+/=-]{20,200}$/; // as the server takes them
 const LINK = /^(scene|step|query|T|k|where|look|head|text|store)=/;
+const HEALTH = '/health';
 const AGAIN = 2000; // milliseconds between looks at the server
 let served = []; // the stores, as the server tells of them
 let commit = 0; // of the items that are shown
@@ -10,28 +12,35 @@ let own = { asked: null, told: null, busy: false }; // the answers of the store
 
 function takeToken() {
   const link = location.hash.slice(1);
-  if (!link || LINK.test(link)) return;
+  if (!TOKENS.test(link) || LINK.test(link)) return;
   sessionStorage.setItem(TOKEN, link);
   history.replaceState(null, '', location.pathname);
 }
+const away = () => Object.assign(new Error('The server does not answer. It is asked again every two seconds.'), { gone: true });
 async function ask(method, path, body) {
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem(TOKEN) || ''}` };
+  // Whoever has the port of a server that is gone is not sent the token, before a server answers there again.
+  if (gone && path !== HEALTH) await ask('GET', HEALTH).catch(() => Promise.reject(away()));
+  const token = path === HEALTH ? null : sessionStorage.getItem(TOKEN) || '';
+  const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
   if (body !== undefined) headers['Content-Type'] = 'application/json';
   const sent = { method, headers, cache: 'no-store', credentials: 'omit', redirect: 'error' };
   if (body !== undefined) sent.body = JSON.stringify(body);
-  const reply = await fetch(path, sent).catch(() => {
-    throw Object.assign(new Error('The server does not answer. It is asked again every two seconds.'), { gone: true });
-  });
+  const reply = await fetch(path, sent).catch(() => Promise.reject(away()));
   if (reply.status === 401) {
-    byId('door').hidden = false;
-    byId('main').hidden = true;
+    if (token === sessionStorage.getItem(TOKEN)) {
+      sessionStorage.removeItem(TOKEN);
+      scenes.length = 0;
+      byId('door').hidden = false;
+      byId('main').hidden = true;
+    }
     throw new Error('The server takes no such token.');
   }
   const told = reply.status === 204 ? null : await reply.json();
   if (!reply.ok) throw Object.assign(new Error(told.detail || 'The server refused.'), { kind: told.error });
   return { told, commit: Number(reply.headers.get('softkv-commit')) };
 }
-const inStore = (method, what, body) => ask(method, `/v1/${encodeURIComponent(scenes[0] ? scenes[0].name : store())}/${what}`, body);
+const inStore = (method, what, body, { name } = scenes[0] || { name: store() }) =>
+  ask(method, `/v1/${encodeURIComponent(name)}/${what}`, body);
 const store = (link = location.hash) => {
   const named = new URLSearchParams(link.slice(1)).get('store');
   return served.some((one) => one.name === named) ? named : served[0].name;
@@ -60,29 +69,34 @@ async function enter() {
     await load(store(link));
     state = stateOf(link);
     const text = new URLSearchParams(link.slice(1)).get('text');
-    if (text) await type(text);
+    if (text && scenes[0]) await type(text);
     else go({});
   });
   return watch();
 }
-/* Take up a store: some of its items for the page, and what it is. */
+/* Take up a store: some of its items for the page, and what it is. Until they have come, the page is of the store before. */
+let loads = 0; // stores that were asked for: the last one counts
 async function load(name) {
-  const editable = !served.find((one) => one.name === name).read_only;
+  const turn = (loads += 1);
+  const asked = inStore('POST', 'scene', {}, { name });
+  const found = await asked.catch((error) => (error.kind === 'EmptyStore' ? null : Promise.reject(error)));
+  if (turn !== loads) return;
+  const scene = found && sceneOf(found.told);
+  const same = scenes[0] && scenes[0].name === name;
+  const kept = same ? scenes[0].queries : [];
+  if (!same) hold(null, '', undefined);
   byId('stores').hidden = served.length < 2;
   chosen(byId('store'), served.map((one) => [one.name, one.name]), name);
-  byId('editing').hidden = !editable;
-  document.title = `${name} – softkv`;
-  put('title', name);
-  const kept = scenes[0] && scenes[0].name === name ? scenes[0].queries : [];
-  const found = await ask('POST', `/v1/${encodeURIComponent(name)}/scene`, {}).catch((error) => {
-    if (error.kind !== 'EmptyStore') throw error;
-    scenes.length = 0;
+  byId('editing').hidden = served.find((one) => one.name === name).read_only;
+  document.title = `${brief(name)} – softkv`;
+  put('title', brief(name, 80));
+  scenes.length = 0;
+  if (!scene) {
     byId('main').hidden = true;
     put('about', 'This store is empty. Add its first item with `softkv add`, then load this page again.');
     throw new Error('This store is empty, so there is nothing to look up yet.');
-  });
-  const scene = sceneOf(found.told);
-  scenes.splice(0, 1, Object.assign(scene, { name, url: `${location.origin}/${name}`, queries: kept }));
+  }
+  scenes.push(Object.assign(scene, { name, url: `${location.origin}/${name}`, queries: kept }));
   [now, commit, own] = [null, found.commit, { asked: null, told: null, busy: false }];
   byId('typed').hidden = false;
   put('foot', `Answers are those of ${location.host}. This page keeps the token for this tab, and nothing else.`);
@@ -167,27 +181,67 @@ async function watch() {
     await new Promise((done) => setTimeout(done, AGAIN));
     if (document.hidden || !byId('door').hidden) continue;
     await tried(async () => {
-      if (!scenes.length) return reload(store());
-      const { told } = await inStore('GET', 'info');
-      return told.commit === commit ? undefined : reload(scenes[0].name);
+      const { told } = scenes.length ? await inStore('GET', 'info') : { told: {} };
+      return told.commit === commit ? undefined : reload();
     }, false);
   }
 }
-async function reload(name) {
+async function reload() {
   served = (await ask('GET', '/v1/stores')).told;
-  await load(name);
+  await load(byId('store').value || store());
   go({});
 }
-/* Give an item another value, or add one; what somebody else has changed meanwhile is not overwritten. */
-async function save(key, value) {
-  const row = scenes[0].keys.indexOf(key);
+/* The item in the form: where it was chosen, and what was shown of it, as JSON. */
+let held = { look: null, key: '', value: undefined, text: '' };
+function hold(look, key, value) {
+  const text = typeof value === 'object' ? JSON.stringify(value) : String(value === undefined ? '' : value);
+  held = { look, key, value: JSON.stringify(value), text };
+  [byId('edit-key').value, byId('edit-value').value] = [key, text];
+}
+/* Show the chosen item in the form, but for one in which somebody types. */
+function fill(scene, looked) {
+  if (looked === null) return void (held.look = null);
+  const number = scene.numbers[looked];
+  const key = scene.keys[looked] === null ? `#${number}` : scene.keys[looked];
+  const typed = byId('edit-key').value !== key || byId('edit-value').value !== held.text;
+  if (held.look === number && (held.key !== key || typed)) return undefined;
+  const vector = scene.kind === 'vector' && scene.values.subarray(looked * scene.value_width, (looked + 1) * scene.value_width);
+  return hold(number, key, vector ? Array.from(vector) : plainValue(scene, looked));
+}
+/* Whether the form has shown what a store holds by a key, which is changed only then; else it is shown now. */
+async function wasShown(scene, key) {
+  const shownOf = held.key === key ? held.value : undefined;
+  const { told } = await inStore('POST', 'items/get', { keys: [key], default: null }, scene);
+  const value = told.missing[0] ? undefined : told.values[0];
+  if (JSON.stringify(value) === shownOf) return { value };
+  if (!scenes[0] || scenes[0].name !== scene.name) return null;
+  hold(held.look, key, value);
+  const is = value === undefined ? 'is there no more' : `is ${plainly(value)} by now`;
+  put('edited', `Nothing was changed: ${brief(key)} ${is}, which this form had not shown. Look, and do it again.`);
+  return null;
+}
+/* Give an item another value, or add one. */
+async function save(key, text) {
+  const scene = scenes[0];
+  const there = await wasShown(scene, key);
+  if (!there) return;
+  const value = scene.kind === 'number' ? Number(text) : scene.kind === 'vector' ? JSON.parse(text) : text;
   const batch = Array.from(crypto.getRandomValues(new Uint32Array(4)), (one) => one.toString(16)).join('-');
-  const values = [scenes[0].kind === 'number' ? Number(value) : scenes[0].kind === 'vector' ? JSON.parse(value) : value];
-  if (row < 0) await inStore('POST', 'items', { keys: [key], values, batch });
-  else if (scenes[0].kind === 'vector') await inStore('PATCH', 'items', { keys: [key], values, batch });
-  else await inStore('PATCH', 'items', { keys: [key], values, expected: [plainValue(scenes[0], row)], batch });
-  await reload(scenes[0].name);
-  put('edited', `${row < 0 ? 'Added' : 'Saved'} ${brief(key)}.`);
+  const item = { keys: [key], values: [value], batch };
+  if (there.value === undefined) await inStore('POST', 'items', item, scene);
+  else await inStore('PATCH', 'items', { ...item, expected: [there.value] }, scene);
+  await changed(scene, key, value, text, there.value === undefined ? 'Added' : 'Saved');
+}
+async function discard(key, text) {
+  const scene = scenes[0];
+  if (!(await wasShown(scene, key))) return;
+  const { told } = await inStore('POST', 'items/delete', { keys: [key] }, scene);
+  await changed(scene, key, undefined, text, told.deleted ? 'Deleted' : 'There was no');
+}
+async function changed(scene, key, value, text, what) {
+  if (scenes[0] && scenes[0].name === scene.name) held = { look: held.look, key, value: JSON.stringify(value), text };
+  await reload();
+  put('edited', `${what} ${brief(key)}.`);
 }
 function listenLive(on) {
   const form = (id, work) => on(id, 'submit', (event) => {
@@ -201,15 +255,13 @@ function listenLive(on) {
   });
   form('typed', () => byId('text').value.trim() && type(byId('text').value.trim()));
   form('editing', () => save(byId('edit-key').value, byId('edit-value').value));
-  on('delete', 'click', () => tried(async () => {
-    const key = byId('edit-key').value;
-    const { told } = await inStore('POST', 'items/delete', { keys: [key] });
-    await reload(scenes[0].name);
-    put('edited', told.deleted ? `Deleted ${brief(key)}.` : 'Nothing was deleted.');
-  }));
+  on('delete', 'click', () => tried(() => discard(byId('edit-key').value, byId('edit-value').value)));
   on('store', 'change', () => tried(async () => {
+    await load(byId('store').value).catch((error) => {
+      if (scenes[0]) byId('store').value = scenes[0].name;
+      throw error;
+    });
     state = { ...USUAL };
-    await load(byId('store').value);
     go({});
   }));
 }

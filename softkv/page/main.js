@@ -134,7 +134,7 @@ function begin() {
   scenes.push(...given.scenes.map(sceneOf));
   put('foot', 'This file holds the items it shows, and sends nothing: whoever has it can read them.');
   state = stateAt(location.hash);
-  document.title = `${given.scenes[state.scene].title || given.scenes[state.scene].name} – softkv`;
+  document.title = `${brief(given.scenes[state.scene].title || given.scenes[state.scene].name)} – softkv`;
   return show();
 }
 begin();

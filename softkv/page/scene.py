@@ -9,7 +9,8 @@ Shapes: n items, d width of the vectors that are compared, b queries.
 """
 
 import base64
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +27,15 @@ from softkv.storage import Item
 
 ITEMS, SEED = 2000, 0
 LEFT_OUT = 256  # items that are left out and asked, for the evidence
-LARGEST = 1 << 23  # numbers of vectors in a page
+LARGEST, MOST = 1 << 23, 100_000  # numbers of vectors in a page, and items
 LONGEST = 1000  # characters of a key, a text or a value that a page carries
+LONGEST_PAYLOAD = 4096  # characters of the JSON of a payload
+PORTION = 256  # items that are read at a time, since their payloads may be large
+FIELDS = (
+    "name", "total", "drawn", "compared", "learned", "temperature", "width", "wide", "vectors", "places", "share",
+    "plane", "heads", "evidence", "kind", "values", "labels", "value_width", "keys", "numbers", "texts", "payloads",
+    "queries",
+)  # fmt: skip # of what a store shows; a tour has more
 Vectors = npt.NDArray[np.floating]
 
 
@@ -46,11 +54,8 @@ def scene_of(
 ) -> dict[str, Any]:
     """What a page shows of a store, as plain Python that is ready for JSON."""
     rows, drawn = _drawn(view, items)
+    _require_room(len(rows), view.layout.key_width)
     compared, temperature, vectors, queries = _compared(view, rows, asked, heads)
-    if vectors.size > LARGEST:
-        most = LARGEST // vectors.shape[1]
-        wide = f"{len(rows):,} vectors of width {vectors.shape[1]:,}"
-        raise InputError(f"{wide} are too much for a page, which carries {LARGEST:,} numbers. Ask for items={most}.")
     plane = PrincipalPlane.of(_directions(compared, vectors))
     projected = vectors.dtype == np.float64
     heads_there = None if heads is None else {part: np.asarray(x).tolist() for part, x in heads.arrays().items()}
@@ -70,7 +75,7 @@ def scene_of(
         "heads": heads_there,
         "evidence": None if heads is not None else _left_out(vectors, compared, temperature),
         **_values(view, rows),
-        **_told(view.snapshot.items(rows)),
+        **_told(view, rows),
         "queries": [
             {
                 "name": _cut(name),
@@ -93,6 +98,15 @@ def _drawn(view: View, items: int) -> tuple[npt.NDArray[np.int64], int | None]:
     if len(rows) <= items:
         return rows, None
     return rows[np.sort(np.random.default_rng(SEED).choice(len(rows), items, replace=False))], SEED
+
+
+def _require_room(count: int, width: int) -> None:
+    """Refuse what is too much for a page, before any of it is read."""
+    most = min(LARGEST // width, MOST)
+    if count > most:
+        wide = f"{count:,} vectors of width {width:,}"
+        room = f"{LARGEST:,} numbers and {MOST:,} items at most"
+        raise InputError(f"{wide} are too much for a page, which carries {room}. Ask for items={most}.")
 
 
 def _compared(
@@ -146,7 +160,7 @@ def _values(view: View, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
     kind, found = view.layout.kind, view.snapshot.values(rows)
     told: dict[str, Any] = {"kind": kind.value, "values": None, "labels": None}
     if kind.embedded:
-        return told | {"values": [_cut(str(item.value)) for item in view.snapshot.items(rows)]}
+        return told | {"values": [_cut(str(item.value)) for item in _items(view, rows)]}
     if not kind.narrow:
         return told | {"values": _packed(found), "value_width": int(found.shape[1])}
     if not kind.coded:
@@ -156,14 +170,26 @@ def _values(view: View, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
     return told | {"values": places.tolist(), "labels": [_cut(names[code]) for code in codes.tolist()]}
 
 
-def _told(items: Sequence[Item]) -> dict[str, Any]:
+def _told(view: View, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
     """What else a page says of items: keys, numbers, texts where they are not the keys, and payloads."""
-    return {
-        "keys": [None if one.key is None else _cut(one.key) for one in items],
-        "numbers": [one.number for one in items],
-        "texts": [None if one.text in (None, one.key) else _cut(one.text) for one in items],
-        "payloads": [one.payload for one in items],
-    }
+    told: dict[str, list[Any]] = {"keys": [], "numbers": [], "texts": [], "payloads": []}
+    for one in _items(view, rows):
+        told["keys"].append(None if one.key is None else _cut(one.key))
+        told["numbers"].append(one.number)
+        told["texts"].append(None if one.text in (None, one.key) else _cut(one.text))
+        told["payloads"].append(_brief(one.payload))
+    return told
+
+
+def _items(view: View, rows: npt.NDArray[np.int64]) -> Iterator[Item]:
+    for start in range(0, len(rows), PORTION):
+        yield from view.snapshot.items(rows[start : start + PORTION])
+
+
+def _brief(payload: Any) -> Any:
+    """A payload, or the beginning of its JSON as a text where that is long."""
+    spelled = json.dumps(payload, ensure_ascii=False)
+    return payload if len(spelled) <= LONGEST_PAYLOAD else _cut(spelled)
 
 
 def _cut(text: str) -> str:

@@ -5,6 +5,7 @@ const given = JSON.parse(byId('data').textContent);
 const live = given === null;
 const scenes = [];
 const USUAL = { scene: 0, query: null, T: null, k: 3, look: null, where: null, head: -1, step: null };
+const LONGEST_WHERE = 2000; // characters: what is nested deeper than a stack goes cannot be written again
 let state = { ...USUAL };
 let now = null; // all that is worked out of the state
 const shown = { page: 0, find: '', attention: false, causal: false, cursor: null }; // what is looked at, and in no link
@@ -111,7 +112,7 @@ function stateOf(hash) {
   one.head = whole('head', -1, 0, 1e6);
   one.query = /^[qi]\d{1,15}$/.test(link.get('query') || '') ? link.get('query') : null;
   try {
-    const where = JSON.parse(link.get('where'));
+    const where = JSON.parse((link.get('where') || '').length > LONGEST_WHERE ? null : link.get('where'));
     const known = (asked) => asked && typeof asked === 'object' && Object.keys(asked).every((operator) => OPERATORS.includes(operator));
     if (where && Object.values(where).every(known)) one.where = where;
   } catch {

@@ -21,17 +21,14 @@ function showMap(looked) {
   showLegend(scene);
   const place = byId('near');
   place.hidden = looked === null;
-  if (looked === null || place.dataset.of === `${state.scene} ${looked}`) return;
-  place.dataset.of = `${state.scene} ${looked}`;
+  if (live) fill(scene, looked);
+  if (looked === null || place.of === nearest) return;
+  place.of = nearest;
   const button = (className, text, onclick) => make('button', { className, onclick }, text);
   const line = ([row, score]) =>
     make('li', {}, button('plain', nameOf(scene, row, 60), () => go({ look: scene.numbers[row] })), ` score ${figure(score)}`);
   const ask = button('main', 'Ask with this key', () => go({ query: `i${scene.numbers[looked]}` }));
   ask.id = 'ask-key';
-  if (live) {
-    byId('edit-key').value = scene.keys[looked] === null ? `#${scene.numbers[looked]}` : scene.keys[looked];
-    byId('edit-value').value = scene.kind === 'vector' ? '' : String(plainValue(scene, looked));
-  }
   const head = make('h3', { textContent: `Nearest keys to ${nameOf(scene, looked, 60)}, in all ${counted(scene.width)} dimensions` });
   const told = nearest.rows.length ? [head, make('ol', {}, ...nearest.rows.map(line))] : [];
   const close = button('', 'Close', () => go({ look: null }));
@@ -39,8 +36,8 @@ function showMap(looked) {
 }
 function showLegend(scene) {
   const place = byId('legend');
-  if (place.dataset.of === String(state.scene)) return;
-  place.dataset.of = String(state.scene);
+  if (place.of === scene.colours) return;
+  place.of = scene.colours;
   const { low, high, hues, others } = scene.colours;
   const swatch = (name, text) => make('span', { className: `swatch ${name.slice(2)}` }, make('i'), text);
   if (hues) {
@@ -82,8 +79,8 @@ function showAttention() {
   byId('heat').hidden = byId('causal-label').hidden = !(may && shown.attention);
   byId('attend').setAttribute('aria-expanded', String(may && shown.attention));
   if (!may || !shown.attention) return;
-  const of = [state.scene, temperature, JSON.stringify(state.where), head, shown.causal].join();
-  if (matrix.of !== of) matrix = { of, lines: attended(scene, temperature, seen, head), cursor: null };
+  const of = [temperature, JSON.stringify(state.where), head, shown.causal].join();
+  if (matrix.of !== of || matrix.scene !== scene) matrix = { of, scene, lines: attended(scene, temperature, seen, head), cursor: null };
   matrix.frame = drawMatrix(matrix.lines, matrix.cursor);
   tellCell();
 }
@@ -148,7 +145,7 @@ function showItems() {
 const LINES = { link: 'this state', python: 'Python', command: 'shell', curl: 'curl' };
 function showLines() {
   const { scene, asked, temperature } = now;
-  const example = scene.example && { command: `softkv demo ${scene.example}` };
+  const example = scene.example && { command: `softkv demo ${word(scene.example)}` };
   const link = location.href.split('#')[0] + linkOf(state).replace(/^#$/, '');
   const found = { link, ...(example || linesOf(scene, asked, temperature, state.where)) };
   const all = scene.total > scene.count ? `, all ${counted(scene.total)} items of it,` : '';

@@ -67,6 +67,9 @@ const escaped = (x) =>
     `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`);
 const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replace(/'/g, `'\\''`)}'`);
 
+/* Characters that a shell would take for keystrokes, or that turn or hide a line. A command with one is not given. */
+const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/;
+
 /* The lines that ask what the page asks: of the whole store, by Python, command and curl. */
 function linesOf(scene, asked, temperature, where) {
   const store = live ? scene.url : scene.name;
@@ -100,5 +103,5 @@ function linesOf(scene, asked, temperature, where) {
   const address = `${served.replace(/\/([^/]*)$/, '/v1/$1')}/${method}`;
   const headers = '-H "Authorization: Bearer $SOFTKV_TOKEN" -H "Content-Type: application/json"';
   found.curl = `curl ${word(address)} ${headers} -d ${word(escaped(body))}`;
-  return found;
+  return Object.fromEntries(Object.entries(found).filter(([, line]) => !UNSEEN.test(line)));
 }

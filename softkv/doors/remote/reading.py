@@ -26,7 +26,7 @@ from softkv.errors import KeyTextError, NotRemote, SoftKVError
 from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.maths.heads import Heads
-from softkv.page import write
+from softkv.page import FIELDS, write
 from softkv.storage import Added, Item
 from softkv.storage.batch import checked_key, shown
 from softkv.storage.closing import Closing
@@ -209,7 +209,8 @@ class RemoteReader(Sending, Reader):
         force: bool = False,
     ) -> int:
         """Write a local HTML file that shows how lookups come about, as `page` of a local handle does."""
-        scene = self.scene(items, queries, heads=heads) | {"name": self.path}
+        found = self.scene(items, queries, heads=heads) | {"name": self.path}
+        scene = {name: found[name] for name in FIELDS if name in found}
         self._connection.require(isinstance(scene.get("numbers"), list))
         write({"scenes": [scene]}, path, store=None, force=force)
         return len(scene["numbers"])

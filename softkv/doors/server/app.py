@@ -29,17 +29,23 @@ SWEEP = 5.0  # seconds between looks for snapshots that nobody uses any more
 
 
 async def _stores(call: Call) -> list[dict[str, Any]]:
-    return [await one.crews["reads"].run(partial(_told, one), call.seconds) for one in call.stores]
+    return [await one.crews["reads"].run(partial(_told, call, one), call.seconds) for one in call.stores]
 
 
 def _store(call: Call) -> dict[str, Any]:
     with call.reading() as view:
-        return _told(call.served, view)
+        return _told(call, call.served, view)
 
 
-def _told(served: Served, view: StoreView | None = None) -> dict[str, Any]:
-    view = view or served.now()
-    return {"name": served.name, "items": len(view), "value_kind": view.value_kind, "read_only": served.read_only}
+def _told(call: Call, served: Served, view: StoreView | None = None) -> dict[str, Any]:
+    """One line of the list of stores; `read_only` also where the token may only read."""
+    view, reads = view or served.now(), call.request.scope.get("softkv.role") == "reader"
+    return {
+        "name": served.name,
+        "items": len(view),
+        "value_kind": view.value_kind,
+        "read_only": served.read_only or reads,
+    }
 
 
 def _info(call: Call) -> Info:

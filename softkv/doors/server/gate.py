@@ -34,6 +34,8 @@ SAFE = {
     b"x-content-type-options": b"nosniff",
     b"cache-control": b"no-store",
     b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
 }
 HTML = {"content-type": "text/html; charset=utf-8"}
 TEXT = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}

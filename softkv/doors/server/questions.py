@@ -27,6 +27,7 @@ from softkv.doors.server.forms import QUERIES, QUERY, form_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.maths.heads import Heads
 
+MOST_SHOWN = 100  # queries of a page
 OF_ROW, OF_NUMBER, PACKED = 200, 30, 8  # bytes of a contributor and of a number, in JSON and packed, about
 
 
@@ -94,7 +95,11 @@ def _scene(call: Call) -> dict[str, Any]:
     options |= _heads(options)
     if not isinstance(options.get("queries", ""), str):
         options["queries"] = many(options["queries"])
+    count = 1 if isinstance(options.get("queries"), str) else len(options.get("queries", ()))
+    if count > MOST_SHOWN:
+        raise InputError(f"expected at most {MOST_SHOWN} queries for a page, got {count:,}. Ask others with lookup.")
     with call.reading() as reader:
+        _require_room(call, reader, count, {"heads": options.get("heads"), "show": 1})
         found = reader.scene(**options)
     for query in found["queries"]:
         query["facts"] = call.served.without_paths(query["facts"])

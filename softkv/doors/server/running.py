@@ -28,7 +28,8 @@ from softkv.errors import InputError, StoreError
 from softkv.storage.disk import announced, files
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{20,200}\Z")
+# With = at its end alone, as base64 has it: the page takes k=… behind the # of its URL for a state.
+_TOKEN = re.compile(r"(?=.{20,200}\Z)[A-Za-z0-9._~+/-]{18,}={0,2}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ def _tokens_in(path: str) -> list[str]:
         raise InputError(f"{path} can be read by others (mode {mode:o}). Take that away: chmod 600 {path}")
     tokens = said.decode("latin-1").split()
     if not tokens or not all(map(_TOKEN.match, tokens)):
-        raise InputError(f"{path}: expected tokens of 20 to 200 letters, digits and '._~+/=-', one a line")
+        raise InputError(
+            f"{path}: expected tokens of 20 to 200 letters, digits and '._~+/-', one a line; '=' only at the end"
+        )
     return tokens
 
 
