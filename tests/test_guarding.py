@@ -165,6 +165,9 @@ def test_far_queries_are_not_known_and_near_ones_are(tmp_path: Path, kind: str) 
         assert not repr(middle).startswith("not known")
         told = json.loads(far.to_json())
         assert (told["known"], told["why_unknown"]) == (False, far.why_unknown)
+        assert far.promised is None
+        assert "promised" not in told
+        assert "in 9 of 10" not in repr(far)
         many = db.lookup(np.stack([[2.2, 2.2], FAR]))
         assert many.known.tolist() == [True, False]
         assert many.why_unknown is None
