@@ -65,7 +65,7 @@ class Judged:
     def labels_within(self, share: float = LEVEL) -> Any:
         """Labels, the heaviest first, that hold the right one for this share of all queries; of many, a list of such.
 
-        Empty where the query is not known: the share is that of all queries before these sets are emptied. Of known ones
+        Empty where the query is not known: the share is that of all queries before such sets are emptied. Of known ones
         the heaviest label alone is wrong as seldom as was asked of `guard`.
         """
         seen = seen_of(self)
