@@ -15,7 +15,7 @@ from softkv.asking import route
 from softkv.asking.profile import Profile
 from softkv.database import import_from, repair
 from softkv.database.held_out import held_out
-from softkv.errors import EmptyStore, InputError, KindError, ShapeError, StoreDamaged
+from softkv.errors import EmptyStore, InputError, KindError, ShapeError, StoreDamaged, StoreError
 from softkv.guard.conformal import heavier
 from softkv.guard.judged import seen_of
 
@@ -302,6 +302,15 @@ def test_few_changes_leave_a_guard_also_through_a_compaction(numbers: softkv.Sof
     assert numbers.lookup([2.2, 2.2]).known
     numbers.delete([f"spot 0 {n}" for n in range(30, 65)])
     assert numbers.lookup([2.2, 2.2]).known is None
+
+
+def test_a_compaction_while_it_is_made_refuses_a_guard(numbers: softkv.SoftKV) -> None:
+    """It counts changes by rows, which have moved; the guard there was stays."""
+    before = numbers.info().guard
+    numbers.delete([f"spot 0 {n}" for n in range(30)])
+    with pytest.raises(StoreError, match="compacted while the guard was made"):
+        numbers.guard(0.1, progress=lambda *_: numbers.compact())
+    assert numbers.info().guard == before
 
 
 @pytest.mark.parametrize(
