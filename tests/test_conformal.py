@@ -101,6 +101,14 @@ def test_a_right_label_is_in_the_set_of_its_own_score_and_not_below() -> None:
     assert heavier(shares[:1], np.array([-1])).tolist() == [math.inf]
 
 
+def test_scores_are_never_kept_as_less_than_they_are() -> None:
+    """Where many are equal, a quantile that float32 rounded down would hold none of them; p-values count equal ones."""
+    for score in (0.7, -0.7, 0.1, 1 / 3, 0.5, math.inf, -math.inf):
+        ranked = Ranked.of(np.full(100, score))
+        assert score <= ranked.quantile(0.9) <= np.nextafter(np.float32(score), np.float32(np.inf))
+        assert ranked.p_values(np.array([score])).tolist() == [1.0]
+
+
 def test_scores_come_back_from_json_and_damage_is_refused() -> None:
     """As they are kept; text that is cut short, out of order, or of another count is a ValueError."""
     ranked = Ranked.of(np.append(np.random.default_rng(3).standard_normal(1000), math.inf))

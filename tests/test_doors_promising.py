@@ -9,7 +9,7 @@ import softkv
 from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor
 from softkv.errors import InputError, KindError
 
-from .test_guarding import labels_of, numbers_of, spots
+from .test_guarding import labels_of, numbers_of, spots, store_of
 
 FIT, OTHERS, ASKED = spots(0, 600), spots(1, 400), spots(2, 1000)
 
@@ -75,3 +75,20 @@ def test_without_a_guard_nothing_is_promised() -> None:
     double = SoftKVRegressor().fit(FIT, FIT).conformalize(OTHERS, OTHERS)
     with pytest.raises(KindError, match="radius"):
         double.predict_interval(ASKED)
+
+
+def test_other_predictions_than_were_calibrated_promise_nothing(tmp_path: Path) -> None:
+    """After another fit, with another k, at another temperature of the store; what only `fit` reads may be set."""
+    wanted = numbers_of(FIT)
+    model = SoftKVRegressor(k=50).fit(FIT, wanted).conformalize(OTHERS, numbers_of(OTHERS))
+    model.set_params(temperature=9.0).predict_interval(ASKED)
+    with pytest.raises(InputError, match=r"'k': 50.*as calibrated, got .*'k': 1,"):
+        model.set_params(k=1).predict_interval(ASKED)
+    with pytest.raises(InputError, match="conformalize"):
+        model.fit(FIT + 40.0, wanted).predict_interval(ASKED)
+    store_of(tmp_path / "s", "number").close()
+    model = SoftKVRegressor.from_store(tmp_path / "s").conformalize(OTHERS, numbers_of(OTHERS))
+    with softkv.open(tmp_path / "s") as db:
+        db.set_temperature(3.0)
+    with pytest.raises(InputError, match="as calibrated, got"):
+        model.predict_known(ASKED)

@@ -15,7 +15,7 @@ from softkv.asking import route
 from softkv.asking.profile import Profile
 from softkv.database import import_from, repair
 from softkv.database.held_out import held_out
-from softkv.errors import EmptyStore, InputError, KindError, ShapeError, StoreDamaged
+from softkv.errors import EmptyStore, InputError, KindError, ShapeError, StoreDamaged, StoreError
 from softkv.guard.conformal import heavier
 from softkv.guard.judged import seen_of
 
@@ -165,6 +165,9 @@ def test_far_queries_are_not_known_and_near_ones_are(tmp_path: Path, kind: str) 
         assert not repr(middle).startswith("not known")
         told = json.loads(far.to_json())
         assert (told["known"], told["why_unknown"]) == (False, far.why_unknown)
+        assert far.promised is None
+        assert "promised" not in told
+        assert "in 9 of 10" not in repr(far)
         many = db.lookup(np.stack([[2.2, 2.2], FAR]))
         assert many.known.tolist() == [True, False]
         assert many.why_unknown is None
@@ -299,6 +302,15 @@ def test_few_changes_leave_a_guard_also_through_a_compaction(numbers: softkv.Sof
     assert numbers.lookup([2.2, 2.2]).known
     numbers.delete([f"spot 0 {n}" for n in range(30, 65)])
     assert numbers.lookup([2.2, 2.2]).known is None
+
+
+def test_a_compaction_while_it_is_made_refuses_a_guard(numbers: softkv.SoftKV) -> None:
+    """It counts changes by rows, which have moved; the guard there was stays."""
+    before = numbers.info().guard
+    numbers.delete([f"spot 0 {n}" for n in range(30)])
+    with pytest.raises(StoreError, match="compacted while the guard was made"):
+        numbers.guard(0.1, progress=lambda *_: numbers.compact())
+    assert numbers.info().guard == before
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from softkv.database.reembedding import reembed
 from softkv.database.settling import settle
 from softkv.database.summary import Info
 from softkv.database.training import Fit
-from softkv.errors import InputError
+from softkv.errors import InputError, StoreError
 from softkv.guard.calibrating import Promise
 from softkv.guard.guard import Guard
 from softkv.index.forecast import Forecast
@@ -273,8 +273,11 @@ class Upkeep(Reader):
         promise = Promise(wrong_at_most, strangers_at_most, confidence)
         with self.snapshot() as frozen:
             asked = {"queries": queries, "answers": answers, "strangers": strangers}
-            found = calibrated(frozen, promise, **asked, told=progress)
+            found, generation = calibrated(frozen, promise, **asked, told=progress), frozen._view().snapshot.generation
         with self._changing, self._lock:
+            with self._store.snapshot() as now:
+                if now.generation != generation:  # the guard counts changes by rows, which have moved
+                    raise StoreError(f"{self._store.path} was compacted while the guard was made. Make it again.")
             self._store.configure(remembered(self._store.settings, found))
         return found
 

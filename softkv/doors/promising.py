@@ -30,6 +30,7 @@ class Promising:
     """An estimator that can say how far its predictions may be off."""
 
     guard_: Guard | None = None
+    k: int | None
 
     def _asked(self, X: Any) -> Answers:
         raise NotImplementedError
@@ -51,7 +52,8 @@ class Promising:
             found = distances(told.value, aims[~some]), told.spread, told.log_mass, told.effective
             widths = WidthRule.learned(*found, items=answers.count, scale=float(np.std(aims)))
         how: dict[str, Any] = {"coded": coded, "widths": widths, "items": answers.count}
-        self.guard_ = calibrate(seen.taken(some), aims[some], None, promise, **how)
+        guard = calibrate(seen.taken(some), aims[some], None, promise, **how)
+        self.guard_ = replace(guard, about=self._how(answers))
         return self
 
     def predict_known(self, X: Any) -> Array:
@@ -62,7 +64,15 @@ class Promising:
         found = self._asked(X)
         if self.guard_ is None and found.guard is None:
             raise InputError(found.unguarded or "expected `conformalize` to be called first, or a store with a guard.")
-        return found if self.guard_ is None else replace(found, guard=self.guard_)
+        if self.guard_ is None:
+            return found
+        if self.guard_.about != (how := self._how(found)):
+            raise InputError(f"expected {self.guard_.about}, as calibrated, got {how}. Call `conformalize` again.")
+        return replace(found, guard=self.guard_)
+
+    def _how(self, answers: Answers) -> dict[str, Any]:
+        """What may change predictions without `fit`: a parameter, and the temperature of a store."""
+        return {"k": self.k, "temperature": float(answers.temperature)}
 
 
 class PromisingNumbers(Promising):

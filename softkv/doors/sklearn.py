@@ -123,6 +123,7 @@ class _SoftKV(BaseEstimator):
         else:
             self.held_ = OnDisk.of(items, way, _path(self.path), overwrite=overwrite)
         self._tolerance, self.n_items_ = tolerance, len(items.keys)
+        self.__dict__.pop("guard_", None)  # it was about what was held before
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_items_")

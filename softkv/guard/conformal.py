@@ -38,7 +38,7 @@ class Ranked:
         >>> Ranked.of(np.arange(9.0)).quantile(0.8), Ranked.of(np.arange(9.0)).quantile(0.95)
         (7.0, inf)
         """
-        ordered = np.sort(np.asarray(scores, np.float32))
+        ordered = np.sort(_rounded_up(scores))
         return cls(ordered[_ranks(len(ordered)) - 1], len(ordered))
 
     def quantile(self, share: float) -> float:
@@ -53,7 +53,8 @@ class Ranked:
 
         At most p with a probability of at most p, for a score exchangeable with those here.
         """
-        after = np.append(_ranks(self.count), self.count + 1)[np.searchsorted(self.values, seen, side="right")]
+        places = np.searchsorted(self.values, _rounded_up(seen), side="right")
+        after = np.append(_ranks(self.count), self.count + 1)[places]
         return np.asarray(after / (self.count + 1), np.float64)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,6 +74,12 @@ class Ranked:
         ):
             raise ValueError("scores out of order")
         return cls(values, count)
+
+
+def _rounded_up(scores: Floats) -> npt.NDArray[np.float32]:
+    """Scores as float32, none of them less than it was, so that what they bound is not cut short."""
+    near = np.asarray(scores, np.float32)
+    return np.where(near < scores, np.nextafter(near, np.float32(np.inf)), near)
 
 
 def _ranks(count: int) -> npt.NDArray[np.int64]:

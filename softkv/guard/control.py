@@ -60,7 +60,10 @@ def fewest_trials(share: float, confidence: float) -> int:
     >>> fewest_trials(0.05, 0.95), fewest_trials(0.02, 0.95)
     (59, 149)
     """
-    return math.ceil(math.log(1.0 - confidence) / math.log1p(-share))
+    found = math.ceil(math.log(1.0 - confidence) / math.log1p(-share))
+    while at_most(0, found, share) > 1.0 - confidence:  # by what is rounded there
+        found += 1
+    return found
 
 
 def laxest(thresholds: Floats, risks: Sequence[Risk], confidence: float) -> float | None:

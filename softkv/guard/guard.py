@@ -89,7 +89,7 @@ class Guard:
 
     def familiarity(self, seen: Seen) -> Floats:
         """The share of queries like the items that have no more evidence, (b,), at least 1 / (n + 1)."""
-        return self.evidence.p_values(self.evidence_of(seen).astype(np.float32))
+        return self.evidence.p_values(self.evidence_of(seen))
 
     def labels_within(self, seen: Seen, share: float) -> npt.NDArray[np.bool_]:
         """Which labels belong to the set that holds the right one with this probability, (b, c)."""

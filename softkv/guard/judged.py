@@ -52,9 +52,9 @@ class Judged:
 
     @property
     def promised(self) -> dict[str, Any] | None:
-        """What is promised of one answer to 9 in 10 queries, by its name; None where that is nothing."""
+        """What is promised of one answer to 9 in 10 queries, by its name; None where nothing is, or it is not known."""
         guard = self.guard
-        if guard is None or guard.scores is None or guard.scores.count < fewest_points(LEVEL):
+        if guard is None or guard.scores is None or guard.scores.count < fewest_points(LEVEL) or self.known is False:
             return None
         if guard.coded:
             return {"share": LEVEL, "labels_within": list(self.labels_within(LEVEL))}
@@ -63,9 +63,10 @@ class Judged:
         return {"share": LEVEL, "radius": self.radius(LEVEL)}
 
     def labels_within(self, share: float = LEVEL) -> Any:
-        """The fewest labels that hold the right one with this probability, the heaviest first; of many, a list of such.
+        """Labels, the heaviest first, that hold the right one for this share of all queries; of many, a list of such.
 
-        Never none, unless the query is not known.
+        Empty where the query is not known: the share is that of all queries before such sets are emptied. Of known ones
+        the heaviest label alone is wrong as seldom as was asked of `guard`.
         """
         seen = seen_of(self)
         held, known = self._guarding.labels_within(seen, share), self._guarding.known(seen)
