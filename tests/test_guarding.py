@@ -192,6 +192,24 @@ def test_labels_come_as_sets(labels: softkv.SoftKV) -> None:
         clear.interval()
 
 
+def test_no_set_is_promised_where_too_many_labels_are_of_no_item(tmp_path: Path) -> None:
+    """Neither of items held out, whose labels none that answers has, nor of queries."""
+    points = spots(4, 600)
+    with softkv.open(tmp_path / "s", value="label", compatibility="gaussian") as db:
+        alone = np.random.default_rng(0).random(600) < 0.2
+        named = zip(labels_of(points), alone, strict=True)
+        db.add(values=[f"alone {n}" if one else label for n, (label, one) in enumerate(named)], vectors=points)
+        db.tune()
+        db.guard(wrong_at_most=0.4)
+        found = db.lookup([2.2, 2.2])
+        assert found.known
+        assert found.promised is None
+        assert found.labels_within(0.5) == ("True-True",)
+        for one in (found, db.lookup(spots(5, 3))):
+            with pytest.raises(InputError, match=r"at most 0\.[78].*some with labels of no item.*got 0\.9"):
+                one.labels_within(0.9)
+
+
 def test_numbers_come_with_intervals_that_are_wider_where_values_are_noisier(numbers: softkv.SoftKV) -> None:
     """Around the value, wider for more; of one answer a pair, of many a matrix."""
     here = numbers.lookup([-2.2, 2.2])

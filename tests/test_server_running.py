@@ -340,7 +340,7 @@ def test_a_reader_writes_nothing(store: Path, tmp_path: Path) -> None:
     readers.write_text("r" * 40 + "\n" + "s" * 40 + "\n")
     readers.chmod(0o600)
     reads = {"lookup", "nearest", "compare", "self_attention", "evaluate", "get", "select", "columns", "snapshots"}
-    reads.add("forecast_index")
+    reads |= {"forecast_index", "scene"}
     with served(store, options=("--reader-token-file", readers)) as server:
         for one in ENDPOINTS:
             path = one.path.replace("{store}", "films").replace("{snapshot}", "none").replace("{job}", "none")

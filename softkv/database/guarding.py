@@ -156,6 +156,8 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
         places = np.sort(np.random.default_rng(0).choice(places, most, replace=False))
     rows, kind = view.order[places], view.layout.kind
     aims = None if kind.embedded else view.snapshot.values(rows)
+    if aims is not None and kind.coded:  # a label of none that answers is as one of no item
+        aims = np.where(np.isin(aims, view.snapshot.values(view.order[~held])), aims.astype(np.int64), -1)
     return Points(view.snapshot.vectors(rows), aims, ~held, "items that took no part in learning")
 
 

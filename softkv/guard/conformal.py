@@ -48,6 +48,11 @@ class Ranked:
         place = int(np.searchsorted(_ranks(self.count), rank))
         return float(self.values[place]) if place < len(self.values) else math.inf
 
+    @property
+    def most(self) -> float:
+        """The largest share whose quantile is finite; 0 where none is."""
+        return float(np.max(_ranks(self.count)[np.isfinite(self.values)], initial=0)) / (self.count + 1)
+
     def p_values(self, seen: Floats) -> npt.NDArray[np.float64]:
         """How likely one more score is to be as low as each of these, (b,): (1 + #{scores <= seen}) / (n + 1).
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import InputError, KindError
-from softkv.guard.conformal import Ranked, fewest_points, within
+from softkv.guard.conformal import Ranked, within
 from softkv.guard.widths import WidthRule
 
 SURE, NONE = 4.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
@@ -110,13 +110,14 @@ class Guard:
     def _quantile(self, share: float) -> float:
         checked_share("the probability", share)
         assert self.scores is not None
-        if self.scores.count < fewest_points(share):
-            most = self.scores.count / (self.scores.count + 1)
+        found = self.scores.quantile(share)
+        if math.isinf(found):
+            some = " (some with labels of no item)" if np.isinf(self.scores.values[-1]) else ""
             raise InputError(
-                f"expected a probability of at most {most:.4g}, which is what {self.scores.count:,} queries with known "
-                f"answers can promise, got {share!r}."
+                f"expected a probability of at most {self.scores.most:.4g}, which is what {self.scores.count:,} "
+                f"queries with known answers{some} can promise, got {share!r}."
             )
-        return self.scores.quantile(share)
+        return found
 
     def changed(self, rows: int, items: int) -> int:
         """How many items came, went or were replaced since, of a store with so many rows and items by now."""

@@ -5,12 +5,12 @@ Does not compute promises (guard.py).
 Shapes: b queries, c labels.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
 from softkv.errors import InputError, KindError
-from softkv.guard.conformal import fewest_points
 from softkv.guard.guard import Guard, Seen
 
 LEVEL = 0.9  # of sets and intervals that do not say
@@ -54,7 +54,7 @@ class Judged:
     def promised(self) -> dict[str, Any] | None:
         """What is promised of one answer to 9 in 10 queries, by its name; None where nothing is, or it is not known."""
         guard = self.guard
-        if guard is None or guard.scores is None or guard.scores.count < fewest_points(LEVEL) or self.known is False:
+        if guard is None or guard.scores is None or math.isinf(guard.scores.quantile(LEVEL)) or self.known is False:
             return None
         if guard.coded:
             return {"share": LEVEL, "labels_within": list(self.labels_within(LEVEL))}
