@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import webbrowser
 
 import click
 
@@ -60,6 +59,8 @@ def _show(names: tuple[str, ...], file: str | None, *, force: bool) -> None:
     write(content(names), place, store=None, force=force)
     output.say(f"wrote {place}: the examples as a tour; open it in a browser")
     if file is None:
+        import webbrowser
+
         webbrowser.open(f"file://{place}")
 
 

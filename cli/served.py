@@ -6,7 +6,6 @@ goes to it as plain HTTP and JSON; whatever is not answered is asked again in th
 Does not start servers (serving.py).
 """
 
-import http.client
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -75,6 +74,8 @@ def asked(path: str, what: str, document: dict[str, Any]) -> Any:
     parts = urlsplit(url)
     if parts.scheme != "http" or not token:
         return None
+    import http.client
+
     client = http.client.HTTPConnection(parts.netloc, timeout=SECONDS)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Softkv-Alone": "1"}
     try:

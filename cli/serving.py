@@ -1,7 +1,6 @@
 """`softkv serve`: stores for several processes, languages and machines, over HTTP."""
 
 import logging
-import webbrowser
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +44,8 @@ def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
         output.say(f"serving {', '.join(names)}; Ctrl-C ends it")
         if opens:
             output.say("the page asks for a token: what stands behind the # of the URL, or one of --token-file")
+            import webbrowser
+
             webbrowser.open(url.partition("#")[0])  # Subtle: others can read the arguments of a process
 
     running.serve(paths, running.Settings(**settings), began)

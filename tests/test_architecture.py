@@ -82,7 +82,7 @@ ALLOWED = {
 # the rooms of the storage, each with those before it that it may import; its other files lie under or over all of them.
 STORAGE = {"disk": set(), "filters": set(), "catalog": {"disk", "filters"}, "protocol": {"disk", "filters", "catalog"}}
 UNDER_ALL = {"closing", "layout", "batch", "threads"}
-HEAVY = ("torch", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")
+HEAVY = ("torch", "http.client", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")
 
 
 def room_of(path: Path, package: Path = PACKAGE) -> str:

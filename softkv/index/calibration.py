@@ -107,7 +107,7 @@ class Calibration:
     @cached_property
     def strange(self) -> float:
         """A best score below this is not usual."""
-        low, median = (float(_quantile(self.best[self._choosing :], share)) for share in (STRANGE, 0.5))
+        low, median = (float(quantile_of(self.best[self._choosing :], share)) for share in (STRANGE, 0.5))
         return low - LENIENCE * (median - low)
 
     @cached_property
@@ -146,7 +146,7 @@ class Calibration:
             stops = np.clip(firsts[which], least[plans, None, None], most[plans, None, None])  # (plans, t, c)
             wrong = np.take_along_axis(errors[None], stops[..., None], axis=3)[..., 0]
             with np.errstate(invalid="ignore"):  # between infinite errors lies no number, which keeps no tolerance
-                worst = _quantile(wrong, confidence).max(1)
+                worst = quantile_of(wrong, confidence).max(1)
             for one, place, plan in zip(worst.tolist(), which.tolist(), plans.tolist(), strict=True):
                 yield Trial(one, limits[place], int(least[plan]), int(most[plan]))
 
@@ -168,13 +168,13 @@ class Calibration:
         return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
 
 
-def _quantile(x: Array, share: float) -> Array:
+def quantile_of(x: Array, share: float) -> Array:
     """What this share of numbers along the last axis is below; between two of them on a straight line.
 
-    >>> float(_quantile(np.array([4.0, 1.0, 2.0]), 0.75))
+    >>> float(quantile_of(np.array([4.0, 1.0, 2.0]), 0.75))
     3.0
     """
-    # np.quantile calls np.unique, and that loads numpy.ma, which takes 12 ms of every process that asks an index.
+    # np.quantile and np.median load numpy.ma, which takes 12 ms of every process that asks an index.
     last = x.shape[-1] - 1
     below = int(share * last)
     ordered = np.partition(x, (below, min(below + 1, last)))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import IndexDamaged
-from softkv.index.calibration import BEST, Calibration
+from softkv.index.calibration import BEST, Calibration, quantile_of
 from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
 from softkv.index.shuffling import problem_of_heads
@@ -98,7 +98,7 @@ class ListIndex:
         """
         there = self.lists.counts > 0
         radii = np.linalg.norm(self.lists.radii, axis=1), self.lists.value_radii
-        keys, values = (FAR * np.maximum(one, np.median(one[there]) if there.any() else 0.0) for one in radii)
+        keys, values = (FAR * np.maximum(one, quantile_of(one[there], 0.5) if there.any() else 0.0) for one in radii)
         return keys, values
 
     @cached_property

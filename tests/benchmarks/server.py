@@ -177,7 +177,7 @@ def commands(options: argparse.Namespace, folder: Path) -> None:
 
 
 def memory(options: argparse.Namespace, folder: Path) -> None:
-    """The resident memory of a server that is asked, added to and deleted from, minute by minute."""
+    """The memory of a server that is asked, added to and deleted from, minute by minute: its own, and mapped files."""
     path, queries = made(folder / "memory", options.items // 5)
     seen = []
     with running([*COMMAND, "serve", str(path), "--port"], "/health") as (port, process):
@@ -191,13 +191,17 @@ def memory(options: argparse.Namespace, folder: Path) -> None:
                     db.add(names, vectors=queries[:200], values=np.zeros((200, VALUES)))
                     db.nearest(queries[:256])
                     db.delete(names)
-                status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-                seen.append(
-                    next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1e3
-                )
-    told = ", ".join(f"{one:.0f}" for one in seen)
+                seen.append([kept_by(process.pid, what) for what in ("RssAnon", "RssFile")])
+    own, mapped = (", ".join(f"{one[place]:.0f}" for one in seen) for place in (0, 1))
     print(f"| memory, MB after each of {len(seen)} minutes | last beside first | goal |\n|---|---|---|")
-    print(f"| {told} | {seen[-1] / seen[0]:.2f} | flat |")
+    print(f"| its own: {own} | {seen[-1][0] / seen[0][0]:.2f} | flat |")
+    print(f"| files that are mapped, which grow by what is added until `compact`: {mapped} | | |")
+
+
+def kept_by(process: int, what: str) -> float:
+    """How many MB of memory a process holds, of one sort."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1e3
 
 
 def made(path: Path, items: int) -> tuple[Path, np.ndarray]:

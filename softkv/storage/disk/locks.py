@@ -7,7 +7,6 @@ that took a lock gives it up; it does so aloud, since a copy of it may live on f
 
 import os
 import re
-import socket
 import sys
 import time
 import weakref
@@ -103,7 +102,7 @@ def lock_writer(directory: str) -> FileLock:
             "it waited for with wait=SECONDS, or open with mode 'r'.",
             _pid_in(text),
         )
-    holder = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
+    holder = f"pid {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
         lock.sign(holder.encode(), note_in(files.read_start(lock.descriptor, _LONGEST, lock.path)))
     except BaseException:

@@ -16,6 +16,8 @@ from collections.abc import Container, Iterator
 from contextlib import suppress
 from typing import final
 
+import numpy as np
+
 from softkv.errors import IndexDamaged, NotAStore, StorageFailed, StoreDamaged
 from softkv.storage.catalog.catalog import Catalog, IndexRecord
 from softkv.storage.disk import files
@@ -36,7 +38,7 @@ class IndexFile:
 
     def __init__(self, directory: str, record: IndexRecord) -> None:
         self._descriptor, self._problem = -1, ""  # before anything can fail, since there is an end to come
-        self._content: bytearray | None = None
+        self._content: memoryview | None = None
         self._record, self._lock = record, threading.Lock()
         self.rows, self.commit, self.size = record.rows, record.number, record.size
         self.path = os.path.join(directory, INDEX, str(record.file))
@@ -61,7 +63,7 @@ class IndexFile:
                     content[start : start + len(piece)] = piece
                 self._content = content
                 self._let_go()
-            return memoryview(self._content).toreadonly()
+            return self._content.toreadonly()
 
     def verify(self) -> None:
         """Compare it without keeping it in memory."""
@@ -70,9 +72,9 @@ class IndexFile:
                 for _ in self.pieces():
                     pass
 
-    def _room(self) -> bytearray:
+    def _room(self) -> memoryview:
         try:
-            return bytearray(self._believable_size())
+            return memoryview(np.empty(self._believable_size(), np.uint8))  # a bytearray is filled with zeros first
         except MemoryError:
             self._problem = f"has {self.size} bytes, which do not fit into memory"
             self._believable_size()
