@@ -411,6 +411,18 @@ STRANGERS = spots(60, 100) + 50.0
         ("number", {"strangers_at_most": 0.01, "strangers": STRANGERS}, InputError, "at least 374 strangers"),
         ("number", {"wrong_at_most": 0.001}, InputError, "at least 2995 items that took no part"),
         ("label", {"wrong_at_most": 0.001}, InputError, "at least 3744 items"),
+        (
+            "number",
+            {"wrong_at_most": 0.001, "strangers_at_most": 0.1, "strangers": STRANGERS},
+            InputError,
+            "at least 3744 items",
+        ),
+        (
+            "number",
+            {"strangers_at_most": 0.1, "strangers": spots(61, 100)},
+            InputError,
+            r"no threshold keeps.*% of strangers are known, so the two conflict",
+        ),
         ("number", {"strangers": spots(0, 600)[:5]}, InputError, "5 of 5 are, such as number 0"),
         ("number", {"queries": spots(0, 600)[:1], "answers": [1.0]}, InputError, "queries that are no items"),
         ("number", {"queries": STRANGERS}, InputError, "together"),
