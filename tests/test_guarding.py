@@ -257,8 +257,45 @@ def test_an_estimate_that_straddles_the_threshold_is_neither_known_nor_unknown(n
     unsure = replace(found, **told, log_mass_error=np.array([0.2, 0.2]))
     assert unsure.known.tolist() == [None, False]
     assert unsure[0].known is None
+    assert unsure.familiarity.tolist() == [None, found.familiarity[1]]
+    assert unsure[0].familiarity is None
     assert unsure[0].why_unknown.endswith("tolerance=0.")
     assert replace(found, **told, log_mass_error=None).known.tolist() == [None, None]
+
+
+def test_the_interval_of_an_estimate_holds_that_of_the_exact_answer(numbers: softkv.SoftKV) -> None:
+    """Whatever is off within the errors that are stated: the value, and what the width goes by."""
+    found, rng = numbers.lookup(spots(6, 400)), np.random.default_rng(6)
+    exact = found.interval(0.9)
+    errors = {"value": 0.3, "log_mass": 0.2, "spread": found.spread * 0.5, "effective": 5.0}
+    for scale in (0.0, 0.1, 1.0):
+        estimate = replace(
+            found,
+            **{one: getattr(found, one) + rng.uniform(-scale, scale, 400) * off for one, off in errors.items()},
+            error_kind="measured",
+            **{f"{one}_error".replace("value_", ""): np.full(400, scale * off) for one, off in errors.items()},
+        )
+        wide = estimate.interval(0.9)
+        assert (wide[:, 0] <= exact[:, 0] + 1e-9).all()
+        assert (wide[:, 1] >= exact[:, 1] - 1e-9).all()
+
+
+def test_the_set_of_an_answer_by_an_index_holds_that_of_the_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the error that it states holds, which is in 99 of 100 answers at the least."""
+    monkeypatch.setattr(route, "CHEAP", 0)
+    queries = spots(78, 200)
+    with store_of(tmp_path / "s", "label", count=3000) as db:
+        guard = db.guard(0.1)
+        exact = db.lookup(queries, tolerance=0.0)
+        db.build_index()
+        found = db.lookup(queries)
+        assert found.routes["calibrated"] > 100
+        sound = np.linalg.norm(found.value - exact.value, axis=1) <= found.error
+        sets = [guard.labels_within(seen_of(one), 0.99) for one in (exact, found)]
+    assert sound.mean() > 0.98
+    assert (sets[1] >= sets[0])[sound].all()
 
 
 def test_answers_by_an_index_are_known_as_scans_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
