@@ -148,7 +148,7 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
             raise ShapeError(f"expected an answer for each of {len(asked)} queries, got {len(aims)}.")
         _require_strange(view, queries, asked, "queries")
         return Points(asked, aims, None, "queries")
-    held = held_out(view, _share(view))[view.order]
+    held = held_out(view, *_left_out(view))[view.order]
     answering = int((~held).sum())
     places = np.flatnonzero(held)
     most = max(1000, min(POINTS, PAIRS // max(1, answering)))
@@ -161,18 +161,18 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
     return Points(view.snapshot.vectors(rows), aims, ~held, "items that took no part in learning")
 
 
-def _share(view: View) -> float:
-    """The share of items that took no part in whatever lookups go by."""
-    profile, shares = view.profile, list[float]()
-    tuned = profile.temperature
+def _left_out(view: View) -> tuple[float, int]:
+    """The share of items, up to which number, that took no part in whatever lookups go by."""
+    tuned, told = view.profile.temperature, list[tuple[float, int]]()
     if tuned is not None and tuned.origin == "tuned":
-        shares.append(tuned.held or 0.0)
+        told.append((tuned.held or 0.0, tuned.last or 0))
     if view.learned is not None:
-        shares.append(float(view.learned.facts.get("held", 0.0)))
-    if not shares or not all(shares):
-        what = "has learned from all of its items" if shares else "was never tuned"
+        told.append((float(view.learned.facts.get("held", 0.0)), view.learned.facts["last"]))
+    if not told or not all(share for share, _ in told):
+        what = "has learned from all of its items" if told else "was never tuned"
         raise InputError(f"{view.snapshot.path} {what}, so none is left to calibrate a guard on. {REMEDY}")
-    return min(shares)
+    shares, lasts = zip(*told, strict=True)
+    return min(shares), min(lasts)
 
 
 def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
