@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 RIDGE = 5.0  # of a coefficient of features whose deviation is 1
+VARYING = 0.1  # of the logarithm of a feature: one that deviates by less tells little, and of equal items it is noise
 FARTHEST = 4.0  # deviations: further out the widths stay as they are
 LEAST, NEARLY = 0.01, 0.1  # of the value scale, added to spreads; of the median distance, added to distances
 
@@ -40,7 +41,7 @@ class WidthRule:
         least = LEAST * (scale or 1.0)
         near = NEARLY * float(np.median(distances)) or least
         features = _features(spread, log_mass, effective, items, least)
-        middles, deviations = features.mean(0), np.maximum(features.std(0), 1e-9)
+        middles, deviations = features.mean(0), np.maximum(features.std(0), VARYING)
         rows = (features - middles) / deviations
         logs = np.log(distances + near)
         factors = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(rows.shape[1]), rows.T @ (logs - logs.mean()))
