@@ -64,5 +64,8 @@ def test_the_largest_width_is_that_of_all_that_errors_leave_open() -> None:
     off = 0.4, 0.3, 5.0
     most = rule.of(*told, items=10, off=off)
     corners = np.array(np.meshgrid(*[(-1, 1)] * 3)).reshape(3, -1).T
-    moved = [rule.of(*(one + sign * far for one, sign, far in zip(told, signs, off)), items=10) for signs in corners]
+    moved = [
+        rule.of(*(one + sign * far for one, sign, far in zip(told, signs, off, strict=True)), items=10)
+        for signs in corners
+    ]
     assert np.allclose(np.max(moved, axis=0), most)

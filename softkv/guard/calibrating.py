@@ -29,6 +29,14 @@ Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
 
+class Beside(NamedTuple):
+    """What all other items answer the points, where these are items themselves."""
+
+    seen: Seen
+    aims: npt.NDArray[Any] | None
+    items: int
+
+
 class Promise(NamedTuple):
     """What is to be promised."""
 
@@ -69,21 +77,37 @@ def calibrate(
     coded: bool,
     widths: WidthRule | None,
     items: int,
+    beside: Beside | None = None,
 ) -> Guard:
-    """The guard of so many items that gave these answers where `aims` were right (of texts nothing is)."""
+    """The guard of so many items that gave these answers where `aims` were right (of texts nothing is).
+
+    Lookups ask all items, and so differ by a hair from answers of those that learned: enough to move all items that
+    share a key across a threshold. So of each rank that of the two is kept which promises less: sets and intervals hold
+    no less, and no p-value is smaller, so what is promised stays. A threshold is only lowered where none but queries
+    that are turned away are to be rare.
+    """
     guard = Guard(coded, items, Ranked.of(np.zeros(1)), -math.inf, None, widths, {}, promise._asdict(), {})
     evidence = guard.evidence_of(seen)
     wrong = seen.value.argmax(1) != aims if coded else None
     others = None if strangers is None else guard.evidence_of(strangers)
     threshold = _threshold(promise, evidence, wrong, others)
+    scores = None if aims is None else np.sort(_scores(seen, aims, widths, items))
+    ranked = np.sort(evidence)
+    if beside is not None:
+        again = np.sort(replace(guard, items=beside.items).evidence_of(beside.seen))
+        ranked = np.minimum(ranked, again)
+        if wrong is None and promise.strangers_at_most is None:
+            threshold = _threshold(promise, ranked, None, None)
+        if scores is not None and beside.aims is not None:
+            scores = np.maximum(scores, np.sort(_scores(beside.seen, beside.aims, widths, beside.items)))
     known = evidence >= threshold
     found = {
         "answered": float(known.mean()),
         "wrong": None if wrong is None else float(wrong[known].mean()),
         "strangers": None if others is None else float((others >= threshold).mean()),
     }
-    scores = None if aims is None else Ranked.of(_scores(seen, aims, widths, items))
-    return replace(guard, evidence=Ranked.of(evidence), threshold=threshold, scores=scores, found=found)
+    kept = None if scores is None else Ranked.of(scores)
+    return replace(guard, evidence=Ranked.of(ranked), threshold=threshold, scores=kept, found=found)
 
 
 def distances(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Floats:
