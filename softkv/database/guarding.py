@@ -2,7 +2,8 @@
 
 The items that took no part in learning are asked of all others that did, or queries with known answers of all items.
 The widths of intervals are learned on items that took part, each left out; then nothing that calibrates has chosen
-anything. A fifth of the calibration points say which thresholds are tried, and the others try them.
+anything. Lookups ask all items, so those that calibrate are asked of all others as well, each left out (calibrating.py
+keeps what promises less). A fifth of the calibration points say which thresholds are tried, and the others try them.
 
 Does not compute promises (softkv/guard), nor learn (training.py).
 
