@@ -101,6 +101,36 @@ def test_a_right_label_is_in_the_set_of_its_own_score_and_not_below() -> None:
     assert heavier(shares[:1], np.array([-1])).tolist() == [math.inf]
 
 
+def test_the_set_of_an_estimate_holds_that_of_the_exact_shares() -> None:
+    """Wherever these are within the error: off in any direction, or two labels changing places; and seldom all do."""
+    rng, sizes = np.random.default_rng(4), []
+    for labels, error in ((3, 0.02), (7, 0.1), (30, 0.01), (30, 0.3)):
+        shares = rng.dirichlet(np.full(labels, 0.5), 300)
+        moved = np.abs(shares + rng.standard_normal(shares.shape) * rng.choice([0.001, 0.1], (300, 1)))
+        moved /= moved.sum(1, keepdims=True)
+        swapped = shares.copy()
+        order = np.argsort(-shares, axis=1)
+        np.put_along_axis(swapped, order[:, :2], np.take_along_axis(shares, order[:, 1::-1], axis=1), axis=1)
+        for other in (moved, swapped):
+            apart = np.linalg.norm(other - shares, axis=1, keepdims=True)
+            estimates = shares + (other - shares) * np.minimum(error / np.maximum(apart, 1e-12), 1.0)
+            for most in (0.0, 0.3, 0.8, 0.95):
+                found = within(estimates, most, np.full(300, error))
+                assert (found >= within(shares, most)).all()
+                assert (found >= within(estimates, most)).all()
+                sizes.append(found.mean())
+    assert np.mean(sizes) < 0.9
+
+
+def test_of_shares_whose_error_nobody_knows_every_label_is_in_the_set() -> None:
+    """And of those beside it no more than without an error."""
+    shares = np.array([[0.8, 0.15, 0.05], [0.8, 0.15, 0.05]])
+    assert within(shares, 0.5, np.array([math.nan, 0.0])).tolist() == [[True, True, True], [True, False, False]]
+    # By paper: the second is 0.65 behind, so surely lighter where √2 errors are less; of 0.8 then 0.8 − 0.4 is sure.
+    assert within(shares[:1], 0.5, 0.4).tolist() == [[True, True, True]]
+    assert within(shares[:1], 0.3, 0.4).tolist() == [[True, False, False]]
+
+
 def test_scores_are_never_kept_as_less_than_they_are() -> None:
     """Where many are equal, a quantile that float32 rounded down would hold none of them; p-values count equal ones."""
     for score in (0.7, -0.7, 0.1, 1 / 3, 0.5, math.inf, -math.inf):

@@ -66,6 +66,46 @@ def test_what_is_held_out_takes_no_part_in_fitting(tmp_path: Path) -> None:
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.parametrize("learn", ["tune", "fit"])
+def test_items_without_keys_that_came_later_calibrate_nothing(tmp_path: Path, learn: str) -> None:
+    """They may have been learned from, and cleared or deleted and added again; those with keys are known again."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        vectors = np.random.default_rng(3).standard_normal((600, 2))
+        values = vectors[:, 0] ** 2
+        for keys in ([f"item {number}" for number in range(300)], None):
+            db.add(keys, values[:300], vectors=vectors[:300])
+        getattr(db, learn)()
+        before = db.guard(0.1).evidence.count
+        db.add(vectors=vectors[300:], values=values[300:])
+        assert db.guard(0.1).evidence.count == before
+        db.export(tmp_path / "out.jsonl")
+        import_from(tmp_path / "out.jsonl", tmp_path / "new")
+        with softkv.open(tmp_path / "new") as other:
+            assert other.guard(0.1).evidence.count == before
+        db.clear()
+        db.add(vectors=vectors[:300], values=values[:300])
+        with pytest.raises(InputError, match="got 0"):
+            db.guard(0.1)
+        db.add([f"item {number}" for number in range(300)], values[:300], vectors=vectors[:300])
+        assert 40 < db.guard(0.1).evidence.count < before
+
+
+def test_a_number_that_was_used_before_an_export_calibrates_nothing_behind_it(tmp_path: Path) -> None:
+    """An import counts on from its last item, where the store it came from had others."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        vectors = vectors_of(400)
+        db.add(vectors=vectors, values=values_of("number", 400))
+        db.tune()
+        db.fit(planes=False)
+        db.delete([f"#{number}" for number in range(301, 401)])
+        db.export(tmp_path / "out.jsonl")
+        before = db.guard(0.1).evidence.count
+    import_from(tmp_path / "out.jsonl", tmp_path / "new")
+    with softkv.open(tmp_path / "new") as db:
+        db.add(vectors=vectors[300:], values=values_of("number", 400)[300:])
+        assert db.guard(0.1).evidence.count == before
+
+
 @pytest.mark.parametrize("share", [-0.1, 0.6, "0.2", True, float("nan")])
 def test_what_is_no_share_to_hold_out_is_refused(tmp_path: Path, share: object) -> None:
     """By both that learn, before anything is learned."""

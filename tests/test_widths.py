@@ -45,3 +45,27 @@ def test_more_items_of_the_same_kind_leave_widths_as_they_are() -> None:
         rule.of(None, log_mass + np.log(10), effective * 10, items=500),
     )
     assert np.allclose(few, many)
+
+
+def test_what_hardly_varies_tells_nothing_of_widths() -> None:
+    """Such as the evidence of items that all share few keys: a little further off, widths would be any number."""
+    rng = np.random.default_rng(3)
+    log_mass, effective = 3.0 + 1e-4 * rng.standard_normal(400), 50.0 * np.exp(1e-4 * rng.standard_normal(400))
+    rule = WidthRule.learned(rng.standard_exponential(400), None, log_mass, effective, items=100, scale=1.0)
+    near, off = rule.of(None, np.array([3.0, 3.03]), np.array([50.0, 51.0]), items=100)
+    assert 0.9 < off / near < 1.1
+
+
+def test_the_largest_width_is_that_of_all_that_errors_leave_open() -> None:
+    """No width of figures within them is larger, and that of the worst corner is no smaller."""
+    rng = np.random.default_rng(4)
+    told = np.exp(rng.standard_normal(300)), rng.standard_normal(300), rng.uniform(1, 50, 300)
+    rule = WidthRule.learned(told[0] * rng.standard_exponential(300), *told, items=10, scale=1.0)
+    off = 0.4, 0.3, 5.0
+    most = rule.of(*told, items=10, off=off)
+    corners = np.array(np.meshgrid(*[(-1, 1)] * 3)).reshape(3, -1).T
+    moved = [
+        rule.of(*(one + sign * far for one, sign, far in zip(told, signs, off, strict=True)), items=10)
+        for signs in corners
+    ]
+    assert np.allclose(np.max(moved, axis=0), most)

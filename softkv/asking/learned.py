@@ -87,7 +87,7 @@ class Learned:
         try:
             factors, centre, units, numbers = (arrays[name] for name in ("factors", "centre", "units", "numbers"))
             directions, ridge, learned = bool(facts["directions"]), facts["ridge"], dict(facts["learned"])
-            learned["items"] = int(learned.get("items", 0))
+            learned |= {name: int(learned.get(name, 0)) for name in ("items", "last")}
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise IndexDamaged(f"the learned projection cannot be read ({error}). {AGAIN}") from error
         shapes = [factors.shape[1:], centre.shape, units.shape]

@@ -30,6 +30,7 @@ class Temperature:
     items: int
     floor: float | None = None  # the lowest log mass of the items that were left out and asked
     held: float | None = None  # the share of items that took no part in tuning (held_out.py)
+    last: int | None = None  # the highest number of an item without a key at that time
 
     def suits(self, items: int) -> bool:
         """Whether it still holds for so many items: what a person chose always does."""
@@ -134,6 +135,7 @@ def _name(given: object) -> str:
 def _temperature(told: Mapping[str, Any]) -> Temperature:
     found = Temperature(**told)
     held = found.held is None or (isinstance(found.held, float) and 0 <= found.held < 1)
+    held = held and isinstance(found.last, int | None)
     sound = held and found.origin in ("rule", "given", "tuned") and isinstance(found.items, int)
     if not sound or not is_floor(found.floor, found.items):
         raise ValueError("temperature")

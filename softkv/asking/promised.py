@@ -57,7 +57,11 @@ def _unlike(about: Any, question: Question) -> str | None:
     """Why a question is unlike those that the guard was calibrated on."""
     if not question.asks_all or question.heads is not None or question.k is not None:
         return "the guard is about lookups of all items, without k, a filter, a mask or heads"
-    compared, temperature = question.compatibility, question.temperature
+    return unlike(about, question.compatibility, question.temperature)
+
+
+def unlike(about: Any, compared: Any, temperature: Any) -> str | None:
+    """Why lookups that compare so, at this temperature, are unlike those that the guard was calibrated on."""
     if compared != about["compatibility"]:
         usual = "what was learned" if about["compatibility"] == LEARNED else repr(about["compatibility"])
         return f"the guard is about comparing by {usual}. {AGAIN}"

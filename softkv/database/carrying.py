@@ -64,8 +64,11 @@ def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
         # One by rule is found on a sample of rows, which lie elsewhere in another store: it would not be found again.
         profile = replace(profile, temperature=view.temperature(profile.compatibility))
     known = not _renumbers(view)  # else nobody could tell which items took no part in learning
-    if not known and profile.temperature is not None:
-        profile = replace(profile, temperature=replace(profile.temperature, held=None))
+    if profile.temperature is not None:
+        held, last = profile.temperature.held, profile.temperature.last
+        # An import counts on from its last item, so a number that was used before would be used again.
+        kept = replace(profile.temperature, held=held if known else None, last=last and min(last, len(snapshot)))
+        profile = replace(profile, temperature=kept)
     settings, name = rebased(profile.settings(), view), profile.projection
     if name is not None and path.lower().endswith(TABLE):
         _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
@@ -91,7 +94,8 @@ def _packed(snapshot: Snapshot, name: str, *, known: bool) -> bytes:
     if not len(snapshot):
         raise IndexDamaged(EMPTY)
     learned = read(snapshot, name).without_numbers()
-    facts = {**learned.facts, **({} if known else {"held": 0.0})}
+    counted = {"last": min(learned.facts["last"], len(snapshot))} if known else {"held": 0.0}
+    facts = {**learned.facts, **counted}
     packed = b"".join(replace(learned, facts=facts).encoded())
     if len(packed) > MOST_CARRIED:
         most = f"a file takes {MOST_CARRIED:,}"

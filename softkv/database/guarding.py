@@ -2,7 +2,8 @@
 
 The items that took no part in learning are asked of all others that did, or queries with known answers of all items.
 The widths of intervals are learned on items that took part, each left out; then nothing that calibrates has chosen
-anything. A fifth of the calibration points say which thresholds are tried, and the others try them.
+anything. Lookups ask all items, so those that calibrate are asked of all others as well, each left out (calibrating.py
+keeps what promises less). A fifth of the calibration points say which thresholds are tried, and the others try them.
 
 Does not compute promises (softkv/guard), nor learn (training.py).
 
@@ -24,7 +25,7 @@ from softkv.database.evaluating import equals, vectors_of_many
 from softkv.database.held_out import held_out
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, ShapeError
-from softkv.guard.calibrating import Promise, beside_chosen, calibrate, distances
+from softkv.guard.calibrating import Beside, Promise, beside_chosen, calibrate, distances
 from softkv.guard.control import fewest_trials
 from softkv.guard.guard import Guard, Seen
 from softkv.guard.judged import LEVEL, seen_of
@@ -34,7 +35,7 @@ from softkv.storage.layout import Mask, Matrix
 
 TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
 POINTS, PAIRS = 10_000, 1 << 32  # calibration points at most; and of these and the items that answer
-LEFT_OUT = 512  # items that are left out one by one
+LEFT_OUT = 512  # items that are left out one by one to learn widths
 REMEDY = "Learn again (`softkv tune`, `softkv fit`), which leaves out a fifth, or give queries and their answers."
 
 
@@ -45,6 +46,7 @@ class Points(NamedTuple):
     aims: npt.NDArray[Any] | None  # codes, numbers or vectors; None for texts
     mask: Mask | None  # over the items in their order, or None for all
     who: str
+    places: npt.NDArray[np.int64] | None = None  # in that order, where the queries are items
 
 
 def calibrated(
@@ -62,9 +64,10 @@ def calibrated(
     coded = view.layout.kind.coded
     widths = None if coded or points.aims is None else asking.widths(points.mask)
     others = None if outside is None else asking.seen(outside, points.mask, "asking strangers")
-    guard = calibrate(seen, points.aims, others, promise, coded=coded, widths=widths, items=items)
+    beside = _beside(asking, points)
+    guard = calibrate(seen, points.aims, others, promise, coded=coded, widths=widths, items=items, beside=beside)
     base = view.snapshot.rows, len(view.snapshot), 0
-    found = {**guard.found, "who": points.who, "within": _observed(guard, asking, points)}
+    found = {**guard.found, "who": points.who, "within": _observed(guard, beside)}
     return replace(guard, about=about(view), base=base, found=found)
 
 
@@ -148,7 +151,7 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
             raise ShapeError(f"expected an answer for each of {len(asked)} queries, got {len(aims)}.")
         _require_strange(view, queries, asked, "queries")
         return Points(asked, aims, None, "queries")
-    held = held_out(view, _share(view))[view.order]
+    held = held_out(view, *_left_out(view))[view.order]
     answering = int((~held).sum())
     places = np.flatnonzero(held)
     most = max(1000, min(POINTS, PAIRS // max(1, answering)))
@@ -158,21 +161,21 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
     aims = None if kind.embedded else view.snapshot.values(rows)
     if aims is not None and kind.coded:  # a label of none that answers is as one of no item
         aims = np.where(np.isin(aims, view.snapshot.values(view.order[~held])), aims.astype(np.int64), -1)
-    return Points(view.snapshot.vectors(rows), aims, ~held, "items that took no part in learning")
+    return Points(view.snapshot.vectors(rows), aims, ~held, "items that took no part in learning", places)
 
 
-def _share(view: View) -> float:
-    """The share of items that took no part in whatever lookups go by."""
-    profile, shares = view.profile, list[float]()
-    tuned = profile.temperature
+def _left_out(view: View) -> tuple[float, int]:
+    """The share of items, up to which number, that took no part in whatever lookups go by."""
+    tuned, told = view.profile.temperature, list[tuple[float, int]]()
     if tuned is not None and tuned.origin == "tuned":
-        shares.append(tuned.held or 0.0)
+        told.append((tuned.held or 0.0, tuned.last or 0))
     if view.learned is not None:
-        shares.append(float(view.learned.facts.get("held", 0.0)))
-    if not shares or not all(shares):
-        what = "has learned from all of its items" if shares else "was never tuned"
+        told.append((float(view.learned.facts.get("held", 0.0)), view.learned.facts["last"]))
+    if not told or not all(share for share, _ in told):
+        what = "has learned from all of its items" if told else "was never tuned"
         raise InputError(f"{view.snapshot.path} {what}, so none is left to calibrate a guard on. {REMEDY}")
-    return min(shares)
+    shares, lasts = zip(*told, strict=True)
+    return min(shares), min(lasts)
 
 
 def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
@@ -193,16 +196,22 @@ def _require_strange(view: View, given: Any, vectors: Matrix, name: str) -> None
         )
 
 
-def _observed(guard: Guard, asking: Examining, points: Points) -> float | None:
-    """How often sets and intervals at 90% hold what is right where all other items answer; told, not promised."""
-    if points.mask is None or guard.scores is None or guard.scores.quantile(LEVEL) == np.inf:
+def _beside(asking: Examining, points: Points) -> Beside | None:
+    """What all other items answer those that calibrate."""
+    if points.places is None:
         return None
-    view = asking.view
-    places = np.random.default_rng(0).permutation(np.flatnonzero(~points.mask))[:LEFT_OUT]
-    seen, wanted = asking.left_out(places, None, "observing"), view.snapshot.values(view.order[places])
-    guard = replace(guard, now=len(view.order) - 1)
+    view, seen = asking.view, asking.left_out(points.places, None, "asking all items")
+    aims = None if points.aims is None else view.snapshot.values(view.order[points.places])
+    return Beside(seen, aims, len(view.order) - 1)
+
+
+def _observed(guard: Guard, beside: Beside | None) -> float | None:
+    """How often sets and intervals at 90% hold what is right where all other items answer; told, not promised."""
+    if beside is None or beside.aims is None or guard.scores is None or guard.scores.quantile(LEVEL) == np.inf:
+        return None
+    guard = replace(guard, now=beside.items)
     if guard.coded:
-        held = guard.labels_within(seen, LEVEL)[np.arange(len(places)), wanted]
+        held = guard.labels_within(beside.seen, LEVEL)[np.arange(len(beside.aims)), beside.aims]
     else:
-        held = distances(seen.value, wanted) <= guard.radius(seen, LEVEL)
+        held = distances(beside.seen.value, beside.aims) <= guard.radius(beside.seen, LEVEL)
     return float(held.mean())

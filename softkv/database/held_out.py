@@ -6,6 +6,7 @@ or out whatever is added, and what was learned at different times left out the s
 Does not learn (training.py) nor calibrate (guarding.py).
 """
 
+import math
 from hashlib import blake2b
 
 import numpy as np
@@ -29,13 +30,24 @@ def checked_hold_out(given: object) -> float:
     return float(given)
 
 
-def held_out(view: View, share: float) -> Mask:
-    """Which rows take no part, by the hash of their keys, or of their numbers where they have none."""
+def held_out(view: View, share: float, last: float = math.inf) -> Mask:
+    """Which rows take no part, by the hash of their keys, or of their numbers where they have none.
+
+    Of these none above `last`: what came after it was learned may have been learned from before, and added again.
+    """
     found: Mask = np.zeros(view.snapshot.rows, np.bool_)
     if share:
         rows, most = np.flatnonzero(view.snapshot.live), int(share * (1 << 64))
         names = view.snapshot.names(rows)
         found[rows] = [
-            int.from_bytes(blake2b(name.encode(), digest_size=8, salt=SALT).digest(), "big") < most for name in names
+            int.from_bytes(blake2b(name.encode(), digest_size=8, salt=SALT).digest(), "big") < most
+            and not (name.startswith("#") and int(name[1:]) > last)
+            for name in names
         ]
     return found
+
+
+def last_number(view: View) -> int:
+    """The highest number of an item without a key, or 0; those of items to come are higher."""
+    names = view.snapshot.names(np.flatnonzero(view.snapshot.live))
+    return max((int(name[1:]) for name in names if name.startswith("#")), default=0)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from softkv.asking.indexed import NONE, Written
-from softkv.asking.question import CONFIDENCE, TOLERANCE
+from softkv.asking.promised import unlike
+from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE
 from softkv.asking.route import against_calibration, against_loose, is_cheap
 from softkv.asking.view import View
 from softkv.database.backend import backend_name
@@ -150,7 +151,10 @@ def _projection(view: View) -> str | None:
 
 def _guard(view: View) -> str | None:
     guard, stale = view.guard
-    return stale or (None if guard is None else str(guard))
+    if guard is None or stale is not None:
+        return stale
+    compared = LEARNED if view.profile.projection else view.profile.compatibility or "dot"
+    return unlike(guard.about, compared, view.usual_temperature) or str(guard)
 
 
 def _index(view: View) -> IndexInfo | None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from softkv.asking.learned import PREFIX, Learned
 from softkv.asking.profile import Profile, Temperature
 from softkv.asking.view import View
-from softkv.database.held_out import checked_hold_out, held_out
+from softkv.database.held_out import checked_hold_out, held_out, last_number
 from softkv.database.intake import SHORTEST
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
@@ -118,7 +118,7 @@ def learn(
     )
     floor = _lowest_log_mass(fitted.metric, items.vectors, seed)
     facts = {"items": found.items, "measure": found.measure, "loss": found.loss, "before": found.before, "floor": floor}
-    facts |= {"seed": seed, "held": hold_out}
+    facts |= {"seed": seed, "held": hold_out, "last": last_number(view)}
     learned = Learned(fitted.metric, np.empty(0, np.float32), fitted.units.astype(np.float32), fitted.ridge, facts)
     if found.kept:
         _keep(store, lock, view, learned)
@@ -219,10 +219,10 @@ def _rule(keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str) -> floa
     return typical_temperature(keys, live, compatibility) or compatibility_of(compatibility).lukewarm
 
 
-def remember_temperature(store: Store, tuned: Tuned, hold_out: float) -> None:
-    """Keep a choice, and what share of items took no part in it: the store asks so from now on."""
+def remember_temperature(store: Store, tuned: Tuned, hold_out: float, last: int) -> None:
+    """Keep a choice, and what share of items up to which number took no part in it: the store asks so from now on."""
     profile, full = Profile.of(store.settings), tuned.full
-    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out)
+    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out, last)
     store.configure(replace(profile, temperature=temperature, compatibility=full.compatibility).settings())
 
 

@@ -23,11 +23,18 @@ from softkv.guard.widths import WidthRule
 
 FOR_GRID, STEPS = 5, 100  # one in so many points chooses thresholds; how many
 SOME = 0.25  # of the queries: thresholds at which fewer are known are not tried, since few prove nothing
-FEWEST = 20  # calibration points where only strangers choose the threshold
 STRANGE = 0.01  # of queries like the items: who has less evidence is not known, however rarely answers are wrong
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
+
+
+class Beside(NamedTuple):
+    """What all other items answer the points, where these are items themselves."""
+
+    seen: Seen
+    aims: npt.NDArray[Any] | None
+    items: int
 
 
 class Promise(NamedTuple):
@@ -48,10 +55,9 @@ class Promise(NamedTuple):
 
     def require_points(self, count: int, what: str, *, coded: bool) -> None:
         """Refuse too few points, before any is asked."""
-        if self.strangers_at_most is not None and not coded:
-            return self.require_enough(count, FEWEST, what)
         least = fewest_trials(self.wrong_at_most, self.confidence)
-        return self.require_enough(count, beside_chosen(least) if coded else least, what)
+        chosen = coded or self.strangers_at_most is not None
+        self.require_enough(count, beside_chosen(least) if chosen else least, what)
 
     def require_enough(self, count: int, least: int, what: str) -> None:
         """Refuse fewer than it takes."""
@@ -71,21 +77,37 @@ def calibrate(
     coded: bool,
     widths: WidthRule | None,
     items: int,
+    beside: Beside | None = None,
 ) -> Guard:
-    """The guard of so many items that gave these answers where `aims` were right (of texts nothing is)."""
+    """The guard of so many items that gave these answers where `aims` were right (of texts nothing is).
+
+    Lookups ask all items, and so differ by a hair from answers of those that learned: enough to move all items that
+    share a key across a threshold. So of each rank that of the two is kept which promises less: sets and intervals hold
+    no less, and no p-value is smaller, so what is promised stays. A threshold is only lowered where none but queries
+    that are turned away are to be rare.
+    """
     guard = Guard(coded, items, Ranked.of(np.zeros(1)), -math.inf, None, widths, {}, promise._asdict(), {})
     evidence = guard.evidence_of(seen)
     wrong = seen.value.argmax(1) != aims if coded else None
     others = None if strangers is None else guard.evidence_of(strangers)
     threshold = _threshold(promise, evidence, wrong, others)
+    scores = None if aims is None else np.sort(_scores(seen, aims, widths, items))
+    ranked = np.sort(evidence)
+    if beside is not None:
+        again = np.sort(replace(guard, items=beside.items).evidence_of(beside.seen))
+        ranked = np.minimum(ranked, again)
+        if wrong is None and promise.strangers_at_most is None:
+            threshold = _threshold(promise, ranked, None, None)
+        if scores is not None and beside.aims is not None:
+            scores = np.maximum(scores, np.sort(_scores(beside.seen, beside.aims, widths, beside.items)))
     known = evidence >= threshold
     found = {
         "answered": float(known.mean()),
         "wrong": None if wrong is None else float(wrong[known].mean()),
         "strangers": None if others is None else float((others >= threshold).mean()),
     }
-    scores = None if aims is None else Ranked.of(_scores(seen, aims, widths, items))
-    return replace(guard, evidence=Ranked.of(evidence), threshold=threshold, scores=scores, found=found)
+    kept = None if scores is None else Ranked.of(scores)
+    return replace(guard, evidence=Ranked.of(ranked), threshold=threshold, scores=kept, found=found)
 
 
 def distances(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Floats:
@@ -116,8 +138,8 @@ def _threshold(
     def risks(*, choose: bool) -> list[Risk]:
         """What is risked by the points that choose what is tried, or by those that try it."""
         found, some = list[Risk](), grid == choose
-        if wrong is not None:
-            found.append(Risk(evidence[some], wrong[some], promise.wrong_at_most))
+        # Of values that are neither right nor wrong, those that are turned away are to be rare.
+        found.append(Risk(evidence[some], None if wrong is None else wrong[some], promise.wrong_at_most))
         if others is not None and promise.strangers_at_most is not None:
             outside = others[_choosing(len(others)) == choose]
             found.append(Risk(outside, np.ones(len(outside), np.bool_), promise.strangers_at_most, of_all=True))
@@ -128,11 +150,20 @@ def _threshold(
     first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
     found = laxest(thresholds[first:], risks(choose=False), promise.confidence)
     if found is None:
-        share = "" if wrong is None else f" Of all, {wrong.mean():.1%} are wrong."
         raise InputError(
-            f"no threshold keeps what was asked, {promise._asdict()}.{share} Ask for less, or learn better."
+            f"no threshold keeps what was asked, {promise._asdict()}. {_why(promise, evidence, wrong, others)} "
+            "Ask for less, or learn better."
         )
     return found
+
+
+def _why(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None) -> str:
+    """What was seen where no threshold keeps a promise."""
+    if wrong is not None:
+        return f"Of all, {wrong.mean():.1%} are wrong."
+    assert others is not None
+    known = (others >= np.quantile(evidence, promise.wrong_at_most)).mean()
+    return f"Where wrong_at_most is just kept, {known:.1%} of strangers are known, so the two conflict."
 
 
 def beside_chosen(least: int) -> int:

@@ -115,13 +115,21 @@ def heavier(shares: Floats, right: Codes) -> npt.NDArray[np.float64]:
     return np.where(right >= 0, found, np.inf)
 
 
-def within(shares: Floats, most: float) -> npt.NDArray[np.bool_]:
-    """The labels whose score `heavier` is at most this, (b, c): always a heaviest one, where `most` is 0 or more."""
-    order = np.argsort(-shares, axis=1, kind="stable")
-    ordered = np.take_along_axis(shares, order, axis=1).astype(np.float64)
-    before = np.cumsum(ordered, axis=1) - ordered
-    before[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = 0.0  # equal labels have the same ones before them
-    before = np.maximum.accumulate(before, axis=1)
-    found = np.zeros(shares.shape, np.bool_)
-    np.put_along_axis(found, order, before * (1.0 - ROUNDED) <= most, axis=1)
-    return found
+def within(shares: Floats, most: float, error: Any = 0.0) -> npt.NDArray[np.bool_]:
+    """The labels whose score `heavier` may be at most this, (b, c): always a heaviest one, where `most` is 0 or more.
+
+    Shares may be off by a distance of `error`, (b,); NaN where that is not known. Two of them then move against each
+    other by at most √2 errors, so a label is surely heavier where it is by more; and the sum of m shares moves by at
+    most √m errors. What is surely heavier, less that, is no more than the exact score: no label of an exact set is
+    left out.
+    """
+    off = np.fmin(np.broadcast_to(error, len(shares)), 2.0)[:, None]  # no two distributions are further apart than √2
+    edges = np.concatenate([shares + math.sqrt(2.0) * off, shares], axis=1)
+    # Subtle: an edge comes before the shares that equal it, so with no error labels that are equal are not heavier.
+    order = np.argsort(-edges, axis=1, kind="stable")
+    masses = np.concatenate([np.zeros_like(shares), shares], axis=1, dtype=np.float64)
+    sums = np.cumsum(np.take_along_axis(masses, order, axis=1), axis=1)
+    sums -= off * np.sqrt(np.cumsum(order >= shares.shape[1], axis=1))
+    surely = np.empty_like(sums)
+    np.put_along_axis(surely, order, sums, axis=1)
+    return surely[:, : shares.shape[1]] * (1.0 - ROUNDED) <= most

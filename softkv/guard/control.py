@@ -29,13 +29,15 @@ class Risk:
     """What is to be rare: events among the points at or above a threshold, or (`of_all`) among all points."""
 
     evidence: Floats  # (b,)
-    events: Truths  # (b,), which points would be events if they were answered
+    events: Truths | None  # (b,), which points would be events if they were answered; None: all that are not, of all
     share: float
     of_all: bool = False
 
     def at(self, threshold: float) -> tuple[int, int]:
         """How many events there are at a threshold, and of how many trials."""
         answered = self.evidence >= threshold
+        if self.events is None:
+            return int((~answered).sum()), len(answered)
         return int((self.events & answered).sum()), len(answered) if self.of_all else int(answered.sum())
 
 

@@ -41,10 +41,12 @@ class Seen(NamedTuple):
     spread: Array | None  # (b,), of numbers
     error: Any  # (b,), how far values may be off; 0 where they are exact
     log_mass_error: Any  # (b,); 0 where exact, NaN where unknown
+    spread_error: Any = 0.0  # (b,); 0 where exact, and where unknown
+    effective_error: Any = 0.0  # (b,); 0 where exact, and where unknown
 
     def taken(self, some: npt.NDArray[np.bool_]) -> "Seen":
         """What those of some of the queries say."""
-        found: dict[str, Any] = {name: one if one is None else one[some] for name, one in self._asdict().items()}
+        found: dict[str, Any] = {name: one[some] if np.ndim(one) else one for name, one in self._asdict().items()}
         return Seen(**found)
 
 
@@ -78,33 +80,48 @@ class Guard:
 
     def known(self, seen: Seen) -> Array:
         """Whether queries are known, (b,), of objects where any is None: its evidence is known too roughly."""
+        return self._told(seen, self.evidence_of(seen) >= self.threshold)
+
+    def familiarity(self, seen: Seen) -> Array:
+        """The share of queries like the items that have no more evidence, (b,), at least 1 / (n + 1).
+
+        Of objects where any is None, as in `known`.
+        """
+        return self._told(seen, self.evidence.p_values(self.evidence_of(seen)))
+
+    def _told(self, seen: Seen, found: Array) -> Array:
+        """What was found of each query, but None where its evidence is known too roughly."""
         least, most = self.evidence_of(seen, -1), self.evidence_of(seen, 1)
-        known = least >= self.threshold
-        unsure = (known != (most >= self.threshold)) | np.isnan(least)
+        unsure = ((least >= self.threshold) != (most >= self.threshold)) | np.isnan(least)
         if not unsure.any():
-            return known
-        found = known.astype(object)
+            return found
+        found = found.astype(object)
         found[unsure] = None
         return found
 
-    def familiarity(self, seen: Seen) -> Floats:
-        """The share of queries like the items that have no more evidence, (b,), at least 1 / (n + 1)."""
-        return self.evidence.p_values(self.evidence_of(seen))
-
     def labels_within(self, seen: Seen, share: float) -> npt.NDArray[np.bool_]:
-        """Which labels belong to the set that holds the right one with this probability, (b, c)."""
+        """Which labels belong to the set that holds the right one with this probability, (b, c).
+
+        Of an estimate all that belong to the set of the exact answer, and perhaps more.
+        """
         if not self.coded:
             raise KindError("expected a store of labels to ask for a set of them. Ask numbers for interval().")
         assert self.scores is not None
-        return within(np.asarray(seen.value), self._quantile(share))
+        return within(np.asarray(seen.value), self._quantile(share), seen.error)
 
     def radius(self, seen: Seen, share: float) -> Floats:
-        """How far from the value the right one is at most, with this probability, (b,)."""
+        """How far from the value the right one is at most, with this probability, (b,).
+
+        Of an estimate as far as of the exact answer, which lies within its error, with the largest width that the
+        errors of what it goes by leave open. No error is stated of the spread and the effective number of answers that
+        are not measured: they are taken as they are.
+        """
         if self.widths is None:
             raise KindError(
                 "expected numbers or vectors as values to ask how far off they are. Ask for labels_within()."
             )
-        widths = self.widths.of(seen.spread, seen.log_mass, seen.effective, items=self.now or self.items)
+        off = seen.spread_error, seen.log_mass_error, seen.effective_error
+        widths = self.widths.of(seen.spread, seen.log_mass, seen.effective, items=self.now or self.items, off=off)
         return self._quantile(share) * widths + np.asarray(seen.error, np.float64)
 
     def _quantile(self, share: float) -> float:

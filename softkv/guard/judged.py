@@ -37,7 +37,7 @@ class Judged:
 
     @property
     def familiarity(self) -> Any:
-        """The share of queries like the items of which no more is known, a number or (b,); None without a guard."""
+        """The share of queries like the items of which no more is known, a number or (b,); None where `known` is."""
         return None if self.guard is None else self._each(self.guard.familiarity(seen_of(self)))
 
     @property
@@ -105,10 +105,11 @@ class Judged:
 def seen_of(answers: Any) -> Seen:
     """What a guard goes by of answers, with one as many."""
     one = isinstance(answers.scored, int)
-    named = ("value", "log_mass", "effective", "spread", "error", "log_mass_error")
-    found: dict[str, Any] = {name: getattr(answers, name) for name in named}
+    found: dict[str, Any] = {name: getattr(answers, name) for name in Seen._fields}
     found = {name: x if x is None else np.asarray(x)[None] if one else np.asarray(x) for name, x in found.items()}
     exact = np.broadcast_to(np.asarray(answers.error_kind) == "exact", len(found["value"]))
     for name in ("error", "log_mass_error"):
         found[name] = np.where(exact, 0.0, np.nan if found[name] is None else found[name])
+    for name in ("spread_error", "effective_error"):
+        found[name] = 0.0 if found[name] is None else np.nan_to_num(found[name])
     return Seen(**{**found, "value": found["value"].astype(np.float64)})
