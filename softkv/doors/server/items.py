@@ -165,7 +165,7 @@ def _facts(columns: StoreColumns) -> dict[str, Any]:
     learned = columns.learned
     facts = {name: getattr(columns, name) for name in names} | {"count": len(columns)}
     packed = None if learned is None else b"".join(learned.without_numbers().encoded())
-    return facts | {"learned": None if packed is None else np.frombuffer(packed, np.uint8)}
+    return facts | {"learned": None if packed is None else np.frombuffer(packed, np.uint8), "guard": columns.guard}
 
 
 def _page(call: Call, read: Callable[[int, int], Sequence[Any]], start: int, end: int) -> tuple[list[Any], int | None]:
