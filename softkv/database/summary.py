@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from softkv.asking.indexed import NONE, Written
-from softkv.asking.question import CONFIDENCE, TOLERANCE
+from softkv.asking.promised import promised
+from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Question
 from softkv.asking.route import against_calibration, against_loose, is_cheap
 from softkv.asking.view import View
 from softkv.database.backend import backend_name
@@ -132,7 +133,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         unfinished=unfinished,
         building="was begun, and goes on where it was" if is_begun(snapshot) else None,
         backup="only `softkv backup` writes to it" if is_backup(path) else None,
-        guard=_guard(view),
+        guard=_guard(view, temperature),
     )
 
 
@@ -148,9 +149,14 @@ def _projection(view: View) -> str | None:
     return f"rank {len(learned.metric.factors)}, from {learned.facts.get('items', 0):,} items{planes}"
 
 
-def _guard(view: View) -> str | None:
+def _guard(view: View, temperature: float | None) -> str | None:
+    """What is promised of lookups that do not say how, or why nothing is."""
     guard, stale = view.guard
-    return stale or (None if guard is None else str(guard))
+    if guard is None or stale or not temperature:
+        return stale
+    compared = LEARNED if view.profile.projection else view.profile.compatibility or "dot"
+    why: str | None = promised(guard, stale, Question(None, compared, temperature)).get("unguarded")
+    return why or str(guard)
 
 
 def _index(view: View) -> IndexInfo | None:
