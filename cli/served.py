@@ -36,6 +36,10 @@ _PERHAPS: dict[str, Any] = {
     "embedding": list[float],
     "texts": [{"text": str, "weight": float}],
     "is_far": bool,
+    "known": bool,
+    "familiarity": float,
+    "why_unknown": str,
+    "promised": dict[str, float | list[float | None] | list[str] | None],
     "next": int | None,
     "rows_read": int,
 }

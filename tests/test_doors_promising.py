@@ -92,3 +92,67 @@ def test_other_predictions_than_were_calibrated_promise_nothing(tmp_path: Path) 
         db.set_temperature(3.0)
     with pytest.raises(InputError, match="as calibrated, got"):
         model.predict_known(ASKED)
+
+
+def test_levels_come_in_the_order_in_which_they_are_asked_for() -> None:
+    """A single one has an axis as well, as those of MAPIE have."""
+    model = SoftKVRegressor().fit(FIT, numbers_of(FIT)).conformalize(OTHERS, numbers_of(OTHERS))
+    narrow, wide = (model.predict_interval(ASKED, level)[1] for level in (0.5, 0.9))
+    both = model.predict_interval(ASKED, (0.9, 0.5))[1]
+    assert narrow.shape == (1000, 2, 1)
+    assert (both == np.concatenate([wide, narrow], axis=2)).all()
+    one, several = (SoftKVClassifier().fit(FIT, labels_of(FIT)) for _ in range(2))
+    for each in (one, several):
+        each.conformalize(OTHERS, labels_of(OTHERS), wrong_at_most=0.1)
+    sets = several.predict_set(ASKED, [0.99, 0.8])[1]
+    assert sets.dtype == np.bool_
+    assert (sets[:, :, 1:] == one.predict_set(ASKED, 0.8)[1]).all()
+    assert (sets[:, :, 0] >= sets[:, :, 1]).all()
+
+
+def test_classes_are_known_by_what_they_are_and_not_by_how_they_are_written() -> None:
+    """1.0 is 1, and a store's labels are texts."""
+    places = {name: number for number, name in enumerate(sorted(set(labels_of(FIT))))}
+    fit, others = ([places[one] for one in labels_of(some)] for some in (FIT, OTHERS))
+    model = SoftKVClassifier().fit(FIT, fit)
+    sets = [
+        model.conformalize(OTHERS, given, wrong_at_most=0.1).predict_set(ASKED)[1]
+        for given in (others, np.array(others, np.float64), np.array(others)[:, None])
+    ]
+    assert all((one == sets[0]).all() for one in sets)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [numbers_of(OTHERS)[:-1], np.where(np.arange(400) == 7, np.nan, 1.0), np.zeros((2, 200)), 1.0],
+    ids=["few", "nan", "wide", "one"],
+)
+def test_targets_that_do_not_go_with_the_samples_are_refused(given: object) -> None:
+    """By their shape, and where some are not finite; labels by how many there are."""
+    model = SoftKVRegressor().fit(FIT, numbers_of(FIT))
+    with pytest.raises(InputError, match="expected finite targets of shape"):
+        model.conformalize(OTHERS, given)
+    with pytest.raises(InputError, match="a label for each of 400 samples, got 399"):
+        SoftKVClassifier().fit(FIT, labels_of(FIT)).conformalize(OTHERS, labels_of(OTHERS)[:-1])
+
+
+def test_a_store_that_changes_below_an_estimator_promises_nothing(tmp_path: Path) -> None:
+    """A tenth of its items may; not more, no label that is new, and nothing that was learned since."""
+    model = SoftKVClassifier(path=tmp_path / "s").fit(FIT, labels_of(FIT))
+    model.conformalize(OTHERS, labels_of(OTHERS), wrong_at_most=0.1)
+    before = model.predict_set(ASKED)[1]
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=spots(7, 50), values=labels_of(spots(7, 50)))
+        assert (model.predict_set(ASKED)[1] == before).mean() > 0.98
+        db.add(vectors=[[30.0, 30.0]], values=["new"])
+        with pytest.raises(KindError, match=r"'new'.*from_store"):
+            model.predict_set([[30.0, 30.0]])
+        db.add(vectors=spots(8, 50), values=labels_of(spots(8, 50)))
+    with pytest.raises(InputError, match="about 600 items"):
+        model.predict_set(ASKED)
+    with store_of(tmp_path / "t", "number") as db:
+        db.fit(rank=1)
+        model = SoftKVRegressor.from_store(tmp_path / "t").conformalize(OTHERS, numbers_of(OTHERS))
+        assert db.fit(rank=2).kept
+    with pytest.raises(InputError, match=r"'projection'.*as calibrated, got"):
+        model.predict_interval(ASKED)

@@ -18,8 +18,9 @@ from softkv import Heads, errors
 from softkv.doors import taken
 from softkv.doors import torch as door
 from softkv.doors.torch import SoftKVLayer
+from softkv.guard.judged import seen_of
 
-from . import reference
+from . import reference, test_guarding
 
 HEADS = Heads.random(2, query_width=4, key_width=4, value_width=3, head_width=2, seed=0)
 WITH_ZEROS = nn.MultiheadAttention(2, 1, add_zero_attn=True)
@@ -836,3 +837,77 @@ def test_a_query_that_is_taken_in_parts_is_named_by_its_number_among_all(monkeyp
     queries[26] = torch.nan
     with pytest.raises(errors.NotFinite, match=r"queries\[26\]"):
         layer(queries)
+
+
+@pytest.mark.parametrize("k", [None, 3])
+@pytest.mark.parametrize("kept", [None, 20])
+@pytest.mark.parametrize("labels", [None, 3])
+def test_gradients_of_evidence_are_right(
+    labels: int | None, k: int | None, kept: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By finite differences: of queries and the temperature; of many queries some at a time, too."""
+    values = drawn(9, dtype=torch.float64) if labels is None else torch.arange(9) % labels
+    keys = drawn(9, 4, seed=1, dtype=torch.float64)
+    layer = SoftKVLayer(keys, values, compatibility="gaussian", temperature=0.7, labels=labels, k=k)
+    asked = cut(monkeypatch, kept)
+
+    class Evidence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, queries: Tensor, bias: Tensor) -> Tensor:
+            return self.layer.evidence(queries, bias=bias)
+
+    def evidence(queries: Tensor, bias: Tensor, log_temperature: Tensor) -> Tensor:
+        return torch.func.functional_call(Evidence(), {"layer.log_temperature": log_temperature}, (queries, bias))
+
+    given = (drawn(3, 4, dtype=torch.float64), drawn(3, 9, dtype=torch.float64), layer.log_temperature.detach())
+    assert torch.autograd.gradcheck(evidence, [one.clone().requires_grad_() for one in given])
+    assert (max(asked) < 3) == (kept is not None)
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("kind", ["number", "vector", "label", "text"])
+def test_evidence_and_its_threshold_are_those_of_the_store(tmp_path: Path, kind: str, fitted: bool) -> None:
+    """Whatever values are, and by whatever the store compares; so queries are known or not as the store says."""
+    queries = np.concatenate([test_guarding.spots(5, 60), test_guarding.spots(6, 20) * 3.0])
+    with test_guarding.store_of(tmp_path / "s", kind) as db:
+        if fitted and kind != "text":
+            assert db.fit(rank=2, planes=False if kind == "number" else None).kept
+        guard = db.guard(wrong_at_most=0.2)
+        expected = db.lookup(queries)
+        layer = SoftKVLayer.from_store(db)
+    found = layer.evidence(torch.as_tensor(queries, dtype=torch.float32))
+    wanted = expected.guard.evidence_of(seen_of(expected))
+    assert found.detach().numpy() == pytest.approx(wanted, abs=2e-3, rel=1e-4)
+    assert layer.threshold == guard.threshold
+    assert 0 < expected.known.sum() < len(queries)
+    assert ((found >= layer.threshold).numpy() == expected.known).all()
+
+
+def test_evidence_learns_to_be_high() -> None:
+    """A query is moved to where more is known."""
+    layer = SoftKVLayer(drawn(50, 3), torch.arange(50) % 4, labels=4, compatibility="gaussian", temperature=0.5)
+    query = torch.full((1, 3), 4.0, requires_grad=True)
+    before = layer.evidence(query).item()
+    for _ in range(20):
+        (step,) = torch.autograd.grad(layer.evidence(query).sum(), query)
+        query = (query + 0.05 * step / step.norm()).detach().requires_grad_()
+    assert layer.evidence(query).item() > before + 1.0
+
+
+def test_a_layer_that_asks_otherwise_than_the_guard_of_its_store_has_no_threshold(tmp_path: Path) -> None:
+    """With k, heads, a module for queries or another temperature; nor has one of a store without a guard."""
+    with test_guarding.store_of(tmp_path / "s", "vector") as db:
+        assert SoftKVLayer.from_store(db).threshold is None
+        db.guard()
+        usual = db.info().temperature
+        assert SoftKVLayer.from_store(db, temperature=usual).threshold is not None
+        heads = Heads.random(1, query_width=2, key_width=2, value_width=2, head_width=2, seed=0)
+        for other in ({"k": 5}, {"heads": heads}, {"query": nn.Identity()}, {"temperature": 2 * usual}):
+            assert SoftKVLayer.from_store(db, **other).threshold is None, other
+        with pytest.raises(errors.NotExpressible, match="head"):
+            SoftKVLayer.from_store(db, heads=heads).evidence(drawn(1, 2))
+        db.set_temperature(3 * usual)
+        assert SoftKVLayer.from_store(db).threshold is None

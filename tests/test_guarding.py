@@ -400,6 +400,14 @@ def test_answers_to_other_questions_are_not_judged(numbers: softkv.SoftKV, optio
     assert "the guard is about" in found.why_unknown
 
 
+def test_answers_to_items_that_ask_are_not_judged(numbers: softkv.SoftKV) -> None:
+    """Each is among those that answer it."""
+    found = numbers.self_attention()
+    assert found.known is None
+    with pytest.raises(InputError, match="not about items that ask"):
+        found.interval()
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".npz"])
 def test_a_guard_travels_with_its_items(numbers: softkv.SoftKV, tmp_path: Path, suffix: str) -> None:
     """Through an export and its import, a repair, and a compaction; and what had changed is not forgotten."""

@@ -104,7 +104,7 @@ def test_a_page_of_a_server_has_the_fields_of_a_page_alone(tmp_path: Path) -> No
 
 NAMES = ["items", "values", "missing", "next", "snapshot", "commit", "deleted", "key", "value", "state", "problem"]
 NAMES += ["progress", "result", "vectors", "count", "store", "kind", "labels", "compatibility", "learned"]
-NAMES += ["temperature", "key_width", "value_width", "value_kind"]
+NAMES += ["temperature", "key_width", "value_width", "value_kind", "guard"]
 SHAPES: dict[str, Any] = {
     "nothing": None,
     "a number": 7,
@@ -117,6 +117,10 @@ SHAPES: dict[str, Any] = {
     "half of it": {"key": "a", "items": [{"key": "a"}], "values": [1.0], "state": "done", "count": 3},
     "an error of no kind": {"state": "failed", "problem": {"error": 7}},
     **{f"fields that are {one!r}": dict.fromkeys(NAMES, one) for one in (None, -1, "x", [], [{}], {"stage": 3}, 2.5)},
+    "a promise that is a number": {
+        **{"value": 1.0, "scored": 1, "temperature": 1.0, "error_kind": "exact", "contributors": []},
+        **{"known": True, "familiarity": 0.5, "promised": 7},
+    },
     "pages that never end": {"items": [], "values": [], "missing": [], "next": 0, "state": "done"},
 }
 FITTING = {("temperature", "nothing"), ("delete", "fields that are -1"), ("pop", "fields that are 'x'")}
@@ -147,6 +151,8 @@ ASKING: dict[str, Callable[[SoftKV], Any]] = {
     "popitem": lambda db: db.popitem(),
     "temperature": lambda db: db.set_temperature(1.0),
     "forget": lambda db: db.forget_fit(),
+    "guard": lambda db: db.guard(),
+    "forget guard": lambda db: db.forget_guard(),
     "forecast": lambda db: db.forecast_index(),
     "build": lambda db: db.build_index(progress=lambda *_: None),
     "compact": lambda db: db.compact(),

@@ -44,6 +44,7 @@ from softkv.maths.heads import Heads
 from softkv.storage.layout import Mask
 
 LOG = log_of(__name__)
+BY_ITEMS = "the guard is about lookups, and not about items that ask all items"
 PROBED, MANY = 4, 128  # queries of a batch of so many that tell whether all are unlike those rehearsed
 STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
 
@@ -319,7 +320,8 @@ class Asker(ABC):
             heads=heads,
             show=show,
         )
-        return _logged(view, ask_each(view, asked))
+        found = _logged(view, ask_each(view, asked))
+        return found if view.guard[0] is None else replace(found, unguarded=BY_ITEMS)
 
     def _asked_view(self) -> View:
         view = self._view()

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
+from softkv.guard.guard import Guard
 from softkv.storage import Item
 from softkv.storage.layout import Matrix
 
@@ -61,6 +62,11 @@ class StoreColumns:
     def learned(self) -> Learned | None:
         """What `fit` has learned, if anything; an error where that cannot be read."""
         return self._view.learned
+
+    @property
+    def guard(self) -> tuple[Guard | None, str | None]:
+        """What the store promises of its answers, if anything, and why that is not about the items of now."""
+        return self._view.guard
 
     def __len__(self) -> int:
         return len(self._rows)

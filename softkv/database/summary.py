@@ -133,7 +133,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         unfinished=unfinished,
         building="was begun, and goes on where it was" if is_begun(snapshot) else None,
         backup="only `softkv backup` writes to it" if is_backup(path) else None,
-        guard=_guard(view),
+        guard=_guard(view, temperature),
     )
 
 
@@ -149,12 +149,13 @@ def _projection(view: View) -> str | None:
     return f"rank {len(learned.metric.factors)}, from {learned.facts.get('items', 0):,} items{planes}"
 
 
-def _guard(view: View) -> str | None:
+def _guard(view: View, temperature: float | None) -> str | None:
+    """What is promised of lookups that do not say how, or why nothing is."""
     guard, stale = view.guard
-    if guard is None or stale is not None:
+    if guard is None or stale or not temperature:
         return stale
     compared = LEARNED if view.profile.projection else view.profile.compatibility or "dot"
-    return unlike(guard.about, compared, view.usual_temperature) or str(guard)
+    return unlike(guard.about, compared, temperature) or str(guard)
 
 
 def _index(view: View) -> IndexInfo | None:

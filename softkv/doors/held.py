@@ -152,6 +152,11 @@ class InMemory:
         return replace(self, in_unit=1.0, learned=learned, inverse_lengths=inverse)
 
     @property
+    def projection(self) -> str | None:
+        """None: what was learned does not change."""
+        return None
+
+    @property
     def temperature(self) -> float:
         """What scores are divided by."""
         degree = compatibility_of(self.compatibility).degree if self.learned is None else None
@@ -250,6 +255,11 @@ class OnDisk:
         held = cls(os.path.abspath(os.fspath(path)), temperature)
         held.kind = held.db().info().value_kind
         return held
+
+    @property
+    def projection(self) -> str | None:
+        """The file of what the store has learned by now, if anything."""
+        return self.db()._view().profile.projection
 
     @property
     def temperature(self) -> float:

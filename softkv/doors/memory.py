@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softkv.errors import InputError, KindError, NotFinite, ShapeError
+from softkv.errors import InputError, KindError, NotFinite, ShapeError, ZeroVector
+from softkv.maths.compatibility import Compatibility
 
 
 class Memory(nn.Module):
@@ -160,3 +161,13 @@ def require_rows(keys: Tensor, values: Tensor) -> None:
     for name, x in (("keys", keys), ("values", values)):
         if x.is_floating_point() and not torch.isfinite(x).all():
             raise NotFinite(f"some {name} hold NaN or infinity. Leave those rows out.")
+
+
+def require_usable(keys: Tensor, values: Tensor, labels: int | None, compared: Compatibility) -> None:
+    """Refuse rows that every later lookup would stumble over; `labels` is how many there are."""
+    if labels is not None and values.is_floating_point():
+        raise KindError(f"expected the integer codes of labels as values, got {values.dtype}.")
+    if labels is not None and values.numel() and not (0 <= int(values.min()) <= int(values.max()) < labels):
+        raise KindError(f"expected codes of {labels} labels, got {int(values.min())} to {int(values.max())}.")
+    if compared.with_lengths is not None and not keys.any(-1).all():
+        raise ZeroVector(f"some key is zero and has no direction, so {compared.name} cannot compare it. Leave it out.")

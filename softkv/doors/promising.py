@@ -7,6 +7,7 @@ Does not predict (sklearn.py).
 Shapes: n samples, c classes, l levels.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
-from softkv.errors import InputError
+from softkv.doors.held import InMemory, OnDisk
+from softkv.errors import InputError, KindError
 from softkv.guard.calibrating import Promise, calibrate, distances
-from softkv.guard.guard import Guard
+from softkv.guard.guard import CHANGED, Guard
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
 
@@ -30,6 +32,7 @@ class Promising:
     """An estimator that can say how far its predictions may be off."""
 
     guard_: Guard | None = None
+    held_: InMemory | OnDisk
     k: int | None
 
     def _asked(self, X: Any) -> Answers:
@@ -68,11 +71,16 @@ class Promising:
             return found
         if self.guard_.about != (how := self._how(found)):
             raise InputError(f"expected {self.guard_.about}, as calibrated, got {how}. Call `conformalize` again.")
-        return replace(found, guard=self.guard_)
+        if abs(found.count - self.guard_.items) > CHANGED * self.guard_.items:
+            raise InputError(
+                f"expected about {self.guard_.items:,} items in the store, as when it was calibrated, got "
+                f"{found.count:,}. Call `conformalize` again."
+            )
+        return replace(found, guard=replace(self.guard_, now=found.count))
 
     def _how(self, answers: Answers) -> dict[str, Any]:
-        """What may change predictions without `fit`: a parameter, and the temperature of a store."""
-        return {"k": self.k, "temperature": float(answers.temperature)}
+        """What may change predictions without `fit`: a parameter, and what a store goes by."""
+        return {"k": self.k, "temperature": float(answers.temperature), "projection": self.held_.projection}
 
 
 class PromisingNumbers(Promising):
@@ -85,7 +93,10 @@ class PromisingNumbers(Promising):
         return np.asarray(found.value), np.stack([found.interval(level) for level in levels], axis=2)
 
     def _aims(self, answers: Answers, y: Any) -> Array:
-        return np.asarray(y, np.float64).reshape(np.shape(answers.value))
+        aims, wanted = np.atleast_1d(np.asarray(y, np.float64)), np.shape(answers.value)
+        if len(aims) != wanted[0] or aims.size != math.prod(wanted) or not np.isfinite(aims).all():
+            raise InputError(f"expected finite targets of shape {wanted}, got shape {aims.shape}, or some not finite.")
+        return aims.reshape(wanted)
 
 
 class PromisingLabels(Promising):
@@ -97,17 +108,30 @@ class PromisingLabels(Promising):
     def predict_set(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[Array, Array]:
         """The predictions (n,), and which classes are in sets that hold the right one so often, (n, c, l)."""
         found = self._judged(X)
-        seen, names, guard = seen_of(found), list(found.labels or ()), found.guard
+        seen, guard, best = seen_of(found), found.guard, self._by_class(found, found.value).argmax(1)
         assert guard is not None
-        columns = [names.index(name) for name in self._names if name in names]
-        places = [place for place, name in enumerate(self._names) if name in names]
         levels = np.atleast_1d(confidence_level).tolist()
-        sets = np.zeros((len(found), len(self._names), len(levels)), np.bool_)
-        for number, level in enumerate(levels):
-            sets[:, places, number] = guard.labels_within(seen, level)[:, columns]
-        best = np.array(places)[seen.value[:, columns].argmax(1)]
-        return np.asarray(self.classes_)[best], sets
+        sets = [self._by_class(found, guard.labels_within(seen, level)) > 0 for level in levels]
+        return np.asarray(self.classes_)[best], np.stack(sets, axis=2)
+
+    def _by_class(self, answers: Answers, told: Array) -> Array:
+        """What is told of each label of the store, (n, l), in the order of `classes_`, (n, c)."""
+        places = {name: place for place, name in enumerate(self._names)}
+        found = np.zeros((len(answers), len(self._names)))
+        for column, name in enumerate(answers.labels or ()):
+            if name in places:
+                found[:, places[str(name)]] = told[:, column]
+            elif told[:, column].any():
+                raise KindError(
+                    f"the store holds the label {name!r} by now, which this classifier was not fitted on. Take the "
+                    "store up anew with from_store."
+                )
+        return found
 
     def _aims(self, answers: Answers, y: Any) -> Array:
-        known = {label: code for code, label in enumerate(answers.labels or ())}
-        return np.array([known.get(str(one), -1) for one in np.asarray(y).tolist()], np.int64)
+        given = np.ravel(y).tolist()
+        if len(given) != len(answers):
+            raise InputError(f"expected a label for each of {len(answers):,} samples, got {len(given):,}.")
+        codes = {label: code for code, label in enumerate(answers.labels or ())}
+        names = dict(zip(self.classes_.tolist(), self._names, strict=True))  # 1 and 1.0 are one class
+        return np.array([codes.get(names.get(one, str(one)), -1) for one in given], np.int64)

@@ -252,19 +252,7 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV, PromisingLabels):
     def predict_proba(self, X: Any) -> Array:
         """The weight of each class, (n, c), in the order of `classes_`."""
         answers = self._asked(X)
-        if isinstance(self.held_, InMemory):
-            return np.asarray(answers.value)
-        places = {name: place for place, name in enumerate(self._names)}
-        found = np.zeros((len(answers), len(self._names)))
-        for column, name in enumerate(answers.labels or ()):
-            if name in places:
-                found[:, places[str(name)]] = answers.value[:, column]
-            elif answers.value[:, column].any():
-                raise KindError(
-                    f"the store holds the label {name!r} by now, which this classifier was not fitted on. Take the "
-                    "store up anew with from_store."
-                )
-        return found
+        return np.asarray(answers.value) if isinstance(self.held_, InMemory) else self._by_class(answers, answers.value)
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each sample, (n,)."""

@@ -17,10 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from softkv.asking.promised import promised
+from softkv.asking.question import LEARNED, Question
 from softkv.database import open as open_store
 from softkv.database.columns import StoreColumns
 from softkv.database.reader import Reader
 from softkv.errors import KindError, NotFinite
+from softkv.guard.guard import Guard
 from softkv.kinds import ValueKind
 
 TOGETHER = 1 << 16  # items that are taken up, or written back, at a time
@@ -76,6 +79,14 @@ def require_names(names: Sequence[str]) -> None:
 def tensor_of(array: Any) -> Tensor:
     """An array as a tensor. Maps of files are read-only, which tensors cannot be, so these are copied."""
     return torch.from_numpy(np.require(array, requirements=["W", "C"]))
+
+
+def known_from(columns: StoreColumns, temperature: float, *, k: Any, heads: Any, projected: bool) -> float | None:
+    """From which evidence on queries are known, where the store has a guard that is about such lookups."""
+    compared = LEARNED if projected else columns.compatibility
+    question = Question(None, compatibility=compared, temperature=temperature, k=k, heads=heads)
+    guard: Guard | None = promised(*columns.guard, question).get("guard")
+    return None if guard is None else guard.threshold
 
 
 class Projecting(nn.Module):

@@ -18,7 +18,7 @@ leading axes, such as a batch.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,7 @@ from softkv.asking.profile import REAL
 from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.reader import Reader
-from softkv.errors import (
-    AllMasked,
-    InputError,
-    KindError,
-    MissingExtra,
-    NotExpressible,
-    NotFinite,
-    ShapeError,
-    ZeroVector,
-)
+from softkv.errors import AllMasked, InputError, KindError, MissingExtra, NotExpressible, NotFinite, ShapeError
 from softkv.kinds import ValueKind
 from softkv.maths.compatibility import compatibility_of
 from softkv.maths.heads import Heads
@@ -49,10 +40,10 @@ try:
 except ImportError as error:
     raise MissingExtra("softkv.doors.torch", package="torch", extra="torch") from error
 
-from softkv.doors.memory import Memory, require_rows
+from softkv.doors.memory import Memory, require_rows, require_usable
 from softkv.doors.parts import for_queries, in_parts, no_later
-from softkv.doors.taken import TOGETHER, Projecting, names_of, of_columns, reading, require_names, tensor_of
-from softkv.doors.weighing import weighed
+from softkv.doors.taken import TOGETHER, Projecting, known_from, names_of, of_columns, reading, require_names, tensor_of
+from softkv.doors.weighing import evidence_of, weighed
 from softkv.maths.tensors import TORCH
 
 KEPT = 1 << 26  # numbers that are kept for the way back, at most
@@ -114,7 +105,7 @@ class SoftKVLayer(nn.Module):
         compatibility_of(compatibility)
         self.memory = Memory(keys, values, learn_values=learn_values, capacity=capacity)
         self.query, self.compatibility, self.k, self.labels = query, compatibility, k, labels
-        self._require_known(keys, values)
+        require_usable(keys, values, self._label_count(), compatibility_of(compatibility))
         wide = torch.promote_types(keys.dtype, torch.float32)
         start = torch.tensor(math.log(temperature), dtype=wide, device=keys.device)
         self.log_temperature = nn.Parameter(start, requires_grad=learn_temperature)
@@ -126,6 +117,7 @@ class SoftKVLayer(nn.Module):
         elif heads is not None:
             Heads.from_torch(heads)  # says now what cannot be expressed
             self.attention = heads
+        self.threshold: float | None = None  # from which evidence on queries are known, of a store with a guard
         self.names: list[str] | None = None
         self._origin: tuple[str, Any, Tensor] | None = None  # the store, its values, and these as they were held first
 
@@ -175,19 +167,22 @@ class SoftKVLayer(nn.Module):
             usual, compared = columns.temperature, columns.compatibility
             if heads is not None or learned is not None:
                 usual, compared = 1.0, "scaled_dot" if learned is None else "gaussian"
+            usual = usual if temperature is None else temperature
             projecting = None if learned is None else Projecting(learned.metric, device)
             seeing = [one for one in (query, projecting) if one is not None]
             layer = cls(
                 keys,
                 values,
                 compatibility=compared,
-                temperature=usual if temperature is None else temperature,
+                temperature=usual,
                 k=k,
                 heads=heads,
                 labels=columns.labels,
                 query=nn.Sequential(*seeing) if seeing else None,
                 learn_temperature=learn_temperature,
             )
+            if query is None:
+                layer.threshold = known_from(columns, usual, k=k, heads=heads, projected=learned is not None)
             # A state_dict need not carry what the store holds.
             layer.memory = Memory(keys, values, learn_values=learn_values, kept=False)
             if learn_values:
@@ -209,6 +204,20 @@ class SoftKVLayer(nn.Module):
         self, queries: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
     ) -> Tensor:
         """What the queries (..., b, q) find. `mask` and `bias`, (n,) or (..., b, n), are as in `softkv.soft_lookup`."""
+        return self._found(queries, mask, bias, causal)
+
+    def evidence(
+        self, queries: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        """How much is known of the queries, (..., b), with gradients: what `guard` of a store goes by."""
+        if self._heads() is not None:
+            raise NotExpressible("each head has a log mass of its own, and so no evidence. Ask a layer without heads.")
+        return self._found(queries, mask, bias, causal, evidence_of)
+
+    def _found(
+        self, queries: Tensor, mask: Any, bias: Any, causal: bool, told: Callable[[Answers], Tensor] | None = None
+    ) -> Tensor:
+        """The value of the answers, or what is `told` of them, with gradients."""
         asked = self._asked(queries)
         keys, values = self.memory.rows()
         heads, temperature = self._heads(), self.temperature
@@ -217,7 +226,7 @@ class SoftKVLayer(nn.Module):
         learning = self._learning(asked, bias)
 
         def ask(queries: Tensor, temperature: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
-            if learning and self.k is None:
+            if learning and self.k is None and told is None:
                 with torch.autocast(queries.device.type, enabled=False):
                     found = weighed(
                         queries,
@@ -232,7 +241,8 @@ class SoftKVLayer(nn.Module):
                     )
                 if found is not None and torch.isfinite(found).all():
                     return found
-            value: Tensor = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0).value
+            answers = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0)
+            value: Tensor = answers.value if told is None else told(answers)
             return value
 
         if learning and causal:
@@ -242,7 +252,8 @@ class SoftKVLayer(nn.Module):
         numbers = values.ndim < keys.ndim and self.labels is None and heads is None
         held = [keys, values, *(heads.arrays().values() if heads else ())]
         try:
-            return in_parts(ask, asked, temperature, mask, bias, held=held, step=step, axis=-1 if numbers else -2)
+            axis = -1 if numbers or told else -2
+            return in_parts(ask, asked, temperature, mask, bias, held=held, step=step, axis=axis)
         except (AllMasked, NotFinite):
             with torch.no_grad():  # a part numbers its own queries; asked whole, the one that is wrong has its number
                 self._answers(asked, keys, values, temperature, heads, mask, bias, causal, 0)
@@ -266,7 +277,7 @@ class SoftKVLayer(nn.Module):
         Rows are written in place, so do this when the gradients of earlier lookups have been asked for.
         """
         require_rows(keys, values)
-        self._require_known(keys, values)
+        require_usable(keys, values, self._label_count(), compatibility_of(self.compatibility))
         self.memory.remember(keys, values)
 
     def forget(self) -> None:
@@ -380,19 +391,6 @@ class SoftKVLayer(nn.Module):
 
     def _label_count(self) -> int | None:
         return self.labels if self.labels is None or isinstance(self.labels, int) else len(self.labels)
-
-    def _require_known(self, keys: Tensor, values: Tensor) -> None:
-        """Refuse rows that every later lookup would stumble over."""
-        if self.labels is not None and values.is_floating_point():
-            raise KindError(f"expected the integer codes of labels as values, got {values.dtype}.")
-        count = self._label_count()
-        if count is not None and values.numel() and not (0 <= int(values.min()) <= int(values.max()) < count):
-            raise KindError(f"expected codes of {count} labels, got {int(values.min())} to {int(values.max())}.")
-        compared = compatibility_of(self.compatibility)
-        if compared.with_lengths is not None and not keys.any(-1).all():
-            raise ZeroVector(
-                f"some key is zero and has no direction, so {compared.name} cannot compare it. Leave it out."
-            )
 
     def extra_repr(self) -> str:
         """What print shows beside the modules."""

@@ -1,4 +1,4 @@
-"""The value alone, with gradients: scores, a softmax, an average, and nothing that would only be told.
+"""The value alone, with gradients: scores, a softmax, an average, and nothing that would only be told; or the evidence.
 
 A lookup of softkv/maths/lookup.py goes block by block, adds up in float64 and finds out much besides; with gradients,
 torch would keep all of that. Where learning is what is wanted, this takes less than half of its time.
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from softkv.answer import Answers
+from softkv.guard.guard import NONE, SURE
 from softkv.maths.arrays import library_of, sharpened
 from softkv.maths.blending import Labels, Vectors
 from softkv.maths.compatibility import Compatibility, scorer_of
@@ -54,6 +56,15 @@ def weighed(
         return projected
     means = means.to(held.dtype)
     return means[..., 0] if alone else means
+
+
+def evidence_of(found: Answers) -> Tensor:
+    """The evidence of answers to (..., b) queries, as `Guard.evidence_of` has it for arrays of NumPy."""
+    evidence: Tensor = found.log_mass - found.seen.to(found.log_mass).log()
+    if found.labels is None:
+        return evidence
+    largest: Tensor = found.value.to(evidence).amax(-1).clamp(NONE, 1.0 - NONE)
+    return evidence + SURE * (largest.log() - (-largest).log1p())
 
 
 def _scores(inputs: Inputs, compatibility: Compatibility) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a guard keeps: `SOFTKV_DATA=folder python -m tests.benchmarks.guard [evidence coverage risk widths]`.
+"""What a guard keeps: `SOFTKV_DATA=folder python -m tests.benchmarks.guard [evidence coverage risk widths time]`.
 
 Each store learns once, from a part that no split touches; all else is asked of it once, and splits divide what was
 answered into what calibrates and what is judged. Texts are embedded once for each model and kept in `--folder`.
@@ -7,16 +7,20 @@ answered into what calibrates and what is judged. Texts are embedded once for ea
               winner and the log mass once on test parts
     coverage  how often sets and intervals hold what is right, beside the 99% range of the beta-binomial
     risk      in how many of 200 splits no more than asked of what is known is wrong
-    widths    intervals at 90% beside split conformal ones on k nearest neighbours and on gradient boosting
-
-Does not judge time.
+    widths    intervals at 90% beside split conformal ones on k nearest neighbours and on gradient boosting; `--mapie`
+              names the Python of an environment with MAPIE, which then makes these
+    time      seconds to make a guard, and of lookups with one, beside those of a copy of the store without, in turn
 """
 
 import argparse
 import csv
 import json
 import os
+import shutil
+import statistics
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,10 +37,28 @@ from softkv.learning.measures import auroc
 from .learning import MODELS, _embedded
 from .machine import machine
 
-SECTIONS = ("evidence", "coverage", "risk", "widths")
+SECTIONS = ("evidence", "coverage", "risk", "widths", "time")
 LEVELS, SPLITS, TRIES = (0.8, 0.9, 0.95), 20, 200
 SETS = ("concrete", "energy", "kin8nm")
 WRONG = (0.01, 0.02, 0.05)
+WIDTH, KINDS = 384, ("label", "number")  # of stores that are timed
+MAPIE = """
+import json, sys
+import numpy as np
+from mapie.regression import SplitConformalRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.neighbors import KNeighborsRegressor
+given, found = np.load(sys.argv[1]), {}
+rest, wanted = given["rest"], given["wanted"]
+models = {"10 nearest neighbours": KNeighborsRegressor(10), "gradient boosting": HistGradientBoostingRegressor()}
+for name, model in models.items():
+    model.fit(given["learn"], given["aims"])
+    for some in given["splits"]:
+        made = SplitConformalRegressor(model, confidence_level=0.9, prefit=True).conformalize(rest[some], wanted[some])
+        ends = made.predict_interval(rest[~some])[1]
+        found.setdefault(name, []).append(float((ends[:, 1, 0] - ends[:, 0, 0]).mean()))
+print(json.dumps(found))
+"""
 Texts = list[tuple[str, str]]
 
 
@@ -46,9 +68,17 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", default=SECTIONS, metavar="section", help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where vectors are kept")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--mapie", metavar="PYTHON")
+    parser.add_argument("--items", type=int, default=100_000, help="of the stores that are timed")
+    parser.add_argument("--learned", type=int, default=15_000, help="items of the store that a guard is made of")
+    parser.add_argument("--rounds", type=int, default=200, help="of the lookups that are timed")
     chosen = parser.parse_args()
-    data = Path(os.environ["SOFTKV_DATA"])
     print(machine())
+    if "time" in chosen.sections:
+        _time(chosen.items, chosen.learned, chosen.rounds)
+    if {*chosen.sections} == {"time"}:
+        return
+    data = Path(os.environ["SOFTKV_DATA"])
     if "evidence" in chosen.sections:
         _evidence(data, chosen.folder, chosen.models)
     if {"coverage", "risk"} & {*chosen.sections}:
@@ -59,7 +89,7 @@ def main() -> None:
                 if "risk" in chosen.sections:
                     _risk(f"CLINC150, {model}, {way}", seen, codes)
     for name in SETS if {"coverage", "widths"} & {*chosen.sections} else ():
-        _regression(data, name, chosen.sections)
+        _regression(data, name, chosen.sections, chosen.mapie)
 
 
 # Which evidence
@@ -239,7 +269,7 @@ def _risk(name: str, seen: Seen, codes: Any) -> None:
         print(f"| {share:.0%} | {kept} of {TRIES} | {np.mean(known):.3f} | {np.mean(wrong):.4f} | {none} |")
 
 
-def _regression(data: Path, name: str, sections: list[str]) -> None:
+def _regression(data: Path, name: str, sections: list[str], mapie: str | None) -> None:
     """A UCI set: 60% learn, and the rest is split evenly into what calibrates and what is judged."""
     folder = data / "uci" / name
     table = np.loadtxt(folder / "data.txt")
@@ -249,6 +279,7 @@ def _regression(data: Path, name: str, sections: list[str]) -> None:
     learn, rest = np.split(order, [int(0.6 * len(order))])
     keys = (features - features[learn].mean(0)) / (features[learn].std(0) + 1e-12)
     aims = numbers[rest]
+    theirs = _mapies(mapie, keys, numbers, learn, rest) if mapie and "widths" in sections else {}
     for way, db in _learned(keys[learn], numbers[learn], "number", "gaussian"):
         with db.snapshot() as frozen:
             widths = Examining(frozen, frozen._asked_view(), None).widths(None)
@@ -257,10 +288,21 @@ def _regression(data: Path, name: str, sections: list[str]) -> None:
         if "coverage" in sections:
             _coverage(title, seen, aims, widths, len(aims) // 2, len(learn))
         if "widths" in sections:
-            _widths(title, (keys, numbers, learn, rest), seen, widths)
+            _widths(title, (keys, numbers, learn, rest), seen, widths, theirs)
 
 
-def _widths(title: str, split: tuple[Any, Any, Any, Any], seen: Seen, rule: Any) -> None:
+def _mapies(python: str, keys: Any, numbers: Any, learn: Any, rest: Any) -> dict[str, list[float]]:
+    """The mean width of the intervals of MAPIE in each split, by what it is calibrated on top of."""
+    splits = np.array([some for some, _ in _splits(len(rest), len(rest) // 2, SPLITS)])
+    with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+        np.savez(file, learn=keys[learn], aims=numbers[learn], rest=keys[rest], wanted=numbers[rest], splits=splits)
+        file.flush()
+        run = subprocess.run([python, "-c", MAPIE, file.name], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, list[float]] = json.loads(run.stdout)
+    return found
+
+
+def _widths(title: str, split: tuple[Any, Any, Any, Any], seen: Seen, rule: Any, theirs: dict[str, Any]) -> None:
     from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.neighbors import KNeighborsRegressor
 
@@ -271,13 +313,82 @@ def _widths(title: str, split: tuple[Any, Any, Any, Any], seen: Seen, rule: Any)
     for some, others in _splits(len(aims), len(aims) // 2, SPLITS):
         guard = _guard(seen, aims, some, rule, len(learn))
         widths.setdefault("softkv", []).append(float(2 * guard.radius(seen.taken(others), 0.9).mean()))
-        for name, values in found.items():  # as MAPIE's split conformal regressor: absolute residuals
+        for name, values in found.items():  # as MAPIE's SplitConformalRegressor: absolute residuals
             apart = np.sort(np.abs(values[some] - aims[some]))
             rank = int(np.ceil((len(apart) + 1) * 0.9)) - 1
             widths.setdefault(name, []).append(2 * float(apart[rank]))
     ours = np.mean(widths.pop("softkv"))
     told = ", ".join(f"{ours / np.mean(one):.2f} x that on {name}" for name, one in widths.items())
     print(f"{title}: intervals at 90% are {ours:.4g} wide, {told}")
+    for name, made in theirs.items():
+        apart = np.max(np.abs(np.divide(made, widths[name]) - 1.0))
+        print(f"  by MAPIE {ours / np.mean(made):.2f} x that on {name}, whose widths differ by {apart:.2%} at most")
+
+
+# Time
+
+
+def _time(items: int, learned: int, rounds: int) -> None:
+    print(f"\n| seconds, {WIDTH} wide | labels | numbers |\n|---|---|---|")
+    made = [_seconds_to_make(learned, kind) for kind in KINDS]
+    print(f"| to make a guard of {learned:,} items (goal: 30) | {made[0]:.1f} | {made[1]:.1f} |", flush=True)
+    with tempfile.TemporaryDirectory() as place:
+        told = [_seconds_to_ask(Path(place) / kind, items, kind, rounds) for kind in KINDS]
+    for name in told[0]:
+        print(f"| {name}, {items:,} items | " + " | ".join(one[name] for one in told) + " |")
+
+
+def _drawn(count: int, kind: str, seed: int) -> tuple[Any, Any]:
+    """Directions around 150 middles, and their labels or noisy numbers."""
+    rng = np.random.default_rng(seed)
+    middles, codes = np.random.default_rng(0).standard_normal((150, WIDTH)), rng.integers(0, 150, count)
+    keys = (middles[codes] + 1.5 * rng.standard_normal((count, WIDTH))).astype(np.float32)
+    return keys, [f"label {code}" for code in codes] if kind == "label" else codes + rng.standard_normal(count)
+
+
+def _seconds_to_make(items: int, kind: str) -> float:
+    keys, values = _drawn(items, kind, 1)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        softkv.open(Path(place) / "s", value=kind, compatibility="cosine") as db,
+    ):
+        db.add(vectors=keys, values=values)
+        db.tune()
+        start = time.perf_counter()
+        db.guard(wrong_at_most=0.2)
+        return time.perf_counter() - start
+
+
+def _seconds_to_ask(path: Path, items: int, kind: str, rounds: int) -> dict[str, str]:
+    """Of lookups of a store with a guard, and of a copy of it without; what a guard says is worked out where asked."""
+    keys, values = _drawn(items, kind, 1)
+    with softkv.open(path, value=kind, compatibility="cosine") as db:
+        db.add(vectors=keys, values=values)
+        db.guard(wrong_at_most=0.2, **dict(zip(("queries", "answers"), _drawn(1000, kind, 2), strict=True)))
+    copy, queries, found = path.with_name(f"{kind} without"), _drawn(64, kind, 3)[0], dict[str, str]()
+    shutil.copytree(path, copy)
+    with softkv.open(path) as guarded, softkv.open(copy) as plain:
+        plain.forget_guard()
+        for count in (1, 64):
+            rows = [_round(guarded, plain, queries[:count], n % 2) for n in range(rounds)]
+            one, other, judged = (statistics.median(each) for each in zip(*rows, strict=True))
+            told = f"{1e3 * one:.2f} ms, {1e3 * other:.2f} ms: {one / other:.3f} x"
+            found[f"lookup of {count}, with a guard beside without (goal: 1.1)"] = told
+            found[f"and `known` of {count}"] = f"{1e3 * judged:.3f} ms more: {(one + judged) / other:.3f} x"
+    return found
+
+
+def _round(guarded: softkv.SoftKV, plain: softkv.SoftKV, queries: Any, first: int) -> tuple[float, float, float]:
+    """Seconds of a lookup with a guard and without, and of what the guard says of the answers."""
+    told = dict[str, float]()
+    for name, db in (("guarded", guarded), ("plain", plain))[:: -1 if first else 1]:
+        start = time.perf_counter()
+        answers = db.lookup(queries)
+        told[name] = time.perf_counter() - start
+        if db is guarded:
+            known, told["judged"] = answers.known, time.perf_counter() - start - told[name]
+            assert known is not None
+    return told["guarded"], told["plain"], told["judged"]
 
 
 if __name__ == "__main__":

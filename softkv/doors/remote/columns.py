@@ -14,11 +14,13 @@ from softkv.asking.learned import Learned
 from softkv.database.columns import BLOCK, StoreColumns
 from softkv.doors.remote.connection import ServerConnection
 from softkv.doors.shapes import hints_of
+from softkv.guard.guard import Guard
 from softkv.storage import Item
 from softkv.storage.layout import Matrix
 
 _ITEMS = {"items": list[Item], "next": int | None}
-_MORE = {"temperature": float, "count": int, "learned": npt.NDArray[Any] | None}
+_GUARD = tuple[Guard | None, str | None]
+_MORE = {"temperature": float, "count": int, "learned": npt.NDArray[Any] | None, "guard": _GUARD}
 _BLOCK = {"vectors": npt.NDArray[Any], "values": npt.NDArray[Any], "next": int | None}
 _FACTS = {name: hint for name, hint in hints_of(StoreColumns).items() if not name.startswith("_")}
 
@@ -51,6 +53,12 @@ class RemoteColumns(StoreColumns):
         """What `fit` has learned, if anything, without the numbers of the keys."""
         told = self._first["learned"]
         return None if told is None else Learned.decoded(memoryview(told), rows=0, key_width=self.key_width)
+
+    @property
+    def guard(self) -> tuple[Guard | None, str | None]:
+        """What the store promises of its answers, if anything, and why that is not about the items of now."""
+        guard: tuple[Guard | None, str | None] = self._first["guard"]
+        return guard
 
     def __len__(self) -> int:
         return int(self._first["count"])

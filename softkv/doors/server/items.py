@@ -156,14 +156,15 @@ def _columns(call: Call) -> dict[str, Any]:
         vectors, values = columns.block(start, start + min(rows, max(1, room)))
         stop = start + len(vectors)
         found = {"vectors": vectors, "values": values, "next": stop if stop < len(columns) else None}
-        return found | (_facts(columns) if start == 0 else {})
+        return found | (_facts(call, columns) if start == 0 else {})
 
 
-def _facts(columns: StoreColumns) -> dict[str, Any]:
+def _facts(call: Call, columns: StoreColumns) -> dict[str, Any]:
     """What a store is, for models that take it up whole; the metric that it has learned as the bytes of its file."""
     names = ("store", "commit", "kind", "labels", "compatibility", "key_width", "value_width", "temperature")
-    learned = columns.learned
+    learned, (guard, stale) = columns.learned, columns.guard
     facts = {name: getattr(columns, name) for name in names} | {"count": len(columns)}
+    facts["guard"] = call.served.shown(guard), stale
     packed = None if learned is None else b"".join(learned.without_numbers().encoded())
     return facts | {"learned": None if packed is None else np.frombuffer(packed, np.uint8)}
 

@@ -166,8 +166,9 @@ def _kept(call: Call, answers: Answers) -> Answers:
 
 
 def _hidden(call: Call, found: Any) -> Any:
-    """Answers whose reasons name no directory of the server."""
+    """Answers whose reasons and whose guard name no directory of the server."""
     hidden, reason = call.served.without_paths, found.reason
+    found = replace(found, guard=call.served.shown(found.guard))
     if not reason:
         return found
     return replace(found, reason=hidden(reason) if isinstance(reason, str) else tuple(map(hidden, reason)))

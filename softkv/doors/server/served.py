@@ -24,6 +24,7 @@ from softkv.doors.server.jobs import Jobs
 from softkv.doors.server.lane import ROOM, Lane, in_time
 from softkv.doors.server.leases import Leases
 from softkv.errors import Busy, InputError, StoreNotFound
+from softkv.guard.guard import Guard
 from softkv.storage import Backup, Report
 
 CREWS = {"writes": 1, "reads": 2, "long": 2, "exports": 1}  # threads for each kind of work
@@ -108,6 +109,8 @@ class Served:
                 projection=found.projection and hidden(found.projection),
                 index=found.index and replace(found.index, problem=found.index.problem and hidden(found.index.problem)),
             )
+        if isinstance(found, Guard):
+            found = replace(found, about={name: one for name, one in found.about.items() if name != "embedder"})
         if isinstance(found, Report):
             findings, notes = ([hidden(one) for one in told[:MOST]] for told in (found.findings, found.notes))
             found = replace(found, findings=findings, notes=notes)
