@@ -32,18 +32,12 @@ main()
 
 
 @dataclass
-class Running:
-    """A server in a process of its own."""
+class Reached:
+    """A server, wherever it runs."""
 
-    process: "subprocess.Popen[str]"
-    errors: Path
     host: str = ""
     port: int = 0
     token: str = ""
-
-    def log(self) -> str:
-        """What it has told so far."""
-        return self.errors.read_text()
 
     def connection(self) -> socket.socket:
         """A connection to it, on which nothing was said yet."""
@@ -56,6 +50,18 @@ class Running:
             return asked(client, method, path, document, **{"Authorization": f"Bearer {self.token}"} | headers)
         finally:
             client.close()
+
+
+@dataclass(kw_only=True)
+class Running(Reached):
+    """A server in a process of its own."""
+
+    process: "subprocess.Popen[str]"
+    errors: Path
+
+    def log(self) -> str:
+        """What it has told so far."""
+        return self.errors.read_text()
 
     def descriptors(self) -> int:
         """How many files it has open."""
@@ -101,7 +107,7 @@ def served(
     with errors.open("w") as told:
         command = [sys.executable, "-c", _MAIN, *arguments]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True, preexec_fn=limited)
-    running = Running(process, errors)
+    running = Running(process=process, errors=errors)
     try:
         assert process.stdout is not None
         assert select.select([process.stdout], [], [], LONGEST)[0], "it has not begun"

@@ -565,6 +565,24 @@ def test_items_get_other_values_and_keep_the_rest(tmp_path: Path, kind: str) -> 
         assert db.check().ok
 
 
+def test_items_are_given_other_payloads_with_their_values(tmp_path: Path) -> None:
+    """As many as there are keys, and of items that are named; what they are compared by stays."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["x", "y"], [1.0, 2.0], vectors=np.eye(2), payloads=[{"n": 1}, {"n": 2}])
+        db.set_values(["y", "x"], [2.0, 3.0], payloads=[{"n": 5}, None], expected=[2.0, 1.0], batch="one")
+        assert [(one.value, one.payload, one.vector.tolist()) for one in db.select()] == [
+            (3.0, None, [1, 0]),
+            (2.0, {"n": 5}, [0, 1]),
+        ]
+        with pytest.raises(errors.BatchMismatch):
+            db.set_values(["y", "x"], [2.0, 3.0], payloads=[None, None], expected=[2.0, 1.0], batch="one")
+        for wrong in ({"keys": ["x"], "payloads": []}, {"where": {"n": 5}, "payloads": [None]}):
+            with pytest.raises(errors.InputError):
+                db.set_values(values=[1.0], **wrong)
+        assert db.item("y").payload == {"n": 5}
+        assert db.check().ok
+
+
 @pytest.mark.parametrize(
     ("keys", "values", "error"),
     [

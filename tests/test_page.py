@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.database.reader import Reader
 from softkv.errors import EmptyStore, InputError, NotExpressible, StoreExists
 from softkv.maths.principal import PrincipalPlane
 from softkv.page import document
@@ -147,6 +149,31 @@ def test_a_server_makes_pages_of_at_most_a_hundred_queries(tmp_path: Path) -> No
         status, error, words = refused(client, "/v1/s/scene", {"queries": queries})
     assert (status, error) == (422, "InputError")
     assert "at most 100 queries" in words
+
+
+def test_the_queries_of_a_page_are_asked_for_as_long_as_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight at a time; the server looks at the clock in between."""
+    told: list[tuple[str, int, int]] = []
+    with filled(tmp_path / "s", "number", 5) as db:
+        scene = db.scene(queries=vectors_of(20), progress=lambda *one: told.append(one))
+        values = [repr(one).splitlines()[0] for one in db.lookup(vectors_of(20))]
+    assert [one["value"] for one in scene["queries"]] == values
+    assert told == [("asking", done, 20) for done in (0, 8, 16)]
+    asked, late, lookup = list[int](), threading.Event(), Reader.lookup
+
+    def slow(self: Reader, queries: Any, **options: Any) -> Any:
+        asked.append(len(queries))
+        assert late.wait(30)
+        return lookup(self, queries, **options)
+
+    monkeypatch.setattr(Reader, "lookup", slow)
+    with serving(tmp_path / "s") as client:
+        found = refused(client, "/v1/s/scene", {"queries": vectors_of(20).tolist()}, softkv_deadline="0.5")
+        late.set()
+    assert found[:2] == (504, "DeadlinePassed")
+    assert asked == [8]
 
 
 def test_the_command_writes_a_page(tmp_path: Path) -> None:

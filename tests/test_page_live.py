@@ -5,8 +5,6 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +15,18 @@ import softkv
 from softkv.page import document
 
 from . import servers
-from .browsing import Watched, watched
 from .databases import filled
-from .servers import Running, eventually
+from .listening import guarded
+from .looking import RENTS, answered, asks, chooses, looking, rents_at, says
+from .servers import eventually
 
 pytestmark = pytest.mark.chromium
-RENTS = {
-    "a small room near the station": 540,
-    "one room with a balcony": 620,
-    "two rooms in the old town": 890,
-    "two quiet rooms by the park": 940,
-    "a large house": 2450,
-}
 
 
 @pytest.fixture
 def rents(tmp_path: Path) -> Path:
     """A store of five rents by texts."""
-    path = tmp_path / "rents.softkv"
-    with softkv.open(path) as db:
-        db.update(RENTS)
-    return path
-
-
-@contextmanager
-def looking(browser: Any, running: Running, link: str | None = None, **options: Any) -> Iterator[Watched]:
-    """The page of a server in a tab of its own, entered by its token."""
-    with watched(browser, **options) as seen:
-        seen.page.goto(f"http://{running.host}:{running.port}/#{running.token if link is None else link}")
-        yield seen
-
-
-def says(seen: Watched, place: str, text: str) -> bool:
-    """Whether an element comes to hold a text."""
-    return eventually(lambda: text in (seen.page.text_content(place) or ""))
-
-
-def asks(seen: Watched, text: str) -> None:
-    """Ask in words, and wait for the answer of the store."""
-    seen.page.fill("#text", text)
-    seen.page.keyboard.press("Enter")
-    assert says(seen, "#asked", text)
-    assert says(seen, "#whole", "The store’s own answer")
+    return rents_at(tmp_path / "rents.softkv")
 
 
 def test_the_token_is_kept_for_the_tab_and_erased_from_the_address(browser: Any, rents: Path) -> None:
@@ -79,7 +47,7 @@ def test_the_token_is_kept_for_the_tab_and_erased_from_the_address(browser: Any,
 
 def test_without_a_token_there_is_a_door_and_nothing_behind_it(browser: Any, rents: Path) -> None:
     """A wrong one is refused, the right one lets in."""
-    with servers.served(rents) as running, looking(browser, running, "") as seen:
+    with guarded(rents) as running, looking(browser, running, "") as seen:
         assert eventually(lambda: seen.page.is_visible("#door"))
         assert not seen.page.is_visible("#main")
         assert "station" not in seen.page.content()
@@ -95,7 +63,7 @@ def test_without_a_token_there_is_a_door_and_nothing_behind_it(browser: Any, ren
 
 def test_the_page_itself_has_no_data_and_stands_behind_host_and_origin(rents: Path) -> None:
     """The same bytes for all; another Host, another site, a token in its URL, or another method are refused."""
-    with servers.served(rents) as running:
+    with guarded(rents) as running:
 
         def status(path: str = "/", method: str = "GET", **headers: str) -> int:
             return running.ask(method, path, None, **{"Authorization": "", **headers})[0]
@@ -112,7 +80,7 @@ def test_the_page_itself_has_no_data_and_stands_behind_host_and_origin(rents: Pa
 
 def test_typed_questions_are_answered_by_the_store(browser: Any, rents: Path) -> None:
     """The number, the error and the route are its own; a question that the model knows no word of is told."""
-    with servers.served(rents) as running, looking(browser, running) as seen:
+    with guarded(rents) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         asks(seen, "two rooms near the park")
         _, answer = running.ask("POST", "/v1/rents/lookup", {"query": "two rooms near the park"})
@@ -129,7 +97,7 @@ def test_typed_questions_are_answered_by_the_store(browser: Any, rents: Path) ->
 def test_all_items_of_a_larger_store_take_part(browser: Any, tmp_path: Path) -> None:
     """The answer is that of all of them, at any temperature, while the map shows some and says so."""
     filled(tmp_path / "many", "number", 2500, compatibility="gaussian", temperature=0.5).close()
-    with servers.served(tmp_path / "many") as running, looking(browser, running) as seen:
+    with guarded(tmp_path / "many") as running, looking(browser, running) as seen:
         assert says(seen, "#about", "2,000 of 2,500 items")
         key = re.search("item [0-9]+", seen.page.text_content("#asked"))
         assert key
@@ -143,13 +111,14 @@ def test_all_items_of_a_larger_store_take_part(browser: Any, tmp_path: Path) -> 
                 weights = [one.weight for one in answer.contributors]
                 shown = seen.all_exact("#bars .share")
                 assert shown[:10] == pytest.approx([1.0] if link == "T=hard" else weights, rel=1e-6, abs=1e-12)
+            assert answered(seen)
             hard = db.nearest(db.item(key[0]).vector).value
             assert seen.exact("#ways tbody tr:nth-child(2) td") == pytest.approx(hard, rel=1e-6)
 
 
 def test_a_link_of_a_typed_question_opens_it_again(browser: Any, rents: Path) -> None:
     """In the tab that has the token; and the lines for Python and curl work."""
-    with servers.served(rents) as running, looking(browser, running) as seen:
+    with guarded(rents) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         asks(seen, "a palace")
         assert eventually(lambda: "text=a+palace" in seen.page.evaluate("location.hash"))
@@ -166,7 +135,7 @@ def test_a_link_of_a_typed_question_opens_it_again(browser: Any, rents: Path) ->
 
 def test_items_are_edited_where_that_is_allowed(browser: Any, rents: Path) -> None:
     """Another value, a new item, one less; and what another tab has changed is seen, and not overwritten unseen."""
-    with servers.served(rents) as running, looking(browser, running) as seen, looking(browser, running) as other:
+    with guarded(rents) as running, looking(browser, running) as seen, looking(browser, running) as other:
         for tab in (seen, other):
             assert says(tab, "#whole", "The store’s own answer")
         seen.page.click("#list tbody tr:nth-child(1) button")
@@ -193,16 +162,10 @@ def test_items_are_edited_where_that_is_allowed(browser: Any, rents: Path) -> No
         assert (seen.told, other.told) == ([], [])
 
 
-def chooses(seen: Watched, key: str) -> None:
-    """Click an item in the list, and wait until it is told."""
-    seen.page.click(f"#list tbody button:text-is('{key}')")
-    assert says(seen, "#map-told", f"{key}: value ")
-
-
 def test_the_form_holds_the_item_that_was_chosen(browser: Any, rents: Path) -> None:
     """Another client deletes an item, and all after it are one place further up: the form follows."""
     first, _, third, fourth, _ = RENTS
-    with servers.served(rents) as running, looking(browser, running) as seen:
+    with guarded(rents) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         chooses(seen, third)
         seen.page.click("#near > p button:text-is('Close')")
@@ -223,7 +186,7 @@ def test_nothing_of_a_store_is_left_when_another_is_chosen(browser: Any, tmp_pat
         with softkv.open(tmp_path / name, value="label", compatibility="gaussian") as db:
             for i in range(count):
                 db.add([f"{name} {i}"], [f"{name} {'xy'[i % 2]}"], vectors=[[i, i]])
-    with servers.served(tmp_path / "alpha", tmp_path / "beta") as running, looking(browser, running) as seen:
+    with guarded(tmp_path / "alpha", tmp_path / "beta") as running, looking(browser, running) as seen:
         assert says(seen, "#title", "alpha")
         assert says(seen, "#whole", "The store’s own answer")
         seen.page.click("#attend")
@@ -246,7 +209,7 @@ def test_nothing_of_a_store_is_left_when_another_is_chosen(browser: Any, tmp_pat
 def test_a_value_that_the_form_has_not_shown_is_neither_replaced_nor_deleted(browser: Any, rents: Path) -> None:
     """Somebody changes it while somebody else types: it is shown first, also where the page has taken it up since."""
     first, *_ = RENTS
-    with servers.served(rents) as running, looking(browser, running) as seen:
+    with guarded(rents) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         for button, value, done in (("#save", 700, "Saved"), ("#delete", 800, "Deleted")):
             chooses(seen, first)
@@ -270,7 +233,7 @@ def test_a_store_that_does_not_come_leaves_the_page_with_the_one_before(browser:
     """Its title, the list of stores and the form are still those of what is shown, and so are edits."""
     points = rents.parent / "points"
     filled(points, "label", 30).close()
-    with servers.served(rents, points) as running, looking(browser, running) as seen:
+    with guarded(rents, points) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         seen.page.route("**/v1/points/scene", lambda route: route.abort())
         seen.page.select_option("#store", "points")
@@ -282,7 +245,7 @@ def test_a_store_that_does_not_come_leaves_the_page_with_the_one_before(browser:
 
 def test_a_store_that_is_only_read_is_not_edited(browser: Any, rents: Path) -> None:
     """There is no form for it."""
-    with servers.served(rents, options=("--read-only",)) as running, looking(browser, running) as seen:
+    with guarded(rents, read_only=True) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         assert not seen.page.is_visible("#editing")
 
@@ -349,7 +312,7 @@ def test_a_token_that_is_refused_later_shuts_the_page(browser: Any, rents: Path,
 
 def test_a_link_that_is_no_token_leaves_the_one_that_is_there(browser: Any, rents: Path) -> None:
     """A fragment that no server would take as a token is none."""
-    with servers.served(rents) as running, looking(browser, running) as seen:
+    with guarded(rents) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         seen.page.evaluate("location.hash = 'hello'")
         seen.settled()
@@ -362,10 +325,10 @@ def test_one_of_several_stores_is_chosen_and_an_empty_one_says_so(browser: Any, 
     filled(tmp_path / "points", "label", 30).close()
     softkv.open(tmp_path / "nothing").close()
     stores = rents, tmp_path / "points", tmp_path / "nothing"
-    with servers.served(*stores) as running, looking(browser, running) as seen:
+    with guarded(*stores) as running, looking(browser, running) as seen:
         assert says(seen, "#title", "rents")
         seen.page.select_option("#store", "points")
         assert says(seen, "#title", "points")
         assert says(seen, "#about", "values are labels")
         seen.page.select_option("#store", "nothing")
-        assert says(seen, "#problem", "This store is empty")
+        assert says(seen, "#about", "This store is empty")

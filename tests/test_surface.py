@@ -252,8 +252,9 @@ def test_changes_report_what_became_of_them(numbers: SoftKV) -> None:
     assert db.add(vectors=QUERIES[0], values=1).first_number == 42
     assert db.add("item 2", np.float32(0.5), vectors=QUERIES[0], on_conflict="replace").replaced == 1
     assert db.set_values(["item 3", "item 4"], np.array([30, 40])).count == 2
-    assert db.set_values(["item 3"], [31.0], expected=[30.0]).count == 1
-    assert db.set_values(where={"n": {"$gte": 38}}, values=0.0).count == 2
+    assert db.set_values(["item 3"], [31.0], expected=[30.0], payloads=[{"n": 99}]).count == 1
+    assert db.item("item 3").payload == {"n": 99}
+    assert db.set_values(where={"n": {"$gte": 38, "$lt": 99}}, values=0.0).count == 2
     assert db.get_many(["item 2", "item 3", "item 4", "item 39"]) == [0.5, 31.0, 40.0, 0.0]
     assert db.delete({"item 5", "item 6"}) == 2
     assert db.delete(where={"n": {"$lt": 3}}) == 2  # item 2 has lost its payload

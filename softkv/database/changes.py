@@ -90,14 +90,15 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         values: Any = None,
         *,
         where: Mapping[str, Any] | None = None,
+        payloads: Sequence[Any] | None = None,
         expected: Any = None,
         batch: str | None = None,
     ) -> Added:
-        """Give items other values, all of them or none. What they are compared by, their texts and payloads stay.
+        """Give items other values, all of them or none. What they are compared by and their texts stay.
 
-        Instead of keys, `where` names the items that match a filter, and `values` is one value for all of them. Where
-        `expected` is given, only if these are the values that the items have by now. With a `batch` that was written
-        before, nothing is written: see `add`.
+        So do their payloads, unless others are given. Instead of keys, `where` names the items that match a filter, and
+        `values` is one value for all of them. Where `expected` is given, only if these are the values that the items
+        have by now. With a `batch` that was written before, nothing is written: see `add`.
 
         >>> import softkv, tempfile, os
         >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
@@ -110,9 +111,11 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         self._store.require_writable()
         with self._changing:
             if where is None:
-                what = intake.given(keys, values, None, None, None)
-                named = stamp(batch, "set_values", what.keys, what.values, expected)
+                what = intake.given(keys, values, None, None, payloads)
+                named = stamp(batch, "set_values", what.keys, what.values, expected, payloads=what.payloads)
             else:
+                if payloads is not None:
+                    raise InputError("expected payloads with keys, got where=, whose items keep theirs. Give keys.")
                 named = stamp(batch, "set_values where", [values], expected, payloads=[_asking(keys, where)])
             done = self._store.recorded(named)
             if done is not None:
@@ -130,7 +133,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
                 [one.vector for one in kept],
                 what.values,
                 keys=what.keys,
-                payloads=[one.payload for one in kept],
+                payloads=[one.payload for one in kept] if what.payloads is None else what.payloads,
                 texts=[one.text for one in kept],
                 value_vectors=intake.embedded_values(what, profile, self._store.layout, self._embedding),
                 on_conflict="replace",

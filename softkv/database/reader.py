@@ -18,11 +18,13 @@ from softkv.database.evaluating import evaluate
 from softkv.database.summary import Info, summary
 from softkv.errors import KeyMissing, KeyTextError, SoftKVError
 from softkv.maths.heads import Heads
+from softkv.progress import Stages, untold
 from softkv.storage import Item
 from softkv.storage.batch import shown
 
 Value = Any  # a float, a label or text, or a vector of float32
 AT_ONCE = 1000  # items that are read together
+AT_A_TIME = 8  # queries of a page in a lookup
 
 
 class Reader(Asker, Mapping[str, Value]):
@@ -159,15 +161,23 @@ class Reader(Asker, Mapping[str, Value]):
         write({"scenes": [scene]}, path, store=self._embedding.path, force=force)
         return len(scene["numbers"])
 
-    def scene(self, items: int = 2000, queries: Any = (), *, heads: Heads | None = None) -> dict[str, Any]:
-        """What a page shows of the store, as plain Python: items, the vectors of queries, and how much is evidence."""
+    def scene(
+        self, items: int = 2000, queries: Any = (), *, heads: Heads | None = None, progress: Stages = untold
+    ) -> dict[str, Any]:
+        """What a page shows of the store, as plain Python: items, the vectors of queries, and how much is evidence.
+
+        `progress` is called with ("asking", done, all) while the queries are asked.
+        """
         from softkv.page import PageQueries, scene_of
 
         view = self._asked_view()
         given = [queries] if isinstance(queries, str) else queries
         texts, (vectors, _, _) = texts_of(given), self._queries(view, given, None, heads)
         names = [f"query {number + 1}" for number in range(len(vectors))] if texts is None else texts
-        answers = self.lookup(vectors, heads=heads, show=1) if len(vectors) else ()
+        answers: list[Any] = []
+        while len(answers) < len(vectors):
+            progress("asking", len(answers), len(vectors))
+            answers += self.lookup(vectors[len(answers) : len(answers) + AT_A_TIME], heads=heads, show=1)
         asked = PageQueries(names, texts is not None, vectors, answers)
         return scene_of(view, os.path.basename(self._embedding.path), asked, items=items, heads=heads)
 

@@ -79,56 +79,51 @@ function drawMap(looked, near) {
     pen.beginPath();
     pen.arc(x, y, r, 0, 7);
   };
+  const disc = (x, y, r) => [round(x, y, r), pen.fill(), pen.stroke()];
+  const at = (row) => [points[2 * row], points[2 * row + 1]];
   pen.lineWidth = 1;
   if (seen) {
     pen.fillStyle = palette['--line'];
-    for (let row = 0; row < scene.count; row++) if (!seen[row]) { round(points[2 * row], points[2 * row + 1], 1.2); pen.fill(); }
+    for (let row = 0; row < scene.count; row++) if (!seen[row]) { round(...at(row), 1.2); pen.fill(); }
   }
-  for (const row of near) {
-    pen.strokeStyle = palette['--quiet'];
-    pen.beginPath();
-    pen.moveTo(points[2 * looked], points[2 * looked + 1]);
-    pen.lineTo(points[2 * row], points[2 * row + 1]);
-    pen.stroke();
-  }
+  pen.strokeStyle = palette['--quiet'];
+  for (const row of near) lined(pen, at(looked), at(row));
   pen.strokeStyle = palette['--card'];
   for (const row of order) {
     pen.globalAlpha = weights[row] > 1e-4 ? 0.88 : 0.5;
     pen.fillStyle = scene.colours.of ? scene.colours.of[row] : palette['--c0'];
-    round(points[2 * row], points[2 * row + 1], radius(row));
-    pen.fill();
-    pen.stroke();
+    const [x, y, r] = [...at(row), radius(row)];
+    if (r === 1.6) pen.fillRect(x - 1.4, y - 1.4, 2.8, 2.8); // one of many: a circle for each takes longer than a frame
+    else disc(x, y, r);
   }
   pen.globalAlpha = 1;
   const ringed = (row, colour) => {
     pen.strokeStyle = colour;
     pen.lineWidth = 2;
-    round(points[2 * row], points[2 * row + 1], radius(row) + 2.5);
+    round(...at(row), radius(row) + 2.5);
     pen.stroke();
   };
   if (looked !== null) ringed(looked, palette['--ink']);
   if (shown.cursor !== null && document.activeElement === canvas) ringed(shown.cursor, palette['--mark']);
   const boxes = [];
   if (query) drawQuery(pen, query, boxes, width);
-  for (const row of scene.count <= 30 ? order : []) {
-    const [x, y, r] = [points[2 * row], points[2 * row + 1], radius(row)];
-    boxes.push([x - r, y - r, x + r, y + r]);
-  }
+  const box = (row) => [-1, 1].flatMap((sign) => at(row).map((x) => x + sign * radius(row)));
+  boxes.push(...(scene.count <= 30 ? order : []).map(box));
   pen.font = '12px system-ui, sans-serif';
   for (const row of scene.count <= 30 ? order : order.slice(0, 6)) {
     if (weights[row] < 0.004 && scene.count > 30) break;
-    labelled(pen, nameOf(scene, row, width > 700 ? 44 : 26), points[2 * row], points[2 * row + 1], radius(row) + 4, boxes, width, height);
+    labelled(pen, nameOf(scene, row, width > 700 ? 44 : 26), ...at(row), radius(row) + 4, boxes, width, height);
   }
 }
-function drawQuery(pen, [x, y], boxes, width) {
-  pen.strokeStyle = palette['--mark'];
-  pen.lineWidth = 2.5;
+function lined(pen, from, to) {
   pen.beginPath();
-  for (const [dx, dy] of [[8, 0], [0, 8]]) {
-    pen.moveTo(x - dx, y - dy);
-    pen.lineTo(x + dx, y + dy);
-  }
+  pen.moveTo(...from);
+  pen.lineTo(...to);
   pen.stroke();
+}
+function drawQuery(pen, [x, y], boxes, width) {
+  [pen.strokeStyle, pen.lineWidth] = [palette['--mark'], 2.5];
+  for (const [dx, dy] of [[8, 0], [0, 8]]) lined(pen, [x - dx, y - dy], [x + dx, y + dy]);
   boxes.push([x - 8, y - 8, x + 8, y + 8]);
   pen.font = '600 12px system-ui, sans-serif';
   labelled(pen, 'query', x, y, 11, boxes, width, 1e9, palette['--mark']);
@@ -180,17 +175,20 @@ function svg(tag, attributes, ...children) {
   made.append(...children);
   return made;
 }
-/* The log masses of left-out items as ticks, and that of the query among them. */
-function gauge(sorted, x, words) {
+/* The evidence of items that were not there as ticks, that of the query among them, and from where on one is known. */
+function gauge(sorted, x, words, limit = x) {
   const span = Math.max(sorted[sorted.length - 1] - sorted[0], 1e-9);
-  const [low, high] = [Math.min(sorted[0], x) - 0.04 * span, Math.max(sorted[sorted.length - 1], x) + 0.04 * span];
+  const ends = [sorted[0], sorted[sorted.length - 1], x, limit];
+  const [low, high] = [Math.min(...ends) - 0.04 * span, Math.max(...ends) + 0.04 * span];
   const at = (one) => (10 + (580 * (one - low)) / (high - low)).toFixed(2);
-  const picture = svg('svg', { viewBox: '0 0 600 74', role: 'img', 'aria-label': words });
+  const side = (one) => (at(one) < 110 ? 'start' : at(one) > 490 ? 'end' : 'middle');
+  const picture = svg('svg', { viewBox: `0 0 600 ${limit === x ? 74 : 92}`, role: 'img', 'aria-label': words });
   picture.append(svg('line', { x1: 10, x2: 590, y1: 46, y2: 46, class: 'axis' }));
   for (const one of sorted) picture.append(svg('line', { x1: at(one), x2: at(one), y1: 32, y2: 46, class: 'tick' }));
+  if (limit !== x) picture.append(svg('line', { x1: at(limit), x2: at(limit), y1: 24, y2: 54, class: 'limit' }));
+  if (limit !== x) picture.append(svg('text', { x: at(limit), y: 86, 'text-anchor': side(limit) }, 'known from here'));
   picture.append(svg('path', { d: `M${at(x)} 50 l-7 -22 h14 z`, class: 'here' }));
-  const side = at(x) < 110 ? 'start' : at(x) > 490 ? 'end' : 'middle';
-  picture.append(svg('text', { x: at(x), y: 20, 'text-anchor': side, class: 'here-told' }, `this query ${figure(x)}`));
+  picture.append(svg('text', { x: at(x), y: 20, 'text-anchor': side(x), class: 'here-told' }, `this query ${figure(x)}`));
   picture.append(svg('text', { x: 10, y: 66 }, figure(low + 0.04 * span)));
   picture.append(svg('text', { x: 590, y: 66, 'text-anchor': 'end' }, figure(high - 0.04 * span)));
   return picture;

@@ -8,7 +8,7 @@ const HEALTH = '/health';
 const AGAIN = 2000; // milliseconds between looks at the server
 let served = []; // the stores, as the server tells of them
 let commit = 0; // of the items that are shown
-let own = { asked: null, told: null, busy: false }; // the answers of the store
+let own = { busy: {} }; // the answer of the store to what was asked, and then those of the other ways
 
 function takeToken() {
   const link = location.hash.slice(1);
@@ -21,10 +21,8 @@ async function ask(method, path, body) {
   // Whoever has the port of a server that is gone is not sent the token, before a server answers there again.
   if (gone && path !== HEALTH) await ask('GET', HEALTH).catch(() => Promise.reject(away()));
   const token = path === HEALTH ? null : sessionStorage.getItem(TOKEN) || '';
-  const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
-  if (body !== undefined) headers['Content-Type'] = 'application/json';
-  const sent = { method, headers, cache: 'no-store', credentials: 'omit', redirect: 'error' };
-  if (body !== undefined) sent.body = JSON.stringify(body);
+  const headers = { ...(token !== null && { Authorization: `Bearer ${token}` }), ...(body && { 'Content-Type': 'application/json' }) };
+  const sent = { method, headers, body: JSON.stringify(body), cache: 'no-store', credentials: 'omit', redirect: 'error' };
   const reply = await fetch(path, sent).catch(() => Promise.reject(away()));
   if (reply.status === 401) {
     if (token === sessionStorage.getItem(TOKEN)) {
@@ -39,7 +37,7 @@ async function ask(method, path, body) {
   if (!reply.ok) throw Object.assign(new Error(told.detail || 'The server refused.'), { kind: told.error });
   return { told, commit: Number(reply.headers.get('softkv-commit')) };
 }
-const inStore = (method, what, body, { name } = scenes[0] || { name: store() }) =>
+const inStore = (method, what, body, { name } = scenes[0] || { name: byId('store').value || store() }) =>
   ask(method, `/v1/${encodeURIComponent(name)}/${what}`, body);
 const store = (link = location.hash) => {
   const named = new URLSearchParams(link.slice(1)).get('store');
@@ -82,24 +80,23 @@ async function load(name) {
   const found = await asked.catch((error) => (error.kind === 'EmptyStore' ? null : Promise.reject(error)));
   if (turn !== loads) return;
   const scene = found && sceneOf(found.told);
-  const same = scenes[0] && scenes[0].name === name;
-  const kept = same ? scenes[0].queries : [];
+  const same = byId('store').dataset.shown === name;
+  const kept = same && scenes[0] ? scenes[0].queries : [];
   if (!same) hold(null, '', undefined);
+  byId('store').dataset.shown = name;
   byId('stores').hidden = served.length < 2;
   chosen(byId('store'), served.map((one) => [one.name, one.name]), name);
   byId('editing').hidden = served.find((one) => one.name === name).read_only;
   document.title = `${brief(name)} – softkv`;
   put('title', brief(name, 80));
   scenes.length = 0;
-  if (!scene) {
-    byId('main').hidden = true;
-    put('about', 'This store is empty. Add its first item with `softkv add`, then load this page again.');
-    throw new Error('This store is empty, so there is nothing to look up yet.');
-  }
+  byId('main').hidden = false;
+  byId('main').classList.toggle('empty', !scene);
+  if (!scene) return put('about', 'This store is empty, so there is nothing to look up yet. Its first item says what values are.');
   scenes.push(Object.assign(scene, { name, url: `${location.origin}/${name}`, queries: kept }));
-  [now, commit, own] = [null, found.commit, { asked: null, told: null, busy: false }];
+  [now, commit, own] = [null, found.commit, { busy: {} }];
   byId('typed').hidden = false;
-  put('foot', `Answers are those of ${location.host}. This page keeps the token for this tab, and nothing else.`);
+  return put('foot', `Answers are those of ${location.host}. This page keeps the token for this tab, and nothing else.`);
 }
 /* Ask in words of one's own: the server makes a vector of them, and the page goes on from there. */
 async function type(text) {
@@ -110,33 +107,34 @@ async function type(text) {
   return go({ query: `q${scenes[0].queries.length - 1}`, look: null });
 }
 
-/* What the store itself answers to the state as it is: one question at a time, and the last one counts. */
+/* What the store itself answers to the state as it is: one question at a time, and the last one counts. The other ways
+   to look up take several times as long, so they are asked for when the answer is there. */
 function showOwn() {
   const { scene, asked, temperature } = now;
   const query = asked.text !== null ? asked.text : asked.given && Array.from(asked.given);
-  const wanted = { query, k: state.k, show: BARS };
-  if (state.where) wanted.where = state.where;
-  if (temperature === Infinity) wanted.compatibility = 'uniform';
-  else if (temperature && temperature !== scene.temperature) wanted.temperature = temperature;
-  const asking = JSON.stringify([asked.key, wanted]);
+  const wanted = { query, show: BARS, ...optionsOf(scene, temperature, state.where) };
+  const asking = JSON.stringify([asked.key, wanted, state.k, temperature === 0]);
   const there = own.asked === asking;
-  byId('answer').setAttribute('aria-busy', String(!there));
-  now.own = there ? own.told : null;
-  if (now.own) tellOwn(temperature === 0 ? own.told.hard : own.told.soft);
+  byId('answer').setAttribute('aria-busy', String(!(there && own.ways)));
+  now.own = there ? own.answer : null;
+  if (now.own) tellOwn(now.own, own.ways);
   else put('whole', 'Asking the store…');
-  if (!there && !own.busy) askOwn(asking);
+  if (!there || !own.ways) askOwn(asking, there ? 'compare' : 'lookup');
 }
-async function askOwn(asking) {
-  own.busy = true;
+async function askOwn(asking, method) {
   const there = own;
+  if (there.busy[method]) return;
+  there.busy[method] = true;
   await tried(async () => {
-    const [key, wanted] = JSON.parse(asking);
+    const [key, wanted, k, hard] = JSON.parse(asking);
     // What was learned is worked into the vectors of the page, so the key's own is asked for.
     if (wanted.query === null) wanted.query = (await inStore('POST', 'items/get', { keys: [key], whole: true })).told.items[0].vector;
-    const { told } = await inStore('POST', 'compare', wanted);
-    Object.assign(there, { asked: asking, told });
+    Object.assign(wanted, method === 'compare' ? { k } : hard && { k: 1, show: 1 });
+    const { told } = await inStore('POST', method, wanted);
+    if (method === 'lookup') Object.assign(there, { asked: asking, answer: told, ways: null });
+    else if (there.asked === asking) there.ways = told;
   });
-  there.busy = false;
+  there.busy[method] = false;
   if (there === own && byId('problem').hidden) go({});
 }
 /* A value of an answer in JSON, and what else of it there is to say. */
@@ -146,11 +144,11 @@ function valueTold(answer) {
   return [plainly(answer.value), spread];
 }
 const plainly = (x) => (typeof x === 'number' ? figure(x) : Array.isArray(x) ? vectorOf(x, 6) : brief(x || '', 160));
-function tellOwn(answer) {
-  const { scene, own: ways } = now;
+function tellOwn(answer, ways) {
+  const { scene } = now;
   const [value, ...rest] = valueTold(answer);
   put('value', value, typeof answer.value === 'number' ? answer.value : null);
-  put('spread', rest.join(', '), answer.spread);
+  put('spread', [...rest, answer.known === false ? 'not known' : ''].filter(Boolean).join(', '), answer.spread);
   put('effective', figure(answer.effective), answer.effective);
   if (now.temperature !== 0) put('logmass', figure(answer.log_mass), answer.log_mass);
   if (!state.where) put('count', counted(scene.total), scene.total);
@@ -158,17 +156,16 @@ function tellOwn(answer) {
   put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
   const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
   const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
-  const here = `The map, the steps and the list are of the ${counted(scene.count)} items that this page has.`;
+  const here = `The map and the steps are of the ${counted(scene.count)} items that this page has.`;
   const part = scene.total > scene.count ? ` ${here}` : '';
   const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
   put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
-  const [exact, ...others] = byId('ways').tBodies[0].rows;
-  put(exact.cells[1], ways.exact ? plainly(ways.exact.value) : 'no such key: a dictionary fails');
-  put(exact.cells[2], '');
-  [ways.hard, ways.top_k, ways.soft].forEach((one, i) => {
-    const told = valueTold(one).filter(Boolean).join(one.distribution ? ', ' : ' ');
-    put(others[i].cells[1], told, typeof one.value === 'number' ? one.value : null);
-    put(others[i].cells[2], one.mass === undefined ? '' : percent(one.mass), one.mass);
+  const exact = ways && (ways.exact || { value: 'no such key: a dictionary fails' });
+  const all = ways ? [exact, ways.hard, ways.top_k, ways.soft] : Array(4).fill({ value: '…' });
+  all.forEach((one, i) => {
+    const { cells } = byId('ways').tBodies[0].rows[i];
+    put(cells[1], valueTold(one).filter(Boolean).join(one.distribution ? ', ' : ' '), typeof one.value === 'number' ? one.value : null);
+    put(cells[2], one.mass === undefined ? '' : percent(one.mass), one.mass);
   });
 }
 
@@ -192,56 +189,81 @@ async function reload() {
   go({});
 }
 /* The item in the form: where it was chosen, and what was shown of it, as JSON. */
-let held = { look: null, key: '', value: undefined, text: '' };
-function hold(look, key, value) {
+let held = { look: null, key: '', was: undefined, text: '', payload: '' };
+const spelled = (item) => (item ? JSON.stringify([item.value, item.payload]) : undefined);
+function hold(look, key, value, payload = null) {
   const text = typeof value === 'object' ? JSON.stringify(value) : String(value === undefined ? '' : value);
-  held = { look, key, value: JSON.stringify(value), text };
-  [byId('edit-key').value, byId('edit-value').value] = [key, text];
+  const was = spelled(value !== undefined && { value, payload });
+  held = { look, key, was, text, payload: payload === null ? '' : JSON.stringify(payload) };
+  [byId('edit-key').value, byId('edit-value').value, byId('edit-payload').value] = [key, text, held.payload];
+}
+/* Hold an item that is in the list of the store, but not on the map. */
+function holdOnly({ key, value, payload }) {
+  hold(null, key, value, payload);
+  go({ look: null });
+}
+/* The items of the whole store from one on, as far as the list shows them; those that have not come are asked for. */
+let [listed, listing] = [{ of: null }, false];
+function listOwn(scene, start) {
+  const wanted = { where: state.where, start, limit: LISTED };
+  const of = JSON.stringify([scene.name, commit, wanted]);
+  if (listed.of === of) return listed;
+  const came = ({ told }) => go(void (listed = { of, ...told }));
+  if (!listing) tried(() => inStore('POST', 'items/select', wanted, scene).then(came).finally(() => (listing = false)), false);
+  listing = true;
+  return { items: [], next: null, none: '…' };
 }
 /* Show the chosen item in the form, but for one in which somebody types. */
 function fill(scene, looked) {
   if (looked === null) return void (held.look = null);
   const number = scene.numbers[looked];
   const key = scene.keys[looked] === null ? `#${number}` : scene.keys[looked];
-  const typed = byId('edit-key').value !== key || byId('edit-value').value !== held.text;
+  const typed = ['key', 'text', 'payload'].some((one) => byId(`edit-${one === 'text' ? 'value' : one}`).value !== held[one]);
   if (held.look === number && (held.key !== key || typed)) return undefined;
   const vector = scene.kind === 'vector' && scene.values.subarray(looked * scene.value_width, (looked + 1) * scene.value_width);
-  return hold(number, key, vector ? Array.from(vector) : plainValue(scene, looked));
+  return hold(number, key, vector ? Array.from(vector) : plainValue(scene, looked), scene.payloads[looked]);
 }
 /* Whether the form has shown what a store holds by a key, which is changed only then; else it is shown now. */
 async function wasShown(scene, key) {
-  const shownOf = held.key === key ? held.value : undefined;
-  const { told } = await inStore('POST', 'items/get', { keys: [key], default: null }, scene);
-  const value = told.missing[0] ? undefined : told.values[0];
-  if (JSON.stringify(value) === shownOf) return { value };
-  if (!scenes[0] || scenes[0].name !== scene.name) return null;
-  hold(held.look, key, value);
-  const is = value === undefined ? 'is there no more' : `is ${plainly(value)} by now`;
+  const was = held.key === key ? held.was : undefined;
+  const [item] = (await inStore('POST', 'items/get', { keys: [key], default: null, whole: true }, scene)).told.items;
+  if (spelled(item) === was) return { item };
+  if (byId('store').dataset.shown !== scene.name) return null;
+  hold(held.look, key, ...(item ? [item.value, item.payload] : []));
+  const is = item ? `is ${plainly(item.value)} by now` : 'is there no more';
   put('edited', `Nothing was changed: ${brief(key)} ${is}, which this form had not shown. Look, and do it again.`);
   return null;
 }
-/* Give an item another value, or add one. */
-async function save(key, text) {
-  const scene = scenes[0];
+/* Change what the form names: give an item another value and payload, or add one, or delete it. */
+async function change(does) {
+  const scene = scenes[0] || { name: byId('store').dataset.shown };
+  const [key, text, payload] = ['key', 'value', 'payload'].map((one) => byId(`edit-${one}`).value);
   const there = await wasShown(scene, key);
   if (!there) return;
-  const value = scene.kind === 'number' ? Number(text) : scene.kind === 'vector' ? JSON.parse(text) : text;
-  const batch = Array.from(crypto.getRandomValues(new Uint32Array(4)), (one) => one.toString(16)).join('-');
-  const item = { keys: [key], values: [value], batch };
-  if (there.value === undefined) await inStore('POST', 'items', item, scene);
-  else await inStore('PATCH', 'items', { ...item, expected: [there.value] }, scene);
-  await changed(scene, key, value, text, there.value === undefined ? 'Added' : 'Saved');
-}
-async function discard(key, text) {
-  const scene = scenes[0];
-  if (!(await wasShown(scene, key))) return;
-  const { told } = await inStore('POST', 'items/delete', { keys: [key] }, scene);
-  await changed(scene, key, undefined, text, told.deleted ? 'Deleted' : 'There was no');
-}
-async function changed(scene, key, value, text, what) {
-  if (scenes[0] && scenes[0].name === scene.name) held = { look: held.look, key, value: JSON.stringify(value), text };
+  const [what, item] = await does(scene, there.item, { key, text, payload });
+  if (byId('store').dataset.shown === scene.name) held = { look: held.look, key, was: spelled(item), text, payload };
   await reload();
   put('edited', `${what} ${brief(key)}.`);
+}
+async function save(scene, there, { key, text, payload }) {
+  const numbers = scene.kind === 'number' || (!scene.kind && text.trim() !== '' && Number.isFinite(Number(text)));
+  const item = { value: numbers ? Number(text) : scene.kind === 'vector' ? parsed(text) : text, payload: parsed(payload) };
+  const batch = Array.from(crypto.getRandomValues(new Uint32Array(4)), (one) => one.toString(16)).join('-');
+  const sent = { keys: [key], values: [item.value], payloads: [item.payload], batch };
+  if (there) await inStore('PATCH', 'items', { ...sent, expected: [there.value] }, scene);
+  else await inStore('POST', 'items', sent, scene);
+  return [there ? 'Saved' : 'Added', item];
+}
+async function discard(scene, there, { key }) {
+  const { told } = await inStore('POST', 'items/delete', { keys: [key] }, scene);
+  return [told.deleted ? 'Deleted' : 'There was no'];
+}
+function parsed(text) {
+  try {
+    return text.trim() ? JSON.parse(text) : null;
+  } catch {
+    throw new Error(`This is no JSON: ${brief(text)}`);
+  }
 }
 function listenLive(on) {
   const form = (id, work) => on(id, 'submit', (event) => {
@@ -254,8 +276,8 @@ function listenLive(on) {
     return enter();
   });
   form('typed', () => byId('text').value.trim() && type(byId('text').value.trim()));
-  form('editing', () => save(byId('edit-key').value, byId('edit-value').value));
-  on('delete', 'click', () => tried(() => discard(byId('edit-key').value, byId('edit-value').value)));
+  form('editing', () => change(save));
+  on('delete', 'click', () => tried(() => change(discard)));
   on('store', 'change', () => tried(async () => {
     await load(byId('store').value).catch((error) => {
       if (scenes[0]) byId('store').value = scenes[0].name;

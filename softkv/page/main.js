@@ -8,29 +8,17 @@ function listen() {
   on('mean', 'click', () => go({ T: Infinity }));
   on('query', 'change', () => byId('query').value !== 'item' && go({ query: byId('query').value, look: null }));
   on('k', 'input', () => Number(byId('k').value) >= 1 && go({ k: Math.floor(Number(byId('k').value)) }));
-  on('attend', 'click', () => {
-    shown.attention = !shown.attention;
-    go({});
-  });
-  on('causal', 'change', () => {
-    shown.causal = byId('causal').checked;
-    go({});
-  });
+  on('attend', 'click', () => look({ attention: !shown.attention }));
+  on('causal', 'change', () => look({ causal: byId('causal').checked }));
   on('filter', 'submit', (event) => {
     event.preventDefault();
+    shown.page = 0;
     go({ where: { [byId('field').value]: { [byId('operator').value]: operandOf(byId('operand').value) } } });
   });
   on('everyone', 'click', () => go({ where: null }));
-  on('find', 'input', () => {
-    [shown.find, shown.page] = [byId('find').value, 0];
-    go({});
-  });
-  for (const [id, by] of [['before', -1], ['after', 1]]) {
-    on(id, 'click', () => {
-      shown.page += by;
-      go({});
-    });
-  }
+  on('find', 'input', () => look({ find: byId('find').value, page: 0 }));
+  on('before', 'click', () => look({ page: shown.page - 1 }));
+  on('after', 'click', () => look({ page: shown.page + 1 }));
   on('tour-next', 'click', () => goToStep(state.step + 1));
   on('tour-back', 'click', () => goToStep(state.step - 1));
   on('tour-choice', 'change', () => goToStep(Number(byId('tour-choice').value)));
@@ -90,10 +78,7 @@ function listenToMap(on) {
     } else return;
     event.preventDefault();
   });
-  on('chart', 'blur', () => {
-    tip(null);
-    go({});
-  });
+  on('chart', 'blur', () => look(tip(null)));
 }
 function tip(row, x, y) {
   const place = byId('tip');

@@ -50,10 +50,9 @@ function weigh(scores, temperature, seen) {
     count += 1;
     if (scores[row] > peak) [peak, best] = [scores[row], row];
   }
-  if (best < 0) return { weights, count, mass: 0, logMass: NaN, effective: 0, best };
-  if (temperature === 0) {
-    weights[best] = 1;
-    return { weights, count, mass: 1, logMass: NaN, effective: 1, best };
+  if (best < 0 || temperature === 0) {
+    if (best >= 0) weights[best] = 1;
+    return { weights, count, mass: Number(best >= 0), logMass: NaN, effective: Number(best >= 0), best };
   }
   let mass = 0;
   let excess = 0;
@@ -87,20 +86,14 @@ function bestOf(order, weights, k) {
 }
 
 /* What the values of a scene come to under weights: a number with its spread, a vector, shares of labels, or texts. */
+const under = (weights, of) => weights.reduce((sum, weight, row) => (weight > 0 ? sum + weight * of(row) : sum), 0);
 function blend(scene, weights) {
   if (scene.kind === 'number') {
-    let value = 0;
-    let largest = 0;
-    for (let row = 0; row < weights.length; row++) value += weights[row] * scene.values[row];
-    for (let row = 0; row < weights.length; row++) {
-      if (weights[row] > 0) largest = Math.max(largest, Math.abs(scene.values[row] / 2 - value / 2));
-    }
-    let squares = 0; // in units of the farthest value, whose square might leave float64
-    if (largest > 0) {
-      for (let row = 0; row < weights.length; row++) {
-        if (weights[row] > 0) squares += weights[row] * ((scene.values[row] / 2 - value / 2) / largest) ** 2;
-      }
-    }
+    const value = under(weights, (row) => scene.values[row]);
+    const off = (row) => Math.abs(scene.values[row] / 2 - value / 2);
+    const largest = weights.reduce((most, weight, row) => (weight > 0 ? Math.max(most, off(row)) : most), 0);
+    // In units of the farthest value, whose square might leave float64.
+    const squares = largest && under(weights, (row) => (off(row) / largest) ** 2);
     return { value, spread: 2 * largest * Math.sqrt(squares) };
   }
   if (scene.kind === 'vector') return { value: meanOf(scene.values, weights, scene.value_width) };
@@ -142,6 +135,12 @@ function joinedHeads(heads, means) {
   });
   const joined = Float64Array.from(parts.flatMap((part) => [...part]));
   return heads.w_o ? times(heads.w_o, joined, heads.b_o) : joined.map((x, i) => x + (heads.b_o ? heads.b_o[i] : 0));
+}
+
+/* The evidence that the guard of a store goes by (softkv/guard/guard.py). */
+function evidenceOf(scene, { weights, logMass, count }) {
+  const share = scene.guard.coded ? Math.min(1 - 1e-7, Math.max(1e-7, blend(scene, weights).shares[0][1])) : 0.5;
+  return logMass - Math.log(count) + 4 * Math.log(share / (1 - share));
 }
 
 /* Where a number lies among sorted ones: the share of them that are below it. */

@@ -43,7 +43,6 @@ function showQuestion() {
   const warm = { 0: 'hard: the best takes all', Infinity: 'plain mean: all alike' }[temperature] || between;
   put('temperature', warm, temperature);
   byId('warmth').setAttribute('aria-valuetext', warm);
-  byId('warmth').setAttribute('aria-label', 'Temperature');
   byId('heads').hidden = !scene.heads;
   const names = scene.heads ? ['all heads', ...scene.heads.w_q.map((_, i) => `head ${i + 1}`)] : [];
   children(byId('heads'), names.length, (i) => make('button', { onclick: () => go({ head: i - 1 }) })).forEach((button, i) => {
@@ -77,7 +76,7 @@ function showAnswer() {
   put('count', `${counted(told.count)}${told.count < scene.count ? ` of ${counted(scene.count)}` : ''}`, told.count);
   const all = scene.total > scene.count ? `All ${counted(scene.total)} items` : 'The store itself';
   put('whole', asked.facts && !live ? `${all}, at its own temperature: ${harmless(asked.value)} (${harmless(asked.facts)}).` : '');
-  showWays(exactOf(scene, asked), weights, order);
+  showWays(now.exact, weights, order);
   if (live) showOwn();
 }
 function exactOf(scene, asked) {
@@ -98,29 +97,27 @@ function showWays(exact, weights, order) {
     [`top ${k}`, top ? withSpread(top) : 'not with heads', best.held, top && top.value],
     ['soft', withSpread(now.found), order.length ? 1 : 0, now.found.value],
   ];
-  children(byId('ways').tBodies[0], 4, threeCells).forEach((line, i) => {
-    const [name, answer, held, exactly] = ways[i];
-    put(line.cells[0], name);
-    put(line.cells[1], answer, typeof exactly === 'number' ? exactly : null);
-    put(line.cells[2], percent(held), held);
-  });
+  const number = (x) => (typeof x === 'number' ? x : null);
+  fillTable('ways', ways.map(([name, answer, held, exactly]) => [[name], [answer, number(exactly)], [percent(held), held]]));
   byId('k').max = scene.count;
   if (document.activeElement !== byId('k')) byId('k').value = state.k;
 }
+/* The lines of a table of three columns: what each cell says, and the number behind it. */
+const fillTable = (id, lines) => children(byId(id).tBodies[0], lines.length, threeCells).forEach((line, i) =>
+  lines[i].forEach(([text, exact], column) => put(line.cells[column], text, exact)));
 const threeCells = () => make('tr', {}, make('th', { scope: 'row' }), make('td'), make('td', { className: 'number' }));
 const withSpread = (found) => `${answerOf(now.scene, found)}${found.spread === undefined ? '' : ` ± ${figure(found.spread)}`}`;
 
 const BARS = 12;
 /* The heaviest items: those of the whole store where it has told them, else those of the page. */
 function heaviest() {
-  const { scene, weights, order, own: ways, temperature } = now;
-  if (ways && scene.total > scene.count) {
-    const { contributors } = temperature === 0 ? ways.hard : ways.soft;
-    return contributors.map((one) => ({
+  const { scene, weights, order, own: answer, temperature } = now;
+  if (answer && scene.total > scene.count) {
+    return answer.contributors.map((one) => ({
       name: brief(one.text && one.key[0] === '#' ? one.text : one.key, 48),
       weight: temperature === 0 ? 1 : one.weight,
       value: plainly(one.value),
-      row: scene.keys.indexOf(one.key),
+      row: rowOf(scene, one.key),
     }));
   }
   const told = (row) => ({ name: nameOf(scene, row, 48), weight: weights[row], value: valueOf(scene, row, 40), row });
@@ -129,14 +126,15 @@ function heaviest() {
 function showWeights(looked) {
   const { scene } = now;
   const all = heaviest();
-  byId('bars').classList.toggle('long', all.some((one) => one.name.length > 28 || one.value.length > 16));
+  const narrow = matchMedia('(max-width: 34rem)').matches;
+  byId('bars').classList.toggle('long', narrow || all.some((one) => one.name.length > 28 || one.value.length > 16));
   const parts = () => ['name', 'track', 'share', 'told'].map((name) => make('span', { className: name }));
   const build = () => make('li', {}, make('button', { className: 'bar' }, ...parts()));
   children(byId('bars'), all.length, build).forEach((line, i) => {
     const [name, track, share, told] = line.firstChild.children;
     put(name, all[i].name);
     if (!track.firstChild) track.append(make('i'));
-    track.firstChild.style.width = `${100 * all[i].weight}%`;
+    track.firstChild.style.transform = `scaleX(${all[i].weight})`;
     put(share, percent(all[i].weight), all[i].weight);
     put(told, all[i].value);
     line.firstChild.onclick = () => go({ look: scene.numbers[all[i].row] });
@@ -147,7 +145,8 @@ function showWeights(looked) {
   const others = (now.own ? scene.total : now.told.count) - all.length;
   const more = state.where && now.own ? 'others' : `${counted(others)} more`;
   const any = others > 0 && now.told.count;
-  put('rest', any ? `and ${more}, with ${percent(Math.max(0, left))} of the weight together` : '');
+  const read = now.own && now.own.contributors_are ? `; these are ${now.own.contributors_are}` : '';
+  put('rest', any ? `and ${more}, with ${percent(Math.max(0, left))} of the weight together${read}` : '');
 }
 
 /* How one weight comes about, with its numbers. */
@@ -202,17 +201,8 @@ function scoreLines(scene, query, row, score) {
 const bracketed = (x) => (x < 0 ? `(${figure(x)})` : figure(x));
 
 function showSteps(row) {
-  if (row === null) {
-    put('steps-of', 'No item is left to weigh.');
-    byId('arithmetic').tBodies[0].replaceChildren();
-    return;
-  }
-  put('steps-of', `${nameOf(now.scene, row, 200)} → ${valueOf(now.scene, row, 200)}`);
-  const lines = stepsOf(row);
-  children(byId('arithmetic').tBodies[0], lines.length, threeCells).forEach((line, i) => {
-    const [name, how, x] = lines[i];
-    put(line.cells[0], name);
-    put(line.cells[1], how);
-    put(line.cells[2], x === null ? '' : `= ${figure(x)}`, x);
-  });
+  const [name, value] = row === null ? [] : [nameOf(now.scene, row, 200), valueOf(now.scene, row, 200)];
+  put('steps-of', row === null ? 'No item is left to weigh.' : `${name} → ${value}`);
+  const lines = row === null ? [] : stepsOf(row);
+  fillTable('arithmetic', lines.map(([step, how, x]) => [[step], [how], [x === null ? '' : `= ${figure(x)}`, x]]));
 }

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.asking.promised import AGAIN
 from softkv.asking.view import View
 from softkv.errors import InputError, NotExpressible
 from softkv.maths.heads import Heads
@@ -33,8 +34,8 @@ LONGEST_PAYLOAD = 4096  # characters of the JSON of a payload
 PORTION = 256  # items that are read at a time, since their payloads may be large
 FIELDS = (
     "name", "total", "drawn", "compared", "learned", "temperature", "width", "wide", "vectors", "places", "share",
-    "plane", "heads", "evidence", "kind", "values", "labels", "value_width", "keys", "numbers", "texts", "payloads",
-    "queries",
+    "plane", "heads", "evidence", "guard", "kind", "values", "labels", "value_width", "keys", "numbers", "texts",
+    "payloads", "queries",
 )  # fmt: skip # of what a store shows; a tour has more
 Vectors = npt.NDArray[np.floating]
 
@@ -74,6 +75,7 @@ def scene_of(
         "plane": {"unit": plane.unit, "middle": plane.middle.tolist(), "axes": plane.axes.tolist()},
         "heads": heads_there,
         "evidence": None if heads is not None else _left_out(vectors, compared, temperature),
+        "guard": None if heads is not None else _guard(view, temperature),
         **_values(view, rows),
         **_told(view, rows),
         "queries": [
@@ -84,6 +86,7 @@ def scene_of(
                 "given": given.tolist() if projected else None,  # as the store is asked
                 "value": value_of(answer),
                 "facts": facts_of(answer),
+                "known": answer.known,
             }
             for name, vector, given, answer in zip(asked.names, queries, asked.vectors, asked.answers, strict=True)
         ],
@@ -153,6 +156,19 @@ def _left_out(vectors: Vectors, compared: str, temperature: float) -> list[float
     options: dict[str, Any] = {"compatibility": compared, "temperature": temperature, "mask": others, "show": 0}
     found: Any = soft_lookup(exact[asked], exact, np.zeros(count), **options)
     return sorted(found.log_mass.tolist())
+
+
+def _guard(view: View, temperature: float) -> dict[str, Any] | None:
+    """What the guard of a store goes by and what it promises, or why it is about other answers; None without one."""
+    guard, stale = view.guard
+    if guard is None:
+        return None
+    if stale is None and guard.about["temperature"] != temperature:
+        stale = f"the guard is about temperature {guard.about['temperature']:.4g}. {AGAIN}"
+    if stale is not None:
+        return {"told": stale}
+    evidence = guard.evidence.values[np.isfinite(guard.evidence.values)].tolist()
+    return {"told": str(guard), "threshold": guard.threshold, "coded": guard.coded, "evidence": evidence}
 
 
 def _values(view: View, rows: npt.NDArray[np.int64]) -> dict[str, Any]:

@@ -47,10 +47,9 @@ const mayAsk = (scene) => !scene.heads || scene.heads.w_q[0][0].length === scene
 
 /* All that follows from the state. Scores depend on the query alone, so moving the temperature does not ask for them. */
 function work() {
-  const began = performance.now();
   const scene = scenes[state.scene];
   const asked = now && now.scene === scene && now.query === state.query ? now.asked : askedOf(scene, state.query);
-  const scores = now && now.asked === asked ? now.scores : allScores(scene, asked);
+  const { scores, exact } = now && now.asked === asked ? now : { scores: allScores(scene, asked), exact: exactOf(scene, asked) };
   const temperature = state.T === null ? scene.temperature : state.T;
   const seen = now && now.scene === scene && now.where === state.where ? now.seen : seenOf(scene, state.where);
   const heard = scores.map((one) => weigh(one, temperature, seen));
@@ -58,7 +57,7 @@ function work() {
   const told = head < 0 ? heard[0] : heard[head];
   const weights = heard.length > 1 && head < 0 ? averaged(heard) : told.weights;
   const order = inOrder(weights, scores[Math.max(0, head)], seen);
-  now = { began, scene, query: state.query, asked, scores, temperature, where: state.where, seen, heard, head, told, weights, order };
+  now = { scene, query: state.query, asked, scores, exact, temperature, where: state.where, seen, heard, head, told, weights, order };
   now.found = answerFor(scene, heard, weights);
 }
 const seenOf = (scene, where) =>
@@ -88,9 +87,7 @@ function linkOf(one) {
   const link = new URLSearchParams();
   const warm = one.T === 0 ? 'hard' : one.T === Infinity ? 'mean' : one.T;
   const parts = { scene: one.scene || null, step: one.step, query: one.query, T: warm, k: one.k === USUAL.k ? null : one.k };
-  parts.where = one.where && JSON.stringify(one.where);
-  parts.look = one.look;
-  parts.head = one.head < 0 ? null : one.head;
+  Object.assign(parts, { where: one.where && JSON.stringify(one.where), look: one.look, head: one.head < 0 ? null : one.head });
   const asked = live && one.query && one.query[0] === 'q' && scenes[one.scene] && scenes[one.scene].queries[one.query.slice(1)];
   if (asked && asked.text !== null) Object.assign(parts, { query: null, text: asked.text });
   if (live && scenes[one.scene]) parts.store = scenes[one.scene].name;
@@ -99,17 +96,15 @@ function linkOf(one) {
 }
 function stateOf(hash) {
   const link = new URLSearchParams(hash.slice(1));
-  const whole = (name, usual, least, below) => {
-    const x = Number(link.get(name) === null ? NaN : link.get(name));
-    return Number.isInteger(x) && x >= least && x < below ? x : usual;
-  };
-  const one = { ...USUAL, scene: whole('scene', 0, 0, Math.max(1, scenes.length)), k: whole('k', USUAL.k, 1, 1e9) };
+  const one = { ...USUAL };
+  const below = { scene: Math.max(1, scenes.length), k: 1e9, step: 1e6, look: 1e15, head: 1e6 };
+  for (const name of Object.keys(below)) {
+    const x = Number(link.get(name) || NaN);
+    if (Number.isInteger(x) && x >= (name === 'k' ? 1 : 0) && x < below[name]) one[name] = x;
+  }
   const warm = link.get('T');
   const T = warm === 'hard' ? 0 : warm === 'mean' ? Infinity : Number(warm);
   if (warm && (T > 0 || warm === 'hard')) one.T = T;
-  one.step = whole('step', null, 0, 1e6);
-  one.look = whole('look', null, 0, 1e15);
-  one.head = whole('head', -1, 0, 1e6);
   one.query = /^[qi]\d{1,15}$/.test(link.get('query') || '') ? link.get('query') : null;
   try {
     const where = JSON.parse((link.get('where') || '').length > LONGEST_WHERE ? null : link.get('where'));
@@ -124,6 +119,7 @@ function stateOf(hash) {
 }
 
 /* Go on to another state: at most one picture for each frame, and one entry of the history for each rest. */
+const look = (change) => go(void Object.assign(shown, change));
 let waiting = false;
 let resting = 0;
 function go(change) {

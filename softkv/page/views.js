@@ -47,24 +47,35 @@ function showLegend(scene) {
   else place.replaceChildren('Colour is value: ', make('span', { className: 'ramp' }, figure(low), make('i'), figure(high)));
 }
 
+let evidence = { of: null };
+/* It is of the query alone, at the temperature for which it was measured, so the slider does not ask for it again. */
 function showEvidence() {
-  const { scene, scores } = now;
-  if (!scene.evidence) {
+  const { scene, scores, asked, own: answer } = now;
+  const known = answer && answer.known !== undefined ? answer.known : asked.known; // told of answers by all items alone
+  if (evidence.of === scores && (known === undefined || evidence.known === known)) return;
+  evidence = { of: scores, known };
+  const { threshold, told } = scene.guard || {};
+  const guarded = threshold !== undefined;
+  const sorted = guarded ? scene.guard.evidence : scene.evidence;
+  byId('gauge').replaceChildren();
+  if (!sorted) {
     const heads = 'Heads compare in ways of their own, of which no evidence was measured.';
-    put('evidence-told', scene.heads ? heads : 'One item alone is evidence of nothing.');
-    byId('gauge').replaceChildren();
-    return;
+    return put('evidence-told', scene.heads ? heads : 'One item alone is evidence of nothing.');
   }
-  const x = weigh(scores[0], scene.temperature, null).logMass;
-  const share = shareBelow(scene.evidence, x);
+  const one = weigh(scores[0], scene.temperature, null);
+  const x = guarded ? evidenceOf(scene, one) : one.logMass;
+  const share = shareBelow(sorted, x);
   const above = { 0: 'none of', 1: 'all' }[share] || `${percent(share)} of`;
-  const others = `${counted(scene.evidence.length)} items that were left out and asked like it`;
-  const words = `This query’s log mass is ${figure(x)}, above that of ${above} ${others}.`;
+  const others = `${counted(sorted.length)} ${guarded ? 'that made the guard' : 'items that were left out and asked like it'}`;
+  const words = `This query’s ${guarded ? 'evidence' : 'log mass'} is ${figure(x)}, above that of ${above} ${others}.`;
   const little = share === 0 ? 'Nothing here is like it: the answer is a guess.' : 'Little here is like it: do not rely on the answer.';
   const means = share < 0.05 ? little : 'It is like what is stored, so there is something to go by.';
-  byId('gauge').replaceChildren(gauge(scene.evidence, x, words));
-  const measured = `Measured at the store’s own temperature, ${figure(scene.temperature)}, over all items of this page.`;
-  put('evidence-told', `${words} ${means} ${measured}`, share);
+  const is = typeof known === 'boolean' ? known : x >= threshold;
+  const judged = `It takes ${figure(threshold)} to be known, so the query is ${is ? 'known' : 'not known'}`;
+  byId('gauge').append(gauge(sorted, x, words, threshold));
+  const guard = told ? ` Guard: ${told}${told.endsWith('.') ? '' : '.'}` : '';
+  const measured = `All this holds at the store’s own temperature, ${figure(scene.temperature)}, wherever the slider stands.`;
+  return put('evidence-told', `${words} ${guarded ? `${judged}.` : means}${guard} ${measured}`, share);
 }
 
 const ATTEND = 200;
@@ -108,11 +119,10 @@ function tellCell() {
 const LISTED = 25;
 function showItems() {
   const { scene, weights, seen } = now;
-  const fields = new Set();
-  for (const payload of scene.payloads) {
-    for (const name of Object.keys(payload || {})) if (name[0] !== '$' && hasField(payload, name) && fields.size < 50) fields.add(name);
-  }
-  const options = [...(scene.kind === 'vector' ? [] : [['$value', 'value']]), ...[...fields].map((name) => [name, brief(name, 30)])];
+  const fieldsOf = (one) => Object.keys(one || {}).filter((name) => name[0] !== '$' && hasField(one, name));
+  scene.fields = scene.fields || [...new Set(scene.payloads.flatMap(fieldsOf))].slice(0, 50);
+  const value = scene.kind === 'vector' ? [] : [['$value', 'value']];
+  const options = [...value, ...scene.fields.map((name) => [name, brief(name, 30)])];
   const [condition] = Object.entries(state.where || {});
   chosen(byId('field'), options, condition ? condition[0] : byId('field').value || (options[0] || [''])[0]);
   byId('filter').querySelectorAll('label:not(.end), button').forEach((one) => (one.hidden = !options.length));
@@ -121,25 +131,30 @@ function showItems() {
   const wanted = shown.find.toLowerCase();
   const holds = (row) => `${scene.keys[row]} ${scene.texts[row] || ''}`.toLowerCase().includes(wanted);
   const rows = scene.numbers.map((_, row) => row).filter((row) => (!seen || seen[row]) && (!wanted || holds(row)));
-  const pages = Math.max(1, Math.ceil(rows.length / LISTED));
-  shown.page = Math.min(shown.page, pages - 1);
-  const here = rows.slice(shown.page * LISTED, (shown.page + 1) * LISTED);
+  const whole = live && scene.total > scene.count && !wanted; // then the server has the list
+  const count = !whole ? rows.length : state.where ? Infinity : scene.total;
+  shown.page = Math.max(0, Math.min(shown.page, Math.ceil(count / LISTED) - 1));
+  const start = shown.page * LISTED;
+  const ofPage = (row) => [row, nameOf(scene, row, 80), valueOf(scene, row, 80), scene.payloads[row]];
+  const ofStore = ({ key, value, payload }) => [rowOf(scene, key), brief(key, 80), brief(plainly(value), 80), payload];
+  const there = whole ? listOwn(scene, start) : { items: rows.slice(start, start + LISTED), next: start + LISTED };
+  const here = there.items.map(whole ? ofStore : ofPage);
   const cells = () => ['', '', 'number', 'number'].map((className) => make('td', { className }));
   const build = () => make('tr', {}, make('th', { scope: 'row' }, make('button', { className: 'plain' })), ...cells());
   children(byId('list').tBodies[0], here.length, build).forEach((line, i) => {
-    const row = here[i];
-    put(line.cells[0].firstChild, nameOf(scene, row, 80));
-    line.cells[0].firstChild.onclick = () => go({ look: scene.numbers[row] });
-    put(line.cells[1], valueOf(scene, row, 80));
-    put(line.cells[2], scene.payloads[row] === null ? '' : brief(JSON.stringify(scene.payloads[row]), 80));
+    const [row, name, value, payload] = here[i];
+    put(line.cells[0].firstChild, name);
+    line.cells[0].firstChild.onclick = () => (row < 0 ? holdOnly(there.items[i]) : go({ look: scene.numbers[row] }));
+    put(line.cells[1], value);
+    put(line.cells[2], payload === null ? '' : brief(JSON.stringify(payload), 80));
     const score = now.scores[Math.max(0, now.head)][row];
-    put(line.cells[3], figure(score), score);
-    put(line.cells[4], percent(weights[row]), weights[row]);
+    put(line.cells[3], row < 0 ? '' : figure(score), score);
+    put(line.cells[4], row < 0 ? '' : percent(weights[row]), weights[row]);
   });
-  const [from, to] = [shown.page * LISTED + 1, shown.page * LISTED + here.length];
-  put('where-in', rows.length ? `${counted(from)} to ${counted(to)} of ${counted(rows.length)}` : 'no item');
+  const of = count < Infinity ? ` of ${counted(count)}` : '';
+  put('where-in', here.length ? `${counted(start + 1)} to ${counted(start + here.length)}${of}` : there.none || 'no item');
   byId('before').disabled = shown.page === 0;
-  byId('after').disabled = shown.page >= pages - 1;
+  byId('after').disabled = there.next === null || there.next >= count;
 }
 
 const LINES = { link: 'this state', python: 'Python', command: 'shell', curl: 'curl' };
@@ -167,13 +182,13 @@ function copied(code, button) {
   range.selectNodeContents(code);
   getSelection().removeAllRanges();
   getSelection().addRange(range);
-  const done = document.execCommand('copy');
-  button.textContent = done ? 'Copied' : 'Selected';
+  button.textContent = document.execCommand('copy') ? 'Copied' : 'Selected';
 }
 
 /* Everything, for the state as it is now. */
 function show() {
   if (!scenes.length) return;
+  const began = performance.now();
   showTour();
   work();
   const { scene } = now;
@@ -191,7 +206,7 @@ function show() {
   showAttention();
   showItems();
   showLines();
-  byId('main').dataset.took = (performance.now() - now.began).toFixed(2);
+  byId('main').dataset.took = (performance.now() - began).toFixed(2);
 }
 function aboutOf(scene) {
   const what = { number: 'numbers', vector: 'vectors', label: 'labels', text: 'texts' }[scene.kind];

@@ -29,6 +29,11 @@ function nameOf(scene, row, most) {
   if (scene.keys[row] !== null) return brief(scene.keys[row] || '(empty)', most);
   return scene.texts[row] !== null ? brief(scene.texts[row], most) : `#${scene.numbers[row]}`;
 }
+/* The row of what a store calls an item: its key, or # and its number; -1 where the page does not have it. */
+function rowOf(scene, key) {
+  const numbered = key[0] === '#' ? scene.rows.get(Number(key.slice(1))) : undefined;
+  return numbered === undefined || scene.keys[numbered] !== null ? scene.keys.indexOf(key) : numbered;
+}
 function valueOf(scene, row, most = 60) {
   if (scene.kind === 'number') return figure(scene.values[row]);
   if (scene.kind === 'label') return brief(scene.labels[scene.values[row]], most);
@@ -55,8 +60,7 @@ function sharesOf(found) {
 
 /* JSON as Python writes it, and a word of a shell. */
 function python(x) {
-  if (x === null) return 'None';
-  if (typeof x === 'boolean') return x ? 'True' : 'False';
+  if (x === null || typeof x === 'boolean') return { null: 'None', true: 'True', false: 'False' }[x];
   if (typeof x === 'number') return String(x);
   if (typeof x === 'string') return escaped(x);
   if (Array.isArray(x)) return `[${x.map(python).join(', ')}]`;
@@ -70,17 +74,18 @@ const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replace(
 /* Characters that a shell would take for keystrokes, or that turn or hide a line. A command with one is not given. */
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/;
 
+/* How a store is asked for what a state shows, beside the query: whatever is not its own way. */
+function optionsOf(scene, temperature, where) {
+  const warm = temperature && temperature !== scene.temperature && { temperature };
+  return { ...(temperature === Infinity ? { compatibility: 'uniform' } : warm), ...(where && { where }) };
+}
 /* The lines that ask what the page asks: of the whole store, by Python, command and curl. */
 function linesOf(scene, asked, temperature, where) {
   const store = live ? scene.url : scene.name;
   const vector = asked.given ? Array.from(asked.given, (x) => Number(x.toPrecision(9))) : null; // what float32 holds
   const hard = temperature === 0;
-  const flat = temperature === Infinity;
-  const usual = temperature === scene.temperature;
-  const options = [];
-  if (flat) options.push('compatibility="uniform"');
-  else if (!hard && !usual) options.push(`temperature=${temperature}`);
-  if (where) options.push(`where=${python(where)}`);
+  const given = optionsOf(scene, temperature, where);
+  const options = Object.entries(given).map(([name, x]) => `${name}=${python(x)}`);
   if (scene.heads) options.push('heads=heads');
   const method = hard && !scene.heads ? 'nearest' : 'lookup';
   const query = asked.text !== null ? escaped(asked.text) : asked.row !== null ? `db.item(${escaped(asked.key)}).vector` : python(vector);
@@ -90,15 +95,12 @@ function linesOf(scene, asked, temperature, where) {
   if (scene.heads || (asked.text === null && !vector)) return found;
   const flags = [asked.text !== null ? word(asked.text) : `--vector=${vector.join(',')}`, '--db', word(store)];
   if (hard) flags.push('--hard');
-  else if (flat) flags.push('--compatibility', 'uniform');
-  else if (!usual) flags.push('-T', String(temperature));
+  if (given.compatibility) flags.push('--compatibility', given.compatibility);
+  if (given.temperature) flags.push('-T', String(temperature));
   if (where) flags.push('--where', word(JSON.stringify(where)));
   if (asked.text !== null && asked.text.startsWith('-')) flags.push('--', flags.shift()); // or it would be an option
   found.command = `softkv query ${flags.join(' ')}`;
-  const body = { query: asked.text !== null ? asked.text : vector };
-  if (flat) body.compatibility = 'uniform';
-  else if (!hard && !usual) body.temperature = temperature;
-  if (where) body.where = where;
+  const body = { query: asked.text !== null ? asked.text : vector, ...given };
   const served = /^https?:/.test(store) ? store : `http://127.0.0.1:7411/${store.replace(/\.softkv$/, '')}`;
   const address = `${served.replace(/\/([^/]*)$/, '/v1/$1')}/${method}`;
   const headers = '-H "Authorization: Bearer $SOFTKV_TOKEN" -H "Content-Type: application/json"';

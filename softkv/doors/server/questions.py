@@ -100,7 +100,7 @@ def _scene(call: Call) -> dict[str, Any]:
         raise InputError(f"expected at most {MOST_SHOWN} queries for a page, got {count:,}. Ask others with lookup.")
     with call.reading() as reader:
         _require_room(call, reader, count, {"heads": options.get("heads"), "show": 1})
-        found = reader.scene(**options)
+        found = reader.scene(**options, progress=call.require_time)
     for query in found["queries"]:
         query["facts"] = call.served.without_paths(query["facts"])
     return found
