@@ -74,7 +74,7 @@ class IndexFile:
 
     def _room(self) -> memoryview:
         try:
-            return memoryview(np.empty(self._believable_size(), np.uint8))  # a bytearray is filled with zeros first
+            return np.empty(self._believable_size(), np.uint8).data  # a bytearray is filled with zeros first
         except MemoryError:
             self._problem = f"has {self.size} bytes, which do not fit into memory"
             self._believable_size()
