@@ -12,6 +12,9 @@ import softkv
 from softkv import errors
 from softkv.asking import indexed, lists, route
 from softkv.database import indexing
+from softkv.index import search
+from softkv.index.calibration import Calibration
+from softkv.index.opening import FIRST
 from softkv.maths.compatibility import bilinear
 from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
@@ -199,6 +202,34 @@ def test_queries_unlike_all_items_are_not_trusted(stores: dict[str, softkv.SoftK
     assert db.lookup(query).error_kind == "calibrated"
     assert db.lookup(query * 100).error_kind == "exact"
     assert db.lookup(query * 0).error_kind == "exact"
+
+
+def test_no_more_lists_are_read_once_the_likeliest_show_that_a_query_is_unlike_the_items(
+    large: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of keys without clusters a plan reads many lists for each query."""
+    rng, asked, read = np.random.default_rng(9), search.read_lists, [0]
+    keys = (rng.standard_normal((4040, 64)) * np.arange(1, 65) ** -0.7).astype(np.float32)
+
+    def counted(index: Any, arena: Any, some: Any, chosen: Any, show: int) -> Any:
+        read[-1] += sum(map(len, chosen))
+        return asked(index, arena, some, chosen, show)
+
+    with softkv.open(tmp_path / "s", compatibility="cosine") as db:
+        db.add(vectors=keys[40:], values=keys[40:, :5])
+        db.build_index()
+        usual = db.lookup(keys[:40], temperature=0.05)
+        monkeypatch.setattr(search, "read_lists", counted)
+        monkeypatch.setattr(Calibration, "strange", 2.0)  # no cosine is so high
+        for ahead in (ITEMS, 0):
+            monkeypatch.setattr(search, "AHEAD", ahead)
+            read.append(0)
+            db._findings = type(db._findings)()
+            db._seen = None
+            assert "calibrated" not in kinds(db.lookup(keys[:40], temperature=0.05))
+    assert kinds(usual).count("calibrated") >= 30
+    assert read[1] > 1000
+    assert read[2] <= 40 * FIRST
 
 
 def test_other_ways_to_compare_use_the_index_where_it_fits(stores: dict[str, softkv.SoftKV]) -> None:

@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
-from softkv.index.opening import closed, opening, ranked
+from softkv.index.opening import FIRST, closed, opening, ranked
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted, unread_mass
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
 HARMLESS = 0.05  # of the tolerance
+AHEAD = 64  # lists from which on the likeliest are read ahead, since they may tell that the others would be of no use
 MOST = 0.5  # of the rows: whoever would have to read more of them, scans
 
 
@@ -74,6 +75,13 @@ def calibrated(
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
+    # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
+    sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
+    nearest, long = np.array([plan.nearest for plan in plans]), np.flatnonzero(sure & (stops > AHEAD))
+    if len(long):
+        ahead = read_lists(index, arena, part_of(asked, long), [order[:FIRST] for order in opened.order[long]], show)
+        sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
+    stops[~sure] = 0  # what is not answered need not be read
     near = read_lists(
         index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show
     )
@@ -85,10 +93,8 @@ def calibrated(
     )
     blend = merge(near.blend, index.units.back(replace(far, peak=far.peak + asked.added)))
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
-    # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
-    sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
-    sure &= near.blend.peak * asked.temperatures >= [plan.nearest for plan in plans]
+    sure &= near.blend.peak * asked.temperatures >= nearest
     error = np.array([plan.error for plan in plans]) * arena.scale
     log_mass_error = np.array([plan.log_mass_error for plan in plans])
     found = _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
