@@ -108,7 +108,7 @@ async function type(text) {
 }
 
 /* What the store itself answers to the state as it is: one question at a time, and the last one counts. The other ways
-   to look up take several times as long, so they are asked for when the answer is there. */
+   to look up take many times as long, so they are asked for when the slider rests. */
 function showOwn() {
   const { scene, asked, temperature } = now;
   const query = asked.text !== null ? asked.text : asked.given && Array.from(asked.given);
@@ -119,7 +119,10 @@ function showOwn() {
   now.own = there ? own.answer : null;
   if (now.own) tellOwn(now.own, own.ways);
   else put('whole', 'Asking the store…');
-  if (!there || !own.ways) askOwn(asking, there ? 'compare' : 'lookup');
+  const of = own;
+  clearTimeout(of.calm);
+  if (!there) askOwn(asking, 'lookup');
+  else if (!own.ways) of.calm = setTimeout(() => of === own && askOwn(asking, 'compare'), 300);
 }
 async function askOwn(asking, method) {
   const there = own;
@@ -156,8 +159,7 @@ function tellOwn(answer, ways) {
   put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
   const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
   const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
-  const here = `The map and the steps are of the ${counted(scene.count)} items that this page has.`;
-  const part = scene.total > scene.count ? ` ${here}` : '';
+  const part = scene.total > scene.count ? ` The map and the steps are of the ${counted(scene.count)} items that this page has.` : '';
   const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
   put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
   const exact = ways && (ways.exact || { value: 'no such key: a dictionary fails' });

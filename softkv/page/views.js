@@ -27,12 +27,11 @@ function showMap(looked) {
   const button = (className, text, onclick) => make('button', { className, onclick }, text);
   const line = ([row, score]) =>
     make('li', {}, button('plain', nameOf(scene, row, 60), () => go({ look: scene.numbers[row] })), ` score ${figure(score)}`);
-  const ask = button('main', 'Ask with this key', () => go({ query: `i${scene.numbers[looked]}` }));
-  ask.id = 'ask-key';
+  const asks = { className: 'main', id: 'ask-key', onclick: () => go({ query: `i${scene.numbers[looked]}` }) };
   const head = make('h3', { textContent: `Nearest keys to ${nameOf(scene, looked, 60)}, in all ${counted(scene.width)} dimensions` });
   const told = nearest.rows.length ? [head, make('ol', {}, ...nearest.rows.map(line))] : [];
   const close = button('', 'Close', () => go({ look: null }));
-  place.replaceChildren(...told, make('p', {}, ...(mayAsk(scene) ? [ask, ' '] : []), close));
+  place.replaceChildren(...told, make('p', {}, ...(mayAsk(scene) ? [make('button', asks, 'Ask with this key'), ' '] : []), close));
 }
 function showLegend(scene) {
   const place = byId('legend');

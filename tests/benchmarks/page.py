@@ -18,11 +18,12 @@ from softkv_cli.mixtures import mixture
 
 import softkv
 from tests.benchmarks.machine import machine
-from tests.browsing import launched, opened
+from tests.browsing import Watched, launched, opened, watched
 from tests.listening import guarded
-from tests.looking import answered, looking
+from tests.servers import eventually
 
 FRAME, ROUND_TRIP = 16.0, 100.0  # milliseconds that are wanted
+LONGEST = 120.0  # seconds for the first look at a large store
 KEYS = (1, 2, 3, 4, 5)  # which ask: so many steps to the right on the map, from the middle or the one before
 MOVED = """async ([moves, live]) => {
     const [warmth, main, whole] = ['warmth', 'main', 'whole'].map((id) => document.getElementById(id));
@@ -83,18 +84,24 @@ def at_server(options: argparse.Namespace, browser: Any, folder: Path) -> None:
     """Moves of the slider at a server, from each to the answer; some keys ask in turn."""
     link = folder / "served"
     link.symlink_to(options.folder or made(folder / "made", options.items, options.width, index=True))
-    with guarded(link, read_only=True) as server, looking(browser, server) as seen:
-        assert answered(seen)
+    with guarded(link, read_only=True) as server, watched(browser) as seen:
+        seen.page.goto(f"http://{server.host}:{server.port}/#{server.token}")
+        await_answer(seen)
         found = []
         for place in KEYS:
             seen.page.focus("#chart")
             for pressed in (*["ArrowRight"] * place, "Enter"):
                 seen.page.keyboard.press(pressed)
             seen.page.click("#ask-key")
-            assert answered(seen)
+            await_answer(seen)
             found += seen.page.evaluate(MOVED, [options.moves // len(KEYS), True])
         items = seen.page.text_content("#count")
     told(f"a server of {items} items", [one for (one,) in found], ROUND_TRIP)
+
+
+def await_answer(seen: Watched) -> None:
+    """Wait until the store has answered in every way."""
+    assert eventually(lambda: seen.page.get_attribute("#answer", "aria-busy") == "false", LONGEST)
 
 
 def made(path: Path, items: int, width: int, *, index: bool = False) -> Path:
