@@ -12,6 +12,7 @@ Shapes: n calibration points, b queries, c labels.
 import base64
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -87,12 +88,14 @@ def _rounded_up(scores: Floats) -> npt.NDArray[np.float32]:
     return np.where(near < scores, np.nextafter(near, np.float32(np.inf)), near)
 
 
+@lru_cache(maxsize=16)
 def _ranks(count: int) -> npt.NDArray[np.int64]:
     """Which of so many ordered scores are kept, counted from 1."""
-    if count <= KEPT:
-        return np.arange(1, count + 1)
-    spread = np.linspace(1, count, KEPT - 2 * ENDS).round().astype(np.int64)
-    return np.unique(np.concatenate([np.arange(1, ENDS + 1), spread, np.arange(count - ENDS + 1, count + 1)]))
+    spread = np.linspace(1, count, KEPT - 2 * ENDS).round().astype(np.int64).tolist()
+    few = range(1, count + 1) if count <= KEPT else {*range(1, ENDS + 1), *spread, *range(count - ENDS + 1, count + 1)}
+    ranks = np.array(sorted(few))
+    ranks.flags.writeable = False
+    return ranks
 
 
 def fewest_points(share: float) -> int:

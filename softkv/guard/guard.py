@@ -105,7 +105,8 @@ class Guard:
         Of an estimate all that belong to the set of the exact answer, and perhaps more.
         """
         if not self.coded:
-            raise KindError("expected a store of labels to ask for a set of them. Ask numbers for interval().")
+            other = "`known`" if self.widths is None else "radius()"
+            raise KindError(f"expected a store of labels to ask for a set of them. Ask this one for {other}.")
         assert self.scores is not None
         return within(np.asarray(seen.value), self._quantile(share), seen.error)
 
@@ -117,9 +118,8 @@ class Guard:
         are not measured: they are taken as they are.
         """
         if self.widths is None:
-            raise KindError(
-                "expected numbers or vectors as values to ask how far off they are. Ask for labels_within()."
-            )
+            other = "labels_within()" if self.coded else "`known`"
+            raise KindError(f"expected numbers or vectors as values to ask how far off they are. Ask for {other}.")
         off = seen.spread_error, seen.log_mass_error, seen.effective_error
         widths = self.widths.of(seen.spread, seen.log_mass, seen.effective, items=self.now or self.items, off=off)
         return self._quantile(share) * widths + np.asarray(seen.error, np.float64)
