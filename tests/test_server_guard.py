@@ -68,7 +68,7 @@ def test_a_guard_is_made_and_dropped_through_a_server(running: Running, tmp_path
         assert db.info().guard == str(made)
         assert "embedder" not in made.about  # whose name may be a directory of the server
         assert "0.0% of strangers are known" in str(made)
-        assert set(told) <= {"calibrating", "asking strangers", "observing"}
+        assert set(told) <= {"calibrating", "asking strangers", "asking all items", "observing"}
         with db.snapshot() as frozen:
             assert (db.forget_guard(), db.forget_guard(), db.info().guard) == (True, False, None)
             assert frozen.lookup(ASKED[0]).known
