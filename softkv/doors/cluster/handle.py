@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
 from softkv.database import intake
+from softkv.database.changes import require_values
 from softkv.database.handle import SoftKV, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
@@ -30,7 +31,8 @@ from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import InputError, StoreDamaged, StoreExists
 from softkv.progress import Progress
-from softkv.storage import Added, Store
+from softkv.storage import Added, Item, Store
+from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk import files
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -227,6 +229,13 @@ class Cluster(SoftKV):
     forecast_index = _refused(SoftKV.forecast_index)
     reembed = _refused(SoftKV.reembed)
     backup = _refused(SoftKV.backup)
+
+    def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
+        """Refuse a batch where items have other values by now, of shards that have not done their part before."""
+        done = self._store.done(named) if named is not None and len(items) == len(expected) else ()
+        left = [place for place, item in enumerate(items) if self._store.manifest.shard_of(item.name) not in done]
+        pairs = items, expected
+        require_values(*([one[place] for place in left] for one in pairs) if len(left) < len(items) else pairs)
 
     def _settle(self) -> None:
         """Each shard has settled its own part."""

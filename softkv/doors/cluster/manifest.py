@@ -72,10 +72,14 @@ class Manifest:
         """Where a shard lies."""
         return os.path.join(directory, self.shards[shard].path)
 
+    def is_followed(self, directory: str) -> bool:
+        """Whether there is a later one."""
+        return os.path.exists(_path(directory, self.epoch + 1))
+
     def write(self, directory: str) -> None:
         """Put it into its place, which must be free."""
         content = json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        path = os.path.join(directory, f"manifest-{self.epoch:010}.json")
+        path = _path(directory, self.epoch)
         beside = f"{path}.{os.getpid()}"
         with suppress(FileNotFoundError):
             os.unlink(beside)
@@ -107,6 +111,10 @@ class Manifest:
             raise FormatTooNew(f"{path} was written by a newer softkv. Update softkv to open this cluster.")
         told["shards"] = tuple(Placed(**one) for one in told["shards"])
         return cls(**told | {"buckets": tuple(told["buckets"])})
+
+
+def _path(directory: str, epoch: int) -> str:
+    return os.path.join(directory, f"manifest-{epoch:010}.json")
 
 
 def _names(directory: str) -> list[str]:

@@ -10,6 +10,7 @@ Does not read (whole.py) or answer (asking.py).
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_with
 from softkv.doors.cluster.shard import Shard
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
-from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, PartlyAdded, SoftKVError
+from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, PartlyAdded, SoftKVError, StoreReplaced
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
 from softkv.storage.catalog.batches import Stamp
@@ -58,13 +59,23 @@ class ShardedStore:
     def newest(self) -> WholeSnapshot:
         """All shards, each at its newest commit."""
         self._require_open()
+        self._follow()
         return WholeSnapshot([shard.view() for shard in self.shards], self.path, self.manifest, owns=False)
 
     def snapshot(self) -> WholeSnapshot:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
         self._require_open()
+        self._follow()
         views = [shard.view(kept=True) for shard in self.shards]
         return WholeSnapshot(views, self.path, self.manifest, owns=True)
+
+    def _follow(self) -> None:
+        """Read what another process has made of the cluster since, by a handle that only reads."""
+        if not self._writes and self.manifest.is_followed(self.path):
+            manifest = Manifest.read(self.path)
+            if manifest.shards != self.manifest.shards:
+                raise StoreReplaced(f"{self.path} has other shards by now; open it again")
+            self.manifest = manifest
 
     def __len__(self) -> int:
         return len(self.newest())
@@ -179,6 +190,10 @@ class ShardedStore:
         before = self._recorded(self._named(stamp), 5)
         return _added(before, self.newest()) if len(before) == len(self.shards) else None
 
+    def done(self, stamp: Stamp) -> Mapping[int, list[int]]:
+        """What shards have done under the name of a batch."""
+        return self._recorded(self._named(stamp), 5)
+
     def written(self, _name: str) -> None:
         """No file is recorded: each portion of one is a batch."""
 
@@ -218,20 +233,20 @@ class ShardedStore:
         work: Callable[[int], Result],
     ) -> dict[int, Result]:
         """What each of these shards has done, or did before; `PartlyAdded` unless all have, or none has begun."""
-        done, refused, unknown = dict(before), dict[int, SoftKVError](), dict[int, SoftKVError]()
+        done, refused, unknown = dict(before), dict[int, Exception](), dict[int, Exception]()
         for shard in everyone:
             if shard in done:
                 continue
             try:
                 done[shard] = work(shard)
-            except CommitUncertain as error:
-                unknown[shard] = error
-            except SoftKVError as error:
-                if not done and not unknown:
+            except Exception as error:
+                certain = isinstance(error, SoftKVError) and not isinstance(error, CommitUncertain)
+                if certain and not done and not unknown:
                     raise
-                refused[shard] = error
+                (refused if certain else unknown)[shard] = error
         if refused or unknown:
-            raise _partly(named.id if stamp is not None else None, self.shards, done, refused, unknown)
+            why = next(iter([*refused.values(), *unknown.values()]))
+            raise _partly(named.id if stamp is not None else None, self.shards, done, refused, unknown) from why
         return done
 
     # Upkeep
@@ -267,8 +282,9 @@ class ShardedStore:
         """Let go of all shards."""
         if not self._closed:
             self._closed = True
-            for shard in self.shards:
-                shard.close()
+            with ExitStack() as closing:  # all of them, also where one raises
+                for shard in self.shards:
+                    closing.callback(shard.close)
 
 
 def _is_everywhere(stamp: Stamp | None) -> bool:
@@ -314,8 +330,8 @@ def _partly(
     name: str | None,
     shards: Sequence[Shard],
     done: Mapping[int, Any],
-    refused: Mapping[int, SoftKVError],
-    unknown: Mapping[int, SoftKVError],
+    refused: Mapping[int, Exception],
+    unknown: Mapping[int, Exception],
 ) -> PartlyAdded:
     first = next(iter([*refused.values(), *unknown.values()]))
     again = "Make the same change again" if name is None else f"Send it again as it was, with batch={shown(name)}"

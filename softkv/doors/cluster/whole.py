@@ -33,6 +33,8 @@ class WholeSnapshot(Snapshot):
     def __init__(self, views: Sequence[View], path: str, manifest: Manifest, *, owns: bool) -> None:
         """Of these views, whose snapshots are closed with this one if it `owns` them."""
         self.views, self.manifest, self._path = tuple(views), manifest, path
+        for view in self.views:  # which may have been stopped before they were told
+            view.profile = replace(view.profile, projection=manifest.settings.get("projection"))
         self.snapshots = [view.snapshot for view in self.views]
         self.offsets = np.cumsum([0, *(one.rows for one in self.snapshots)])
         self._some = next((one for one in self.snapshots if one.layout is not None), self.snapshots[0])
