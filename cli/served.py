@@ -39,6 +39,7 @@ _PERHAPS: dict[str, Any] = {
     "is_far": bool,
     "next": int | None,
     "rows_read": int,
+    "out_of_reach": float,
 }
 
 

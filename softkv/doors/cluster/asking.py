@@ -20,9 +20,10 @@ from softkv.asking.joined import joined
 from softkv.asking.question import Question
 from softkv.asking.scan import over_rows
 from softkv.asking.view import View
-from softkv.doors.cluster.merging import merged, merged_best, over_all
+from softkv.doors.cluster.merging import merged, merged_best, over_all, widened
+from softkv.doors.cluster.shard import out_of_reach
 from softkv.doors.cluster.whole import WholeView
-from softkv.errors import AllMasked
+from softkv.errors import AllMasked, HandleClosed, HandleForked, StoreError
 from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
@@ -36,7 +37,7 @@ def ask_shards(whole: WholeView, question: Question, ask: Asking) -> Answers:
         asked = Rewritten.of(whole, question)
         return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), ask))
     found = _together(whole, question, ask)
-    if found.error is None or question.tolerance == 0.0:
+    if found.error is None or question.tolerance == 0.0 or whole.snapshot.partial:
         return found
     sure = np.broadcast_to(np.array(found.error_kind, object) == "exact", len(found))
     doubtful = np.flatnonzero(~sure & ~(found.error <= question.tolerance * whole.snapshot.value_scale))
@@ -48,7 +49,7 @@ def ask_shards(whole: WholeView, question: Question, ask: Asking) -> Answers:
 
 def _together(whole: WholeView, question: Question, ask: Asking, *, exactly: bool = False) -> Answers:
     """What all shards say, merged."""
-    parts, refusals, count = [], [], len(question.queries)
+    parts, refusals, lost, count = [], [], dict[int, str](), len(question.queries)
     allowed = None if question.mask is None else over_rows(whole, question.mask)
     asked = replace(question, tolerance=0.0, guarantee=None) if exactly else _closer(whole, question)
     for shard, view in enumerate(whole.snapshot.views):
@@ -62,12 +63,23 @@ def _together(whole: WholeView, question: Question, ask: Asking, *, exactly: boo
         except AllMasked as error:
             refusals.append(error)
             continue
+        except (HandleClosed, HandleForked):
+            raise
+        except (StoreError, OSError) as error:
+            lost[shard] = f"{view.snapshot.path} ({error})"
+            continue
         offset = int(whole.snapshot.offsets[shard])
         found = replace(found, rows=np.where(found.rows >= 0, found.rows + offset, -1))
         parts.append(found if len(some) == count else over_all(found, some, count))
+    if lost and not (whole.snapshot.partial and parts):
+        raise out_of_reach(whole.snapshot.path, list(lost.values()))
     if not parts:
         raise refusals[0] if refusals else AllMasked("the mask leaves no item to see, so there is nothing to average.")
-    return replace(_merged(whole, question, parts), **_of_all(whole, question))
+    merged_all = replace(_merged(whole, question, parts), **_of_all(whole, question))
+    missing = whole.snapshot.missing([place for place in range(len(whole.snapshot.views)) if place not in lost])
+    if not missing:
+        return merged_all
+    return widened(merged_all, parts if question.k is None else (), missing, question.confidence)
 
 
 def _merged(whole: WholeView, question: Question, parts: list[Answers]) -> Answers:

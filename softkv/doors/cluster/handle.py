@@ -19,17 +19,17 @@ from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
 from softkv.database import intake
 from softkv.database.changes import require_values
-from softkv.database.handle import SoftKV, open_here
+from softkv.database.handle import SoftKV, StoreView, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.manifest import MOST, Manifest, Placed
-from softkv.doors.cluster.shard import LocalShard, evidence
+from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import InputError, StoreDamaged, StoreExists
+from softkv.errors import InputError, StoreDamaged, StoreError, StoreExists
 from softkv.progress import Progress
 from softkv.storage import Added, Item, Store
 from softkv.storage.catalog.batches import Stamp
@@ -96,9 +96,9 @@ def joined(
     manifest = Manifest.read(path)
     profile = Profile.of(manifest.settings)
     with ExitStack() as opened:
-        shards = list[LocalShard]()
+        shards = list[Shard]()
         for number in range(len(manifest.shards)):
-            shards.append(LocalShard(_opened(path, manifest, number, mode, force, wait)))
+            shards.append(_opened(path, manifest, number, mode, force, wait))
             opened.callback(shards[-1].close)
         store = ShardedStore(path, manifest, shards, writes=mode != "r")
         items = len(store) if compatibility is not None or temperature is not None else 0
@@ -111,17 +111,22 @@ def joined(
         return db
 
 
-def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> SoftKV:
-    """A shard, which has to be the store that the manifest says."""
+def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
+    """A shard, which has to be the store that the manifest says; to read, it may be missed when it is asked."""
     place = manifest.path_of(path, number)
-    db = open_here(place, "r" if mode == "r" else "w", force=force, wait=wait)
+    try:
+        db = open_here(place, "r" if mode == "r" else "w", force=force, wait=wait)
+    except (StoreError, OSError) as error:
+        if mode != "r":
+            raise
+        return LostShard(place, error)
     found = db._view().snapshot.store
     if found != manifest.shards[number].id:
         db.close()
         raise StoreDamaged(
             f"{place} is store {found}, but shard {number} of {path} is {manifest.shards[number].id}. Bring that back."
         )
-    return db
+    return LocalShard(db)
 
 
 def _refused(local: Method) -> Method:
@@ -169,6 +174,21 @@ class Cluster(SoftKV):
         indexes = [one for one in parts if one is not None]
         index = together(indexes) if indexes and len(indexes) == len(parts) else None
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
+
+    def lookup(self, query: Any, *, partial: bool = False, **options: Any) -> Any:
+        """Look a query up softly, as `lookup` of a store does, over the items of all shards.
+
+        Where shards do not answer, this is an `OutOfReach` that names them, unless it may be `partial`: then the others
+        answer, `out_of_reach` is the share of the mass that those have that do not, and `error` is how far the answer
+        may be from that of all. That is told by how the shards that answer differ, of which there have to be eight.
+        """
+        if not partial:
+            return super().lookup(query, **options)
+        if options.get("heads") is not None or options.get("mask") is not None:
+            raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
+        with self._lock:
+            view = self._over(self._store.reachable())
+        return StoreView(view, self._embedding).lookup(query, **options)
 
     def add(
         self,

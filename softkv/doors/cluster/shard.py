@@ -18,6 +18,7 @@ from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits
 from softkv.asking.view import View
 from softkv.database.handle import SoftKV
+from softkv.errors import OutOfReach
 from softkv.storage import Added
 from softkv.storage.catalog.batches import Stamp
 
@@ -107,6 +108,30 @@ class LocalShard:
         """Let go of the store; a temperature of its own, which the handle would leave in it, is of no use."""
         self._db._unpin()
         self._db._store.close()
+
+
+class LostShard:
+    """A store that cannot be opened: whatever is asked of it is out of reach."""
+
+    def __init__(self, path: str, why: Exception) -> None:
+        self.path, self._why = path, why
+
+    def __getattr__(self, name: str) -> Any:
+        if name in vars(Shard):
+            raise OutOfReach(f"{self.path} is out of reach: {self._why}", [self.path]) from self._why
+        raise AttributeError(name)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def out_of_reach(path: str, lost: Sequence[str]) -> OutOfReach:
+    """The error that names these shards."""
+    return OutOfReach(
+        f"{len(lost)} shards of {path} do not answer: {'; '.join(lost)}. Bring them back, or ask with partial=True for "
+        "an estimate.",
+        [one.partition(" (")[0] for one in lost],
+    )
 
 
 def evidence(view: View, question: Question) -> Answers:

@@ -17,11 +17,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from softkv.asking.learned import Learned
+from softkv.asking.view import View
 from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
-from softkv.doors.cluster.shard import Shard
+from softkv.doors.cluster.shard import Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
-from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, PartlyAdded, SoftKVError, StoreReplaced
+from softkv.errors import (
+    AccessRefused,
+    CommitUncertain,
+    HandleClosed,
+    HandleForked,
+    PartlyAdded,
+    SoftKVError,
+    StoreError,
+    StoreReplaced,
+)
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
 from softkv.storage.catalog.batches import Stamp
@@ -58,16 +68,32 @@ class ShardedStore:
 
     def newest(self) -> WholeSnapshot:
         """All shards, each at its newest commit."""
-        self._require_open()
-        self._follow()
-        return WholeSnapshot([shard.view() for shard in self.shards], self.path, self.manifest, owns=False)
+        return WholeSnapshot(list(self._views().values()), self.path, self.manifest)
 
     def snapshot(self) -> WholeSnapshot:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
+        return WholeSnapshot(list(self._views(kept=True).values()), self.path, self.manifest, owns=True)
+
+    def reachable(self) -> WholeSnapshot:
+        """The shards that answer, each at its newest commit."""
+        views = self._views(partial=True)
+        return WholeSnapshot(list(views.values()), self.path, self.manifest, partial=True, numbers=list(views))
+
+    def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
+        """Views of the shards, by number; of all, unless some may be out of reach."""
         self._require_open()
         self._follow()
-        views = [shard.view(kept=True) for shard in self.shards]
-        return WholeSnapshot(views, self.path, self.manifest, owns=True)
+        views, lost = dict[int, View](), list[str]()
+        for number, shard in enumerate(self.shards):
+            try:
+                views[number] = shard.view(kept=kept)
+            except (HandleClosed, HandleForked):
+                raise
+            except (StoreError, OSError) as error:
+                lost.append(f"{shard.path} ({error})")
+        if lost and not (partial and views):
+            raise out_of_reach(self.path, lost)
+        return views
 
     def _follow(self) -> None:
         """Read what another process has made of the cluster since, by a handle that only reads."""

@@ -30,8 +30,22 @@ from softkv.storage.protocol.ordering import checked_rows
 class WholeSnapshot(Snapshot):
     """The shards of a cluster, each as of one commit."""
 
-    def __init__(self, views: Sequence[View], path: str, manifest: Manifest, *, owns: bool) -> None:
-        """Of these views, whose snapshots are closed with this one if it `owns` them."""
+    def __init__(
+        self,
+        views: Sequence[View],
+        path: str,
+        manifest: Manifest,
+        *,
+        owns: bool = False,
+        partial: bool = False,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        """Of these views, whose snapshots are closed with this one if it `owns` them.
+
+        Where it is `partial`, shards may be left out, and `numbers` are those of the others.
+        """
+        self.partial = partial
+        self.numbers = list(range(len(views)) if numbers is None else numbers)
         self.views, self.manifest, self._path = tuple(views), manifest, path
         for view in self.views:  # which may have been stopped before they were told
             view.profile = replace(view.profile, projection=manifest.settings.get("projection"))
@@ -49,6 +63,11 @@ class WholeSnapshot(Snapshot):
     def path(self) -> str:
         """The directory of the cluster."""
         return self._path
+
+    def missing(self, parts: Sequence[int]) -> float:
+        """The share of the buckets whose shards are not among these places."""
+        there = {self.numbers[place] for place in parts}
+        return sum(shard not in there for shard in self.manifest.buckets) / MOST
 
     @property
     def store(self) -> str:
@@ -172,7 +191,8 @@ class WholeSnapshot(Snapshot):
         return found
 
     def _named(self, shard: int, item: Item) -> Item:
-        return replace(item, row=item.row + int(self.offsets[shard]), number=item.number * MOST + shard)
+        number = item.number * MOST + self.numbers[shard]
+        return replace(item, row=item.row + int(self.offsets[shard]), number=number)
 
     # By row
 
@@ -210,8 +230,8 @@ class WholeSnapshot(Snapshot):
         """The keys of these rows, `#<number>` where there is none, in this order."""
 
         def renamed(shard: int, own: Rows) -> list[str]:
-            names = self.snapshots[shard].names(own)
-            return [f"#{int(name[1:]) * MOST + shard}" if name.startswith("#") else name for name in names]
+            names, number = self.snapshots[shard].names(own), self.numbers[shard]
+            return [f"#{int(name[1:]) * MOST + number}" if name.startswith("#") else name for name in names]
 
         return self._listed(rows, renamed)
 
