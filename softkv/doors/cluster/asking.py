@@ -28,7 +28,8 @@ from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
 
-Asking = Callable[[View, Question], Answers]
+CLOSER = 0.5  # of the tolerance, where answers to it were not close enough
+Asking = Callable[[View, Question, int], Answers]  # of how many shards
 
 
 def ask_shards(whole: WholeView, question: Question, ask: Asking) -> Answers:
@@ -36,22 +37,29 @@ def ask_shards(whole: WholeView, question: Question, ask: Asking) -> Answers:
     if question.heads is not None:
         asked = Rewritten.of(whole, question)
         return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), ask))
-    found = _together(whole, question, ask)
-    if found.error is None or question.tolerance == 0.0 or whole.snapshot.partial:
-        return found
+    found, nearer = _together(whole, question, ask), replace(question, tolerance=question.tolerance * CLOSER)
+    for closer in (nearer, replace(question, tolerance=0.0, guarantee=None)):
+        doubtful = _doubtful(whole, question, found)
+        if len(doubtful):
+            again = _together(whole, _part(closer, doubtful, question.mask), ask)
+            again = replace(again, reason=AGAIN) if not closer.tolerance else again
+            found = joined([(np.arange(len(found)), found), (doubtful, again)], question.temperature)
+    return found
+
+
+def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:
+    """The queries whose answers are less sure than was asked for, and can be surer."""
+    if found.error is None or not question.tolerance or question.k is not None or whole.snapshot.partial:
+        return np.empty(0, np.int64)
     sure = np.broadcast_to(np.array(found.error_kind, object) == "exact", len(found))
-    doubtful = np.flatnonzero(~sure & ~(found.error <= question.tolerance * whole.snapshot.value_scale))
-    if not len(doubtful) or question.k is not None:
-        return found
-    again = _together(whole, _part(question, doubtful, question.mask), ask, exactly=True)
-    return joined([(np.arange(len(found)), found), (doubtful, replace(again, reason=AGAIN))], question.temperature)
+    return np.flatnonzero(~sure & ~(found.error <= question.tolerance * whole.snapshot.value_scale))
 
 
-def _together(whole: WholeView, question: Question, ask: Asking, *, exactly: bool = False) -> Answers:
+def _together(whole: WholeView, question: Question, ask: Asking) -> Answers:
     """What all shards say, merged."""
     parts, refusals, lost, count = [], [], dict[int, str](), len(question.queries)
     allowed = None if question.mask is None else over_rows(whole, question.mask)
-    asked = replace(question, tolerance=0.0, guarantee=None) if exactly else _closer(whole, question)
+    asked = _closer(whole, question)
     for shard, view in enumerate(whole.snapshot.views):
         if not len(view.snapshot):
             continue
@@ -59,7 +67,7 @@ def _together(whole: WholeView, question: Question, ask: Asking, *, exactly: boo
         if count and not len(some):
             continue
         try:
-            found = ask(view, _part(asked, some, mask))
+            found = ask(view, _part(asked, some, mask), len(whole.filled))
         except AllMasked as error:
             refusals.append(error)
             continue

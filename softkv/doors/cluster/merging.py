@@ -7,8 +7,9 @@ it is computed in float64.
 An answer of a shard may be off by E in its value v_s, and by λ in the logarithm of its mass, which moves p. The mean of
 all is Σ p e^δ v_s / Σ p e^δ with |δ| ≤ λ, so it is off by no more than
 
-    Σ p (e^λ E + (e^λ − 1) ‖v_s − v‖) / Σ p e^-λ
+    Σ p (e^λ E + (e^λ − 1) ‖v_s − v‖) / (p e^λ + Σ p' e^-λ')
 
+where p' and λ' are those of the other shards, and a little more where a shard has most of the mass and may have less.
 Errors that are measured come from draws that are independent of each other, so the squares of their terms add; other
 terms add themselves. `log_mass_error` of an exact answer is how far rounding may have moved its mass.
 
@@ -288,15 +289,30 @@ class _Sides:
         return found
 
     @cached_property
-    def least(self) -> Floats:
-        """The least that the sum of the shares may be, if all were as far off as they can be, (b,)."""
-        return np.maximum(1.0 - self.together(-self.shares * np.expm1(-self.moved)), 0.0)
+    def others(self) -> Floats:
+        """The least that the others beside each part may have, as shares of what all are thought to have, (m, b)."""
+        least = self.shares * np.exp(-self.moved)
+        return np.maximum(least.sum(0) - least, 0.0)
+
+    @property
+    def most(self) -> Floats:
+        """The largest share that each part may have, (m, b)."""
+        found: Floats = self.shares * np.exp(self.moved)
+        return found / (found + self.others)
+
+    @property
+    def swayed(self) -> Floats:
+        """How much larger or smaller a share may be, beside that of the others, (m, b)."""
+        more, less = (self.shares * np.exp(sign * self.moved) for sign in (1.0, -1.0))
+        found: Floats = np.maximum(
+            (more - self.shares) / (more + self.others), (self.shares - less) / (less + self.others)
+        )
+        return found
 
     def off(self, errors: Floats, apart: Floats) -> Floats:
         """How far a mean may be off of what parts say with these errors, and this far apart from the mean, (b,)."""
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            terms = self.shares * (np.exp(self.moved) * errors + np.expm1(self.moved) * apart)
-            found = self.together(terms) / self.least
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is no number is as far off as can be
+            found = self.together(self.most * errors + self.swayed * apart)
         return np.where(np.isnan(found), np.inf, found)
 
     @cached_property
@@ -319,7 +335,8 @@ class _Sides:
         """(b,)."""
         with np.errstate(over="ignore", divide="ignore"):
             more = np.log1p(self.together(self.shares * np.expm1(self.moved)))
-            return np.maximum(more, -np.log(self.least))
+            less = self.together(-self.shares * np.expm1(-self.moved))
+            return np.maximum(more, -np.log(np.maximum(1.0 - less, 0.0)))
 
     @cached_property
     def effective_error(self) -> Floats:

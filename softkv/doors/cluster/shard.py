@@ -16,11 +16,14 @@ from softkv.answer import Answers
 from softkv.asking.asker import ask
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits
+from softkv.asking.route import MEASURED, route
 from softkv.asking.view import View
 from softkv.database.handle import SoftKV
 from softkv.errors import OutOfReach
 from softkv.storage import Added
 from softkv.storage.catalog.batches import Stamp
+
+ROOM = 0.5  # of the tolerance, for what each shard says of its own items
 
 
 class Shard(Protocol):
@@ -134,9 +137,15 @@ def out_of_reach(path: str, lost: Sequence[str]) -> OutOfReach:
     )
 
 
-def evidence(view: View, question: Question) -> Answers:
-    """What a shard answers, with how far rounding may have moved its masses where they are exact."""
-    found = ask(view, question)
+def evidence(view: View, question: Question, shards: int) -> Answers:
+    """What one of so many shards answers, with how far rounding may have moved its masses where they are exact.
+
+    Errors of drawn rows are independent, so each shard may have a larger one; of others there has to be room for what
+    moves the shares of the shards.
+    """
+    wide = replace(question, tolerance=question.tolerance * shards**0.5)
+    close = replace(question, tolerance=question.tolerance * (ROOM if shards > 1 else 1.0))
+    found = ask(view, wide if route(view, wide).way == MEASURED else close)
     moved = moved_logits(view, found.log_mass, question)
     exact = np.broadcast_to(np.array(found.error_kind, object) == "exact", moved.shape)
     stated = 0.0 if found.log_mass_error is None else found.log_mass_error
