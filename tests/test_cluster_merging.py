@@ -10,7 +10,8 @@ import pytest
 
 import softkv
 from softkv.answer import Answers
-from softkv.doors.cluster.merging import merged, merged_best, over_all
+from softkv.doors.cluster.best import merged_best
+from softkv.doors.cluster.merging import merged, over_all
 
 from . import reference
 

@@ -11,7 +11,8 @@ import pytest
 
 import softkv
 from softkv.doors.cluster.handle import Cluster
-from softkv.doors.cluster.merging import merged, widened
+from softkv.doors.cluster.merging import merged
+from softkv.doors.cluster.missing import widened
 from softkv.errors import HandleClosed, InputError, OutOfReach, StorageFailed, StoreError
 
 from .clusters import clustered, opened

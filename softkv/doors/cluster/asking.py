@@ -20,7 +20,9 @@ from softkv.asking.joined import joined
 from softkv.asking.question import Question
 from softkv.asking.scan import over_rows
 from softkv.asking.view import View
-from softkv.doors.cluster.merging import merged, merged_best, over_all, widened
+from softkv.doors.cluster.best import merged_best
+from softkv.doors.cluster.merging import merged, over_all
+from softkv.doors.cluster.missing import widened
 from softkv.doors.cluster.shard import out_of_reach
 from softkv.doors.cluster.whole import WholeView
 from softkv.errors import AllMasked, HandleClosed, HandleForked, StoreError

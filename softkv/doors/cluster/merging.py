@@ -18,7 +18,7 @@ Does not ask shards (asking.py), and knows no store.
 Shapes: m shards, b queries, p value width, r rows shown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -28,13 +28,10 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
-from softkv.maths.quantiles import quantile
 
 KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # of errors, the surest first
 DRAWN = KINDS.index("measured")
 DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
-FEWEST = 8  # shards by which others are estimated
-WIDEST = 2.0  # times how far values lie from their mean: how far apart they are at most
 NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
 
 Floats = npt.NDArray[np.float64]
@@ -45,7 +42,7 @@ def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | 
 
     A part to which a query has no answer has the mass exp(-inf) there. `labels` are those of all, else of the parts.
     """
-    sides = _Sides(tuple(parts), labels)
+    sides = Sides(tuple(parts), labels)
     first, rows = parts[0], _heaviest(parts, show)
     return replace(
         first,
@@ -69,80 +66,6 @@ def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | 
     )
 
 
-def merged_best(
-    parts: Sequence[Answers],
-    k: int,
-    temperature: Any,
-    cells: Callable[[npt.NDArray[np.int64]], Any],
-    *,
-    show: int,
-    labels: tuple[object, ...] | None = None,
-) -> Answers:
-    """The answers of the k best of all rows, from parts that each name their own k best and the next, if there is one.
-
-    `cells` gives what is blended of rows, (n, p) or codes of the labels of all.
-    """
-    every = merged(parts, show=sum(one.rows.shape[1] for one in parts), labels=labels)
-    logits = every.scores / np.reshape(temperature, (-1, 1))
-    best = _Best.of(every, logits, k, cells, _Sides(tuple(parts), labels).column("log_mass_error").max(0))
-    return replace(
-        every,
-        value=_like(every.value, best.value),
-        spread=None if every.spread is None else best.spread,
-        effective=best.effective,
-        mass=np.minimum(np.exp(best.log_mass - every.log_mass), 1.0),
-        scored=(every.rows[:, :k] >= 0).sum(1),
-        rows=every.rows[:, :show],
-        weights=np.where(every.rows >= 0, np.exp(logits - every.log_mass[:, None]), 0.0)[:, :show],
-        scores=every.scores[:, :show],
-        error=None if every.error is None else best.error + _Sides(tuple(parts), labels).column("error").max(0),
-        log_mass_error=None,
-        effective_error=None,
-        spread_error=None,
-    )
-
-
-def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence: float) -> Answers:
-    """Answers of some shards as estimates of those of all, where others with a share `missing` of all keys are silent.
-
-    Items are shared out by hash, so shards are like each other: how far an answer moves when each is left out tells how
-    far it may be from that of all (the jackknife, for a sample without replacement). Where few shards make most of the
-    difference, these count as the only ones that are known (Satterthwaite): with all of them as degrees of freedom, 86
-    to 94% of statements held that are to hold in 95%. Of fewer than FEWEST shards nothing is stated.
-    """
-    silent: dict[str, Any] = {
-        "out_of_reach": np.full(len(found), missing),
-        "effective_error": None,
-        "spread_error": None,
-    }
-    if len(parts) < FEWEST or found.error is None:
-        return replace(found, **silent, error=None, error_kind="unknown", log_mass_error=None)
-    sides = _Sides(tuple(parts), found.labels)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = (sides.value - sides.shares[..., None] * sides.values) / (1.0 - sides.shares)[..., None]
-        masses = (found.log_mass + np.log1p(-sides.shares))[..., None]
-    stated = np.asarray(found.log_mass_error if found.log_mass_error is not None else 0.0)
-    return replace(
-        found,
-        **silent,
-        log_mass=found.log_mass - np.log1p(-missing),
-        error=found.error + _left_out(values, missing, confidence),
-        error_kind="measured",
-        log_mass_error=np.nan_to_num(stated) + _left_out(masses, missing, confidence),
-    )
-
-
-def _left_out(found: Floats, missing: float, confidence: float) -> Floats:
-    """How far what is found without each of m shards, (m, b, p), may be from what all say, (b,)."""
-    count = len(found)
-    squares = np.square(found - found.mean(0)).sum(-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = np.square(squares.sum(0)) / np.square(squares).sum(0) - 1.0
-    factors = np.array([quantile(1.0, confidence, max(1.0, one)) for one in np.nan_to_num(degrees, nan=1.0).tolist()])
-    error: Floats = np.sqrt(factors * missing * (count - 1) / count * squares.sum(0))
-    return np.where(np.isnan(error), np.inf, error)
-
-
 def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answers:
     """Answers to some of `count` queries as answers to all: to the others, that no row is seen."""
     places, asked, columns = np.zeros(count, np.int64), np.zeros(count, np.bool_), dict[str, Any]()
@@ -157,7 +80,7 @@ def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answe
 
 
 @dataclass(frozen=True, eq=False)
-class _Sides:
+class Sides:
     """The answers of shards side by side."""
 
     parts: tuple[Answers, ...]
@@ -214,7 +137,7 @@ class _Sides:
 
     def presented(self, value: Floats) -> Any:
         """A value in the type and the shape in which parts have theirs."""
-        return _like(self.parts[0].value, value)
+        return like(self.parts[0].value, value)
 
     @cached_property
     def apart(self) -> Floats:
@@ -292,7 +215,8 @@ class _Sides:
     def others(self) -> Floats:
         """The least that the others beside each part may have, as shares of what all are thought to have, (m, b)."""
         least = self.shares * np.exp(-self.moved)
-        return np.maximum(least.sum(0) - least, 0.0)
+        found: Floats = np.maximum(least.sum(0) - least, 0.0)
+        return found
 
     @property
     def most(self) -> Floats:
@@ -304,9 +228,8 @@ class _Sides:
     def swayed(self) -> Floats:
         """How much larger or smaller a share may be, beside that of the others, (m, b)."""
         more, less = (self.shares * np.exp(sign * self.moved) for sign in (1.0, -1.0))
-        found: Floats = np.maximum(
-            (more - self.shares) / (more + self.others), (self.shares - less) / (less + self.others)
-        )
+        up, down = (more - self.shares) / (more + self.others), (self.shares - less) / (less + self.others)
+        found: Floats = np.maximum(up, down)
         return found
 
     def off(self, errors: Floats, apart: Floats) -> Floats:
@@ -356,79 +279,6 @@ class _Sides:
         return self.spread - np.sqrt(np.maximum(self.spread**2 - square, 0.0))
 
 
-@dataclass(frozen=True, eq=False)
-class _Best:
-    """The best rows of each query, the best first, with those that may be in their place."""
-
-    k: int  # how many are blended
-    moved: Floats  # (b,), how far rounding may have moved logits
-    logits: Floats  # (b, r)
-    values: Floats  # (b, r, p)
-
-    @classmethod
-    def of(cls, every: Answers, logits: Floats, k: int, cells: Any, moved: Floats) -> "_Best":
-        """The k best of rows in their order, and others whose logits are as large but for rounding."""
-        last = logits[:, min(k, logits.shape[1]) - 1 :][:, :1] - 2.0 * moved[:, None]
-        count = max(k, int((logits >= last).sum(1).max(initial=0)))
-        some = every.rows[:, :count]
-        known = np.unique(some[some >= 0])
-        found = np.asarray(cells(known))
-        if every.labels is not None:
-            found = np.eye(len(every.labels))[found]
-        columns = (found if found.ndim > 1 else found[:, None]).astype(np.float64)
-        places = np.searchsorted(known, np.maximum(some, 0))
-        return cls(k, moved, logits[:, :count], columns[places])
-
-    @cached_property
-    def log_mass(self) -> Floats:
-        """Of the k best, (b,)."""
-        peak = self.logits[:, :1]
-        found: Floats = peak[:, 0] + np.log(np.exp(self.logits[:, : self.k] - peak).sum(1))
-        return found
-
-    @cached_property
-    def shares(self) -> Floats:
-        """(b, k)."""
-        found: Floats = np.exp(self.logits[:, : self.k] - self.log_mass[:, None])
-        return found
-
-    @cached_property
-    def value(self) -> Floats:
-        """(b, p)."""
-        total = np.einsum("bk,bkp->bp", self.shares, self.values[:, : self.k])
-        found: Floats = total / self.shares.sum(1)[:, None]
-        return found
-
-    @cached_property
-    def apart(self) -> Floats:
-        """How far the value of each row lies from that of all, (b, r)."""
-        found: Floats = np.linalg.norm(self.values - self.value[:, None], axis=-1)
-        found[self.logits == -np.inf] = 0.0
-        return found
-
-    @cached_property
-    def spread(self) -> Floats:
-        """(b,)."""
-        found: Floats = np.sqrt((self.shares * self.apart[:, : self.k] ** 2).sum(1))
-        return found
-
-    @cached_property
-    def effective(self) -> Floats:
-        """How many rows really contributed, (b,)."""
-        logs = np.log(self.shares, out=np.zeros_like(self.shares), where=self.shares > 0)
-        found: Floats = np.exp(-(self.shares * logs).sum(1))
-        return found
-
-    @property
-    def error(self) -> Floats:
-        """How far rounding may move the mean, (b,): the weights, and which of the rows that are as near are blended."""
-        moved, following = np.minimum(self.moved, 1.0), self.logits[:, self.k : self.k + 1].max(1, initial=-np.inf)
-        near = (following[:, None] > -np.inf) & (self.logits <= (following + 2.0 * moved)[:, None])
-        exchanged = np.where(near[:, : self.k], self.shares, 0.0).sum(1) * WIDEST * self.apart.max(1)
-        found: Floats = np.expm1(2.0 * moved) * self.spread + exchanged
-        return found
-
-
 def _heaviest(parts: Sequence[Answers], show: int) -> npt.NDArray[np.int64]:
     """The places of the rows of the highest scores, side by side, (b, r)."""
     scores, rows = (np.concatenate([getattr(one, name) for one in parts], 1) for name in ("scores", "rows"))
@@ -443,7 +293,7 @@ def _picked(parts: Sequence[Answers], name: str, places: npt.NDArray[np.int64], 
     return np.take_along_axis(np.concatenate(columns, 1), places, 1)
 
 
-def _like(given: Any, value: Floats) -> Any:
+def like(given: Any, value: Floats) -> Any:
     """A value, (b, p), in the type and with the axes of another."""
     return (value[:, 0] if given.ndim == 1 else value).astype(given.dtype)
 
