@@ -42,6 +42,7 @@ _PERHAPS: dict[str, Any] = {
     "promised": dict[str, float | list[float | None] | list[str] | None],
     "next": int | None,
     "rows_read": int,
+    "out_of_reach": float,
 }
 
 

@@ -24,7 +24,18 @@ from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
 _TOGETHER = 64  # answers whose contributors are asked for at once
-_MEASURED = ("value", "spread", "log_mass", "effective", "mass", "temperature", "head_weights", "error", "rows_read")
+_MEASURED = (
+    "value",
+    "spread",
+    "log_mass",
+    "effective",
+    "mass",
+    "temperature",
+    "head_weights",
+    "error",
+    "rows_read",
+    "out_of_reach",
+)
 _TOLD = ("error_kind", "route", "reason")
 _WHERE_KNOWN = ("log_mass_error", "effective_error", "spread_error")  # NaN where one query has none
 _AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights", "scores", "head_weights")
@@ -119,6 +130,7 @@ class Answer(Judged):
     route: str | None = None  # how a store was asked: one of those in asking/route.py
     reason: str | None = None  # why so, and what would change it
     rows_read: int | None = None  # how many rows were compared
+    out_of_reach: float | None = None  # the share of the mass that shards may have that did not answer, if any did not
     guard: Guard | None = None  # what the store promises of such answers (softkv/guard)
     unguarded: str | None = None  # why it promises nothing of this one, where it has a guard
 
@@ -198,6 +210,7 @@ class Answers(Judged):
     route: str | tuple[str, ...] | None = None  # of all, or of each
     reason: str | tuple[str, ...] | None = None  # of all, or of each
     rows_read: Array | None = None  # (b,), of stores
+    out_of_reach: Array | None = None  # (b,), where shards did not answer
     count: int = 0  # of all rows, or items of the store
     guard: Guard | None = None  # of all
     unguarded: str | None = None  # of all

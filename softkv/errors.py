@@ -43,6 +43,8 @@ SoftKVError
     ├── StoreLocked                   another process is the writer
     ├── BackupRefused                 a directory that is no earlier backup of this store
     ├── WriterFenced                  another writer has taken over since
+    ├── PartlyAdded                   some shards have done their part of a change, and others have not
+    ├── OutOfReach                    shards that do not answer
     ├── Unfinished                    a rebuild has begun; finish or abandon it first
     ├── StorageFull (OSError)         no space left; nothing of the batch was kept
     ├── StorageFailed (OSError)       the operating system reported an error
@@ -252,6 +254,32 @@ class BackupRefused(StoreError):
 
 class WriterFenced(StoreError):
     """Another writer has taken over since this handle was opened."""
+
+
+class PartlyAdded(StoreError):
+    """Some shards have done their part of a change, and others have not. Making it again, as `batch`, completes it.
+
+    `done`, `refused` and `unknown` name the shards that have done it, have not, and may have.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        batch: str | None = None,
+        done: Sequence[str] = (),
+        refused: Sequence[str] = (),
+        unknown: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.batch, self.done, self.refused, self.unknown = batch, tuple(done), tuple(refused), tuple(unknown)
+
+
+class OutOfReach(StoreError):
+    """Shards that do not answer; `shards` names them."""
+
+    def __init__(self, message: str, shards: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.shards = tuple(shards)
 
 
 class Unfinished(StoreError):

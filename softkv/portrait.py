@@ -131,6 +131,8 @@ def facts_of(answer: Answer) -> str:
     held = _mean(answer.mass)
     if held is not None and held < 0.9995:
         facts.append(f"{held:.1%} of the mass")
+    if answer.out_of_reach is not None:
+        facts.append(f"{answer.out_of_reach:.1%} of it out of reach")
     return ", ".join([*facts, how_exact(answer)])
 
 

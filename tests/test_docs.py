@@ -178,7 +178,7 @@ def test_the_lookups_of_an_example_are_compared_with_the_reference(
     assert count[0] >= least
 
 
-ENTRANCES = ["answer", "database.handle", "embedders", "embedders.registry", "maths.heads", "plain"]
+ENTRANCES = ["answer", "database.handle", "database.opening", "embedders", "embedders.registry", "maths.heads", "plain"]
 
 
 @pytest.mark.parametrize("name", ["softkv_examples", *(f"softkv.{name}" for name in ENTRANCES)])

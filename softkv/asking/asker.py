@@ -55,20 +55,21 @@ def ask(view: View, question: Question) -> Answers:
 
 
 def _ask(view: View, question: Question) -> Answers:
+    found = _found(view, question) if view.elsewhere is None else view.elsewhere(question)
+    return replace(_logged(view, found), log_mass_floor=_floor(view, question), **promised(*view.guard, question))
+
+
+def _found(view: View, question: Question) -> Answers:
     way, reason = route(view, question)
     if question.heads is not None and way in (CALIBRATED, BOUND, MEASURED):
         # What each head asks is a plain question, and their answers are projected.
         asked = Rewritten.of(view, question)
-        found = of_all_heads(view, question, asked, _ask(view, asked.flat(question)))
-    elif way in (CALIBRATED, BOUND):
-        found = _by_lists(view, question, reason)
-    elif way == MEASURED:
-        found = _among(view, question, reason)
-    elif way == PROPOSED:
-        found = _by_proposals(view, question, reason)
-    else:
-        found = scan(view, question, reason)
-    return replace(_logged(view, found), log_mass_floor=_floor(view, question), **promised(*view.guard, question))
+        return of_all_heads(view, question, asked, _found(view, asked.flat(question)))
+    if way in (CALIBRATED, BOUND):
+        return _by_lists(view, question, reason)
+    if way == MEASURED:
+        return _among(view, question, reason)
+    return _by_proposals(view, question, reason) if way == PROPOSED else scan(view, question, reason)
 
 
 def _logged(view: View, found: Answers) -> Answers:

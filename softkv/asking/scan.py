@@ -93,7 +93,7 @@ def _left(view: View, question: Question) -> Mask | None:
         if not mask.any():
             raise AllMasked(f"no item matches where={question.where!r}, so there is nothing to average. Widen it.")
     if question.mask is not None:
-        mask = _over_rows(view, question.mask) & (True if mask is None else mask)
+        mask = over_rows(view, question.mask) & (True if mask is None else mask)
         if not mask.any() and len(mask):
             raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
     return mask
@@ -110,7 +110,7 @@ def _candidates(view: View, question: Question) -> Candidates:
     return Candidates(block.vectors, block.values, mask, None)
 
 
-def _over_rows(view: View, given: Any) -> Mask:
+def over_rows(view: View, given: Any) -> Mask:
     """A mask over the live items in their order, as one over the rows of the arena."""
     try:
         mask = np.asarray(given)

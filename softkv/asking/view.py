@@ -5,7 +5,7 @@ Does not look anything up (asker.py).
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.answer import Described
+from softkv.answer import Answers, Described
 from softkv.asking.indexed import CHECKED, Followed, Indexes, Written, with_labels
 from softkv.asking.learned import Learned, Projections
 from softkv.asking.profile import Profile, Temperature
 from softkv.asking.promised import guard_of
 from softkv.asking.proposers import Proposers
-from softkv.asking.question import LEARNED, Compared
+from softkv.asking.question import LEARNED, Compared, Question
 from softkv.asking.together import Together
 from softkv.embedders import Identity
 from softkv.errors import NotExpressible, ZeroVector
@@ -43,6 +43,8 @@ FEW_NUMBERS = 1 << 23  # in keys and in values
 
 class View:
     """A snapshot, its profile, its labels, and how long its keys are."""
+
+    elsewhere: Callable[[Question], Answers] | None = None  # who answers where the rows are those of several stores
 
     def __init__(self, snapshot: Snapshot, findings: "Findings") -> None:
         self.snapshot, self.findings = snapshot, findings

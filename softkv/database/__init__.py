@@ -4,13 +4,14 @@ Reading order: intake.py (what `add` was given), loading.py (items of a file), c
 carrying.py (what was learned, on its way into another store), targets.py and evaluating.py, reader.py (everything that
 reads; lookups are in softkv/asking), summary.py and backend.py, training.py, indexing.py and proposing.py,
 reembedding.py, upkeep.py, aside.py (what a stop leaves beside a path), stamping.py and changes.py (everything that
-changes items), handle.py (`open`), making.py (a store that takes its place when it is done).
+changes items), handle.py, making.py (a store that takes its place when it is done), opening.py (`open`).
 """
 
 from softkv.database.carrying import LearnedNotCarried, import_from, repair
-from softkv.database.handle import SoftKV, StoreView, open
+from softkv.database.handle import SoftKV, StoreView
 from softkv.database.intake import LooksLikeLabels
 from softkv.database.loading import Loaded, RecordsSkipped
+from softkv.database.opening import open
 from softkv.database.summary import Info
 
 __all__ = [

@@ -127,7 +127,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
                 what = intake.given(keys, [values] * len(keys), None, None, None)
             kept = self._items_with(what.keys or [])
             if expected is not None:
-                _require_values(kept, expected)
+                self._require_values(named, kept, expected)
             profile = Profile.of(self._store.settings)
             return self._append(
                 [one.vector for one in kept],
@@ -139,6 +139,10 @@ class Changes(Upkeep, MutableMapping[str, Value]):
                 on_conflict="replace",
                 stamp=named,
             )
+
+    def _require_values(self, _named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
+        """Refuse a batch of this name where items have other values by now."""
+        require_values(items, expected)
 
     def _items_with(self, keys: Sequence[str | None]) -> list[Item]:
         """The items with these keys, all of them."""
@@ -253,7 +257,8 @@ def _named(keys: list[str]) -> list[str]:
     return keys
 
 
-def _require_values(items: Sequence[Item], expected: Any) -> None:
+def require_values(items: Sequence[Item], expected: Any) -> None:
+    """Refuse where items have other values than these, or these are not one for each."""
     if len(items) != len(expected):
         raise ShapeError(f"expected a value to compare with for each of {len(items)} keys, got {len(expected)}.")
     if len({item.row for item in items}) < len(items):

@@ -1,4 +1,4 @@
-"""A store as its users see it: `open` gives a SoftKV, a dict that also answers what it was never told.
+"""A store as its users see it: a SoftKV, a dict that also answers what it was never told.
 
 What changes items is changes.py, how they lie upkeep.py; what reads them is reader.py. A handle may be shared by
 threads; it does not survive a fork.
@@ -8,7 +8,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import TypeVar
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
@@ -18,16 +18,18 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Reader
 from softkv.database.rechecking import Rechecking
 from softkv.database.summary import Info, summary
-from softkv.errors import InputError, StoreError, StoreLocked
+from softkv.errors import StoreError, StoreLocked
 from softkv.progress import Progress
 from softkv.storage import Backup, Report, Store
 from softkv.storage.closing import Closing
-from softkv.storage.disk.announced import announced, is_url
+from softkv.storage.disk.announced import announced
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
 
+Seen = TypeVar("Seen", bound=View)
 
-def open(  # noqa: A001 - softkv.open, as in dbm
+
+def open_here(
     path: str | os.PathLike[str],
     mode: str = "c",
     *,
@@ -37,42 +39,8 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     temperature: float | None = None,
     force: bool = False,
     wait: float = 0.0,
-    token: str | None = None,
-    alone: bool = False,
 ) -> "SoftKV":
-    """Open a store, and make it if there is none; or one that is served, by its URL.
-
-    >>> import softkv, tempfile, os
-    >>> path = os.path.join(tempfile.mkdtemp(), "films.softkv")
-    >>> with softkv.open(path) as db:
-    ...     added = db.add(["a shepherd looks for treasure", "two boats on a river"], ["The Alchemist", "Upstream"])
-    ...     db.nearest("a boy searching for gold").texts[0].text
-    'The Alchemist'
-
-    Args:
-        path: The directory of the store, or a URL such as http://127.0.0.1:7411/films, of one that is served.
-        mode: "c" to read and write, and make it if need be; "r" to read; "w" to read and write; "n" to start it anew.
-        value: What values are: "number", "vector", "label" or "text". Otherwise the first ones tell; texts are "text".
-        compatibility: How queries and keys compare. Otherwise by cosine, or by dot product for bare vectors among which
-            is a zero vector.
-        embedder: What turns texts into vectors: "static", the name or folder of a model, or a function. Otherwise the
-            one the store was made with, or "static".
-        temperature: What scores are divided by. Otherwise one is found by rule (see `info`).
-        force: Write even on a network file system, where locks and syncs may not hold.
-        wait: How many seconds to wait for another process that writes, or for a server; reading waits for none.
-        token: What a server is shown; otherwise the variable SOFTKV_TOKEN.
-        alone: Have a server answer each question by itself, to the last bit as a local handle would.
-    """
-    if not isinstance(wait, (int, float)) or not wait >= 0:
-        raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
-    if is_url(path):
-        from softkv.doors.remote.handle import connected
-
-        options: dict[str, Any] = {"value": value, "compatibility": compatibility, "temperature": temperature}
-        served = connected(str(path), mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
-        return cast(SoftKV, served)  # it has the surface of one
-    if token is not None or alone:
-        raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
+    """Open a store in a directory of this machine, and make it if there is none; the arguments are those of `open`."""
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
     _look_beside(path, mode)
     try:
@@ -137,7 +105,10 @@ class SoftKV(Closing, Changes):
             return self._seen
 
     def _new_view(self) -> View:
-        view = View(self._store.snapshot(), self._findings)
+        return self._wished(View(self._store.snapshot(), self._findings))
+
+    def _wished(self, view: Seen) -> Seen:
+        """A view, with what a reader wishes for where the store says nothing."""
         if self._wanted is not None:
             view.profile = replace(
                 view.profile,

@@ -76,7 +76,7 @@ def build(
     form = form_for(before, asked)
     live = np.flatnonzero(before.snapshot.live)
     _require_enough(before, len(live))
-    count, temperatures = _checked_count(wanted.lists, len(live)), _temperatures(before, wanted.temperatures)
+    count, temperatures = _checked_count(wanted.lists, len(live)), rehearsed_temperatures(before, wanted.temperatures)
 
     projection = before.profile.projection
     begun = found(before.snapshot, wanted_of(form, wanted.lists, projection))
@@ -125,7 +125,7 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
     layout, items, form = view.layout, len(view.snapshot), form_for(view, None)
     _require_enough(view, items)
     refined = not wanted.whole and refinable(view, form, wanted.lists) is not None
-    temperatures = _temperatures(view, wanted.temperatures)
+    temperatures = rehearsed_temperatures(view, wanted.temperatures)
     most = REFINED if refined else REHEARSED
     found = forecast(
         rows=items,
@@ -203,7 +203,7 @@ def _checked_count(lists: int | None, rows: int) -> int:
     return lists
 
 
-def _temperatures(view: View, given: tuple[float, float] | None) -> Array:
+def rehearsed_temperatures(view: View, given: tuple[float, float] | None) -> Array:
     """The temperatures to rehearse at, rising; those in a range that is given are no further apart than WARMTH."""
     if given is None:
         near = view.usual_temperature * WARMTH ** np.arange(COLDEST, WARMEST + 1)

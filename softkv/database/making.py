@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from softkv.database.aside import beside, put_back
-from softkv.database.handle import SoftKV
-from softkv.database.handle import open as open_store
+from softkv.database.handle import SoftKV, open_here
 from softkv.errors import StoreError, StoreExists, StoreNotFound
 from softkv.storage import Store
 
@@ -37,7 +36,7 @@ def made(
     token = secrets.token_hex(4)
     waiting = beside(wanted, "made", token)
     try:
-        with open_store(waiting, "n", value=value, compatibility=compatibility, temperature=temperature) as db:
+        with open_here(waiting, "n", value=value, compatibility=compatibility, temperature=temperature) as db:
             yield db
         _take_place(waiting, wanted, beside(wanted, "kept", token), overwrite=overwrite)
     except BaseException:
@@ -73,7 +72,7 @@ def _taken(path: str, items: int) -> StoreExists:
 def _items(path: str) -> int | None:
     """How many items a store has; None where there is no store."""
     try:
-        with open_store(path, "r") as db:
+        with open_here(path, "r") as db:
             return len(db)
     except StoreNotFound:
         return None

@@ -4,7 +4,8 @@ Reads no rows, except to find a temperature when none is remembered.
 """
 
 import os
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -126,9 +127,9 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         temperature=temperature,
         temperature_from=origin,
         projection=_projection(view),
-        bytes_on_disk=_size(path),
+        bytes_on_disk=size_of(path),
         backend=backend_name(),
-        index=_index(view),
+        index=index_of(view),
         proposer="the k best" if view.findings.proposers.there(snapshot) else None,
         unfinished=unfinished,
         building="was begun, and goes on where it was" if is_begun(snapshot) else None,
@@ -158,7 +159,8 @@ def _guard(view: View, temperature: float | None) -> str | None:
     return unlike(guard.about, compared, temperature) or str(guard)
 
 
-def _index(view: View) -> IndexInfo | None:
+def index_of(view: View) -> IndexInfo | None:
+    """The index of a store, if it has one."""
     written, snapshot = view.index_as_written, view.snapshot
     if written is NONE:
         return None
@@ -179,6 +181,22 @@ def _index(view: View) -> IndexInfo | None:
         built=_built(written),
         problem=written.problem or None,
         checked=_checked(view),
+    )
+
+
+def together(parts: Sequence[IndexInfo]) -> IndexInfo:
+    """The indexes of several stores as one: counts are summed up, the rest is told of the first it is known of."""
+    counts = ("rows", "added", "strangers", "waiting", "deleted")
+    problem = next((one.problem for one in parts if one.problem), None)
+    shares, rows = [one.share for one in parts if one.share is not None], [one.rows for one in parts]
+    return replace(
+        parts[0],
+        **{name: sum(getattr(one, name) for one in parts) for name in counts},
+        lists=None if problem else sum(one.lists or 0 for one in parts),
+        share=float(np.average(shares, weights=rows)) if len(shares) == len(parts) else None,
+        again=next((one.again for one in parts if one.again), None),
+        needed=any(one.needed for one in parts),
+        problem=problem,
     )
 
 
@@ -241,10 +259,12 @@ def _freed(view: View, path: str) -> int:
     here = generation_name(snapshot.generation)
     left = [name for name in os.listdir(path) if GENERATION_NAME.match(name) and name != here]
     dead = snapshot.rows - len(snapshot)
-    return dead * sum(shape.row_bytes for shape in layout.arenas) + sum(_size(os.path.join(path, one)) for one in left)
+    return dead * sum(shape.row_bytes for shape in layout.arenas) + sum(
+        size_of(os.path.join(path, one)) for one in left
+    )
 
 
-def _size(path: str) -> int:
+def size_of(path: str) -> int:
     """The bytes of all files under a directory; those that go meanwhile count nothing."""
     total = 0
     for folder, _, names in os.walk(path):

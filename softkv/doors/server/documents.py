@@ -76,6 +76,7 @@ class AnswerDocument(Document):
     route: str | None = None
     reason: str | None = None
     rows_read: int | None = None
+    out_of_reach: float | None = None
     known: bool | None = None
     familiarity: float | None = None
     why_unknown: str | None = None

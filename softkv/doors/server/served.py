@@ -18,7 +18,7 @@ from typing import Any
 
 from softkv.asking.together import Together
 from softkv.database.handle import SoftKV, StoreView
-from softkv.database.handle import open as open_store
+from softkv.database.opening import open as open_store
 from softkv.database.summary import Info
 from softkv.doors.server.jobs import Jobs
 from softkv.doors.server.lane import ROOM, Lane, in_time

@@ -22,6 +22,7 @@ from softkv.storage.catalog.labels import LabelBook, require_counts
 from softkv.storage.catalog.loading import loaded_settings, require_rows
 from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.catalog.secret import secret
+from softkv.storage.catalog.tally import Tally
 from softkv.storage.closing import Closing
 from softkv.storage.layout import Layout, Mask, Matrix, Rows
 from softkv.storage.protocol.committed import Committed
@@ -92,7 +93,12 @@ class Snapshot(Closing):
     @property
     def value_scale(self) -> float:
         """√(mean ‖v − v̄‖²) over the live items."""
-        return self._standing.tally.scale() if self._standing else 0.0
+        return self.tally.scale()
+
+    @property
+    def tally(self) -> Tally:
+        """The sums over the live values."""
+        return self._standing.tally if self._standing else Tally.empty()
 
     @property
     def live(self) -> Mask:

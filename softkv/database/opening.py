@@ -1,0 +1,66 @@
+"""`open`: a handle on a store of this machine, on one that is served, or on a cluster of stores.
+
+Only here is it known that there are other handles than that on a store of this machine (handle.py).
+"""
+
+import os
+from typing import Any, cast
+
+from softkv.asking.embedding import Given
+from softkv.database.handle import SoftKV, open_here
+from softkv.errors import InputError
+from softkv.storage.disk.announced import is_cluster, is_url
+from softkv.storage.protocol.opening import directory_of
+
+
+def open(  # noqa: A001 - softkv.open, as in dbm
+    path: str | os.PathLike[str],
+    mode: str = "c",
+    *,
+    value: str | None = None,
+    compatibility: str | None = None,
+    embedder: Given = None,
+    temperature: float | None = None,
+    force: bool = False,
+    wait: float = 0.0,
+    token: str | None = None,
+    alone: bool = False,
+) -> SoftKV:
+    """Open a store, and make it if there is none; or one that is served, by its URL; or a cluster of stores.
+
+    >>> import softkv, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "films.softkv")
+    >>> with softkv.open(path) as db:
+    ...     added = db.add(["a shepherd looks for treasure", "two boats on a river"], ["The Alchemist", "Upstream"])
+    ...     db.nearest("a boy searching for gold").texts[0].text
+    'The Alchemist'
+
+    Args:
+        path: The directory of the store, or a URL such as http://127.0.0.1:7411/films, of one that is served.
+        mode: "c" to read and write, and make it if need be; "r" to read; "w" to read and write; "n" to start it anew.
+        value: What values are: "number", "vector", "label" or "text". Otherwise the first ones tell; texts are "text".
+        compatibility: How queries and keys compare. Otherwise by cosine, or by dot product for bare vectors among which
+            is a zero vector.
+        embedder: What turns texts into vectors: "static", the name or folder of a model, or a function. Otherwise the
+            one the store was made with, or "static".
+        temperature: What scores are divided by. Otherwise one is found by rule (see `info`).
+        force: Write even on a network file system, where locks and syncs may not hold.
+        wait: How many seconds to wait for another process that writes, or for a server; reading waits for none.
+        token: What a server is shown; otherwise the variable SOFTKV_TOKEN.
+        alone: Have a server answer each question by itself, to the last bit as a local handle would.
+    """
+    if not isinstance(wait, (int, float)) or not wait >= 0:
+        raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
+    options: dict[str, Any] = {"value": value, "compatibility": compatibility, "temperature": temperature}
+    if is_url(path):
+        from softkv.doors.remote.handle import connected
+
+        served = connected(str(path), mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
+        return cast(SoftKV, served)  # it has the surface of one
+    if token is not None or alone:
+        raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
+    if is_cluster(directory_of(path)):
+        from softkv.doors.cluster.handle import joined
+
+        return joined(directory_of(path), mode, embedder=embedder, force=force, wait=wait, **options)
+    return open_here(path, mode, embedder=embedder, force=force, wait=wait, **options)

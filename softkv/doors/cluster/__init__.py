@@ -1,0 +1,1 @@
+"""One handle over many stores, the shards: `softkv.open` of a directory with a manifest."""

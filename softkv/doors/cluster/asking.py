@@ -1,0 +1,130 @@
+"""A question to all shards: each answers it about its own items, and the answers are merged.
+
+With a filter or a mask a shard is asked about what these leave of it, and for the k best of all for its own k best and
+the next. Queries of which all shards together are less sure than was asked for are asked again, exactly.
+
+Does not merge (merging.py), and does not answer itself (softkv/asking).
+
+Shapes: b queries, n items.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from softkv.answer import Answers
+from softkv.asking.heads import Rewritten, of_all_heads
+from softkv.asking.joined import joined
+from softkv.asking.question import Question
+from softkv.asking.scan import over_rows
+from softkv.asking.view import View
+from softkv.doors.cluster.best import merged_best
+from softkv.doors.cluster.merging import merged, over_all
+from softkv.doors.cluster.missing import widened
+from softkv.doors.cluster.shard import out_of_reach
+from softkv.doors.cluster.whole import WholeView
+from softkv.errors import AllMasked, HandleClosed, HandleForked, StoreError
+from softkv.storage.layout import Mask, Rows
+
+AGAIN = "the answers of the shards together were not as close as was asked for"
+
+CLOSER = 0.5  # of the tolerance, where answers to it were not close enough
+Asking = Callable[[View, Question, int], Answers]  # of how many shards
+
+
+def ask_shards(whole: WholeView, question: Question, ask: Asking) -> Answers:
+    """The answers to a question about the items of all shards, each of which is asked by `ask`."""
+    if question.heads is not None:
+        asked = Rewritten.of(whole, question)
+        return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), ask))
+    found, nearer = _together(whole, question, ask), replace(question, tolerance=question.tolerance * CLOSER)
+    for closer in (nearer, replace(question, tolerance=0.0, guarantee=None)):
+        doubtful = _doubtful(whole, question, found)
+        if len(doubtful):
+            again = _together(whole, _part(closer, doubtful, question.mask), ask)
+            again = replace(again, reason=AGAIN) if not closer.tolerance else again
+            found = joined([(np.arange(len(found)), found), (doubtful, again)], question.temperature)
+    return found
+
+
+def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:
+    """The queries whose answers are less sure than was asked for, and can be surer."""
+    if found.error is None or not question.tolerance or question.k is not None or whole.snapshot.partial:
+        return np.empty(0, np.int64)
+    sure = np.broadcast_to(np.array(found.error_kind, object) == "exact", len(found))
+    return np.flatnonzero(~sure & ~(found.error <= question.tolerance * whole.snapshot.value_scale))
+
+
+def _together(whole: WholeView, question: Question, ask: Asking) -> Answers:
+    """What all shards say, merged."""
+    parts, refusals, lost, count = [], [], dict[int, str](), len(question.queries)
+    allowed = None if question.mask is None else over_rows(whole, question.mask)
+    asked = _closer(whole, question)
+    for shard, view in enumerate(whole.snapshot.views):
+        if not len(view.snapshot):
+            continue
+        some, mask = _seen(whole, shard, question, allowed)
+        if count and not len(some):
+            continue
+        try:
+            found = ask(view, _part(asked, some, mask), len(whole.filled))
+        except AllMasked as error:
+            refusals.append(error)
+            continue
+        except (HandleClosed, HandleForked):
+            raise
+        except (StoreError, OSError) as error:
+            lost[shard] = f"{view.snapshot.path} ({error})"
+            continue
+        offset = int(whole.snapshot.offsets[shard])
+        found = replace(found, rows=np.where(found.rows >= 0, found.rows + offset, -1))
+        parts.append(found if len(some) == count else over_all(found, some, count))
+    if lost and not (whole.snapshot.partial and parts):
+        raise out_of_reach(whole.snapshot.path, list(lost.values()))
+    if not parts:
+        raise refusals[0] if refusals else AllMasked("the mask leaves no item to see, so there is nothing to average.")
+    merged_all = replace(_merged(whole, question, parts), **_of_all(whole, question))
+    missing = whole.snapshot.missing([place for place in range(len(whole.snapshot.views)) if place not in lost])
+    if not missing:
+        return merged_all
+    return widened(merged_all, parts if question.k is None else (), missing, question.confidence)
+
+
+def _merged(whole: WholeView, question: Question, parts: list[Answers]) -> Answers:
+    if question.k is None:
+        return merged(parts, show=question.show, labels=whole.labels)
+    options: dict[str, Any] = {"show": question.show, "labels": whole.labels}
+    return merged_best(parts, question.k, question.temperature, whole.snapshot.values, **options)
+
+
+def _closer(whole: WholeView, question: Question) -> Question:
+    """What each shard is asked, so that all of them together are as sure as was asked for."""
+    if question.k is None:
+        return question
+    missed = (1.0 - question.confidence) / len(whole.filled)
+    return replace(question, show=max(question.k + 1, question.show), confidence=1.0 - missed)
+
+
+def _seen(whole: WholeView, shard: int, question: Question, allowed: Mask | None) -> tuple[Rows, Mask | None]:
+    """The queries that see any item of a shard, and the mask over its items in their order."""
+    everyone, snapshot = np.arange(len(question.queries)), whole.snapshot.snapshots[shard]
+    if allowed is None:
+        return everyone, None
+    offset, order = int(whole.snapshot.offsets[shard]), snapshot.in_order()
+    mask = allowed[:, offset + order]
+    left: Mask = mask if question.where is None else mask & snapshot.matching(question.where)[order]
+    return everyone[np.broadcast_to(left.any(axis=1), everyone.shape)], mask
+
+
+def _part(question: Question, some: Rows, mask: Any) -> Question:
+    """The question of some of the queries, with their part of the mask."""
+    own = mask if mask is None or np.ndim(mask) < 2 or len(mask) == 1 else mask[some]
+    return replace(question.part(some), mask=own)
+
+
+def _of_all(whole: WholeView, question: Question) -> dict[str, Any]:
+    """What is said of all answers alike."""
+    told = {"temperature": question.temperature, "count": len(whole.snapshot), "source": whole}
+    return {**told, "guard": None, "unguarded": None, "log_mass_floor": None}

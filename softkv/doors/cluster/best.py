@@ -1,0 +1,125 @@
+"""The k best of all rows, from the k best of each shard: they are ranked by their scores, and blended anew.
+
+Does not ask shards (asking.py).
+
+Shapes: b queries, k best, p value width, r rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.doors.cluster.merging import Floats, Sides, like, merged
+
+WIDEST = 2.0  # times how far values lie from their mean: how far apart they are at most
+
+
+def merged_best(
+    parts: Sequence[Answers],
+    k: int,
+    temperature: Any,
+    cells: Callable[[npt.NDArray[np.int64]], Any],
+    *,
+    show: int,
+    labels: tuple[object, ...] | None = None,
+) -> Answers:
+    """The answers of the k best of all rows, from parts that each name their own k best and the next, if there is one.
+
+    `cells` gives what is blended of rows, (n, p) or codes of the labels of all.
+    """
+    every = merged(parts, show=sum(one.rows.shape[1] for one in parts), labels=labels)
+    logits = every.scores / np.reshape(temperature, (-1, 1))
+    best = _Best.of(every, logits, k, cells, Sides(tuple(parts), labels).column("log_mass_error").max(0))
+    return replace(
+        every,
+        value=like(every.value, best.value),
+        spread=None if every.spread is None else best.spread,
+        effective=best.effective,
+        mass=np.minimum(np.exp(best.log_mass - every.log_mass), 1.0),
+        scored=(every.rows[:, :k] >= 0).sum(1),
+        rows=every.rows[:, :show],
+        weights=np.where(every.rows >= 0, np.exp(logits - every.log_mass[:, None]), 0.0)[:, :show],
+        scores=every.scores[:, :show],
+        error=None if every.error is None else best.error + Sides(tuple(parts), labels).column("error").max(0),
+        log_mass_error=None,
+        effective_error=None,
+        spread_error=None,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The best rows of each query, the best first, with those that may be in their place."""
+
+    k: int  # how many are blended
+    moved: Floats  # (b,), how far rounding may have moved logits
+    logits: Floats  # (b, r)
+    values: Floats  # (b, r, p)
+
+    @classmethod
+    def of(cls, every: Answers, logits: Floats, k: int, cells: Any, moved: Floats) -> "_Best":
+        """The k best of rows in their order, and others whose logits are as large but for rounding."""
+        last = logits[:, min(k, logits.shape[1]) - 1 :][:, :1] - 2.0 * moved[:, None]
+        count = max(k, int((logits >= last).sum(1).max(initial=0)))
+        some = every.rows[:, :count]
+        known = np.unique(some[some >= 0])
+        found = np.asarray(cells(known))
+        if every.labels is not None:
+            found = np.eye(len(every.labels))[found]
+        columns = (found if found.ndim > 1 else found[:, None]).astype(np.float64)
+        places = np.searchsorted(known, np.maximum(some, 0))
+        return cls(k, moved, logits[:, :count], columns[places])
+
+    @cached_property
+    def log_mass(self) -> Floats:
+        """Of the k best, (b,)."""
+        peak = self.logits[:, :1]
+        found: Floats = peak[:, 0] + np.log(np.exp(self.logits[:, : self.k] - peak).sum(1))
+        return found
+
+    @cached_property
+    def shares(self) -> Floats:
+        """(b, k)."""
+        found: Floats = np.exp(self.logits[:, : self.k] - self.log_mass[:, None])
+        return found
+
+    @cached_property
+    def value(self) -> Floats:
+        """(b, p)."""
+        total = np.einsum("bk,bkp->bp", self.shares, self.values[:, : self.k])
+        found: Floats = total / self.shares.sum(1)[:, None]
+        return found
+
+    @cached_property
+    def apart(self) -> Floats:
+        """How far the value of each row lies from that of all, (b, r)."""
+        found: Floats = np.linalg.norm(self.values - self.value[:, None], axis=-1)
+        found[self.logits == -np.inf] = 0.0
+        return found
+
+    @cached_property
+    def spread(self) -> Floats:
+        """(b,)."""
+        found: Floats = np.sqrt((self.shares * self.apart[:, : self.k] ** 2).sum(1))
+        return found
+
+    @cached_property
+    def effective(self) -> Floats:
+        """How many rows really contributed, (b,)."""
+        logs = np.log(self.shares, out=np.zeros_like(self.shares), where=self.shares > 0)
+        found: Floats = np.exp(-(self.shares * logs).sum(1))
+        return found
+
+    @property
+    def error(self) -> Floats:
+        """How far rounding may move the mean, (b,): the weights, and which of the rows that are as near are blended."""
+        moved, following = np.minimum(self.moved, 1.0), self.logits[:, self.k : self.k + 1].max(1, initial=-np.inf)
+        near = (following[:, None] > -np.inf) & (self.logits <= (following + 2.0 * moved)[:, None])
+        exchanged = np.where(near[:, : self.k], self.shares, 0.0).sum(1) * WIDEST * self.apart.max(1)
+        found: Floats = np.expm1(2.0 * moved) * self.spread + exchanged
+        return found

@@ -1,0 +1,302 @@
+"""One answer from those of several shards: what each says of its own items becomes what all say of all items.
+
+Masses add. Where p is the share of a shard in the mass of all, values are means weighted by p, squares are those within
+shards and those between their means, and the entropy is that within shards, weighted by p, and that of p itself. All of
+it is computed in float64.
+
+An answer of a shard may be off by E in its value v_s, and by λ in the logarithm of its mass, which moves p. The mean of
+all is Σ p e^δ v_s / Σ p e^δ with |δ| ≤ λ, so it is off by no more than
+
+    Σ p (e^λ E + (e^λ − 1) ‖v_s − v‖) / (p e^λ + Σ p' e^-λ')
+
+where p' and λ' are those of the other shards, and a little more where a shard has most of the mass and may have less.
+Errors that are measured come from draws that are independent of each other, so the squares of their terms add; other
+terms add themselves. `log_mass_error` of an exact answer is how far rounding may have moved its mass.
+
+Does not ask shards (asking.py), and knows no store.
+
+Shapes: m shards, b queries, p value width, r rows shown.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.answer import Answers
+from softkv.asking.joined import OF_EACH
+
+KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # of errors, the surest first
+DRAWN = KINDS.index("measured")
+DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
+NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
+
+Floats = npt.NDArray[np.float64]
+
+
+def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | None = None) -> Answers:
+    """The answers of all rows, from those of disjoint sets of rows to the same queries.
+
+    A part to which a query has no answer has the mass exp(-inf) there. `labels` are those of all, else of the parts.
+    """
+    sides = Sides(tuple(parts), labels)
+    first, rows = parts[0], _heaviest(parts, show)
+    return replace(
+        first,
+        value=sides.presented(sides.value),
+        spread=sides.spread,
+        log_mass=sides.log_mass,
+        effective=np.exp(sides.entropy),
+        mass=None if any(one.mass is None for one in parts) else sides.mean([one.mass for one in parts]),
+        **{name: np.sum([getattr(one, name) for one in parts], 0) for name in ("scored", "seen")},
+        rows_read=None if first.rows_read is None else sides.column("rows_read").sum(0).astype(np.int64),
+        rows=_picked(parts, "rows", rows),
+        weights=_picked(parts, "weights", rows, sides.shares),
+        scores=_picked(parts, "scores", rows),
+        labels=sides.labels,
+        error=sides.error,
+        **sides.told(),
+        log_mass_error=sides.where(sides.kinds.max(0) > 0, sides.log_mass_error),
+        effective_error=sides.where(sides.is_drawn, sides.effective_error),
+        spread_error=None if first.spread is None else sides.where(sides.is_drawn, sides.spread_error),
+        count=sum(one.count for one in parts),
+    )
+
+
+def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answers:
+    """Answers to some of `count` queries as answers to all: to the others, that no row is seen."""
+    places, asked, columns = np.zeros(count, np.int64), np.zeros(count, np.bool_), dict[str, Any]()
+    places[queries], asked[queries] = np.arange(len(queries)), True
+    for name in (one.name for one in fields(Answers)):
+        given = getattr(part, name)
+        if isinstance(given, np.ndarray) and given.ndim:
+            columns[name] = np.where(asked.reshape(-1, *[1] * (given.ndim - 1)), given[places], NOTHING.get(name, 0))
+        elif name in OF_EACH and isinstance(given, tuple):
+            columns[name] = tuple(given[place] for place in places.tolist())
+    return replace(part, **columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """The answers of shards side by side."""
+
+    parts: tuple[Answers, ...]
+    given: tuple[object, ...] | None
+
+    @cached_property
+    def labels(self) -> tuple[object, ...] | None:
+        """The labels of all parts, in the order in which the parts name them."""
+        if self.given is not None or self.parts[0].labels is None:
+            return self.given
+        return tuple(dict.fromkeys(label for one in self.parts for label in one.labels or ()))
+
+    @cached_property
+    def log_masses(self) -> Floats:
+        """(m, b)."""
+        return np.stack([np.asarray(one.log_mass, np.float64) for one in self.parts])
+
+    @cached_property
+    def log_mass(self) -> Floats:
+        """Of all, (b,)."""
+        peak = self.log_masses.max(0)
+        found: Floats = peak + np.log(np.exp(self.log_masses - peak).sum(0))
+        return found
+
+    @cached_property
+    def shares(self) -> Floats:
+        """p, (m, b)."""
+        found: Floats = np.exp(self.log_masses - self.log_mass)
+        return found
+
+    @cached_property
+    def values(self) -> Floats:
+        """(m, b, p); of labels, shares of all labels."""
+        if self.labels is None:
+            values = np.stack([np.asarray(one.value, np.float64) for one in self.parts])
+            return values if values.ndim > 2 else values[..., None]
+        places = {label: place for place, label in enumerate(self.labels)}
+        found = np.zeros((*self.shares.shape, len(places)))
+        for number, one in enumerate(self.parts):
+            found[number][:, [places[label] for label in one.labels or ()]] = one.value
+        return found
+
+    def mean(self, given: Sequence[Any]) -> Floats:
+        """The mean over the parts, (b,) or (b, p)."""
+        columns = np.stack([np.asarray(one, np.float64) for one in given])
+        weights = self.shares.reshape(*self.shares.shape, *[1] * (columns.ndim - 2))
+        found: Floats = (weights * columns).sum(0) / weights.sum(0)
+        return found
+
+    @cached_property
+    def value(self) -> Floats:
+        """v, (b, p)."""
+        return self.mean(list(self.values))
+
+    def presented(self, value: Floats) -> Any:
+        """A value in the type and the shape in which parts have theirs."""
+        return like(self.parts[0].value, value)
+
+    @cached_property
+    def apart(self) -> Floats:
+        """‖v_s − v‖, (m, b)."""
+        found: Floats = np.linalg.norm(self.values - self.value, axis=-1)
+        found[self.shares <= 0] = 0.0
+        return found
+
+    @cached_property
+    def squares(self) -> Floats:
+        """Of numbers, the mean square of the distance of the rows of each part from v, (m, b)."""
+        return np.stack([np.asarray(one.spread, np.float64) for one in self.parts]) ** 2 + self.apart**2
+
+    @cached_property
+    def spread(self) -> Floats | None:
+        """Of numbers, (b,)."""
+        return None if self.parts[0].spread is None else np.sqrt(self.mean(list(self.squares)))
+
+    @cached_property
+    def entropies(self) -> Floats:
+        """What the rows of each part add to the entropy for each share that they have, (m, b)."""
+        within = np.log(np.stack([np.asarray(one.effective, np.float64) for one in self.parts]))
+        return within - np.log(self.shares, out=np.zeros_like(self.shares), where=self.shares > 0)
+
+    @cached_property
+    def entropy(self) -> Floats:
+        """(b,)."""
+        return self.mean(list(self.entropies))
+
+    # How sure that is
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int64]:
+        """How sure each part is, by its place among KINDS, (m, b)."""
+        told = [np.broadcast_to(np.array(one.error_kind, object), len(one)) for one in self.parts]
+        return np.array([[KINDS.index(kind) for kind in one] for one in told], np.int64).reshape(self.shares.shape)
+
+    @cached_property
+    def is_drawn(self) -> npt.NDArray[np.bool_]:
+        """Whether parts were measured, and none is less sure than that, (b,)."""
+        found: npt.NDArray[np.bool_] = self.kinds.max(0) == DRAWN
+        return found
+
+    def told(self) -> dict[str, Any]:
+        """How sure each query is, and how it was answered: as the part that is the least sure."""
+        weakest = self.kinds.argmax(0).tolist()
+        found = {}
+        for name in OF_EACH:
+            each = [_of_query(getattr(self.parts[part], name), query) for query, part in enumerate(weakest)]
+            found[name] = getattr(self.parts[0], name) if not each else each[0] if len(set(each)) == 1 else tuple(each)
+        return found
+
+    def column(self, name: str) -> Floats:
+        """Errors of the parts, or other numbers, (m, b); 0 where a part states none."""
+        given = [getattr(one, name) for one in self.parts]
+        return np.stack([np.zeros(len(self.log_mass)) if one is None else np.asarray(one, np.float64) for one in given])
+
+    def where(self, there: npt.NDArray[np.bool_], found: Floats) -> Floats | None:
+        """Errors of some queries, NaN of the others; None where there are none."""
+        return np.where(there, found, np.nan) if there.any() else None
+
+    @cached_property
+    def moved(self) -> Floats:
+        """λ, (m, b), with what is lost by taking masses from each other."""
+        masses = np.where(self.shares > 0, np.abs(self.log_masses), 0.0) + np.abs(self.log_mass) + len(self.parts)
+        return self.column("log_mass_error") + 4.0 * DOUBLE * masses
+
+    def together(self, terms: Floats) -> Floats:
+        """What the terms of parts, (m, b), amount to, (b,)."""
+        terms, drawn = np.where(self.shares > 0, terms, 0.0), self.kinds == DRAWN
+        found: Floats = np.where(drawn, 0.0, terms).sum(0) + np.sqrt(np.where(drawn, terms**2, 0.0).sum(0))
+        return found
+
+    @cached_property
+    def others(self) -> Floats:
+        """The least that the others beside each part may have, as shares of what all are thought to have, (m, b)."""
+        least = self.shares * np.exp(-self.moved)
+        found: Floats = np.maximum(least.sum(0) - least, 0.0)
+        return found
+
+    @property
+    def most(self) -> Floats:
+        """The largest share that each part may have, (m, b)."""
+        found: Floats = self.shares * np.exp(self.moved)
+        return found / (found + self.others)
+
+    @property
+    def swayed(self) -> Floats:
+        """How much larger or smaller a share may be, beside that of the others, (m, b)."""
+        more, less = (self.shares * np.exp(sign * self.moved) for sign in (1.0, -1.0))
+        up, down = (more - self.shares) / (more + self.others), (self.shares - less) / (less + self.others)
+        found: Floats = np.maximum(up, down)
+        return found
+
+    def off(self, errors: Floats, apart: Floats) -> Floats:
+        """How far a mean may be off of what parts say with these errors, and this far apart from the mean, (b,)."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is no number is as far off as can be
+            found = self.together(self.most * errors + self.swayed * apart)
+        return np.where(np.isnan(found), np.inf, found)
+
+    @cached_property
+    def error(self) -> Floats | None:
+        """How far the value may be off, (b,); None where a part does not know."""
+        if any(one.error is None for one in self.parts):
+            return None
+        return self.off(self.column("error"), self.apart) + self.rounding
+
+    @property
+    def rounding(self) -> Floats:
+        """What is lost in sums, and when means are rounded to the type of values, (b,)."""
+        unit = SINGLE if self.parts[0].value.dtype == np.float32 else DOUBLE
+        sizes = np.linalg.norm(self.values, axis=-1).max(0)
+        found: Floats = unit * np.linalg.norm(self.value, axis=-1) + DOUBLE * (4.0 + len(self.parts)) * sizes
+        return found
+
+    @cached_property
+    def log_mass_error(self) -> Floats:
+        """(b,)."""
+        with np.errstate(over="ignore", divide="ignore"):
+            more = np.log1p(self.together(self.shares * np.expm1(self.moved)))
+            less = self.together(-self.shares * np.expm1(-self.moved))
+            return np.maximum(more, -np.log(np.maximum(1.0 - less, 0.0)))
+
+    @cached_property
+    def effective_error(self) -> Floats:
+        """Where parts are measured or exact, (b,)."""
+        effective = np.stack([np.asarray(one.effective, np.float64) for one in self.parts])
+        errors = np.log1p(np.nan_to_num(self.column("effective_error")) / effective)
+        return np.exp(self.entropy) * np.expm1(self.off(errors, np.abs(self.entropies - self.entropy)))
+
+    @cached_property
+    def spread_error(self) -> Floats:
+        """Of numbers, where parts are measured or exact, (b,)."""
+        assert self.spread is not None
+        inside, errors = np.nan_to_num(self.column("spread_error")), self.column("error")
+        spreads = np.stack([np.asarray(one.spread, np.float64) for one in self.parts])
+        errors = inside * (2.0 * spreads + inside) + errors * (2.0 * self.apart + errors)
+        square = self.off(errors, np.abs(self.squares - self.spread**2))
+        return self.spread - np.sqrt(np.maximum(self.spread**2 - square, 0.0))
+
+
+def _heaviest(parts: Sequence[Answers], show: int) -> npt.NDArray[np.int64]:
+    """The places of the rows of the highest scores, side by side, (b, r)."""
+    scores, rows = (np.concatenate([getattr(one, name) for one in parts], 1) for name in ("scores", "rows"))
+    return np.lexsort((rows, -scores), axis=1)[:, :show]
+
+
+def _picked(parts: Sequence[Answers], name: str, places: npt.NDArray[np.int64], shares: Floats | None = None) -> Any:
+    """A column of the rows of all parts side by side, at these places, (b, r)."""
+    columns = [getattr(one, name) for one in parts]
+    if shares is not None:
+        columns = [one * share[:, None] for one, share in zip(columns, shares, strict=True)]
+    return np.take_along_axis(np.concatenate(columns, 1), places, 1)
+
+
+def like(given: Any, value: Floats) -> Any:
+    """A value, (b, p), in the type and with the axes of another."""
+    return (value[:, 0] if given.ndim == 1 else value).astype(given.dtype)
+
+
+def _of_query(told: Any, query: int) -> Any:
+    return told[query] if isinstance(told, tuple) else told

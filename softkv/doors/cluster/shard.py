@@ -1,0 +1,152 @@
+"""A shard: one store, and what the handle on all of them asks of it.
+
+`LocalShard` is a store that this process has open. Another carrier, to a store in another process, would have these
+methods, and views that read from there.
+
+Does not know of the other shards.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from softkv.answer import Answers
+from softkv.asking.asker import ask
+from softkv.asking.question import Question
+from softkv.asking.rounding import moved_logits
+from softkv.asking.route import MEASURED, route
+from softkv.asking.view import View
+from softkv.database.handle import SoftKV
+from softkv.errors import OutOfReach
+from softkv.storage import Added
+from softkv.storage.catalog.batches import Stamp
+
+ROOM = 0.5  # of the tolerance, for what each shard says of its own items
+
+
+class Shard(Protocol):
+    """One store of several."""
+
+    path: str
+
+    def view(self, *, kept: bool = False) -> View:
+        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
+
+    def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
+        """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
+
+    def append(self, columns: Mapping[str, Any], stamp: Stamp, on_conflict: str) -> Added:
+        """Add items, wholly or not at all, and once under this name."""
+
+    def append_nothing(self, stamp: Stamp) -> Added:
+        """Remember the name of a batch that has nothing for this shard."""
+
+    def delete(self, names: Sequence[str], stamp: Stamp) -> int:
+        """Delete items, all of them or none, and once under this name."""
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings."""
+
+    def put_index(self, name: str, content: bytes) -> None:
+        """Add an index file."""
+
+    def drop_index(self, name: str) -> None:
+        """Forget an index file."""
+
+    def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
+        """What a handle on the store does under this name, such as `build_index`, `compact`, `check` or `backup`."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+
+
+class LocalShard:
+    """A store that this process has open."""
+
+    def __init__(self, db: SoftKV) -> None:
+        self._db, self.path = db, db.path
+
+    def view(self, *, kept: bool = False) -> View:
+        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
+        return self._db._new_view() if kept else self._db._view()
+
+    def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
+        """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
+        return self._db._store._recorded(stamp, count)
+
+    def append(self, columns: Mapping[str, Any], stamp: Stamp, on_conflict: str) -> Added:
+        """Add items, wholly or not at all, and once under this name."""
+        with self._db._changing:
+            return self._db._append(**columns, stamp=stamp, on_conflict=on_conflict)
+
+    def append_nothing(self, stamp: Stamp) -> Added:
+        """Remember the name of a batch that has nothing for this shard."""
+        return self._db._store.append_nothing(stamp)
+
+    def delete(self, names: Sequence[str], stamp: Stamp) -> int:
+        """Delete items, all of them or none, and once under this name."""
+        with self._db._changing:
+            return self._db._delete(names, stamp)
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings, where these are others."""
+        if self._db._store.settings != settings:
+            self._db._store.configure(settings)
+
+    def put_index(self, name: str, content: bytes) -> None:
+        """Add an index file."""
+        self._db._store.put_index(name, content)
+
+    def drop_index(self, name: str) -> None:
+        """Forget an index file."""
+        self._db._store.drop_index(name)
+
+    def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
+        """What a handle on the store does under this name."""
+        return getattr(self._db, work)(*given, **options)
+
+    def close(self) -> None:
+        """Let go of the store; a temperature of its own, which the handle would leave in it, is of no use."""
+        self._db._unpin()
+        self._db._store.close()
+
+
+class LostShard:
+    """A store that cannot be opened: whatever is asked of it is out of reach."""
+
+    def __init__(self, path: str, why: Exception) -> None:
+        self.path, self._why = path, why
+
+    def __getattr__(self, name: str) -> Any:
+        if name in vars(Shard):
+            raise OutOfReach(f"{self.path} is out of reach: {self._why}", [self.path]) from self._why
+        raise AttributeError(name)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def out_of_reach(path: str, lost: Sequence[str]) -> OutOfReach:
+    """The error that names these shards."""
+    return OutOfReach(
+        f"{len(lost)} shards of {path} do not answer: {'; '.join(lost)}. Bring them back, or ask with partial=True for "
+        "an estimate.",
+        [one.partition(" (")[0] for one in lost],
+    )
+
+
+def evidence(view: View, question: Question, shards: int) -> Answers:
+    """What one of so many shards answers, with how far rounding may have moved its masses where they are exact.
+
+    Errors of drawn rows are independent, so each shard may have a larger one; of others there has to be room for what
+    moves the shares of the shards.
+    """
+    wide = replace(question, tolerance=question.tolerance * shards**0.5)
+    close = replace(question, tolerance=question.tolerance * (ROOM if shards > 1 else 1.0))
+    found = ask(view, wide if route(view, wide).way == MEASURED else close)
+    moved = moved_logits(view, found.log_mass, question)
+    exact = np.broadcast_to(np.array(found.error_kind, object) == "exact", moved.shape)
+    stated = 0.0 if found.log_mass_error is None else found.log_mass_error
+    return replace(found, log_mass_error=np.where(exact, moved, stated))

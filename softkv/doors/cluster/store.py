@@ -1,0 +1,387 @@
+"""All shards as one store to write to: what a handle on a store does with its files, done with those of all shards.
+
+A batch is checked whole before any of it is sent. Then each shard gets its own items under the name of the batch, all
+of them or none, one shard after the other. When all have them, the batch is done; else `PartlyAdded` says which have,
+and sending it again completes it, since a shard does nothing twice under one name.
+
+Does not read (whole.py) or answer (asking.py).
+"""
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from softkv.asking.learned import Learned
+from softkv.asking.view import View
+from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
+from softkv.doors.cluster.shard import Shard, out_of_reach
+from softkv.doors.cluster.whole import WholeSnapshot
+from softkv.doors.remote.loading import name_of
+from softkv.errors import (
+    AccessRefused,
+    CommitUncertain,
+    HandleClosed,
+    HandleForked,
+    PartlyAdded,
+    SoftKVError,
+    StoreError,
+    StoreReplaced,
+)
+from softkv.storage import Added, Item, Layout, Report
+from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
+from softkv.storage.catalog.batches import Stamp
+from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed(Stamp):
+    """A batch that its caller gave no name: only shards that get a part of it remember it."""
+
+
+class ShardedStore:
+    """The shards of a cluster, in the place of a `Store`."""
+
+    def __init__(self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool) -> None:
+        self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
+        self._closed = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the users of the cluster keep with it."""
+        return dict(self.manifest.settings)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Widths and kind of value; None before the first item."""
+        return self.newest().layout
+
+    @property
+    def unfinished(self) -> None:
+        """None: the items of a cluster are not embedded anew."""
+
+    def newest(self) -> WholeSnapshot:
+        """All shards, each at its newest commit."""
+        return WholeSnapshot(list(self._views().values()), self.path, self.manifest)
+
+    def snapshot(self) -> WholeSnapshot:
+        """All shards as they are now, one after the other, whatever is written meanwhile."""
+        return WholeSnapshot(list(self._views(kept=True).values()), self.path, self.manifest, owns=True)
+
+    def reachable(self) -> WholeSnapshot:
+        """The shards that answer, each at its newest commit."""
+        views = self._views(partial=True)
+        return WholeSnapshot(list(views.values()), self.path, self.manifest, partial=True, numbers=list(views))
+
+    def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
+        """Views of the shards, by number; of all, unless some may be out of reach."""
+        self._require_open()
+        self._follow()
+        views, lost = dict[int, View](), list[str]()
+        for number, shard in enumerate(self.shards):
+            try:
+                views[number] = shard.view(kept=kept)
+            except (HandleClosed, HandleForked):
+                raise
+            except (StoreError, OSError) as error:
+                lost.append(f"{shard.path} ({error})")
+        if lost and not (partial and views):
+            raise out_of_reach(self.path, lost)
+        return views
+
+    def _follow(self) -> None:
+        """Read what another process has made of the cluster since, by a handle that only reads."""
+        if not self._writes and self.manifest.is_followed(self.path):
+            manifest = Manifest.read(self.path)
+            if manifest.shards != self.manifest.shards:
+                raise StoreReplaced(f"{self.path} has other shards by now; open it again")
+            self.manifest = manifest
+
+    def __len__(self) -> int:
+        return len(self.newest())
+
+    def last(self) -> int | None:
+        """The row of the item that comes last in the order of all."""
+        return self.newest().last()
+
+    def items(self, rows: Sequence[int]) -> list[Item]:
+        """The items in these rows."""
+        return self.newest().items(rows)
+
+    # Writing
+
+    def require_writable(self) -> None:
+        """Refuse a handle that may not change the cluster, before work is done for it."""
+        self._require_open()
+        if not self._writes:
+            raise AccessRefused(f"{self.path} is open for reading; open it with mode 'w' to change it")
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise HandleClosed(f"{self.path} was closed; open it again")
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings: first in a manifest, and then in each shard."""
+        self.require_writable()
+        if settings != self.manifest.settings:
+            manifest = self.manifest.with_settings(settings)
+            manifest.write(self.path)
+            self.manifest = manifest
+        self.settle_shards()
+
+    def settle_shards(self) -> None:
+        """Let each shard have the settings of all: the temperature whatever its size, and not the guard of all."""
+        settings = {name: one for name, one in self.manifest.settings.items() if name != "guard"}
+        if "temperature" in settings:
+            settings["temperature"] = {**settings["temperature"], "origin": "given"}
+        for shard in self.shards:
+            shard.configure(settings)
+
+    def append(
+        self,
+        vectors: Any,
+        values: Any,
+        *,
+        on_conflict: str = "error",
+        settings: Mapping[str, Any] | None = None,
+        stamp: Stamp | None = None,
+        keys: Any = None,
+        payloads: Any = None,
+        texts: Any = None,
+        value_vectors: Any = None,
+    ) -> Added:
+        """Add one batch; when this returns, each shard has its part on the disk."""
+        self.require_writable()
+        require_known(on_conflict)
+        whole, named = self.newest(), self._named(stamp)
+        before = self._recorded(named, 5)
+        columns: dict[str, Any] = {"keys": keys, "payloads": payloads, "texts": texts, "value_vectors": value_vectors}
+        batch = checked(vectors, values, **columns, layout=whole.layout)
+        parts = self._parts(batch, named.id)
+        if on_conflict == "error":
+            rest = [key for shard, places in parts.items() if shard not in before for key in _keys(batch, places)]
+            refuse_duplicates(rest, whole.find_many(rest))
+        if settings is not None:
+            self.configure(settings)
+
+        def work(shard: int) -> list[int]:
+            if shard not in parts:
+                return _numbers(self.shards[shard].append_nothing(named))
+            part = _columns(batch, parts[shard], payloads)
+            return _numbers(self.shards[shard].append(part, named, on_conflict))
+
+        everyone = range(len(self.shards)) if _is_everywhere(stamp) else sorted(parts)
+        return _added(self._done(named, stamp, before, everyone, work), whole)
+
+    def append_nothing(self, stamp: Stamp | None) -> Added:
+        """What a batch adds that turned out to be of no items; noted under its name, if it has one."""
+        if stamp is not None:
+            named = self._named(stamp)
+            before = self._recorded(named, 5)
+            self._done(
+                named,
+                stamp,
+                before,
+                range(len(self.shards)),
+                lambda shard: _numbers(self.shards[shard].append_nothing(named)),
+            )
+        return Added(0, 0, 0)
+
+    def delete(self, keys: str | Sequence[str], *, stamp: Stamp | None = None) -> int:
+        """Delete the items with these names; when this returns, each shard has done so."""
+        self.require_writable()
+        if stamp is not None and stamp.tells is not None:
+            return 0  # the end of a file, of which each portion was a batch
+        whole, named = self.newest(), self._named(stamp)
+        before, parts = self._recorded(named, 1), dict[int, list[str]]()
+        for name in checked_names(keys):
+            parts.setdefault(whole.home(name)[0], []).append(name)
+        rows_of([name for shard, names in parts.items() if shard not in before for name in names], whole)
+
+        def work(shard: int) -> list[int]:
+            own = [whole.home(name)[1] for name in parts.get(shard, ())]
+            return [self.shards[shard].delete(own, named)]
+
+        everyone = range(len(self.shards)) if _is_everywhere(stamp) else sorted(parts)
+        return sum(one[0] for one in self._done(named, stamp, before, everyone, work).values())
+
+    def recorded(self, stamp: Stamp | None) -> Added | None:
+        """What became of a batch that all shards know by its name; `BatchMismatch` where one knows other content."""
+        if stamp is None:
+            return None
+        before = self._recorded(self._named(stamp), 5)
+        return _added(before, self.newest()) if len(before) == len(self.shards) else None
+
+    def done(self, stamp: Stamp) -> Mapping[int, list[int]]:
+        """What shards have done under the name of a batch."""
+        return self._recorded(self._named(stamp), 5)
+
+    def written(self, _name: str) -> None:
+        """No file is recorded: each portion of one is a batch."""
+
+    def portions(self, batch: Sequence[Any]) -> list[Sequence[Any]]:
+        """Records as they are sent together: all of them."""
+        return [batch]
+
+    def abandon(self) -> None:
+        """There is no unfinished rebuild."""
+
+    def _named(self, stamp: Stamp | None) -> Stamp:
+        """The batch as shards know it: with what decides which of them gets what."""
+        name = uuid.uuid4().hex if stamp is None else stamp.id if stamp.tells is None else name_of(stamp)
+        digest = hashlib.sha256(b"" if stamp is None else stamp.digest)
+        digest.update(bytes(self.manifest.buckets))
+        return Stamp(name, digest.digest())
+
+    def _recorded(self, stamp: Stamp, count: int) -> dict[int, list[int]]:
+        """What shards have done under this name."""
+        found = ((number, shard.recorded(stamp, count)) for number, shard in enumerate(self.shards))
+        return {number: done for number, done in found if done is not None}
+
+    def _parts(self, batch: Batch, name: str) -> dict[int, list[int]]:
+        """Which items of a batch go to each shard, by their places in it."""
+        parts: dict[int, list[int]] = {}
+        for place, key in enumerate(batch.keys):
+            bucket = bucket_without_key(name, place) if key is None else bucket_of(key)
+            parts.setdefault(self.manifest.buckets[bucket], []).append(place)
+        return parts
+
+    def _done(
+        self,
+        named: Stamp,
+        stamp: Stamp | None,
+        before: Mapping[int, Result],
+        everyone: Sequence[int],
+        work: Callable[[int], Result],
+    ) -> dict[int, Result]:
+        """What each of these shards has done, or did before; `PartlyAdded` unless all have, or none has begun."""
+        done, refused, unknown = dict(before), dict[int, Exception](), dict[int, Exception]()
+        for shard in everyone:
+            if shard in done:
+                continue
+            try:
+                done[shard] = work(shard)
+            except Exception as error:
+                certain = isinstance(error, SoftKVError) and not isinstance(error, CommitUncertain)
+                if certain and not done and not unknown:
+                    raise
+                (refused if certain else unknown)[shard] = error
+        if refused or unknown:
+            why = next(iter([*refused.values(), *unknown.values()]))
+            raise _partly(named.id if stamp is not None else None, self.shards, done, refused, unknown) from why
+        return done
+
+    # Upkeep
+
+    def put_index(self, name: str, content: Iterable[bytes | memoryview]) -> None:
+        """Put what was learned from the items of all into each shard, with the numbers of its own keys."""
+        whole = self.newest()
+        assert whole.layout is not None
+        learned = Learned.decoded(memoryview(b"".join(content)), rows=whole.rows, key_width=whole.layout.key_width)
+        for shard, snapshot in zip(self.shards, whole.snapshots, strict=True):
+            shard.put_index(name, b"".join(learned.without_numbers().with_numbers(snapshot).encoded()))
+
+    def drop_index(self, name: str) -> None:
+        """Let each shard forget an index file."""
+        for shard in self.shards:
+            shard.drop_index(name)
+
+    def check(self, *, at_least: int | None = None) -> Report:
+        """Compare everything on the disk with everything else, in each shard."""
+        whole = self.newest()
+        reports = [shard.upkeep("check") for shard in self.shards]
+        found = Report(self.path, commit=whole.commit, items=sum(one.items for one in reports))
+        found.windows = sum(one.windows for one in reports)
+        for shard, one in zip(self.manifest.shards, reports, strict=True):
+            found.findings += [f"{shard.path}: {finding}" for finding in one.findings]
+            found.notes += [f"{shard.path}: {note}" for note in one.notes]
+        if at_least is not None and whole.commit < at_least:
+            found.findings.append(f"the cluster is at commit {whole.commit}, but {at_least} was acknowledged")
+        found.findings += list(_strays(whole))
+        return found
+
+    def close(self) -> None:
+        """Let go of all shards."""
+        if not self._closed:
+            self._closed = True
+            with ExitStack() as closing:  # all of them, also where one raises
+                for shard in self.shards:
+                    closing.callback(shard.close)
+
+
+def _is_everywhere(stamp: Stamp | None) -> bool:
+    """Whether shards without a part of a batch remember its name: by then a filter may match items of theirs."""
+    return stamp is not None and not isinstance(stamp, Unnamed) and stamp.tells is None
+
+
+def _keys(batch: Batch, places: Sequence[int]) -> list[str]:
+    return [key for key in (batch.keys[place] for place in places) if key is not None]
+
+
+def _columns(batch: Batch, places: Sequence[int], payloads: Sequence[Any] | None) -> dict[str, Any]:
+    """Some items of a batch, as columns for a store."""
+    part, kind = batch.take(places), batch.layout.kind
+    texts, worded, _ = zip(*part.contents, strict=True) if part.contents else (None, None, None)
+    values: Any = part.labels if kind.coded else worded if kind.embedded else part.values
+    return {
+        "vectors": part.vectors,
+        "values": values[:, 0] if kind.scalar else values,
+        "keys": part.keys,
+        "texts": texts,
+        "payloads": None if payloads is None else [payloads[place] for place in places],
+        "value_vectors": part.values if kind.embedded else None,
+    }
+
+
+def _numbers(added: Added) -> list[int]:
+    """What became of a part, as it is recorded."""
+    return [added.first_row, added.first_number, added.count, added.replaced, added.ignored]
+
+
+def _added(parts: Mapping[int, list[int]], whole: WholeSnapshot) -> Added:
+    """What became of all parts: of several, items have no rows and numbers in a row."""
+    some = {shard: part for shard, part in parts.items() if part[2] or part[4]}
+    _, _, *counts = np.sum([[0] * 5, *some.values()], 0).tolist()
+    if len(some) != 1:
+        return Added(0, 0, *counts)
+    ((shard, (row, number, *_)),) = some.items()
+    return Added(int(whole.offsets[shard]) + row, number * MOST + shard, *counts)
+
+
+def _partly(
+    name: str | None,
+    shards: Sequence[Shard],
+    done: Mapping[int, Any],
+    refused: Mapping[int, Exception],
+    unknown: Mapping[int, Exception],
+) -> PartlyAdded:
+    first = next(iter([*refused.values(), *unknown.values()]))
+    again = "Make the same change again" if name is None else f"Send it again as it was, with batch={shown(name)}"
+    return PartlyAdded(
+        f"{len(done)} of {len(done) + len(refused) + len(unknown)} shards have done their part, and others have not "
+        f"({first}). {again}, to complete it: shards that have their part do nothing twice.",
+        name,
+        *([shards[number].path for number in some] for some in (done, refused, unknown)),
+    )
+
+
+def _strays(whole: WholeSnapshot) -> Sequence[str]:
+    """Items that are in a shard in which nobody looks for them."""
+    found = []
+    for number, one in enumerate(whole.snapshots):
+        lost = [
+            key
+            for key in one.names(one.in_order())
+            if not key.startswith("#") and whole.manifest.shard_of(key) != number
+        ]
+        if lost:
+            found.append(
+                f"{len(lost):,} items are in shard {number}, where nobody looks for them, such as {shown(lost[0])}"
+            )
+    return found

@@ -1,0 +1,77 @@
+"""Estimates over shards: within what they state, as often as they say, and as close as was asked for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softkv.asking import route
+from softkv.database import indexing
+from softkv.doors.cluster.handle import Cluster, create
+
+from .clusters import opened, value_like
+from .databases import count_as_large
+from .test_measured import QUERIES, TOLERANCE, keys_of, values_of
+
+ITEMS, SHARDS = 36_000, 3
+
+
+@pytest.fixture(scope="module", params=["vector", "number", "label"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Shards with an index each, which count as large, and of which to draw rows takes no time."""
+    path, keys = tmp_path_factory.mktemp("measured") / "c", keys_of(1, ITEMS)
+    with pytest.MonkeyPatch.context() as patch:
+        count_as_large(patch)
+        patch.setattr(indexing, "REHEARSED", 400)
+        for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
+            patch.setattr(route, name, 0)
+        patch.setattr(route, "DRAWN", 5)
+        create(path, SHARDS, value=request.param, compatibility="cosine", temperature=0.05)
+        with opened(path) as db:
+            payloads = [{"third": number % 3 == 0} for number in range(ITEMS)]
+            names = [str(number) for number in range(ITEMS)]
+            db.add(names, values_of(request.param, keys), vectors=keys, payloads=payloads)
+            db.build_index(temperatures=(0.01, 0.2))
+            yield db
+            assert db.check().ok
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "as rehearsed": {},
+    "warm": {"temperature": 1.0},
+    "a filter": {"where": {"third": True}, "temperature": 0.3},
+    "other temperatures": {"temperature": np.geomspace(0.02, 2.0, len(QUERIES))},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_estimates_hold_as_often_as_they_say(cluster: Cluster, name: str) -> None:
+    """Of values, masses, spreads and effective numbers; and they are as close as was asked for."""
+    options = OPTIONS[name]
+    exact = cluster.lookup(QUERIES, tolerance=0.0, **options)
+    found = cluster.lookup(QUERIES, tolerance=TOLERANCE, **options)
+    estimated = np.broadcast_to(np.array(found.error_kind) != "exact", len(found))
+    assert estimated.mean() > 0.3, found.routes
+    assert found.error.max() <= TOLERANCE * cluster._view().snapshot.value_scale * 1.0001
+    apart = value_like(found, exact) - exact.value
+    missed = np.abs(apart) if apart.ndim == 1 else np.linalg.norm(apart, axis=1)
+    assert (missed <= found.error + exact.error).mean() >= 0.93
+    assert (np.abs(found.log_mass - exact.log_mass) <= np.nan_to_num(found.log_mass_error, nan=1e-5)).mean() >= 0.93
+    for told, error in ((found.effective, found.effective_error), (found.spread, found.spread_error)):
+        if error is not None:
+            known = np.isfinite(error)
+            right = exact.effective if told is found.effective else exact.spread
+            assert (np.abs(told - right) <= error)[known].mean() >= 0.93
+
+
+def test_the_best_are_found_by_the_indexes_of_all_shards(cluster: Cluster) -> None:
+    """In nearly all queries all of them."""
+    exact, found = (cluster.lookup(QUERIES, k=5, tolerance=tolerance) for tolerance in (0.0, TOLERANCE))
+    same = [
+        {one.key for one in mine.contributors[:5]} == {one.key for one in theirs.contributors[:5]}
+        for mine, theirs in zip(found, exact, strict=True)
+    ]
+    assert np.mean(same) >= 0.9
+    missed = np.abs(value_like(found, exact) - exact.value).reshape(len(found), -1).max(1)
+    assert (missed <= found.error + exact.error).mean() >= 0.93

@@ -1,0 +1,176 @@
+"""Shards that do not answer: they are named, and answers of the others say how far they may be from those of all."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.doors.cluster.handle import Cluster
+from softkv.doors.cluster.merging import merged
+from softkv.doors.cluster.missing import widened
+from softkv.errors import HandleClosed, InputError, OutOfReach, StorageFailed, StoreError
+
+from .clusters import clustered, opened
+from .databases import vectors_of
+
+QUERIES = vectors_of(6, seed=5)
+
+
+def lost(path: Path, *numbers: int) -> list[str]:
+    """Let the disks of some shards go; returns where they were."""
+    found = [path / f"shard-{number:03}" for number in numbers]
+    for place in found:
+        shutil.rmtree(place)
+    return [str(place) for place in found]
+
+
+def test_shards_that_do_not_answer_are_named(tmp_path: Path) -> None:
+    """Whatever is asked of all."""
+    clustered(tmp_path / "c", "number", 100, shards=9).close()
+    gone = lost(tmp_path / "c", 2, 5)
+    with opened(tmp_path / "c", mode="r") as db:
+        asked: list[Callable[[], Any]] = [
+            lambda: db.lookup(QUERIES),
+            lambda: db.nearest(QUERIES),
+            lambda: len(db),
+            lambda: list(db),
+            lambda: db.info(),
+            lambda: db.snapshot(),
+            lambda: db.columns(),
+            lambda: db.evaluate(QUERIES, [1.0] * 6),
+        ]
+        for ask in asked:
+            with pytest.raises(OutOfReach, match="partial=True") as error:
+                ask()
+            assert list(error.value.shards) == gone
+
+
+def test_nothing_partial_is_written(tmp_path: Path) -> None:
+    """A cluster of which a shard is missing is opened to read, or not at all."""
+    clustered(tmp_path / "c", "number", 100, shards=9).close()
+    lost(tmp_path / "c", 2)
+    for mode in ("c", "w"):
+        with pytest.raises(StoreError, match="shard-002"):
+            opened(tmp_path / "c", mode=mode)
+    with opened(tmp_path / "c", mode="r") as db:
+        works: list[Callable[[], Any]] = [
+            lambda: db.add("a", 1.0, vectors=QUERIES[0]),
+            lambda: db.delete(["item 1"]),
+            lambda: db.set_values(["item 1"], [1.0]),
+            lambda: db.tune(),
+            lambda: db.fit(),
+            lambda: db.guard(),
+            lambda: db.build_index(),
+        ]
+        for work in works:
+            with pytest.raises(StoreError):
+                work()
+
+
+def test_a_partial_answer_says_how_much_is_out_of_reach(tmp_path: Path) -> None:
+    """By the share of the keys that the missing shards have; who contributes is of the others."""
+    with clustered(tmp_path / "c", "number", 400, shards=16) as db:
+        whole = db.lookup(QUERIES, temperature=0.5, show=400)
+        assert db.lookup(QUERIES, partial=True).to_json() == db.lookup(QUERIES).to_json()
+        assert whole.out_of_reach is None
+        named = [{one.key for one in answer.contributors} for answer in whole]
+    lost(tmp_path / "c", 3, 4)
+    with opened(tmp_path / "c", mode="r") as db:
+        found = db.lookup(QUERIES, temperature=0.5, show=400, partial=True)
+        np.testing.assert_allclose(found.out_of_reach, 2 / 16)
+        assert found.error_kind == "measured"
+        assert (np.abs(found.value - whole.value) <= found.error).all()
+        assert (np.abs(found.log_mass - whole.log_mass) <= found.log_mass_error).all()
+        for answer, before in zip(found, named, strict=True):
+            assert {one.key for one in answer.contributors} < before
+            assert "12.5% of it out of reach" in repr(answer)
+            assert answer.to_dict()["out_of_reach"] == 0.125
+        best = db.lookup(QUERIES, k=3, partial=True)
+        assert (best.error, best.error_kind) == (None, "unknown")
+        assert best.out_of_reach is not None
+        for options in ({"mask": np.ones(400, bool)}, {"heads": softkv.Heads.identity(1, width=5, value_width=1)}):
+            with pytest.raises(InputError, match="partial"):
+                db.lookup(QUERIES, partial=True, **options)
+
+
+def test_of_few_shards_nothing_is_stated(tmp_path: Path) -> None:
+    """And of none there is no answer."""
+    clustered(tmp_path / "c", "label", 60, shards=3).close()
+    lost(tmp_path / "c", 1)
+    with opened(tmp_path / "c", mode="r") as db:
+        found = db.lookup(QUERIES, partial=True)
+        assert (found.error, found.error_kind) == (None, "unknown")
+        assert found.out_of_reach == pytest.approx(1 / 3, abs=0.01)
+    lost(tmp_path / "c", 0, 2)
+    with opened(tmp_path / "c", mode="r") as db, pytest.raises(OutOfReach):
+        db.lookup(QUERIES, partial=True)
+
+
+def test_a_shard_may_fail_while_it_answers(tmp_path: Path) -> None:
+    """Then it is out of reach as well; but a handle that was closed is closed."""
+    with clustered(tmp_path / "c", "number", 100, shards=9) as db:
+        shard = db._store.shards[4]
+
+        def fails(*_given: Any, **_options: Any) -> Any:
+            raise StorageFailed("cannot read")
+
+        whole = db.lookup(QUERIES, temperature=0.5)
+        view = shard.view()
+        view.snapshot.blocks = view.snapshot.vectors = fails
+        with pytest.raises(OutOfReach, match="cannot read"):
+            db.lookup(QUERIES, temperature=0.5)
+        found = db.lookup(QUERIES, temperature=0.5, partial=True)
+        assert found.out_of_reach[0] == pytest.approx(1 / 9, abs=0.01)
+        assert (np.abs(found.value - whole.value) <= found.error).all()
+        del view.snapshot.blocks, view.snapshot.vectors
+    with pytest.raises(HandleClosed):
+        db.lookup(QUERIES, partial=True)
+
+
+@pytest.mark.parametrize("gone", [1, 3])
+@pytest.mark.parametrize("temperature", [0.02, 0.05, 0.3])
+def test_what_is_stated_of_the_missing_holds_as_often_as_it_says(gone: int, temperature: float) -> None:
+    """Over items shared out anew again and again, from a few that have nearly all of the mass to nearly all."""
+    rng, shards, rows, tries, held, mass = np.random.default_rng(gone), 16, 1500, 150, 0, 0
+    keys = rng.standard_normal((rows, 16))
+    values, query = keys @ rng.standard_normal(16) + 0.3 * rng.standard_normal(rows), rng.standard_normal((1, 16))
+    for _ in range(tries):
+        owners, query = rng.integers(0, shards, rows), rng.standard_normal((1, 16))
+        parts: list[Any] = []
+        for shard in range(shards):
+            some = owners == shard
+            found: Any = softkv.soft_lookup(
+                query, keys[some], values[some], compatibility="cosine", temperature=temperature
+            )
+            parts.append(found_with_error(found))
+        whole, others = merged(parts, show=0), parts[gone:]
+        told = widened(merged(others, show=0), others, gone / shards, 0.95)
+        assert told.error is not None
+        assert told.log_mass_error is not None
+        held += abs(told.value[0] - whole.value[0]) <= told.error[0]
+        mass += abs(told.log_mass[0] - whole.log_mass[0]) <= told.log_mass_error[0]
+    assert held >= 0.93 * tries
+    assert mass >= 0.9 * tries
+
+
+def found_with_error(found: Any) -> Any:
+    """Exact answers that say so."""
+    return replace(found, error=np.zeros(len(found)))
+
+
+def test_a_cluster_is_whole_again_when_its_shards_are_back(tmp_path: Path) -> None:
+    """Nothing of their absence stays."""
+    with clustered(tmp_path / "c", "number", 100, shards=9) as db:
+        before = db.lookup(QUERIES).to_json()
+    shutil.move(tmp_path / "c" / "shard-003", tmp_path / "aside")
+    with opened(tmp_path / "c", mode="r") as db, pytest.raises(OutOfReach):
+        db.lookup(QUERIES)
+    shutil.move(tmp_path / "aside", tmp_path / "c" / "shard-003")
+    with opened(tmp_path / "c") as db:
+        assert isinstance(db, Cluster)
+        assert db.lookup(QUERIES).to_json() == before

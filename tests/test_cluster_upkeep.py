@@ -1,0 +1,136 @@
+"""What keeps a cluster in order and makes it better: each shard for itself, or all of them as one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.database import import_from, indexing
+from softkv.doors.cluster.handle import create
+from softkv.errors import InputError
+
+from .clusters import clustered, opened, require_alike
+from .databases import KINDS, count_as_large, filled, vectors_of
+
+QUERIES = vectors_of(20, seed=5)
+COUNT = 600
+
+
+@pytest.mark.parametrize("kind", ["number", "label", "vector"])
+def test_a_cluster_learns_what_one_store_of_its_items_learns(kind: str, tmp_path: Path) -> None:
+    """A temperature and a guard, and a metric by which all shards compare."""
+    with clustered(tmp_path / "c", kind, COUNT) as db, filled(tmp_path / "s", kind, COUNT) as one:
+        mine, theirs = db.tune(hold_out=0.0), one.tune(hold_out=0.0)
+        assert mine.temperature == pytest.approx(theirs.temperature, rel=1e-3)
+        assert db.info().temperature == mine.temperature
+        one.set_temperature(mine.temperature)
+        require_alike(db.lookup(QUERIES), one.lookup(QUERIES))
+        db.tune()
+        guard = db.guard(0.9)
+        assert db.info().guard == str(guard)
+        assert db.lookup(QUERIES).known.shape == (20,)
+        assert db.forget_guard()
+        assert db.info().guard is None
+        with pytest.raises(InputError, match="planes"):
+            db.fit(planes=True)
+        fit = db.fit(rank=2, seed=1)
+        if fit.kept:
+            assert "rank 2" in str(db.info().projection)
+            learned = db.lookup(QUERIES)
+            assert learned.temperature == 1.0
+            db.compact()
+            np.testing.assert_allclose(db.lookup(QUERIES).value, learned.value, atol=1e-5)
+            assert db.forget_fit()
+        assert not db.forget_fit()
+    with opened(tmp_path / "c", mode="r") as db:
+        assert len(db.lookup(QUERIES)) == 20
+
+
+def test_what_a_cluster_learned_holds_for_whoever_opens_it(tmp_path: Path) -> None:
+    """Of numbers that only some directions tell."""
+    vectors = np.random.default_rng(0).standard_normal((COUNT, 8)).astype(np.float32)
+    path = tmp_path / "c"
+    create(path, 3, value="number", compatibility="gaussian")
+    with opened(path) as db, softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as one:
+        for each in (db, one):
+            each.add([f"key {n}" for n in range(COUNT)], vectors[:, 0] * 3.0, vectors=vectors)
+        assert db.fit(seed=1).kept
+        learned = db.lookup(vectors[:20] + 0.1)
+        errors = np.abs(learned.value - (vectors[:20, 0] + 0.1) * 3.0).mean()
+        assert errors < 0.5 * np.abs(one.lookup(vectors[:20] + 0.1).value - (vectors[:20, 0] + 0.1) * 3.0).mean()
+    for mode in ("r", "c"):
+        with opened(path, mode=mode) as db:
+            np.testing.assert_array_equal(db.lookup(vectors[:20] + 0.1).value, learned.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ending", [".jsonl", ".npz", ".parquet", ".csv"])
+def test_a_cluster_becomes_a_store_and_a_store_a_cluster(kind: str, ending: str, tmp_path: Path) -> None:
+    """By export and import, and by load."""
+    with clustered(tmp_path / "c", kind, 50) as db:
+        if ending != ".csv":
+            db.add(values=[db["item 1"]], vectors=vectors_of(1))
+        count = len(db)
+        assert db.export(tmp_path / f"items{ending}") == count
+        if ending != ".csv":
+            assert import_from(tmp_path / f"items{ending}", tmp_path / "s") == count
+            with softkv.open(tmp_path / "s") as one:
+                assert len(one) == count
+                require_alike(db.lookup(QUERIES, show=4), one.lookup(QUERIES, show=4))
+        if ending in (".jsonl", ".csv"):
+            create(tmp_path / "d", 5, value=kind)
+            with opened(tmp_path / "d") as again:
+                loaded = again.load(tmp_path / f"items{ending}", batch="the file")
+                assert loaded.count == again.load(tmp_path / f"items{ending}", batch="the file").count == count
+                assert len(again) == count
+                assert again.check().ok
+                named = {key: value for key, value in db.items() if not key.startswith("#")}
+                assert all(np.array_equal(again[key], value) for key, value in named.items())
+
+
+def test_shards_are_indexed_at_the_temperatures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And forget that; items that come later find their lists."""
+    count_as_large(monkeypatch)
+    monkeypatch.setattr(indexing, "REHEARSED", 400)
+    with clustered(tmp_path / "c", "number", 3000) as db:
+        exact = db.lookup(QUERIES)
+        info = db.build_index(lists=8)
+        assert info.index is not None
+        assert (info.index.lists, info.index.rows) == (24, 3000)
+        assert (
+            len({tuple(view.index.calibration.temperatures.tolist()) for view in db._view().filled if view.index}) == 1
+        )
+        found = db.lookup(QUERIES)
+        assert (np.abs(found.value - exact.value) <= found.error).mean() >= 0.9
+        assert found.error.max() <= 0.01 * db.info().value_scale * 1.001
+        db.add([f"late {n}" for n in range(300)], np.ones(300), vectors=vectors_of(300, seed=8))
+        assert db.info().index.added == 300
+        db.drop_index()
+        assert db.info().index is None
+
+
+def test_what_a_cluster_cannot_do_it_says(tmp_path: Path) -> None:
+    """With what to do instead."""
+    with clustered(tmp_path / "c", "number") as db:
+        works: list[Any] = [
+            lambda: db.reembed("static"),
+            lambda: db.backup(tmp_path / "b"),
+            lambda: db.forecast_index(),
+        ]
+        for work in works:
+            with pytest.raises(InputError, match="not done over shards"):
+                work()
+
+
+def test_dead_rows_of_all_shards_are_left_behind(tmp_path: Path) -> None:
+    """One shard after the other, and answers stay."""
+    with clustered(tmp_path / "c", "vector", 200) as db:
+        db.delete(where={"even": True})
+        before = db.lookup(QUERIES)
+        assert db.info().dead_rows == 100
+        db.compact()
+        assert db.info().dead_rows == 0
+        np.testing.assert_allclose(db.lookup(QUERIES).value, before.value, atol=1e-6)
+        assert db.check().ok
