@@ -10,7 +10,7 @@ import click
 
 from softkv.errors import BadRecord, InputError, SoftKVError
 from softkv.kinds import ValueKind
-from softkv.storage.disk.announced import is_url
+from softkv.storage.disk.named import is_url
 
 from . import options, output, served
 from .labelled import names_of

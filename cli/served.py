@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from softkv.doors.shapes import fits
-from softkv.storage.disk.announced import announced, is_url
+from softkv.storage.disk.named import is_url
 
 if TYPE_CHECKING:
     from softkv.database import SoftKV
@@ -107,5 +107,7 @@ def _server(path: str) -> tuple[str, str | None]:
     """The URL of a store and the token for it; empty where it is not served."""
     if is_url(path):
         return path, os.environ.get("SOFTKV_TOKEN")
+    from softkv.storage.disk.announced import announced
+
     found = announced(path)
     return ("", None) if found is None else (found.url, found.token)

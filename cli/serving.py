@@ -1,6 +1,5 @@
 """`softkv serve`: stores for several processes, languages and machines, over HTTP."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +35,8 @@ def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
         raise MissingExtra("softkv serve", package=error.name or "uvicorn", extra="serve") from error
 
     def began(url: str, names: Sequence[str]) -> None:
+        import logging
+
         lines = logging.StreamHandler()
         lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger("softkv.doors.server").addHandler(lines)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from softkv.errors import InputError
-from softkv.storage.disk.announced import is_url
+from softkv.storage.disk.named import is_url
 
 from . import options, output, served
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from softkv.asking.embedding import Given
 from softkv.database.handle import SoftKV, open_here
 from softkv.errors import InputError
-from softkv.storage.disk.announced import is_cluster, is_url
+from softkv.storage.disk.named import is_cluster, is_url
 from softkv.storage.protocol.opening import directory_of
 
 

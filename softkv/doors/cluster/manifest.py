@@ -18,7 +18,7 @@ from zlib import crc32
 
 from softkv.errors import FormatTooNew, NotAStore, StoreDamaged, StoreExists
 from softkv.storage.disk import files
-from softkv.storage.disk.announced import MANIFEST
+from softkv.storage.disk.named import MANIFEST
 
 MOST = 256  # shards, and buckets
 FORMAT = 1

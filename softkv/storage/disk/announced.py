@@ -1,7 +1,5 @@
 """How to reach the server of a store: the file SERVER in it, with the URL, a token and the number of the process.
 
-Also by what is told apart a store that this process opens, one that is served, and a cluster of several.
-
 It is believed only while that process is the writer, so what a server that was killed left behind misleads nobody. It
 is readable by its owner alone, and one that anybody else could read or have written is not believed.
 
@@ -10,7 +8,6 @@ Is no part of the store: no copy of the store takes it along, and whatever is wr
 
 import json
 import os
-import re
 import stat
 import sys
 from contextlib import suppress
@@ -18,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 
 from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
+from softkv.storage.disk.named import is_url
 
 SERVER = "SERVER"  # the file with which a server says how to reach it, while it is the writer
-MANIFEST = re.compile(r"manifest-[0-9]{10}\.json\Z")  # a file that says which stores are a cluster
 _LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
 
 
@@ -31,19 +28,6 @@ class Announcement:
     url: str
     token: str = field(repr=False)
     pid: int
-
-
-def is_url(path: object) -> bool:
-    """Whether a store is named by the URL at which it is served, and not by its path."""
-    return isinstance(path, str) and path.startswith(("http://", "https://"))
-
-
-def is_cluster(directory: str) -> bool:
-    """Whether there is a manifest in a directory, as in that of a cluster of stores."""
-    try:
-        return any(MANIFEST.match(name) for name in os.listdir(directory))
-    except OSError:
-        return False
 
 
 def announce(directory: str, announcement: Announcement) -> None:

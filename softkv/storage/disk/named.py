@@ -1,0 +1,22 @@
+"""What is named by a path or a URL: a store that this process opens, one that is served, or a cluster of several.
+
+Opens nothing, and imports nothing that takes time: commands ask it before they know what they need.
+"""
+
+import os
+import re
+
+MANIFEST = re.compile(r"manifest-[0-9]{10}\.json\Z")  # a file that says which stores are a cluster
+
+
+def is_url(path: object) -> bool:
+    """Whether a store is named by the URL at which it is served, and not by its path."""
+    return isinstance(path, str) and path.startswith(("http://", "https://"))
+
+
+def is_cluster(directory: str) -> bool:
+    """Whether there is a manifest in a directory, as in that of a cluster of stores."""
+    try:
+        return any(MANIFEST.match(name) for name in os.listdir(directory))
+    except OSError:
+        return False
