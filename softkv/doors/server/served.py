@@ -17,8 +17,7 @@ from functools import partial
 from typing import Any
 
 from softkv.asking.together import Together
-from softkv.database.handle import SoftKV, StoreView
-from softkv.database.opening import open as open_store
+from softkv.database.handle import SoftKV, StoreView, open_here
 from softkv.database.summary import Info
 from softkv.doors.server.jobs import Jobs
 from softkv.doors.server.lane import ROOM, Lane, in_time
@@ -148,7 +147,7 @@ class Stores:
                 name = named(path)
                 if any(one.name == name for one in found):
                     raise InputError(f"two stores would be called {name!r}. Serve one of them from another directory.")
-                handle = opened.enter_context(open_store(path, "r" if read_only else "w"))
+                handle = opened.enter_context(open_here(path, "r" if read_only else "w"))
                 found.append(Served(name, handle, read_only=read_only, backups=backups, model=model))
             opened.pop_all()
         return cls(found)
