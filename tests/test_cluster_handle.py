@@ -104,6 +104,7 @@ def test_lookups_answer_as_one_store_does(both: tuple[Cluster, SoftKV]) -> None:
     for given in options:
         for queries in (QUERIES, QUERIES.astype(np.float64) / 3):
             require_alike(db.lookup(queries, **given), one.lookup(queries, **given))
+    assert db.lookup(QUERIES, mask=mask.tolist()).to_json() == db.lookup(QUERIES, mask=mask).to_json()
     for some in (mask, mask[0], mask[:1]):
         found, other = db.lookup(QUERIES, mask=some[..., in_order], show=30), one.lookup(QUERIES, mask=some, show=30)
         require_alike(found, other)

@@ -31,6 +31,9 @@ def test_a_cluster_learns_what_one_store_of_its_items_learns(kind: str, tmp_path
         guard = db.guard(0.9)
         assert db.info().guard == str(guard)
         assert db.lookup(QUERIES).known.shape == (20,)
+        db.delete(["item 1", "item 2"])
+        db.compact()
+        assert db.info().guard == str(guard)
         assert db.forget_guard()
         assert db.info().guard is None
         with pytest.raises(InputError, match="planes"):

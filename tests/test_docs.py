@@ -24,7 +24,7 @@ from softkv.maths.compatibility import Compatibility
 from . import reference
 
 ROOT = Path(__file__).parent.parent
-STORIES = ("backup", "doors", "embedders", "filters", "index", "learning", "library", "lookup")
+STORIES = ("backup", "cluster", "doors", "embedders", "filters", "index", "learning", "library", "lookup")
 PAGES = sorted([*(ROOT / "docs" / f"{name}.md" for name in STORIES), *ROOT.glob("data/*/README.md")])
 BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -1,7 +1,7 @@
 """A question to all shards: each answers it about its own items, and the answers are merged.
 
 With a filter or a mask a shard is asked about what these leave of it, and for the k best of all for its own k best and
-the next. Queries of which all shards together are less sure than was asked for are asked again, exactly.
+the next. Queries of which all shards together are less sure than was asked for are asked again, at last exactly.
 
 Does not merge (merging.py), and does not answer itself (softkv/asking).
 
@@ -29,7 +29,6 @@ from softkv.errors import AllMasked, HandleClosed, HandleForked, StoreError
 from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
-
 CLOSER = 0.5  # of the tolerance, where answers to it were not close enough
 Asking = Callable[[View, Question, int], Answers]  # of how many shards
 
@@ -120,7 +119,7 @@ def _seen(whole: WholeView, shard: int, question: Question, allowed: Mask | None
 
 def _part(question: Question, some: Rows, mask: Any) -> Question:
     """The question of some of the queries, with their part of the mask."""
-    own = mask if mask is None or np.ndim(mask) < 2 or len(mask) == 1 else mask[some]
+    own = mask if mask is None or np.ndim(mask) < 2 or len(mask) == 1 else np.asarray(mask)[some]
     return replace(question.part(some), mask=own)
 
 

@@ -20,6 +20,7 @@ from softkv.asking.profile import Profile
 from softkv.database import intake
 from softkv.database.changes import require_values
 from softkv.database.handle import SoftKV, StoreView, open_here
+from softkv.database.guarding import rebased
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, size_of, summary, together
@@ -243,8 +244,11 @@ class Cluster(SoftKV):
 
     def compact(self) -> None:
         """Leave deleted and replaced items of all shards behind, one shard after the other."""
-        for shard in self._store.shards:
-            shard.upkeep("compact")
+        with self._changing:
+            if "guard" in self._store.settings:
+                self._store.configure(rebased(self._store.settings, self._view()))
+            for shard in self._store.shards:
+                shard.upkeep("compact")
 
     forecast_index = _refused(SoftKV.forecast_index)
     reembed = _refused(SoftKV.reembed)

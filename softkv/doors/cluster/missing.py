@@ -23,8 +23,8 @@ def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence
 
     Items are shared out by hash, so shards are like each other: how far an answer moves when each is left out tells how
     far it may be from that of all (the jackknife, for a sample without replacement). Where few shards make most of the
-    difference, these count as the only ones that are known (Satterthwaite): with all of them as degrees of freedom, 86
-    to 94% of statements held that are to hold in 95%. Of fewer than FEWEST shards nothing is stated.
+    difference, these count as the only ones that are known (Satterthwaite): with all of them as degrees of freedom, 85
+    to 100% of statements held that are to hold in 95%. Of fewer than FEWEST shards nothing is stated.
     """
     silent: dict[str, Any] = {
         "out_of_reach": np.full(len(found), missing),

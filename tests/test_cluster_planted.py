@@ -1,0 +1,179 @@
+"""Bugs that are planted in clusters, each of which is found: a checker that never failed is no checker."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softkv
+from softkv.database.changes import require_values
+from softkv.doors.cluster import asking, best, manifest, merging, missing, store
+from softkv.doors.cluster.handle import Cluster
+from softkv.doors.cluster.merging import Sides, merged
+from softkv.errors import BatchMismatch, CommitUncertain, DuplicateKey, PartlyAdded, StorageFull
+
+from .clusters import clustered, require_alike
+from .databases import filled, vectors_of
+from .test_cluster_merging import test_measured_errors_hold_as_often_as_those_of_the_shards as measured_errors
+from .test_cluster_merging import test_other_errors_hold_however_the_shards_are_off as other_errors
+from .test_cluster_missing import test_what_is_stated_of_the_missing_holds_as_often_as_it_says as missing_errors
+from .test_cluster_writes import Failing
+
+QUERIES = vectors_of(3, seed=5)
+Finder = Callable[[Path], None]
+Patch = pytest.MonkeyPatch
+
+
+def answers(path: Path) -> None:
+    """Answers are those of one store."""
+    for kind in ("number", "label"):
+        with clustered(path / f"c {kind}", kind, 60) as db, filled(path / f"s {kind}", kind, 60) as one:
+            for options in ({"temperature": 0.5}, {"k": 4, "temperature": 0.5}, {"where": {"n": {"$lt": 9}}}):
+                require_alike(db.lookup(QUERIES, **options), one.lookup(QUERIES, **options))
+
+
+def changes(path: Path) -> None:
+    """Changes are made once, and as a whole or not at all as far as that can be."""
+    keys, values, vectors = [f"new {n}" for n in range(12)], np.arange(12.0), vectors_of(12, seed=4)
+    with clustered(path / "c", "number", shards=4) as db:
+        shards = db._store.shards = tuple(Failing(shard) for shard in db._store.shards)
+        with pytest.raises(DuplicateKey):
+            db.add([*keys[1:], "item 3"], values, vectors=vectors)
+        assert len(db) == 40
+        shards[0].after = CommitUncertain("gone")
+        with pytest.raises(PartlyAdded):
+            db.add(keys, values, vectors=vectors, batch="one")
+        shards[0].after = None
+        for key in "abcdefgh":
+            with pytest.raises(BatchMismatch):
+                db.add(key, 1.0, vectors=vectors[0], batch="one")
+        assert db.add(keys, values, vectors=vectors, batch="one").count == 12
+        assert db.delete(where={"n": 7}, batch="two") == 1
+        db.add([f"late {n}" for n in range(12)], values, vectors=vectors, payloads=[{"n": 7}] * 12)
+        assert db.delete(where={"n": 7}, batch="two") == 1
+        assert len(db) == 40 + 12 - 1 + 12
+        shards[3].before = StorageFull("full")
+        given: dict[str, Any] = {"expected": list(range(12)), "batch": "three"}
+        with pytest.raises(PartlyAdded):
+            db.set_values(keys, values + 1, **given)
+        shards[3].before = None
+        db.set_values(keys, values + 1, **given)
+        assert db.get_many(keys) == list(range(1, 13))
+
+
+def buckets(path: Path) -> None:
+    """Keys have the buckets that they have in every process."""
+    assert manifest.bucket_of("item 0") == 176
+    with clustered(path / "c", "number") as db:
+        assert db.check().ok
+
+
+def errors(_path: Path) -> None:
+    """Errors hold as often as they say."""
+    other_errors("calibrated")
+    measured_errors(16, 0.1, 0.05)
+
+
+def estimates(_path: Path) -> None:
+    """Those of the missing as well."""
+    missing_errors(3, 0.02)
+
+
+def _codes_of_the_first_shard(patch: Patch) -> None:
+    def values(sides: Sides) -> Any:
+        parts = [np.asarray(one.value, np.float64).reshape(len(one), -1) for one in sides.parts]
+        width = len(sides.labels or ()) or parts[0].shape[1]
+        return np.stack([np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in parts])
+
+    patch.setattr(Sides, "values", property(values))
+
+
+def _without_what_is_between_shards(patch: Patch) -> None:
+    patch.setattr(Sides, "squares", property(lambda sides: np.stack([one.spread for one in sides.parts]) ** 2))
+
+
+def _best_by_their_shares_of_their_shards(patch: Patch) -> None:
+    def heaviest(parts: Any, show: int) -> Any:
+        return np.argsort(-np.concatenate([one.weights for one in parts], 1), axis=1)[:, :show]
+
+    patch.setattr(merging, "_heaviest", heaviest)
+
+
+def _a_shard_is_taken_for_all(patch: Patch) -> None:
+    patch.setattr(asking, "merged", lambda parts, **options: merged(parts[:-1], **options))
+
+
+def _masses_are_believed(patch: Patch) -> None:
+    patch.setattr(Sides, "moved", property(lambda sides: 0.0 * sides.shares))
+
+
+def _all_errors_are_thought_independent(patch: Patch) -> None:
+    patch.setattr(merging, "DRAWN", merging.KINDS.index("calibrated"))
+
+
+def _all_shards_count_as_known(patch: Patch) -> None:
+    patch.setattr(missing, "quantile", lambda columns, confidence, _degrees: 4.6 * columns * confidence / 0.95)
+
+
+def _other_content_is_written(patch: Patch) -> None:
+    patch.setattr(store.ShardedStore, "_recorded", lambda *_given: {})
+
+
+def _conflicts_are_left_to_the_shards(patch: Patch) -> None:
+    patch.setattr(store, "refuse_duplicates", lambda *_given: None)
+
+
+def _only_parts_are_remembered(patch: Patch) -> None:
+    patch.setattr(store, "_is_everywhere", lambda _stamp: False)
+
+
+def _an_uncertain_shard_counts_as_done(patch: Patch) -> None:
+    patch.setattr(store, "CommitUncertain", KeyError)
+
+
+def _values_are_compared_again(patch: Patch) -> None:
+    patch.setattr(Cluster, "_require_values", lambda _db, _named, items, expected: require_values(items, expected))
+
+
+def _keys_are_hashed_anew(patch: Patch) -> None:
+    patch.setattr(manifest, "bucket_of", lambda key: hash(key) & 255)
+
+
+def _the_next_best_is_forgotten(patch: Patch) -> None:
+    blended = best._Best.of
+    patch.setattr(best._Best, "of", lambda every, logits, k, *given: replace(blended(every, logits, k, *given), k=1))
+
+
+PLANTED: dict[Callable[[Patch], None], Finder] = {
+    _codes_of_the_first_shard: answers,
+    _without_what_is_between_shards: answers,
+    _best_by_their_shares_of_their_shards: answers,
+    _a_shard_is_taken_for_all: answers,
+    _the_next_best_is_forgotten: answers,
+    _masses_are_believed: errors,
+    _all_errors_are_thought_independent: errors,
+    _all_shards_count_as_known: estimates,
+    _other_content_is_written: changes,
+    _conflicts_are_left_to_the_shards: changes,
+    _only_parts_are_remembered: changes,
+    _an_uncertain_shard_counts_as_done: changes,
+    _values_are_compared_again: changes,
+    _keys_are_hashed_anew: buckets,
+}
+
+
+@pytest.mark.parametrize("find", [answers, changes, buckets, errors, estimates])
+def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path) -> None:
+    """By any of the finders."""
+    find(tmp_path)
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_").replace("_", " "))
+def test_a_planted_bug_is_found(plant: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
+    """By the finder of its kind."""
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, softkv.errors.SoftKVError, pytest.fail.Exception)):
+        PLANTED[plant](tmp_path)
