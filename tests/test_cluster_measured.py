@@ -10,7 +10,6 @@ from softkv.asking import route
 from softkv.asking.joined import joined
 from softkv.database import indexing
 from softkv.doors.cluster.handle import Cluster, create
-
 from tests.stores import with_secret
 
 from .clusters import opened, value_like
@@ -43,6 +42,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             assert db.check().ok
 
 
+HELD = 0.87  # of 120 statements that hold in 95% each, fewer do in one of a thousand trials
 OPTIONS: dict[str, dict[str, Any]] = {
     "as rehearsed": {},
     "warm": {"temperature": 1.0},
@@ -51,10 +51,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def some_at_a_time(cluster: Cluster, options: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Answers to a few queries each, which share a draw: misses of different draws are independent."""
-    for start in range(0, len(QUERIES), 4):
-        some = np.arange(start, start + 4)
+def one_by_one(cluster: Cluster, options: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Answers to queries that each have a draw of their own, so that misses are independent."""
+    for number in range(len(QUERIES)):
+        some = np.arange(number, number + 1)
         cut = {name: one[some] if isinstance(one, np.ndarray) else one for name, one in options.items()}
         yield some, cluster.lookup(QUERIES[some], tolerance=TOLERANCE, **cut)
 
@@ -64,19 +64,19 @@ def test_estimates_hold_as_often_as_they_say(cluster: Cluster, name: str) -> Non
     """Of values, masses, spreads and effective numbers; and they are as close as was asked for."""
     options = OPTIONS[name]
     exact = cluster.lookup(QUERIES, tolerance=0.0, **options)
-    found = joined(list(some_at_a_time(cluster, options)), None)
+    found = joined(list(one_by_one(cluster, options)), None)
     estimated = np.broadcast_to(np.array(found.error_kind) != "exact", len(found))
     assert estimated.mean() > 0.3, found.routes
     assert found.error.max() <= TOLERANCE * cluster._view().snapshot.value_scale * 1.0001
     apart = value_like(found, exact) - exact.value
     missed = np.abs(apart) if apart.ndim == 1 else np.linalg.norm(apart, axis=1)
-    assert (missed <= found.error + exact.error).mean() >= 0.93
-    assert (np.abs(found.log_mass - exact.log_mass) <= np.nan_to_num(found.log_mass_error, nan=1e-5)).mean() >= 0.93
+    assert (missed <= found.error + exact.error).mean() >= HELD
+    assert (np.abs(found.log_mass - exact.log_mass) <= np.nan_to_num(found.log_mass_error, nan=1e-5)).mean() >= HELD
     for told, error in ((found.effective, found.effective_error), (found.spread, found.spread_error)):
         if error is not None:
             known = np.isfinite(error)
             right = exact.effective if told is found.effective else exact.spread
-            assert (np.abs(told - right) <= error)[known].mean() >= 0.93
+            assert (np.abs(told - right) <= error)[known].mean() >= HELD
 
 
 def test_the_best_are_found_by_the_indexes_of_all_shards(cluster: Cluster) -> None:

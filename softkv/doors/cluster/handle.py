@@ -19,8 +19,8 @@ from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
 from softkv.database import intake
 from softkv.database.changes import require_values
-from softkv.database.handle import SoftKV, StoreView, open_here
 from softkv.database.guarding import rebased
+from softkv.database.handle import SoftKV, StoreView, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, size_of, summary, together
