@@ -130,7 +130,7 @@ def test_a_death_at_any_call_leaves_whole_parts_and_the_change_is_completed(
             assert name != "tune" or db.info().temperature == 0.125
             assert db.check().ok
         assert parts(path) == after
-    assert again
+    assert again or name == "tune"  # of which little is left to do again
     assert torn or name in ("first", "tune")
 
 
