@@ -129,8 +129,11 @@ def witnessed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_pages_print_what_they_say(page: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """The code of a page, run from top to bottom, gives the output that stands below it."""
+def test_pages_print_what_they_say(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The code of a page, run from top to bottom in an empty directory, gives the output that stands below it."""
+    monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
     if "softkv_examples.questions" in text:
         request.getfixturevalue("real_data")
