@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NoReturn, TypeVar, cast
 
 from softkv.asking.embedding import Embedding, Given
@@ -27,7 +27,7 @@ from softkv.database.summary import Info, index_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.manifest import MOST, Manifest, Placed
-from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
+from softkv.doors.cluster.shard import LocalShard, LostShard, Shard
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import InputError, StoreDamaged, StoreError, StoreExists
@@ -164,8 +164,7 @@ class Cluster(SoftKV):
         return self._over(self._store.snapshot())
 
     def _over(self, snapshot: WholeSnapshot) -> WholeView:
-        view = WholeView(snapshot, self._findings, lambda whole, question: ask_shards(whole, question, evidence))
-        return self._wished(view)
+        return self._wished(WholeView(snapshot, self._findings, partial(ask_shards, carrier=self._store.carrier)))
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""

@@ -7,11 +7,13 @@ and sending it again completes it, since a shard does nothing twice under one na
 Does not read (whole.py) or answer (asking.py).
 """
 
+import functools
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,17 +21,15 @@ import numpy as np
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
 from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
-from softkv.doors.cluster.shard import Shard, out_of_reach
+from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
 from softkv.errors import (
     AccessRefused,
     CommitUncertain,
     HandleClosed,
-    HandleForked,
     PartlyAdded,
     SoftKVError,
-    StoreError,
     StoreReplaced,
 )
 from softkv.storage import Added, Item, Layout, Report
@@ -48,9 +48,11 @@ class Unnamed(Stamp):
 class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
-    def __init__(self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool) -> None:
+    def __init__(
+        self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool, carrier: Carrier | None = None
+    ) -> None:
         self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
-        self._closed = False
+        self.carrier, self._closed = carrier or Carrier(), False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -83,14 +85,9 @@ class ShardedStore:
         """Views of the shards, by number; of all, unless some may be out of reach."""
         self._require_open()
         self._follow()
-        views, lost = dict[int, View](), list[str]()
-        for number, shard in enumerate(self.shards):
-            try:
-                views[number] = shard.view(kept=kept)
-            except (HandleClosed, HandleForked):
-                raise
-            except (StoreError, OSError) as error:
-                lost.append(f"{shard.path} ({error})")
+        found = self.carrier.round([functools.partial(methodcaller("view", kept=kept), shard) for shard in self.shards])
+        views = {number: one for number, one in enumerate(found) if not isinstance(one, Exception)}
+        lost = [f"{self.shards[number].path} ({one})" for number, one in enumerate(found) if number not in views]
         if lost and not (partial and views):
             raise out_of_reach(self.path, lost)
         return views
