@@ -9,7 +9,7 @@ from typing import Any, cast
 from softkv.asking.embedding import Given
 from softkv.database.handle import SoftKV, open_here
 from softkv.errors import InputError
-from softkv.storage.disk.named import is_cluster, is_url
+from softkv.storage.disk.named import HELD, is_cluster, is_held, is_url
 from softkv.storage.protocol.opening import directory_of
 
 
@@ -25,6 +25,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     wait: float = 0.0,
     token: str | None = None,
     alone: bool = False,
+    address: str | None = None,
 ) -> SoftKV:
     """Open a store, and make it if there is none; or one that is served, by its URL; or a cluster of stores.
 
@@ -36,7 +37,8 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     'The Alchemist'
 
     Args:
-        path: The directory of the store, or a URL such as http://127.0.0.1:7411/films, of one that is served.
+        path: The directory of the store, or a URL such as http://127.0.0.1:7411/films, of one that is served; or "ray:"
+            and the directory of a cluster, to have its shards held by processes of their own (docs/cluster.md).
         mode: "c" to read and write, and make it if need be; "r" to read; "w" to read and write; "n" to start it anew.
         value: What values are: "number", "vector", "label" or "text". Otherwise the first ones tell; texts are "text".
         compatibility: How queries and keys compare. Otherwise by cosine, or by dot product for bare vectors among which
@@ -48,6 +50,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         wait: How many seconds to wait for another process that writes, or for a server; reading waits for none.
         token: What a server is shown; otherwise the variable SOFTKV_TOKEN.
         alone: Have a server answer each question by itself, to the last bit as a local handle would.
+        address: Where Ray is to be joined, for "ray:"; otherwise one of this machine is, or one is started.
     """
     if not isinstance(wait, (int, float)) or not wait >= 0:
         raise InputError(f"expected wait as a number of seconds, 0 or more, got {wait!r}.")
@@ -59,6 +62,14 @@ def open(  # noqa: A001 - softkv.open, as in dbm
         return cast(SoftKV, served)  # it has the surface of one
     if token is not None or alone:
         raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
+    if is_held(path):
+        from softkv.doors.cluster.actors import opened
+
+        return opened(
+            directory_of(str(path)[len(HELD) :]), mode, address=address, wait=wait, embedder=embedder, **options
+        )
+    if address is not None:
+        raise InputError('expected a path that begins with "ray:" where an address is given. Leave the address out.')
     if is_cluster(directory_of(path)):
         from softkv.doors.cluster.handle import joined
 

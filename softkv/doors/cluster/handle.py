@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
+from softkv.asking.view import View
 from softkv.database import intake
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
@@ -80,36 +81,30 @@ def create(
     Manifest.first(identity, placed, wanted.settings()).write(directory)
 
 
-def joined(
-    path: str,
-    mode: str,
-    *,
-    value: str | None,
-    compatibility: str | None,
-    temperature: float | None,
-    embedder: Given,
-    force: bool,
-    wait: float,
-) -> "Cluster":
+def joined(path: str, mode: str, *, embedder: Given, force: bool, wait: float, **wishes: Any) -> "Cluster":
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
     manifest = Manifest.read(path)
-    profile = Profile.of(manifest.settings)
     with ExitStack() as opened:
         shards = list[Shard]()
         for number in range(len(manifest.shards)):
             shards.append(_opened(path, manifest, number, mode, force, wait))
             opened.callback(shards[-1].close)
-        store = ShardedStore(path, manifest, shards, writes=mode != "r")
-        items = len(store) if compatibility is not None or temperature is not None else 0
-        known = Profile() if mode == "r" else profile
-        wanted = known.wishing(value=value, compatibility=compatibility, temperature=temperature, items=items)
-        if mode != "r":
-            store.settle_shards()
-        db = Cluster(store, Embedding(embedder, path), wanted if wanted != profile else None, writes=mode != "r")
+        db = over(ShardedStore(path, manifest, shards, writes=mode != "r"), mode, embedder=embedder, **wishes)
         opened.pop_all()
         return db
+
+
+def over(store: ShardedStore, mode: str, *, embedder: Given, **wishes: Any) -> "Cluster":
+    """A handle on these shards, which then have the settings of the cluster, and those that are wished for."""
+    profile = Profile.of(store.manifest.settings)
+    wished = wishes["compatibility"] is not None or wishes["temperature"] is not None
+    known = Profile() if mode == "r" else profile
+    wanted = known.wishing(**wishes, items=len(store) if wished else 0)
+    if mode != "r":
+        store.settle_shards()
+    return Cluster(store, Embedding(embedder, store.path), wanted if wanted != profile else None, writes=mode != "r")
 
 
 def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
@@ -168,7 +163,7 @@ class Cluster(SoftKV):
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""
-        parts = [index_of(view) for view in self._view().filled]
+        parts = [index_of(view) if isinstance(view, View) else view.index_info() for view in self._view().filled]
         elsewhere = [shard.path for shard in self._store.shards if os.path.dirname(shard.path) != self.path]
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]

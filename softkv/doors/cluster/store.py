@@ -53,6 +53,7 @@ class ShardedStore:
     ) -> None:
         self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
         self.carrier, self._closed = carrier or Carrier(), False
+        self._follows = not writes  # what other processes make of the cluster; a writer here is the only one
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -93,8 +94,8 @@ class ShardedStore:
         return views
 
     def _follow(self) -> None:
-        """Read what another process has made of the cluster since, by a handle that only reads."""
-        if not self._writes and self.manifest.is_followed(self.path):
+        """Read what another process has made of the cluster since, if that can be."""
+        if self._follows and self.manifest.is_followed(self.path):
             manifest = Manifest.read(self.path)
             if manifest.shards != self.manifest.shards:
                 raise StoreReplaced(f"{self.path} has other shards by now; open it again")
@@ -116,6 +117,7 @@ class ShardedStore:
     def require_writable(self) -> None:
         """Refuse a handle that may not change the cluster, before work is done for it."""
         self._require_open()
+        self._follow()
         if not self._writes:
             raise AccessRefused(f"{self.path} is open for reading; open it with mode 'w' to change it")
 
@@ -212,6 +214,7 @@ class ShardedStore:
         """What became of a batch that all shards know by its name; `BatchMismatch` where one knows other content."""
         if stamp is None:
             return None
+        self._follow()
         before = self._recorded(self._named(stamp), 5)
         return _added(before, self.newest()) if len(before) == len(self.shards) else None
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.answer import Answers
+from softkv.answer import Answers, Described
 from softkv.asking.learned import Learned
 from softkv.asking.question import Question
 from softkv.asking.view import Findings, Reach, View
@@ -190,6 +190,10 @@ class WholeSnapshot(Snapshot):
             found.update({names[own]: value for own, value in values.items()})
         return found
 
+    def renamed(self, shard: int, name: str) -> str:
+        """What an item is called among all whose name in a shard this is."""
+        return f"#{int(name[1:]) * MOST + self.numbers[shard]}" if name.startswith("#") else name
+
     def _named(self, shard: int, item: Item) -> Item:
         number = item.number * MOST + self.numbers[shard]
         return replace(item, row=item.row + int(self.offsets[shard]), number=number)
@@ -213,7 +217,8 @@ class WholeSnapshot(Snapshot):
             found[places] = part
         return read(self.snapshots.index(self._some), np.empty(0, np.int64)) if found is None else found
 
-    def _listed(self, rows: Sequence[int] | Rows, read: Callable[[int, Rows], Sequence[Any]]) -> list[Any]:
+    def listed(self, rows: Sequence[int] | Rows, read: Callable[[int, Rows], Sequence[Any]]) -> list[Any]:
+        """A list with one entry for each row, of which each shard reads its own."""
         found: list[Any] = [None] * len(rows)
         for shard, places, own in self._parts(rows):
             for place, one in zip(places.tolist(), read(shard, own), strict=True):
@@ -222,7 +227,7 @@ class WholeSnapshot(Snapshot):
 
     def items(self, rows: Sequence[int] | Rows) -> list[Item]:
         """The items in these rows, in this order, dead or alive."""
-        return self._listed(
+        return self.listed(
             rows, lambda shard, own: [self._named(shard, one) for one in self.snapshots[shard].items(own)]
         )
 
@@ -230,14 +235,13 @@ class WholeSnapshot(Snapshot):
         """The keys of these rows, `#<number>` where there is none, in this order."""
 
         def renamed(shard: int, own: Rows) -> list[str]:
-            names, number = self.snapshots[shard].names(own), self.numbers[shard]
-            return [f"#{int(name[1:]) * MOST + number}" if name.startswith("#") else name for name in names]
+            return [self.renamed(shard, name) for name in self.snapshots[shard].names(own)]
 
-        return self._listed(rows, renamed)
+        return self.listed(rows, renamed)
 
     def read(self, rows: Rows) -> list[Any]:
         """The values of these rows as they were given, in this order."""
-        return self._listed(rows, lambda shard, own: self.snapshots[shard].read(own))
+        return self.listed(rows, lambda shard, own: self.snapshots[shard].read(own))
 
     def vectors(self, rows: Sequence[int] | Rows) -> Matrix:
         """The key vectors of these rows, in this order."""
@@ -330,6 +334,15 @@ class WholeView(View):
     def filled(self) -> list[View]:
         """The shards that have rows."""
         return [view for view in self.snapshot.views if view.snapshot.rows]
+
+    def describe(self, rows: Sequence[int]) -> list[Described]:
+        """The items in these rows, each as its shard tells."""
+
+        def described(shard: int, own: Rows) -> list[Described]:
+            found = self.snapshot.views[shard].describe(own.tolist())
+            return [one._replace(key=self.snapshot.renamed(shard, str(one.key))) for one in found]
+
+        return self.snapshot.listed(rows, described)
 
     @cached_property
     def longest_key(self) -> float:

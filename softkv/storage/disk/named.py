@@ -8,10 +8,17 @@ import re
 
 MANIFEST = re.compile(r"manifest-[0-9]{10}\.json\Z")  # a file that says which stores are a cluster
 
+HELD = "ray:"
+
 
 def is_url(path: object) -> bool:
     """Whether a store is named by the URL at which it is served, and not by its path."""
     return isinstance(path, str) and path.startswith(("http://", "https://"))
+
+
+def is_held(path: object) -> bool:
+    """Whether a cluster is named whose shards processes of their own hold, by "ray:" and its directory."""
+    return isinstance(path, str) and path.startswith(HELD)
 
 
 def is_cluster(directory: str) -> bool:

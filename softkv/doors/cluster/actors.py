@@ -1,0 +1,162 @@
+"""Shards held by actors of Ray, one for each, in a namespace named by the id of the cluster.
+
+An actor is pinned to the disk of its shard by a resource of that name, so that it is started again only where the disk
+is. It is detached: it outlives whoever made it, and is found by its name. Readers do not wait for the one writer. Ray
+sends nothing twice (far.py does).
+
+Whoever may speak to Ray may run code on its machines; a token of Ray's own keeps others out.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+from softkv.doors.cluster.far import FarStore, Unanswered
+from softkv.doors.cluster.handle import Cluster, over
+from softkv.doors.cluster.hosting import HostedShard, Message
+from softkv.doors.cluster.manifest import Manifest
+from softkv.errors import MissingExtra, ServerUnreachable
+
+if "ray" not in sys.modules:  # which looks at the first once
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+try:
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+except ImportError as error:  # pragma: no cover - where Ray is installed
+    raise MissingExtra("a cluster of machines", package="ray", extra="cluster") from error
+
+READERS = 4  # questions that an actor answers at once
+DEADLINE = 10.0  # seconds that a shard has to answer
+CPUS = 1.0  # of each actor: as many threads multiply its matrices
+SHARE = 0.001  # of the resource of a disk, which may have 256 shards
+STORE_BYTES = 100 << 20  # of Ray's memory for large messages, where we start it
+
+
+@ray.remote(concurrency_groups={"readers": READERS, "writer": 1}, max_task_retries=0, max_restarts=-1)
+class ShardActor:
+    """The process of a shard."""
+
+    def __init__(self, *given: str) -> None:
+        self._shard = HostedShard(*given)
+
+    @ray.method(concurrency_group="readers")
+    def read(self, message: Message) -> tuple[bool, Any]:
+        """Answer what changes nothing."""
+        return self._shard.answer(message)
+
+    @ray.method(concurrency_group="writer")
+    def write(self, message: Message) -> tuple[bool, Any]:
+        """Answer what changes something."""
+        return self._shard.answer(message)
+
+    @ray.method(concurrency_group="writer")
+    def close(self) -> None:
+        """Let go of the store, once nothing is written any more."""
+        self._shard.close()
+
+
+def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
+    """Join Ray at an address, or else the one of this machine, or start one here; whether that was done."""
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        count = len(manifest.shards)
+        disks = {disk_of(manifest, path, number): 1.0 for number in range(count)}
+        own = {"num_cpus": max(count, os.cpu_count() or 1), "resources": disks, "object_store_memory": STORE_BYTES}
+        with suppress(ValueError):  # there is one already, which has what it has
+            ray.init(include_dashboard=False, **own, **quiet)
+            return True
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, RayError, RuntimeError) as error:
+        raise ServerUnreachable(f"Ray at {address or 'this machine'} does not answer: {error}") from error
+    return False
+
+
+def disk_of(manifest: Manifest, path: str, number: int) -> str:
+    """The resource that a machine has which has the disk of a shard: named by the directory in which the shard lies."""
+    return f"disk:{os.path.dirname(manifest.path_of(path, number))}"
+
+
+class ActorSender:
+    """The way to the actor of one shard."""
+
+    def __init__(self, manifest: Manifest, path: str, number: int) -> None:
+        self._name, self._namespace = f"shard-{number:03}", manifest.id
+        self._given = manifest.path_of(path, number), manifest.shards[number].id, manifest.id, path
+        self._options = {"num_cpus": CPUS, "resources": {disk_of(manifest, path, number): SHARE}}
+        self._actor: Any = None
+
+    def send(self, message: Message, seconds: float, *, writes: bool, revive: bool) -> tuple[bool, Any]:
+        """Whether it was done, and what came of it; `Unanswered` where that is not known after so many seconds."""
+        try:
+            actor = self._found(revive=revive)
+            asked = actor.write if writes else actor.read
+            found: tuple[bool, Any] = ray.get(asked.remote(message), timeout=max(0.0, seconds))
+        except GetTimeoutError as error:
+            raise Unanswered(f"no answer in {seconds:.1f} seconds") from error
+        except RayTaskError as error:  # which no message should come to
+            return False, error.cause
+        except (RayError, ValueError) as error:
+            self._actor = None
+            raise Unanswered(str(error).partition("\n")[0]) from error
+        return found
+
+    def _found(self, *, revive: bool) -> Any:
+        if self._actor is None:
+            named = {"name": self._name, "namespace": self._namespace}
+            if revive:
+                options = {**named, **self._options, "lifetime": "detached", "get_if_exists": True}
+                kind: Any = ShardActor
+                self._actor = kind.options(**options).remote(*self._given)
+            else:
+                self._actor = ray.get_actor(**named)
+        return self._actor
+
+    def stop(self, seconds: float = DEADLINE) -> None:
+        """Let the actor finish what it writes, and end it for good."""
+        with suppress(RayError, ValueError):
+            actor = self._found(revive=False)
+            with suppress(RayError):
+                ray.get(actor.close.remote(), timeout=seconds)
+            ray.kill(actor)
+
+    def close(self) -> None:
+        """Forget the actor, which goes on."""
+        self._actor = None
+
+
+class ActorStore(FarStore):
+    """The shards of a cluster, each held by an actor; Ray ends with it where it was started for it."""
+
+    def __init__(self, path: str, manifest: Manifest, *, writes: bool, deadline: float, started: bool) -> None:
+        self._senders, self._started = (
+            [ActorSender(manifest, path, number) for number in range(len(manifest.shards))],
+            started,
+        )
+        super().__init__(path, manifest, self._senders, writes=writes, deadline=deadline)
+
+    def close(self) -> None:
+        """Let go of all shards, which other processes may go on to ask."""
+        if not self._closed and self._started:
+            for sender in self._senders:
+                sender.stop()
+        super().close()
+        if self._started:
+            self._started = False
+            ray.shutdown()
+
+
+def opened(path: str, mode: str, *, address: str | None, wait: float, **options: Any) -> Cluster:
+    """The cluster at a path, whose shards actors hold; each has `wait` seconds to answer, by default DEADLINE."""
+    manifest = Manifest.read(path)
+    started = joined_ray(manifest, path, address)
+    store = ActorStore(path, manifest, writes=mode != "r", deadline=wait or DEADLINE, started=started)
+    try:
+        return over(store, mode, **options)
+    except BaseException:
+        store.close()
+        raise

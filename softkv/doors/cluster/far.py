@@ -1,0 +1,253 @@
+"""A shard in another process, as the handle on all shards knows it: what it reads is asked for there.
+
+A message is sent again until it is answered or its deadline has passed. That is right for what reads, and for what
+writes since a shard does nothing twice under the name of a batch. A deadline that passes is `OutOfReach` of what was to
+be read, and `CommitUncertain` of what was to be written.
+
+Does not know how messages travel (actors.py), or what is done with them (hosting.py).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from softkv.answer import Answers, Described, Kept
+from softkv.asking.question import Question
+from softkv.asking.view import View
+from softkv.doors.cluster.hosting import OF_SNAPSHOTS, Header, Message, Terms
+from softkv.doors.cluster.manifest import Manifest
+from softkv.doors.cluster.shard import Carrier, at_once
+from softkv.doors.cluster.store import ShardedStore
+from softkv.errors import CommitUncertain, HandleClosed, OutOfReach
+from softkv.storage import Added, Block
+from softkv.storage.catalog.batches import Stamp
+from softkv.storage.layout import Rows
+
+PAUSE = 0.05  # seconds between two tries
+LONG = 24 * 3600.0  # seconds that an index, or a comparison of everything, may take
+
+
+class Unanswered(Exception):
+    """Nobody answered a message: it may have been done or not."""
+
+
+class Sender(Protocol):
+    """How messages come to a shard, and answers back."""
+
+    def send(self, message: Message, seconds: float, *, writes: bool, revive: bool) -> tuple[bool, Any]:
+        """Whether it was done, and what came of it; `Unanswered` where that is not known after so many seconds.
+
+        Where there is nobody to ask, somebody is made to be there if that may `revive` it.
+        """
+
+    def close(self) -> None:
+        """Send nothing any more."""
+
+
+class FarShard:
+    """A store that another process has open."""
+
+    def __init__(
+        self, path: str, sender: Sender, terms: Callable[[], Terms], deadline: float, *, patient: bool = True
+    ) -> None:
+        """Asked by messages on these terms, each for so many seconds; where it is not `patient`, if it is there now."""
+        self.path, self._sender, self._terms, self._deadline, self._patient = path, sender, terms, deadline, patient
+        self._last: FarView | None = None
+        self._closed = False
+
+    @cached_property
+    def impatient(self) -> "FarShard":
+        """The shard as it is asked where the others answer without it."""
+        return FarShard(self.path, self._sender, self._terms, self._deadline, patient=False)
+
+    def view(self, *, kept: bool = False) -> View:
+        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
+        last = self._last
+        header = self.read("view", (None if last is None or kept else last.header.name,), {"kept": kept})
+        if header is None:
+            assert last is not None
+            return cast(View, last)
+        found = FarView(self, header, kept=kept)
+        if not kept:
+            self._last = found
+        return cast(View, found)
+
+    @property
+    def last_seen(self) -> Header | None:
+        """What was known of it when it last answered."""
+        return None if self._last is None else self._last.header
+
+    def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
+        """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
+        found: list[int] | None = self._write("recorded", stamp, count)
+        return found
+
+    def append(self, columns: Mapping[str, Any], stamp: Stamp, on_conflict: str) -> Added:
+        """Add items, wholly or not at all, and once under this name."""
+        return cast(Added, self._write("append", columns, stamp, on_conflict))
+
+    def append_nothing(self, stamp: Stamp) -> Added:
+        """Remember the name of a batch that has nothing for this shard."""
+        return cast(Added, self._write("append_nothing", stamp))
+
+    def delete(self, names: Sequence[str], stamp: Stamp) -> int:
+        """Delete items, all of them or none, and once under this name."""
+        return cast(int, self._write("delete", names, stamp))
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings, where these are others."""
+        self._write("configure", settings)
+
+    def put_index(self, name: str, content: bytes) -> None:
+        """Add an index file."""
+        self._write("put_index", name, content)
+
+    def drop_index(self, name: str) -> None:
+        """Forget an index file."""
+        self._write("drop_index", name)
+
+    def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
+        """What a handle on the store does under this name."""
+        return self._asked(Message(self._terms(), "upkeep", (work, *given), options), LONG, writes=True)
+
+    def close(self) -> None:
+        """Send nothing any more; the store stays open where it is."""
+        self._closed = True
+        self._sender.close()
+
+    def read(
+        self,
+        work: str,
+        given: tuple[Any, ...] = (),
+        options: Mapping[str, Any] | None = None,
+        view: str | None = None,
+    ) -> Any:
+        """What came of some work that changes nothing."""
+        return self._asked(Message(self._terms(), work, given, options, view), self._deadline, writes=False)
+
+    def _write(self, work: str, *given: Any) -> Any:
+        # Stamps of the caller's own carry what the other process does not know.
+        plain = tuple(Stamp(one.id, one.digest) if isinstance(one, Stamp) else one for one in given)
+        return self._asked(Message(self._terms(), work, plain), self._deadline, writes=True)
+
+    def _asked(self, message: Message, seconds: float, *, writes: bool) -> Any:
+        if self._closed:
+            raise HandleClosed(f"{self.path} was closed; open the cluster again")
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                done, found = self._sender.send(message, until - time.monotonic(), writes=writes, revive=self._patient)
+            except Unanswered as error:
+                if self._patient and until - time.monotonic() > PAUSE:
+                    time.sleep(PAUSE)
+                    continue
+                if writes:
+                    raise CommitUncertain(
+                        f"{self.path} did not say whether it has done its part ({error}). Make the change again."
+                    ) from error
+                raise OutOfReach(f"{self.path} does not answer: {error}", [self.path]) from error
+            if done:
+                return found
+            raise found
+
+
+class FarSnapshot:
+    """What a handle on all shards asks of the `Snapshot` of one, asked of another process."""
+
+    def __init__(self, shard: FarShard, header: Header, *, kept: bool) -> None:
+        self._shard, self._header, self._kept = shard, header, kept
+        self._found: dict[str, Any] = {}  # what is the same each time, and asked for more than once
+        self.path = shard.path
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Header.__slots__:
+            return getattr(self._header, name)
+        if name not in OF_SNAPSHOTS:
+            raise AttributeError(name)
+        if name == "live":
+            return self._once(name)
+        return partial(self._once, name) if name in ("labels", "in_order") else partial(self.ask, name)
+
+    def __len__(self) -> int:
+        return self._header.count
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self.ask("__contains__", key))
+
+    def runs(self, starts: Rows, _stops: Rows) -> Block:
+        """No rows, of which nothing is looked at but types and widths."""
+        assert not len(starts)
+        return Block(0, self.ask("vectors", starts), self.ask("values", starts), np.empty(0, np.bool_))
+
+    def ask(self, work: str, *given: Any, **options: Any) -> Any:
+        """What the snapshot says there."""
+        return self._shard.read(work, given, options, self._header.name)
+
+    def _once(self, work: str) -> Any:
+        if work not in self._found:
+            self._found[work] = self.ask(work)
+        return self._found[work]
+
+    def close(self) -> None:
+        """Let it go, where it is held until then."""
+        if self._kept:
+            self._kept = False
+            with suppress(OutOfReach, HandleClosed):  # then it is let go when its time is over
+                self._shard.impatient.read("forget", view=self._header.name)
+
+
+class FarView:
+    """What a handle on all shards asks of the `View` of one, asked of another process."""
+
+    def __init__(self, shard: FarShard, header: Header, *, kept: bool) -> None:
+        self.header, self._shard, self.profile = header, shard, header.profile
+        self.snapshot = FarSnapshot(shard, header, kept=kept)
+        self.longest_key, self.reach = header.longest_key, header.reach
+        self._described: dict[int, Described] = {}
+
+    @property
+    def farthest_key(self) -> float:
+        """How far keys are from the centre of what was learned."""
+        return float(self.snapshot.ask("farthest_key"))
+
+    def index_info(self) -> Any:
+        """Its index in a few figures."""
+        return self.snapshot.ask("index_info")
+
+    def evidence(self, question: Question, shards: int) -> Answers:
+        """What the shard answers about its own items."""
+        found = self._shard.read("evidence", (question, shards, self.profile.projection), view=self.header.name)
+        if isinstance(found.source, Kept):
+            self._described = found.source.found
+        return cast(Answers, found)
+
+    def describe(self, rows: Sequence[int]) -> list[Described]:
+        """The items in these rows; those of the last single query are known already."""
+        known = self._described
+        return (
+            [known[row] for row in rows] if all(row in known for row in rows) else self.snapshot.ask("describe", rows)
+        )
+
+
+def _evidence(view: View, question: Question, shards: int) -> Answers:
+    return cast(FarView, view).evidence(question, shards)
+
+
+class FarStore(ShardedStore):
+    """The shards of a cluster, each in another process, of which others may ask as well."""
+
+    def __init__(
+        self, path: str, manifest: Manifest, senders: Sequence[Sender], *, writes: bool, deadline: float
+    ) -> None:
+        def terms() -> Terms:
+            return Terms(self.manifest.id, self.manifest.epoch)
+
+        shards = [
+            FarShard(manifest.path_of(path, number), sender, terms, deadline) for number, sender in enumerate(senders)
+        ]
+        super().__init__(path, manifest, shards, writes=writes, carrier=Carrier(evidence=_evidence, calls=at_once))
+        self._follows = True

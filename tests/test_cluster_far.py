@@ -1,0 +1,240 @@
+"""Shards that are asked by messages: they do all that shards of this process do, and each thing once.
+
+Messages and answers travel as bytes here, but stay in this process: tests/test_cluster_ray.py has them travel.
+"""
+
+import copy
+import inspect
+import itertools
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softkv.doors.cluster import hosting
+from softkv.doors.cluster.handle import Cluster
+from softkv.errors import (
+    FormatTooNew,
+    OutOfReach,
+    PartlyAdded,
+    SnapshotExpired,
+    SoftKVError,
+    StoreReplaced,
+    WriterFenced,
+)
+from softkv.storage.disk import locks
+
+from . import test_cluster_handle
+from .databases import KINDS, filled, vectors_of
+from .farther import far_clustered, far_opened, posts_of
+
+QUERIES = vectors_of(3, seed=5)
+
+
+def _surface(fixture: str) -> list[Callable[[Any], None]]:
+    tests = [one for name, one in vars(test_cluster_handle).items() if name.startswith("test_")]
+    return [one for one in tests if list(inspect.signature(one).parameters) == [fixture] and "fork" not in one.__name__]
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of numbers."""
+    with far_clustered(tmp_path / "c", "number") as db:
+        yield db
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_answer_as_one_store_does(kind: str, tmp_path: Path) -> None:
+    """Whatever is asked of a cluster by the tests of its surface."""
+    with far_clustered(tmp_path / "c", kind, 400) as db, filled(tmp_path / "s", kind, 400) as one:
+        for test in _surface("both"):
+            test((db, one))
+        assert db.check().ok
+
+
+@pytest.mark.parametrize("test", _surface("numbers"), ids=lambda test: test.__name__[5:])
+def test_they_change_as_one_store_does(test: Callable[[Cluster], None], numbers: Cluster) -> None:
+    """Whatever is changed in a cluster by the tests of its surface."""
+    test(numbers)
+
+
+def every_second() -> Callable[[Any], bool]:
+    """The answers that are lost: the first, the third and so on."""
+    numbers = itertools.count()
+    return lambda _message: next(numbers) % 2 == 0
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(numbers: Cluster) -> None:
+    """What reads is read again; what writes is written once, also where each message comes twice."""
+    for post in posts_of(numbers):
+        post.fails = every_second()
+        post.twice = True
+    keys, given = [f"new {n}" for n in range(12)], {"values": np.arange(12.0), "vectors": vectors_of(12, seed=4)}
+    assert numbers.add(keys, **given).count == 12
+    assert numbers.delete([f"item {n}" for n in range(12)]) == 12
+    assert numbers.get_many(keys) == list(range(12))
+    assert len(numbers) == 40
+
+
+def test_what_comes_late_is_done_once(numbers: Cluster) -> None:
+    """Every message that was ever sent comes again, in another order."""
+    keys = [f"new {n}" for n in range(12)]
+    numbers.add(keys, np.arange(12.0), vectors=vectors_of(12, seed=4), batch="one")
+    numbers.set_values(keys, np.ones(12), batch="two")
+    numbers.delete(keys[:3], batch="three")
+    numbers.set_temperature(0.25)
+    before, temperature = dict(numbers), numbers.info().temperature
+    for post in posts_of(numbers):
+        assert post.host is not None
+        for packed in reversed(list(post.late)):
+            post.host.answer(pickle.loads(packed))
+    assert dict(numbers) == before
+    assert numbers.info().temperature == temperature
+
+
+def test_a_shard_that_stays_silent_is_named(numbers: Cluster) -> None:
+    """What is read is out of reach; of what was to be written nobody knows, and it is completed by making it again."""
+    db = far_opened(Path(numbers.path), deadline=0.2, posts=posts_of(numbers))
+    keys, given = [f"new {n}" for n in range(12)], {"values": np.arange(12.0), "vectors": vectors_of(12, seed=4)}
+    posts_of(db)[1].fails = lambda message: message.work == "append"
+    with pytest.raises(PartlyAdded) as error:
+        db.add(keys, **given, batch="one")
+    assert [Path(path).name for path in error.value.unknown] == ["shard-001"]
+    posts_of(db)[1].fails = lambda _: True
+    with pytest.raises(OutOfReach, match="shard-001"):
+        db.lookup(QUERIES)
+    posts_of(db)[1].fails = lambda _: False
+    assert db.add(keys, **given, batch="one").count == 12
+    assert len(db) == 52
+
+
+def test_a_shard_whose_process_dies_answers_again(numbers: Cluster) -> None:
+    """Between two questions, and between what is seen and what is asked of it; snapshots do not outlive it."""
+    before = numbers.lookup(QUERIES, temperature=0.5).to_json()
+    late = numbers.lookup(QUERIES, temperature=0.5)
+    with numbers.snapshot() as then:
+        for post in posts_of(numbers):
+            post.die()
+        assert late.to_json() == before  # who contributed is asked of the new process
+        assert numbers.lookup(QUERIES, temperature=0.5).to_json() == before
+        with pytest.raises(SnapshotExpired, match="new snapshot"):
+            then.lookup(QUERIES)
+    numbers.delete("item 1")
+    assert numbers.lookup(QUERIES, temperature=0.5).to_json() != before
+
+
+def test_answers_name_their_items_whatever_is_written_later(numbers: Cluster) -> None:
+    """Rows of a generation stay; after a compaction, the answer has to be asked for again."""
+    found, same = (numbers.lookup(QUERIES, temperature=0.5, show=40) for _ in range(2))
+    key = same[0].contributors[0].key
+    for number in range(hosting.RECENT + 2):
+        numbers.add(f"late {number}", 1.0, vectors=QUERIES[0])
+        numbers.lookup(QUERIES[0], temperature=0.5)
+    assert found[0].contributors[0].key == key
+    numbers.delete("item 1")
+    numbers.compact()
+    for post in posts_of(numbers):
+        post.die()
+    with pytest.raises(SnapshotExpired):
+        found.to_json()
+
+
+def test_snapshots_are_let_go_when_nobody_asks(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or when they are closed."""
+    hosts = [post.host for post in posts_of(numbers)]
+    with numbers.snapshot() as then:
+        held = [len(host._views) for host in hosts if host]
+        assert len(then) == 40
+    assert [len(host._views) for host in hosts if host] == [count - 1 for count in held]
+    monkeypatch.setattr(hosting, "KEPT", -1.0)
+    then = numbers.snapshot()
+    numbers.delete("item 1")
+    assert len(numbers) == 39
+    with pytest.raises(SnapshotExpired):
+        then.lookup(QUERIES)
+
+
+def test_two_routers_share_the_shards(numbers: Cluster) -> None:
+    """Each sees what the other has acknowledged, also of the settings; with an old manifest nothing is written."""
+    posts = [copy.copy(post) for post in posts_of(numbers)]
+    with far_opened(Path(numbers.path), posts=posts) as other:
+        other.add("theirs", 5.0, vectors=QUERIES[0])
+        assert numbers["theirs"] == 5.0
+        numbers.set_temperature(0.125)
+        assert other.info().temperature == 0.125
+        assert other.lookup(QUERIES).to_json() == numbers.lookup(QUERIES).to_json()
+        behind = other._store.manifest
+        numbers.set_temperature(0.25)
+        store = other._store
+        store.manifest, store._follows = behind, False
+        with pytest.raises((SoftKVError, PartlyAdded), match="manifest"):
+            other.add("late", 1.0, vectors=QUERIES[0])
+        store._follows = True
+        assert other.add("late", 1.0, vectors=QUERIES[0]).count == 1
+        for post in posts:
+            post.host = None
+
+
+def test_messages_of_other_versions_are_refused(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those about another cluster, before anything is done."""
+    post, terms = posts_of(numbers)[0], hosting.Terms(numbers._store.manifest.id, 9)
+    assert post.host is not None
+    for wrong, kind in (
+        ({"protocol": 2}, FormatTooNew),
+        ({"format": 2}, FormatTooNew),
+        ({"cluster": "another"}, StoreReplaced),
+    ):
+        done, error = post.host.answer(hosting.Message(replace(terms, **wrong), "append_nothing", (None,)))
+        assert (done, type(error)) == (False, kind)
+    for work in ("close", "_opened", "_store", "upkeep"):
+        done, error = post.host.answer(hosting.Message(terms, work, ("backup", "/somewhere")))
+        assert not done
+        assert isinstance(error, SoftKVError)
+
+
+def test_a_disk_that_is_gone_is_not_begun_anew(numbers: Cluster, tmp_path: Path) -> None:
+    """The shard is out of reach until the disk is back, and another store in its place is none."""
+    place, aside = Path(posts_of(numbers)[1]._given[0]), tmp_path / "aside"
+    posts_of(numbers)[1].die()
+    place.rename(aside)
+    for wrong in (lambda: None, lambda: filled(place, "number").close()):
+        wrong()
+        with pytest.raises(OutOfReach, match="shard-001"):
+            numbers.lookup(QUERIES)
+        with pytest.raises(SoftKVError):
+            numbers.add("new", 1.0, vectors=QUERIES[0])
+    shutil.rmtree(place)
+    aside.rename(place)
+    assert len(numbers) == 40
+
+
+def test_of_two_incarnations_one_acknowledges(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any locks, as of machines that do not see each other's: by the number of the writer in the catalog."""
+    monkeypatch.setattr(locks.fcntl, "flock", lambda *_given: None)
+    posts = posts_of(numbers)
+    old = [post.host for post in posts]
+    numbers.add("by the first", 1.0, vectors=QUERIES[0])
+    for post in posts:
+        post.host = None
+    with far_opened(Path(numbers.path), posts=posts) as db:
+        for number in range(12):
+            db.add(f"by the second {number}", 1.0, vectors=QUERIES[0])
+        new = [post.host for post in posts]
+        for post, host in zip(posts, old, strict=True):
+            post.host = host
+        assert len(db) == 53  # readers of the first see what the second wrote
+        for number in range(12):
+            with pytest.raises(WriterFenced):
+                db.add(f"late {number}", 1.0, vectors=QUERIES[0])
+        for post, host in zip(posts, new, strict=True):
+            post.host = host
+        assert db.add("late", 1.0, vectors=QUERIES[0]).count == 1
+        assert len(db) == 54
+        assert db.check().ok
+        for host in old:
+            host.close()
