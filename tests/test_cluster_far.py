@@ -30,6 +30,7 @@ from softkv.errors import (
 from softkv.storage.disk import locks
 
 from . import test_cluster_handle
+from .clusters import value_like
 from .databases import KINDS, filled, vectors_of
 from .farther import far_clustered, far_opened, posts_of
 
@@ -171,10 +172,10 @@ def test_two_routers_share_the_shards(numbers: Cluster) -> None:
         behind = other._store.manifest
         numbers.set_temperature(0.25)
         store = other._store
-        store.manifest, store._follows = behind, False
+        store.manifest, store.alone = behind, True
         with pytest.raises((SoftKVError, PartlyAdded), match="manifest"):
             other.add("late", 1.0, vectors=QUERIES[0])
-        store._follows = True
+        store.alone = False
         assert other.add("late", 1.0, vectors=QUERIES[0]).count == 1
         for post in posts:
             post.host = None
@@ -238,3 +239,58 @@ def test_of_two_incarnations_one_acknowledges(numbers: Cluster, monkeypatch: pyt
         assert db.check().ok
         for host in old:
             host.close()
+
+
+def gone(db: Cluster, *numbers: int) -> None:
+    """Let the processes of some shards die, and not be started again."""
+    for number in numbers:
+        posts_of(db)[number].die()
+        posts_of(db)[number].revives = False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compatibility", ["cosine", "dot", "scaled_dot", "gaussian", "laplace", "student", "uniform"])
+def test_of_few_shards_the_error_is_told_by_what_the_others_held(kind: str, compatibility: str, tmp_path: Path) -> None:
+    """It holds whatever the query; nobody is made to be there for it; and what was there before is there again."""
+    with far_clustered(tmp_path / "c", kind, 60, shards=4) as db:
+        queries = np.concatenate([vectors_of(6, seed=7), 3 * vectors_of(6, seed=8), vectors_of(60)[:20]])
+        for temperature in (0.05, 0.5, 5.0):
+            options: dict[str, Any] = {"compatibility": compatibility, "temperature": temperature}
+            whole = db.lookup(queries, **options)
+            gone(db, 1, 2)
+            found = db.lookup(queries, **options, partial=True)
+            assert found.error_kind == "bound"
+            assert found.out_of_reach[0] == 0.5
+            apart = value_like(whole, found) - found.value
+            apart = np.abs(apart) if apart.ndim == 1 else np.linalg.norm(apart, axis=1)
+            assert (apart <= found.error).all()
+            assert (np.abs(found.log_mass - whole.log_mass) <= found.log_mass_error).all()
+            with pytest.raises(OutOfReach, match="partial=True"):
+                far_opened(Path(db.path), "r", deadline=0.1, posts=posts_of(db)).lookup(queries)
+            for post in posts_of(db):
+                post.revives = True
+            assert db.lookup(queries, **options).to_json() == whole.to_json()
+
+
+def test_bounds_are_no_wider_than_what_the_others_held(tmp_path: Path) -> None:
+    """Values of the rest of the mass: as far as they reached, and no farther where they can have little of it."""
+    with far_clustered(tmp_path / "c", "number", 60, shards=4) as db:
+        db.lookup(QUERIES)
+        gone(db, 1)
+        header = db._store.shards[1].last_seen
+        found = db.lookup(QUERIES, temperature=0.01, partial=True)
+        near = np.abs(found.value - header.reach.middle[0]) + header.reach.radius
+        assert (found.error <= near + 1e-3).all()
+        uniform = db.lookup(QUERIES, compatibility="uniform", partial=True)
+        assert (uniform.error < 0.5 * found.error.max()).all()
+        assert "last" in str(uniform.reason)
+
+
+def test_of_shards_that_were_never_seen_nothing_is_told(tmp_path: Path) -> None:
+    """By a handle that has begun without them."""
+    with far_clustered(tmp_path / "c", "number", 60, shards=4) as db:
+        gone(db, 1)
+        other = far_opened(Path(db.path), "r", deadline=0.1, posts=posts_of(db))
+        found = other.lookup(QUERIES, temperature=0.5, partial=True)
+        assert (found.error, found.error_kind) == (None, "unknown")
+        assert db.lookup(QUERIES, temperature=0.5, partial=True).error_kind == "bound"

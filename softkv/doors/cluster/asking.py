@@ -21,7 +21,7 @@ from softkv.asking.question import Question
 from softkv.asking.scan import over_rows
 from softkv.doors.cluster.best import merged_best
 from softkv.doors.cluster.merging import merged, over_all
-from softkv.doors.cluster.missing import widened
+from softkv.doors.cluster.missing import FEWEST, bounded, widened
 from softkv.doors.cluster.shard import Carrier, out_of_reach
 from softkv.doors.cluster.whole import WholeView
 from softkv.errors import AllMasked
@@ -81,6 +81,9 @@ def _together(whole: WholeView, question: Question, carrier: Carrier) -> Answers
     missing = whole.snapshot.missing([place for place in range(len(whole.snapshot.views)) if place not in lost])
     if not missing:
         return merged_all
+    last = [*whole.snapshot.last_seen, *(getattr(views[place], "header", None) for place in lost)]
+    if question.k is None and len(parts) < FEWEST and all(last) and merged_all.error is not None:
+        return bounded(merged_all, question, missing, last)
     return widened(merged_all, parts if question.k is None else (), missing, question.confidence)
 
 

@@ -7,6 +7,7 @@ be read, and `CommitUncertain` of what was to be written.
 Does not know how messages travel (actors.py), or what is done with them (hosting.py).
 """
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -51,18 +52,24 @@ class Sender(Protocol):
 class FarShard:
     """A store that another process has open."""
 
-    def __init__(
-        self, path: str, sender: Sender, terms: Callable[[], Terms], deadline: float, *, patient: bool = True
-    ) -> None:
-        """Asked by messages on these terms, each for so many seconds; where it is not `patient`, if it is there now."""
-        self.path, self._sender, self._terms, self._deadline, self._patient = path, sender, terms, deadline, patient
+    def __init__(self, path: str, sender: Sender, terms: Callable[[], Terms], deadline: float) -> None:
+        """Asked by messages on these terms, each of which is to be answered in so many seconds."""
+        self.path, self._sender, self._terms, self._deadline = path, sender, terms, deadline
+        self._patient, self._closed = True, False
         self._last: FarView | None = None
-        self._closed = False
+        self._told: list[Header] = []  # the last
 
     @cached_property
     def impatient(self) -> "FarShard":
-        """The shard as it is asked where the others answer without it."""
-        return FarShard(self.path, self._sender, self._terms, self._deadline, patient=False)
+        """The shard as it is asked where others answer without it: once, and only if somebody is there."""
+        found = copy.copy(self)
+        found._patient, found._last = False, None
+        return found
+
+    @property
+    def last_seen(self) -> Header | None:
+        """What was known of it when it last answered."""
+        return self._told[-1] if self._told else None
 
     def view(self, *, kept: bool = False) -> View:
         """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
@@ -71,15 +78,11 @@ class FarShard:
         if header is None:
             assert last is not None
             return cast(View, last)
+        self._told[:] = [header]
         found = FarView(self, header, kept=kept)
         if not kept:
             self._last = found
         return cast(View, found)
-
-    @property
-    def last_seen(self) -> Header | None:
-        """What was known of it when it last answered."""
-        return None if self._last is None else self._last.header
 
     def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
         """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
@@ -197,7 +200,7 @@ class FarSnapshot:
         if self._kept:
             self._kept = False
             with suppress(OutOfReach, HandleClosed):  # then it is let go when its time is over
-                self._shard.impatient.read("forget", view=self._header.name)
+                self._shard.read("forget", view=self._header.name)
 
 
 class FarView:
@@ -240,6 +243,8 @@ def _evidence(view: View, question: Question, shards: int) -> Answers:
 class FarStore(ShardedStore):
     """The shards of a cluster, each in another process, of which others may ask as well."""
 
+    alone = False
+
     def __init__(
         self, path: str, manifest: Manifest, senders: Sequence[Sender], *, writes: bool, deadline: float
     ) -> None:
@@ -250,4 +255,3 @@ class FarStore(ShardedStore):
             FarShard(manifest.path_of(path, number), sender, terms, deadline) for number, sender in enumerate(senders)
         ]
         super().__init__(path, manifest, shards, writes=writes, carrier=Carrier(evidence=_evidence, calls=at_once))
-        self._follows = True

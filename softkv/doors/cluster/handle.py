@@ -255,6 +255,11 @@ class Cluster(SoftKV):
         pairs = items, expected
         require_values(*([one[place] for place in left] for one in pairs) if len(left) < len(items) else pairs)
 
+    def _leave_temperature(self) -> None:
+        """Remember it as a store does; but where others ask the shards as well, that has to be asked for."""
+        if self._store.alone:
+            super()._leave_temperature()
+
     def _settle(self) -> None:
         """Each shard has settled its own part."""
 

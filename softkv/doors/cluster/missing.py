@@ -2,7 +2,7 @@
 
 Does not find out which shards answer (asking.py).
 
-Shapes: m shards, b queries, p value width.
+Shapes: m shards, b queries, p value width, d key width.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Answers
+from softkv.asking.question import Question
+from softkv.doors.cluster.hosting import Header
 from softkv.doors.cluster.merging import Floats, Sides
 from softkv.maths.quantiles import quantile
 
 FEWEST = 8  # shards by which others are estimated
+ROUNDED = 1e-5  # of a logit, at most
+BY_LAST = "of shards that do not answer, what they held when they last did tells how far it may be off"
 
 
 def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence: float) -> Answers:
@@ -46,6 +50,53 @@ def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence
         error_kind="measured",
         log_mass_error=np.nan_to_num(stated) + _left_out(masses, missing, confidence),
     )
+
+
+def bounded(found: Answers, question: Question, missing: float, last: Sequence[Header]) -> Answers:
+    """Answers of some shards with how far those of all may be, by what the others held when they last answered.
+
+    No item of theirs was more like a query than the longest key can be, and no value farther than their values reached:
+    so much mass they may have had at most, of which the mean lies no farther away than that. Mostly that is far.
+    """
+    there = [one for one in last if one.reach is not None]
+    added = _log_of_sum([np.log(one.count) + _highest(question, one) for one in there], len(found))
+    sure = found.log_mass - np.nan_to_num(np.asarray(found.log_mass_error or 0.0, np.float64))
+    with np.errstate(invalid="ignore"):
+        share = np.nan_to_num(1.0 / (1.0 + np.exp(np.minimum(sure - added, 700.0))), nan=1.0)
+    value = np.asarray(found.value, np.float64).reshape(len(found), -1)
+    if found.labels is None:
+        apart = [np.linalg.norm(value - one.reach.middle, axis=1) + one.reach.radius for one in there if one.reach]
+    else:  # all may be of a label of which the others have nothing
+        apart = [np.sqrt(np.square(value).sum(1) + 1.0)] * len(there)
+    farther = np.logaddexp(0.0, added - sure) + found.log_mass - sure
+    return replace(
+        found,
+        out_of_reach=np.full(len(found), missing),
+        effective_error=None,
+        spread_error=None,
+        error=found.error + share * np.max([np.zeros(len(found)), *apart], axis=0),
+        error_kind="bound",
+        log_mass_error=np.nan_to_num(farther, nan=np.inf),
+        reason=BY_LAST,
+    )
+
+
+def _highest(question: Question, one: Header) -> Floats:
+    """How large the logit of an item can be at most, (b,): of functions that may be anything."""
+    queries = np.asarray(question.queries, np.float64)
+    lengths = np.linalg.norm(queries, axis=-1) * one.longest_key
+    known = {"dot": lengths, "scaled_dot": lengths / np.sqrt(queries.shape[-1]), "cosine": np.ones(len(queries))}
+    known |= dict.fromkeys(("gaussian", "laplace", "student", "uniform"), np.zeros(len(queries)))
+    named = question.compatibility if isinstance(question.compatibility, str) else ""
+    highest: Floats = (
+        known.get(named, np.full(len(queries), np.inf)) * (1.0 + ROUNDED) / np.asarray(question.temperature)
+    )
+    return highest
+
+
+def _log_of_sum(logits: Sequence[Floats], count: int) -> Floats:
+    found: Floats = np.logaddexp.reduce([np.full(count, -np.inf), *logits], axis=0)
+    return found
 
 
 def _left_out(found: Floats, missing: float, confidence: float) -> Floats:

@@ -48,12 +48,13 @@ class Unnamed(Stamp):
 class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
+    alone = True  # whether a writer here is the only one
+
     def __init__(
         self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool, carrier: Carrier | None = None
     ) -> None:
         self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
         self.carrier, self._closed = carrier or Carrier(), False
-        self._follows = not writes  # what other processes make of the cluster; a writer here is the only one
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -80,13 +81,16 @@ class ShardedStore:
     def reachable(self) -> WholeSnapshot:
         """The shards that answer, each at its newest commit."""
         views = self._views(partial=True)
-        return WholeSnapshot(list(views.values()), self.path, self.manifest, partial=True, numbers=list(views))
+        last = [getattr(shard, "last_seen", None) for number, shard in enumerate(self.shards) if number not in views]
+        named: dict[str, Any] = {"partial": True, "numbers": list(views), "last_seen": last}
+        return WholeSnapshot(list(views.values()), self.path, self.manifest, **named)
 
     def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
         """Views of the shards, by number; of all, unless some may be out of reach."""
         self._require_open()
         self._follow()
-        found = self.carrier.round([functools.partial(methodcaller("view", kept=kept), shard) for shard in self.shards])
+        shards = [getattr(shard, "impatient", shard) if partial else shard for shard in self.shards]
+        found = self.carrier.round([functools.partial(methodcaller("view", kept=kept), shard) for shard in shards])
         views = {number: one for number, one in enumerate(found) if not isinstance(one, Exception)}
         lost = [f"{self.shards[number].path} ({one})" for number, one in enumerate(found) if number not in views]
         if lost and not (partial and views):
@@ -95,7 +99,7 @@ class ShardedStore:
 
     def _follow(self) -> None:
         """Read what another process has made of the cluster since, if that can be."""
-        if self._follows and self.manifest.is_followed(self.path):
+        if not (self._writes and self.alone) and self.manifest.is_followed(self.path):
             manifest = Manifest.read(self.path)
             if manifest.shards != self.manifest.shards:
                 raise StoreReplaced(f"{self.path} has other shards by now; open it again")

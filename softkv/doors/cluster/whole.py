@@ -39,12 +39,14 @@ class WholeSnapshot(Snapshot):
         owns: bool = False,
         partial: bool = False,
         numbers: Sequence[int] | None = None,
+        last_seen: Sequence[Any] = (),
     ) -> None:
         """Of these views, whose snapshots are closed with this one if it `owns` them.
 
-        Where it is `partial`, shards may be left out, and `numbers` are those of the others.
+        Where it is `partial`, shards may be left out: `last_seen` is what was known of each when it last answered, if
+        anything was, and `numbers` are those of the others.
         """
-        self.partial = partial
+        self.partial, self.last_seen = partial, tuple(last_seen)
         self.numbers = list(range(len(views)) if numbers is None else numbers)
         self.views, self.manifest, self._path = tuple(views), manifest, path
         for view in self.views:  # which may have been stopped before they were told
