@@ -1,0 +1,218 @@
+"""Shards that actors of Ray hold, on machines that fail.
+
+The machines are raylets of this one: they share a kernel, so that what keeps two writers of one shard apart without
+its locks is tested in tests/test_cluster_far.py.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softkv.doors.cluster.handle import Cluster
+from softkv.errors import CommitUncertain, OutOfReach, PartlyAdded
+
+from .databases import filled, vectors_of
+from .raylets import Machines, eventually, held, machines_in, numbers_of, pid_of
+
+pytestmark = pytest.mark.slow
+
+QUERIES = vectors_of(3, seed=5)
+KEYS = [f"new {number}" for number in range(12)]
+NEW: dict[str, Any] = {"values": numbers_of(12), "vectors": vectors_of(12, seed=4)}
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """Two machines with a disk each."""
+    with machines_in(tmp_path_factory.mktemp("disks"), 2) as found:
+        yield found
+
+
+@pytest.fixture
+def db(machines: Machines, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of two shards, one on each disk; checked at the end, and let go."""
+    with held(machines, tmp_path / "c") as found:
+        yield found
+        assert found.check().ok
+        for sender in found._store._senders:
+            sender.stop()
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that does nothing for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_actors_answer_and_change_as_one_store_does(db: Cluster, tmp_path: Path) -> None:
+    """Over processes, and with who contributed."""
+    with filled(tmp_path / "s", "number") as one:
+        one.set_temperature(0.5)
+        found, other = db.lookup(QUERIES), one.lookup(QUERIES)
+        assert (np.abs(found.value - other.value) <= found.error + other.error).all()
+        assert [[item.key for item in answer.contributors] for answer in found] == [
+            [item.key for item in answer.contributors] for answer in other
+        ]
+    assert db.add(KEYS, **NEW, batch="one") == db.add(KEYS, **NEW, batch="one")
+    assert db.delete(where={"n": {"$lt": 10}}) == 10
+    assert db.set_values(KEYS[:2], [7.0, 8.0]).count == 2
+    assert (len(db), db["new 1"], db.item("new 3").payload) == (42, 8.0, None)
+
+
+def test_an_actor_that_is_killed_answers_again(db: Cluster, machines: Machines) -> None:
+    """Between two questions: the second waits for it; or, where that may be, the others answer without it."""
+    before = db.lookup(QUERIES).to_json()
+    pid = pid_of(db, 1)
+    os.kill(pid, signal.SIGKILL)
+    assert db.lookup(QUERIES).to_json() == before
+    assert pid_of(db, 1) != pid
+    with stopped(pid_of(db, 1)):
+        impatient = held(machines, Path(db.path), mode="r", wait=0.5)
+        started = time.monotonic()
+        with pytest.raises(OutOfReach, match="no answer in"):
+            impatient.lookup(QUERIES)
+        assert time.monotonic() - started < 5.0
+        found = impatient.lookup(QUERIES, partial=True)
+        np.testing.assert_allclose(found.out_of_reach, 0.5)
+    assert db.lookup(QUERIES).to_json() == before
+
+
+def test_batches_are_written_once_though_actors_are_killed(db: Cluster, thorough: bool) -> None:
+    """At any moment of them; each is whole at the end, without being sent again by the caller, or after it."""
+    over, deaths = threading.Event(), []
+
+    def kill() -> None:
+        rng = np.random.default_rng(0)
+        while not over.is_set():
+            deaths.append(pid_of(db, int(rng.integers(2))))
+            os.kill(deaths[-1], signal.SIGKILL)
+            over.wait(float(rng.uniform(0.5, 2.0)))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        batch = 0
+        while len(deaths) < (20 if thorough else 2) or batch < 4:
+            keys = [f"{batch} {number}" for number in range(12)]
+            for _ in range(5):
+                try:
+                    db.add(keys, **NEW, batch=f"batch {batch}")
+                    break
+                except (PartlyAdded, CommitUncertain):
+                    continue
+            batch += 1
+    finally:
+        over.set()
+        killer.join()
+    assert len(db) == 40 + 12 * batch
+    for number in range(batch):
+        assert db.get_many([f"{number} {one}" for one in range(12)]) == numbers_of(12).tolist()
+
+
+def test_a_silent_writer_is_named_and_what_it_was_sent_is_done_once(db: Cluster, machines: Machines) -> None:
+    """A shard that does not answer by the deadline may do its part later: it does so once."""
+    writer = held(machines, Path(db.path), wait=0.5)
+    with stopped(pid_of(db, 1)), pytest.raises((PartlyAdded, CommitUncertain)) as error:
+        writer.add(KEYS, **NEW, batch="one")
+    assert "shard-001" in str(error.value)
+    assert db.add(KEYS, **NEW, batch="one").count == 12
+    assert len(db) == 52
+
+
+def test_readers_do_not_wait_for_the_writer(db: Cluster) -> None:
+    """They answer while one writes, of what was acknowledged: whole parts."""
+    over, seen = threading.Event(), list[int]()
+
+    def read() -> None:
+        while not over.is_set():
+            seen.append(len(db))
+            db.lookup(QUERIES)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for batch in range(10):
+            db.add([f"{batch} {number}" for number in range(12)], **NEW)
+    finally:
+        over.set()
+        reader.join()
+    assert seen == sorted(seen)
+    assert len(db) == 160
+
+
+def test_two_routers_see_what_either_wrote(db: Cluster, machines: Machines) -> None:
+    """At once; and a router that goes leaves the shards to the others."""
+    with held(machines, Path(db.path)) as other:
+        other.add(KEYS, **NEW)
+        assert db["new 3"] == 3.0
+        db.delete(KEYS[:6])
+        assert len(other) == 46
+        other.set_temperature(0.25)
+    assert db.info().temperature == 0.25
+
+
+def test_a_machine_that_is_gone_takes_its_shards_until_it_is_back(db: Cluster, machines: Machines) -> None:
+    """They are started nowhere else; what is asked meanwhile names them, within the deadline."""
+    before = db.lookup(QUERIES).to_json()
+    reader = held(machines, Path(db.path), mode="r", wait=2.0)
+    reader.lookup(QUERIES)
+    machines.remove(1)
+    eventually(lambda: reader.lookup(QUERIES, partial=True).out_of_reach is not None)
+    started = time.monotonic()
+    found = reader.lookup(QUERIES, partial=True)
+    assert time.monotonic() - started < 4.0
+    np.testing.assert_allclose(found.out_of_reach, 0.5)
+    assert found.error_kind == "bound"
+    with pytest.raises(OutOfReach, match="shard-001"):
+        reader.lookup(QUERIES)
+    machines.bring_back(1)
+    eventually(lambda: is_whole(reader))
+    assert db.lookup(QUERIES).to_json() == before
+
+
+def is_whole(db: Cluster) -> bool:
+    """Whether all shards answer."""
+    try:
+        return len(db) == 40
+    except OutOfReach:
+        return False
+
+
+def test_a_disk_that_is_gone_is_not_begun_anew(db: Cluster, machines: Machines, tmp_path: Path) -> None:
+    """Neither by an actor that is started without it, nor with another store in its place."""
+    place = Path(db._store.shards[1].path)
+    os.kill(pid_of(db, 1), signal.SIGKILL)
+    place.rename(tmp_path / "aside")
+    reader = held(machines, Path(db.path), mode="r", wait=4.0)
+    with pytest.raises(OutOfReach, match=r"no store|does not answer"):
+        reader.lookup(QUERIES)
+    assert not place.exists()
+    (tmp_path / "aside").rename(place)
+    assert len(db) == 40
+
+
+def test_ray_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    """By its address, once it was looked for."""
+    script = (
+        "import softkv, sys\n"
+        "from softkv.doors.cluster.handle import create\n"
+        "create(sys.argv[1], 2)\n"
+        "try: softkv.open('ray:' + sys.argv[1], address='127.0.0.1:1')\n"
+        "except softkv.errors.ServerUnreachable as error: print(error)\n"
+    )
+    given = [sys.executable, "-c", script, str(tmp_path / "c")]
+    assert "127.0.0.1:1 does not answer" in subprocess.run(given, capture_output=True, text=True, check=True).stdout
