@@ -7,16 +7,21 @@ sends nothing twice (far.py does).
 Whoever may speak to Ray may run code on its machines; a token of Ray's own keeps others out.
 """
 
+import json
 import os
+import socket
+import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from softkv.doors.cluster.far import FarStore, Unanswered
 from softkv.doors.cluster.handle import Cluster, over
 from softkv.doors.cluster.hosting import HostedShard, Message
 from softkv.doors.cluster.manifest import Manifest
-from softkv.errors import MissingExtra, ServerUnreachable
+from softkv.doors.cluster.shard import at_once
+from softkv.errors import HandleUnusable, MissingExtra, ServerUnreachable, SoftKVError
 
 if "ray" not in sys.modules:  # which looks at the first once
     os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -28,6 +33,7 @@ except ImportError as error:  # pragma: no cover - where Ray is installed
     raise MissingExtra("a cluster of machines", package="ray", extra="cluster") from error
 
 READERS = 4  # questions that an actor answers at once
+STARTS = 120.0  # and to be started
 DEADLINE = 10.0  # seconds that a shard has to answer
 CPUS = 1.0  # of each actor: as many threads multiply its matrices
 SHARE = 0.001  # of the resource of a disk, which may have 256 shards
@@ -70,10 +76,18 @@ def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
             ray.init(include_dashboard=False, **own, **quiet)
             return True
     try:
+        _require_listening(address)
         ray.init(address=address, **quiet)
-    except (ConnectionError, RayError, RuntimeError) as error:
+    except (OSError, RayError, RuntimeError) as error:
         raise ServerUnreachable(f"Ray at {address or 'this machine'} does not answer: {error}") from error
     return False
+
+
+def _require_listening(address: str | None) -> None:
+    """Notice at once that nobody is at an address, for which Ray would look for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=DEADLINE).close()
 
 
 def disk_of(manifest: Manifest, path: str, number: int) -> str:
@@ -92,6 +106,8 @@ class ActorSender:
 
     def send(self, message: Message, seconds: float, *, writes: bool, revive: bool) -> tuple[bool, Any]:
         """Whether it was done, and what came of it; `Unanswered` where that is not known after so many seconds."""
+        if not ray.is_initialized():  # it would start a Ray of its own
+            raise HandleUnusable(f"Ray has ended, which held {self._given[0]}. Open the cluster again.")
         try:
             actor = self._found(revive=revive)
             asked = actor.write if writes else actor.read
@@ -160,3 +176,44 @@ def opened(path: str, mode: str, *, address: str | None, wait: float, **options:
     except BaseException:
         store.close()
         raise
+
+
+def processes(db: Cluster) -> list[int | None]:
+    """The number of the process that holds each shard, on its machine; None of one that does not answer."""
+    return _processes(db._store)
+
+
+def _processes(store: ActorStore) -> list[int | None]:
+    def asked(shard: Any) -> int | None:
+        with suppress(SoftKVError):
+            return int(shard.impatient.read("process"))
+        return None
+
+    return at_once([partial(asked, shard) for shard in store.shards])
+
+
+def start(path: str, address: str | None) -> list[int | None]:
+    """Have actors hold the shards of a cluster until `stop`, also when nobody asks; those of their processes."""
+    manifest = Manifest.read(path)
+    if address is None and not ray.is_initialized():
+        disks = {disk_of(manifest, path, number): 1.0 for number in range(len(manifest.shards))}
+        count = max(len(manifest.shards), os.cpu_count() or 1)
+        command = [sys.executable, "-m", "ray.scripts.scripts"]
+        with suppress(ConnectionError):
+            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+        if not ray.is_initialized():
+            subprocess.run([*command, "get-auth-token", "--generate"], check=True, stdout=subprocess.DEVNULL)
+            given = [f"--num-cpus={count}", f"--resources={json.dumps(disks)}", "--include-dashboard=false"]
+            subprocess.run([*command, "start", "--head", *given], check=True, stdout=subprocess.DEVNULL)
+    joined_ray(manifest, path, address)
+    store = ActorStore(path, manifest, writes=False, deadline=STARTS, started=False)
+    store.newest()
+    return _processes(store)
+
+
+def stop(path: str, address: str | None) -> None:
+    """End the actors of a cluster, once they have written what they were sent."""
+    manifest = Manifest.read(path)
+    joined_ray(manifest, path, address or "auto")
+    for number in range(len(manifest.shards)):
+        ActorSender(manifest, path, number).stop()
