@@ -17,7 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from softkv_cli import raying
 
+import softkv
+from softkv.doors.cluster.actors import processes
 from softkv.doors.cluster.handle import Cluster
 from softkv.errors import CommitUncertain, OutOfReach, PartlyAdded
 
@@ -203,6 +207,25 @@ def test_a_disk_that_is_gone_is_not_begun_anew(db: Cluster, machines: Machines, 
     assert not place.exists()
     (tmp_path / "aside").rename(place)
     assert len(db) == 40
+
+
+def test_the_command_starts_and_stops_the_processes_of_shards(machines: Machines, tmp_path: Path) -> None:
+    """They outlive who started them, and what they held is whole when they are gone."""
+    with held(machines, tmp_path / "c") as db:
+        for sender in db._store._senders:
+            sender.stop()
+    given = [str(tmp_path / "c"), "--address", machines.address]
+    assert CliRunner().invoke(raying.processes, given).output.count("does not answer") == 2
+    started = CliRunner().invoke(raying.start, given)
+    assert started.output == f"2 shards are held; open ray:{tmp_path / 'c'}\n"
+    with held(machines, tmp_path / "c", mode="r") as db:
+        before = processes(db)
+        assert len(db) == 40
+    assert CliRunner().invoke(raying.processes, given).output.split()[2::3] == [str(one) for one in before]
+    assert CliRunner().invoke(raying.stop, given).exit_code == 0
+    with softkv.open(tmp_path / "c") as db:
+        assert len(db) == 40
+        assert db.check().ok
 
 
 def test_ray_that_is_not_there_is_said_so(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from softkv.database.handle import SoftKV
 from softkv.doors.cluster.far import FarStore, Unanswered
 from softkv.doors.cluster.handle import Cluster, over
 from softkv.doors.cluster.hosting import HostedShard, Message
 from softkv.doors.cluster.manifest import Manifest
 from softkv.doors.cluster.shard import at_once
-from softkv.errors import HandleUnusable, MissingExtra, ServerUnreachable, SoftKVError
+from softkv.errors import HandleUnusable, InputError, MissingExtra, ServerUnreachable, SoftKVError
 
 if "ray" not in sys.modules:  # which looks at the first once
     os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -178,9 +179,12 @@ def opened(path: str, mode: str, *, address: str | None, wait: float, **options:
         raise
 
 
-def processes(db: Cluster) -> list[int | None]:
+def processes(db: SoftKV) -> list[int | None]:
     """The number of the process that holds each shard, on its machine; None of one that does not answer."""
-    return _processes(db._store)
+    store: Any = db._store
+    if not isinstance(store, ActorStore):
+        raise InputError(f"expected a cluster whose shards processes hold; open it as ray:{db.path}.")
+    return _processes(store)
 
 
 def _processes(store: ActorStore) -> list[int | None]:

@@ -1,0 +1,33 @@
+"""What README shows of a cluster whose shards die: its lines are run as they stand there, and print what it says."""
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+AGAIN = """
+db.close()
+with softkv.open("ray:rents", "r") as db:
+    print(len(db), db["a room with a view"])
+"""
+
+
+@pytest.mark.slow
+def test_a_shard_is_killed_between_two_questions_and_answers_the_third(tmp_path: Path) -> None:
+    """The second is answered in part, with what is out of reach; and all is there when Ray has begun anew."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Larger than a machine\n")[1].split("\n## ")[0]
+    (code,), (shown,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "text"))
+    environment = os.environ | {"RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_AUTH_MODE": "token"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code + AGAIN], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = [line for line in ran.stdout.splitlines() if "(raylet)" not in line]  # Ray tells of the death as well
+    assert said == [*shown.splitlines(), "4 900.0"]
+    assert said[1:3] != said[4:6]
+    assert [line for line in said if "out of reach" in line] == said[5:6]
