@@ -30,8 +30,8 @@ from softkv.errors import (
 from softkv.storage.disk import locks
 
 from . import test_cluster_handle
-from .clusters import value_like
-from .databases import KINDS, filled, vectors_of
+from .clusters import opened, value_like
+from .databases import KINDS, count_as_large, filled, vectors_of
 from .farther import far_clustered, far_opened, posts_of
 
 QUERIES = vectors_of(3, seed=5)
@@ -62,6 +62,28 @@ def test_they_answer_as_one_store_does(kind: str, tmp_path: Path) -> None:
 def test_they_change_as_one_store_does(test: Callable[[Cluster], None], numbers: Cluster) -> None:
     """Whatever is changed in a cluster by the tests of its surface."""
     test(numbers)
+
+
+@pytest.mark.parametrize("kind", ["number", "label"])
+def test_they_draw_rows_as_shards_of_this_process_do(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their indexes, to the last bit; what an index tells before a row is read is asked for where there is one."""
+    count_as_large(monkeypatch)
+    queries = vectors_of(3, seed=5)
+    with far_clustered(tmp_path / "c", kind, 9000) as db:
+        db.set_temperature(0.3)
+        db.lookup(queries, tolerance=0.05)
+        assert not any("forecast" in post.sent for post in posts_of(db))
+        assert db.build_index().index is not None
+        found = db.lookup(queries, tolerance=0.05)
+        assert all("forecast" in post.sent for post in posts_of(db))
+        assert db.lookup(queries, tolerance=0.0).to_json() != found.to_json()
+    with opened(tmp_path / "c", mode="r") as one:
+        other = one.lookup(queries, tolerance=0.05)
+        np.testing.assert_array_equal(found.value, other.value)
+        np.testing.assert_array_equal(found.error, other.error)
+        assert found.routes == other.routes
 
 
 def every_second() -> Callable[[Any], bool]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from softkv.answer import Answers, Described, Kept
 from softkv.asking.question import Question
+from softkv.asking.sampled import Told
 from softkv.asking.view import View
 from softkv.doors.cluster.hosting import OF_SNAPSHOTS, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
@@ -223,10 +224,23 @@ class FarView:
 
     def evidence(self, question: Question, shards: int) -> Answers:
         """What the shard answers about its own items."""
-        found = self._shard.read("evidence", (question, shards, self.profile.projection), view=self.header.name)
+        found = self._shard.read("evidence", (self.profile.projection, question, shards), view=self.header.name)
         if isinstance(found.source, Kept):
             self._described = found.source.found
         return cast(Answers, found)
+
+    def forecast(self, question: Question) -> Told | None:
+        """What its lists tell before any row is read; nothing, and nothing is asked, where there are none."""
+        if not self.header.indexed:
+            return None
+        return cast(
+            Told | None, self._shard.read("forecast", (self.profile.projection, question), view=self.header.name)
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The labels in the order of their codes, or None when values are not labels."""
+        return tuple(self.snapshot.labels()) if self.header.layout and self.header.layout.kind.coded else None
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows; those of the last single query are known already."""
@@ -238,6 +252,10 @@ class FarView:
 
 def _evidence(view: View, question: Question, shards: int) -> Answers:
     return cast(FarView, view).evidence(question, shards)
+
+
+def _forecast(view: View, question: Question) -> Told | None:
+    return cast(FarView, view).forecast(question)
 
 
 class FarStore(ShardedStore):
@@ -254,4 +272,10 @@ class FarStore(ShardedStore):
         shards = [
             FarShard(manifest.path_of(path, number), sender, terms, deadline) for number, sender in enumerate(senders)
         ]
-        super().__init__(path, manifest, shards, writes=writes, carrier=Carrier(evidence=_evidence, calls=at_once))
+        super().__init__(
+            path,
+            manifest,
+            shards,
+            writes=writes,
+            carrier=Carrier(evidence=_evidence, forecast=_forecast, calls=at_once),
+        )

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from softkv.asking.profile import Profile
+from softkv.asking.sampled import forecast
 from softkv.asking.view import Reach, View
 from softkv.database.handle import open_here
 from softkv.database.summary import index_of
@@ -85,6 +86,7 @@ class Header:
     tally: Tally
     longest_key: float = 0.0
     reach: Reach | None = None
+    indexed: bool = False
 
     @classmethod
     def of(cls, name: str, view: View) -> "Header":
@@ -92,7 +94,9 @@ class Header:
         one = view.snapshot
         told = (one.store, one.commit, one.generation, one.secret, one.layout, view.profile, one.rows, len(one))
         found = cls(name, *told, one.value_scale, one.tally)
-        return replace(found, longest_key=view.longest_key, reach=view.reach) if len(one) else found
+        if not len(one):
+            return found
+        return replace(found, longest_key=view.longest_key, reach=view.reach, indexed=view.index is not None)
 
 
 class HostedShard:
@@ -153,8 +157,10 @@ class HostedShard:
             mode = "r" if work == "upkeep" and given[0] in READING else "w"
             return self._write(mode, work, given, options)
         view = self._view_of(message.view or "", work)
-        if work == "evidence":
-            return self._evidence(view, *given)
+        if work in ("evidence", "forecast"):
+            projection, *asked = given
+            view.profile = replace(view.profile, projection=projection)
+            return forecast(view, *asked) if work == "forecast" else self._evidence(view, *asked)
         if work == "index_info":
             return index_of(view)
         if work not in OF_SNAPSHOTS | OF_VIEWS:
@@ -173,9 +179,8 @@ class HostedShard:
             self._forget("w")
             raise
 
-    def _evidence(self, view: View, question: Any, shards: int, projection: str | None) -> Any:
+    def _evidence(self, view: View, question: Any, shards: int) -> Any:
         """What this shard answers, with who contributed where one query is asked: another round would be for that."""
-        view.profile = replace(view.profile, projection=projection)
         found = evidence(view, question, shards)
         return replace(found, guard=None, source=found.source if len(found) == 1 else None)
 
