@@ -1,0 +1,122 @@
+"""What processes of shards cost: a query beyond the work of the shards, its bytes, and how long a death is felt.
+
+    python -m tests.benchmarks.cluster [--shards 1 2 4] [--rows 4000] [--width 384] [--rounds 300]
+
+A lookup over processes is compared with one of the same shards in this process, by turns, so that what is left is what
+messages and processes cost. Nothing else should run on the machine.
+"""
+
+import argparse
+import os
+import pickle
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import softkv
+from softkv.doors.cluster import actors
+from softkv.doors.cluster.handle import create
+from tests.raylets import Machines, held
+
+GOALS = {"one": 4.0, "batch": 0.3, "bytes": 8192, "again": 3.0}
+BATCH = 64
+
+
+def timed(work: Callable[[], Any], rounds: int) -> float:
+    """The median of the milliseconds that some work takes."""
+    found = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(found))
+
+
+def sizes(db: Any, query: Any) -> int:
+    """The bytes of the messages and answers of one query, of all shards together, each counted as it travels."""
+    total, send = [0], actors.ActorSender.send
+
+    def counting(sender: Any, message: Any, *given: Any, **options: Any) -> Any:
+        found = send(sender, message, *given, **options)
+        total[0] += len(pickle.dumps(message)) + len(pickle.dumps(found))
+        return found
+
+    actors.ActorSender.send = counting  # type: ignore[method-assign]
+    try:
+        db.lookup(query)
+    finally:
+        actors.ActorSender.send = send  # type: ignore[method-assign]
+    return total[0]
+
+
+def queries(shards: int, rows: int, width: int, rounds: int) -> None:
+    """Lookups over so many shards, and the death of one."""
+    rng = np.random.default_rng(shards)
+    keys, asked = (rng.standard_normal((count, width)).astype(np.float32) for count in (rows, BATCH))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "c")
+        create(path, shards, value="number", temperature=0.1)
+        with softkv.open(f"ray:{path}") as db, softkv.open(path, "r") as here:
+            db.add([f"item {number}" for number in range(rows)], rng.standard_normal(rows), vectors=keys)
+            for name, query, goal in (("one query", asked[0], "one"), (f"each of {BATCH}", asked, "batch")):
+                each = 1 if query.ndim == 1 else BATCH
+                far, near = (timed(lambda db=one, query=query: db.lookup(query), rounds) / each for one in (db, here))
+                row(shards, f"{name}, beyond the shards' own work", f"{far - near:.2f} ms", far - near <= GOALS[goal])
+                row(shards, f"{name}, in all; in one process", f"{far:.2f}; {near:.2f} ms", None)
+            size = sizes(db, asked[0]) / shards
+            row(shards, "bytes of a query to and from a shard", f"{size:,.0f}", size <= GOALS["bytes"])
+            os.kill(actors.processes(db)[-1] or 0, signal.SIGKILL)
+            start = time.perf_counter()
+            db.lookup(asked[0])
+            gone = time.perf_counter() - start
+            row(shards, "process killed, until it answers again", f"{gone:.1f} s", gone <= GOALS["again"])
+
+
+def machine_gone() -> None:
+    """How long it takes to answer in part once a machine is gone, and in all once it is back."""
+    with tempfile.TemporaryDirectory() as folder:
+        machines = Machines(Path(folder), 2)
+        try:
+            with held(machines, Path(folder) / "c") as db:
+                query = np.ones(5, np.float32)
+                db.lookup(query)
+                machines.remove(1)
+                start = time.perf_counter()
+                while db.lookup(query, partial=True).out_of_reach is None:
+                    pass
+                row(2, "machine gone, until it is answered in part", f"{time.perf_counter() - start:.1f} s", None)
+                machines.bring_back(1)
+                start = time.perf_counter()
+                db.lookup(query)
+                row(2, "machine back, until it is answered in all", f"{time.perf_counter() - start:.1f} s", None)
+        finally:
+            machines.close()
+
+
+def row(shards: int, what: str, found: str, reached: bool | None) -> None:
+    """One line of the table."""
+    print(
+        f"| {shards} | {what} | {found} | {'' if reached is None else 'yes' if reached else '**missed**'} |", flush=True
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4])
+    for name, number in (("rows", 4000), ("width", 384), ("rounds", 300)):
+        parser.add_argument(f"--{name}", type=int, default=number)
+    given = parser.parse_args()
+    print("| shards | figure | found | goal reached |\n|---|---|---|---|")
+    for shards in given.shards:
+        queries(shards, given.rows, given.width, given.rounds)
+    machine_gone()
+
+
+if __name__ == "__main__":
+    main()
