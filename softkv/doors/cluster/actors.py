@@ -12,7 +12,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,7 @@ from softkv.doors.cluster.far import FarStore, Unanswered
 from softkv.doors.cluster.handle import Cluster, over
 from softkv.doors.cluster.hosting import HostedShard, Message
 from softkv.doors.cluster.manifest import Manifest
-from softkv.doors.cluster.shard import at_once
+from softkv.doors.cluster.shard import Calls, at_once
 from softkv.errors import HandleUnusable, InputError, MissingExtra, ServerUnreachable, SoftKVError
 
 if "ray" not in sys.modules:  # which looks at the first once
@@ -37,6 +39,7 @@ READERS = 4  # questions that an actor answers at once
 STARTS = 120.0  # and to be started
 DEADLINE = 10.0  # seconds that a shard has to answer
 CPUS = 1.0  # of each actor: as many threads multiply its matrices
+SOON = 0.2  # seconds after which an answer is waited for beside others
 SHARE = 0.001  # of the resource of a disk, which may have 256 shards
 STORE_BYTES = 100 << 20  # of Ray's memory for large messages, where we start it
 
@@ -96,6 +99,57 @@ def disk_of(manifest: Manifest, path: str, number: int) -> str:
     return f"disk:{os.path.dirname(manifest.path_of(path, number))}"
 
 
+class Begun(Exception):
+    """A message was sent, whose answer is waited for once those to all shards are sent."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class Round(threading.local):
+    """What this thread is about: whether it begins calls to all shards, or else the answer that its next one awaits."""
+
+    beginning, answer = False, None
+
+    def pop(self) -> Any:
+        """The answer that is awaited, once."""
+        found, self.answer = self.answer, None
+        return found
+
+
+_round = Round()
+
+
+def all_begun(calls: Calls) -> list[Any]:
+    """What calls return, all of which are begun before the first is waited for.
+
+    A thread for each would do it as well, and take turns with the others for several times as long as a message takes.
+    """
+    found, begun = dict[int, Any](), dict[int, Any]()
+    for number, call in enumerate(calls):
+        _round.beginning = True
+        try:
+            found[number] = call()
+        except Begun as sent:
+            begun[number] = sent.answer
+        finally:
+            _round.beginning = False
+    ready = set(ray.wait(list(begun.values()), num_returns=len(begun), timeout=SOON)[0]) if begun else set()
+
+    def finished(number: int) -> Any:
+        _round.answer = begun[number]
+        try:
+            return calls[number]()
+        finally:
+            _round.answer = None
+
+    found |= {number: finished(number) for number, answer in begun.items() if answer in ready}
+    late = [number for number, answer in begun.items() if answer not in ready]
+    found |= dict(zip(late, at_once([partial(finished, number) for number in late]), strict=True))
+    return [found[number] for number in range(len(calls))]
+
+
 class ActorSender:
     """The way to the actor of one shard."""
 
@@ -111,8 +165,10 @@ class ActorSender:
             raise HandleUnusable(f"Ray has ended, which held {self._given[0]}. Open the cluster again.")
         try:
             actor = self._found(revive=revive)
-            asked = actor.write if writes else actor.read
-            found: tuple[bool, Any] = ray.get(asked.remote(message), timeout=max(0.0, seconds))
+            asked = _round.pop() or (actor.write if writes else actor.read).remote(message)
+            if _round.beginning:
+                raise Begun(asked)
+            found: tuple[bool, Any] = ray.get(asked, timeout=max(0.0, seconds))
         except GetTimeoutError as error:
             raise Unanswered(f"no answer in {seconds:.1f} seconds") from error
         except RayTaskError as error:  # which no message should come to
@@ -155,6 +211,7 @@ class ActorStore(FarStore):
             started,
         )
         super().__init__(path, manifest, self._senders, writes=writes, deadline=deadline)
+        self.carrier = replace(self.carrier, calls=all_begun)
 
     def close(self) -> None:
         """Let go of all shards, which other processes may go on to ask."""
