@@ -24,7 +24,7 @@ from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
 from softkv.maths.farfield import Array, Floats, Tilt, Units, tilted
 from softkv.maths.nearfield import Near, Rows
-from softkv.maths.sampling import Beside, Deviation, Sampled, log_error, sampled
+from softkv.maths.sampling import Deviation, Elsewhere, Sampled, log_error, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
 
 PILOT, FEWEST = 2000, 100  # rows of the first draw; at least, where it has a small part in an answer
@@ -53,7 +53,7 @@ def measured(
     most: float,
     show: int,
     tells: bool,
-    beside: Beside | None = None,
+    beside: Elsewhere | None = None,
 ) -> Estimate:
     """Answers whose error is below the tolerance, a share of the value scale, with this confidence over the draw.
 
@@ -70,7 +70,7 @@ def measured(
     for some in parts:
         given = asked if len(parts) == 1 else part_of(asked, some)
         measuring = _Measuring(index, population, arena, random(some), wanted, confidence, most, show, tells)
-        found.append(measuring.found(given, (beside or Beside.nothing(len(everyone))).of(some)))
+        found.append(measuring.found(given, (beside or Elsewhere.nothing(len(everyone))).of(some)))
     return together(found)
 
 
@@ -82,7 +82,7 @@ class _Open:
     asked: Asked
     own: Chosen  # (b, l), the lists that each reads in any case
     known: Near  # what was read of these, and of rows of no list
-    beside: Beside  # in the units of the lists
+    beside: Elsewhere  # in the units of the lists
     values: Strata  # what is thought of the other lists by now
     masses: Strata
 
@@ -104,7 +104,7 @@ class _Look:
     rows: Rows  # (r,), that were drawn
     logits: Array  # (b, r)
     known: Blend  # of the rows of whole lists and beside, counted from the peak of all, in the units of the lists
-    beside: Beside
+    beside: Elsewhere
     e: Floats  # (b, r)
     values: Columns
     told: Sampled
@@ -135,7 +135,7 @@ class _Measuring:
         """Those of the lists, with a middle in float32: values of that type lose nothing when it is taken from them."""
         return replace(self.index.units, middle=self.index.units.middle.astype(np.float32).astype(np.float64))
 
-    def found(self, asked: Asked, beside: Beside) -> Estimate:
+    def found(self, asked: Asked, beside: Elsewhere) -> Estimate:
         """The answers that can be measured; the others are not sure."""
         beside = replace(beside, value=(beside.value - self.units.middle) / self.units.size)
         tilt = tilted(self.index.quick, asked.vectors) if self.tells else self._seen(asked)
@@ -171,7 +171,7 @@ class _Measuring:
         rows = self.population.rows(draw)
         return seen_tilt(self.index, draw, _scored(asked, rows))
 
-    def _promising(self, thought: Advice, beside: Beside) -> Chosen:
+    def _promising(self, thought: Advice, beside: Elsewhere) -> Chosen:
         """The queries that may be measured with so many rows, by what is thought."""
         values, masses = thought.values, thought.masses
         enough = values.alone(DOUBTED * self.most) <= np.square(AIM * self.wanted * beside.wanted)

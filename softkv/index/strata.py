@@ -17,7 +17,7 @@ from softkv.index.lists import Counts, ListIndex
 from softkv.index.opening import FIRST, likeliest
 from softkv.maths.farfield import Array, Floats, Tilt, critical, distances, logarithm
 from softkv.maths.nearfield import Rows
-from softkv.maths.sampling import Beside
+from softkv.maths.sampling import Elsewhere
 from softkv.maths.strata import Draw, Strata
 
 SOFT, HARD = 0.5, 0.15  # the share of a list from which on it is read whole, and of one whose weights vary much
@@ -129,7 +129,7 @@ def advice(
     *,
     known: Floats,
     wanted: Floats,
-    beside: Beside,
+    beside: Elsewhere,
 ) -> Advice:
     """What the statistics of the lists say of the values of their rows, and of the mass; all mass counts as 1.
 

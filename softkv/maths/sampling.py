@@ -84,7 +84,7 @@ class Deviation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Beside:
+class Elsewhere:
     """What is thought of rows that are read elsewhere: an answer is about them as well, and so is how far off it is."""
 
     log_mass: Floats  # (b,), -inf where there are none
@@ -92,13 +92,13 @@ class Beside:
     share: Floats  # (b,), of the variance that an answer may have, for the rows that are read here
 
     @classmethod
-    def nothing(cls, queries: int) -> "Beside":
+    def nothing(cls, queries: int) -> "Elsewhere":
         """That there are no rows elsewhere."""
         return cls(np.full(queries, -np.inf), np.zeros((queries, 1)), np.ones(queries))
 
-    def of(self, queries: npt.NDArray[Any]) -> "Beside":
+    def of(self, queries: npt.NDArray[Any]) -> "Elsewhere":
         """What is thought of them for some of the queries."""
-        return Beside(self.log_mass[queries], self.value[queries], self.share[queries])
+        return Elsewhere(self.log_mass[queries], self.value[queries], self.share[queries])
 
     @property
     def wanted(self) -> Floats:

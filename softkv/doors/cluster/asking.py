@@ -29,7 +29,7 @@ from softkv.doors.cluster.shard import Carrier, out_of_reach
 from softkv.doors.cluster.sharing import shared
 from softkv.doors.cluster.whole import WholeView
 from softkv.errors import AllMasked
-from softkv.maths.sampling import Beside
+from softkv.maths.sampling import Elsewhere
 from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
@@ -111,7 +111,7 @@ def _beside(
     seen: Mapping[int, Any],
     carrier: Carrier,
     known: Mapping[int, Told] | None,
-) -> dict[int, Beside | None]:
+) -> dict[int, Elsewhere | None]:
     """What is thought of all other shards, for each; nothing of questions that no rows are drawn for."""
     views, everyone = whole.snapshot.views, np.arange(len(question.queries))
     alike = all(len(some) == len(everyone) and mask is None for some, mask in seen.values())

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
-from softkv.maths.sampling import Beside
+from softkv.maths.sampling import Elsewhere
 
 KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # of errors, the surest first
 DRAWN = KINDS.index("measured")
@@ -65,7 +65,7 @@ class Sides:
 
     parts: tuple[Answers, ...]
     given: tuple[object, ...] | None
-    beside: tuple[Beside | None, ...] = ()
+    beside: tuple[Elsewhere | None, ...] = ()
 
     def merged(self, show: int) -> Answers:
         """The answers of all rows, with the heaviest of them."""

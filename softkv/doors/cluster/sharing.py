@@ -16,13 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from softkv.asking.sampled import Told
-from softkv.maths.sampling import Beside
+from softkv.maths.sampling import Elsewhere
 
 EVENLY = 0.1  # of the squared tolerance is shared out evenly, whatever is thought of the masses
 EASED = 0.35  # of the tolerance, of many shards: what chance adds to the error of one is little beside that of all
 
 
-def shared(told: Sequence[Told | None], items: Sequence[int]) -> list[Beside | None]:
+def shared(told: Sequence[Told | None], items: Sequence[int]) -> list[Elsewhere | None]:
     """What each shard is to be told; nothing if nothing is thought of any.
 
     Items are shared out by hash: one of which nothing is thought is like the others.
@@ -38,10 +38,10 @@ def shared(told: Sequence[Told | None], items: Sequence[int]) -> list[Beside | N
     weights = np.exp(masses - masses.max(0))
     shares = (1.0 - EVENLY) * weights / weights.sum(0) + EVENLY / len(told)
     shares *= (1.0 + EASED * (1.0 - len(told) ** -0.5)) ** 2
-    found = list[Beside | None]()
+    found = list[Elsewhere | None]()
     for number, share in enumerate(shares):
         rest = np.delete(weights, number, 0)
         mass = np.maximum(rest.sum(0), np.finfo(np.float64).tiny)
         total = np.einsum("mb,mbp->bp", rest, np.delete(values, number, 0))
-        found.append(Beside(np.log(mass) + masses.max(0), total / mass[:, None], share))
+        found.append(Elsewhere(np.log(mass) + masses.max(0), total / mass[:, None], share))
     return found
