@@ -99,7 +99,7 @@ def disk_of(manifest: Manifest, path: str, number: int) -> str:
     return f"disk:{os.path.dirname(manifest.path_of(path, number))}"
 
 
-class Begun(Exception):
+class Sent(Exception):
     """A message was sent, whose answer is waited for once those to all shards are sent."""
 
     def __init__(self, answer: Any) -> None:
@@ -131,8 +131,8 @@ def all_begun(calls: Calls) -> list[Any]:
         _round.beginning = True
         try:
             found[number] = call()
-        except Begun as sent:
-            begun[number] = sent.answer
+        except Sent as one:
+            begun[number] = one.answer
         finally:
             _round.beginning = False
     ready = set(ray.wait(list(begun.values()), num_returns=len(begun), timeout=SOON)[0]) if begun else set()
@@ -167,7 +167,7 @@ class ActorSender:
             actor = self._found(revive=revive)
             asked = _round.pop() or (actor.write if writes else actor.read).remote(message)
             if _round.beginning:
-                raise Begun(asked)
+                raise Sent(asked)
             found: tuple[bool, Any] = ray.get(asked, timeout=max(0.0, seconds))
         except GetTimeoutError as error:
             raise Unanswered(f"no answer in {seconds:.1f} seconds") from error
