@@ -22,6 +22,7 @@ from softkv import errors
 from softkv.database.handle import StoreView
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+FUNCTIONS = ("open", "import_from", "restore", "repair", "soft_lookup", "bilinear", "additive", "register")
 CLASSES = (softkv.SoftKV, StoreView, softkv.Answer, softkv.Answers, softkv.Comparison, softkv.Heads)
 FIRST = ("self", "cls", "reader")  # the arguments that a method is called on
 MADE = "This page is made by `python -m tests.pages`"
@@ -33,7 +34,7 @@ def reference() -> str:
         "# Reference: the library\n",
         f"{MADE} of the docstrings. [library.md](library.md) teaches what is listed here.\n",
         "## Functions\n",
-        *(_entry(f"softkv.{name}", getattr(softkv, name), "###") for name in ("open", "restore", "soft_lookup")),
+        *(_entry(f"softkv.{name}", getattr(softkv, name), "###") for name in FUNCTIONS),
     ]
     for one in CLASSES:
         parts += [f"## {one.__name__}\n", _text(one), *_fields(one)]

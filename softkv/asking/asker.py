@@ -3,21 +3,20 @@
 A query is a text, a vector, or many of either. How it is answered, route.py decides; here that is carried out.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from softkv.answer import Answer, Answers
 from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
-from softkv.asking.given import comparison_of, require_one, temperatures_of, texts_of, vectors_of
+from softkv.asking.given import check_promise, comparison_of, require_one, temperatures_of, texts_of, vectors_of
 from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
-from softkv.asking.profile import REAL, checked_temperature
+from softkv.asking.profile import checked_temperature
 from softkv.asking.promised import promised
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
 from softkv.asking.route import (
@@ -38,10 +37,15 @@ from softkv.asking.route import (
 from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, rows_left, scan
 from softkv.asking.view import View
 from softkv.comparison import Comparison, Exact, Warmth
-from softkv.errors import InputError, KindError, ShapeError
+from softkv.errors import KindError, ShapeError
 from softkv.logs import log_of
 from softkv.maths.heads import Heads
 from softkv.storage.layout import Mask
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from softkv.asking.asked import Lookup, Many, Nearest, One
 
 LOG = log_of(__name__)
 BY_ITEMS = "the guard is about lookups, and not about items that ask all items"
@@ -160,16 +164,6 @@ def _floor(view: View, question: Question) -> float | None:
     return known.floor_among(len(view.snapshot)) if known is not None and known.value == temperature else None
 
 
-def _checked(tolerance: object, confidence: object, guarantee: object) -> None:
-    """Refuse promises that nobody could keep. A scan keeps all the others."""
-    if isinstance(tolerance, bool) or not isinstance(tolerance, REAL) or not 0 <= tolerance < math.inf:
-        raise InputError(f"expected tolerance to be a number from 0 on, got {tolerance!r}.")
-    if isinstance(confidence, bool) or not isinstance(confidence, REAL) or not 0 < confidence < 1:
-        raise InputError(f"expected confidence to be a number between 0 and 1, got {confidence!r}. Try 0.95.")
-    if guarantee not in (None, "bound"):
-        raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")
-
-
 class Asker(ABC):
     """Ways to look up by likeness in one commit of a store."""
 
@@ -179,6 +173,12 @@ class Asker(ABC):
     def _view(self) -> View:
         """The commit to read."""
 
+    @overload
+    def lookup(self, query: "One", **options: "Unpack[Lookup]") -> Answer: ...
+    @overload
+    def lookup(self, query: "Many", **options: "Unpack[Lookup]") -> Answers: ...
+    @overload
+    def lookup(self, query: Any, **options: "Unpack[Lookup]") -> Any: ...
     def lookup(
         self,
         query: Any,
@@ -214,7 +214,7 @@ class Asker(ABC):
                 heads; the temperature is then 1, unless given. False compares as if it had never learned.
             show: How many of the heaviest items to name as contributors.
         """
-        _checked(tolerance, confidence, guarantee)
+        check_promise(tolerance, confidence, guarantee)
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, heads)
         compared = self._compared(view, compatibility, heads, projection)
@@ -235,6 +235,12 @@ class Asker(ABC):
         found = ask(view, question)
         return found[0] if one else found
 
+    @overload
+    def nearest(self, query: "One", **options: "Unpack[Nearest]") -> Answer: ...
+    @overload
+    def nearest(self, query: "Many", **options: "Unpack[Nearest]") -> Answers: ...
+    @overload
+    def nearest(self, query: Any, **options: "Unpack[Nearest]") -> Any: ...
     def nearest(
         self,
         query: Any,
@@ -271,7 +277,7 @@ class Asker(ABC):
         By equality means that a text is a key of the store, or that a vector is, number by number, a key vector. With
         an index answers are estimated, each as `lookup` would; `tolerance=0` looks at all items.
         """
-        _checked(tolerance, confidence, None)
+        check_promise(tolerance, confidence, None)
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, None)
         require_one(one)

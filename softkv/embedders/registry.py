@@ -110,7 +110,7 @@ def _load(name: str) -> Embedder:
     if ":" in name:
         raise EmbedderNotFound(
             f"there is no embedder {name!r}. This is the name of a function, and functions are not imported by name: "
-            f"pass the function itself, or register it first: softkv.embedders.register({name!r}, function)."
+            f"pass the function itself, or register it first: softkv.register({name!r}, function)."
         )
     return Transformer(name, fetch(name, [DEFAULT, *_registered, *plugins]))
 
