@@ -12,6 +12,7 @@ FORMS = {
     "plain": "Bare values, one a line.",
     "csv": "CSV with a header.",
     "json": "JSON, one line each (the default when piped).",
+    "table": "A table (the default on a terminal).",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -137,7 +138,7 @@ where = click.option(
 
 
 def form(command: Command) -> Command:
-    """--json, --csv and --plain, of which one may be given; the command gets `form`, None without any of them."""
+    """The options of FORMS, of which one may be given; the command gets `form`, None without any of them."""
 
     @wraps(command)
     def chosen(*args: Any, **options: Any) -> Any:
