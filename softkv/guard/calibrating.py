@@ -24,6 +24,7 @@ from softkv.guard.widths import WidthRule
 FOR_GRID, STEPS = 5, 100  # one in so many points chooses thresholds; how many
 SOME = 0.25  # of the queries: thresholds at which fewer are known are not tried, since few prove nothing
 STRANGE = 0.01  # of queries like the items: who has less evidence is not known, however rarely answers are wrong
+LOWERED = 0.95  # of the queries: their evidence falls by no more than thresholds are lowered when all items answer
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -83,21 +84,19 @@ def calibrate(
 
     Lookups ask all items, and so differ by a hair from answers of those that learned: enough to move all items that
     share a key across a threshold. So of each rank that of the two is kept which promises less: sets and intervals hold
-    no less, and no p-value is smaller, so what is promised stays. A threshold is only lowered where none but queries
-    that are turned away are to be rare.
+    no less, and no p-value is smaller, so what is promised stays. Where wrong answers or strangers are to be rare, the
+    points that choose thresholds say by how much evidence falls, and those that are tried are lower by that.
     """
     guard = Guard(coded, items, Ranked.of(np.zeros(1)), -math.inf, None, widths, {}, promise._asdict(), {})
     evidence = guard.evidence_of(seen)
     wrong = seen.value.argmax(1) != aims if coded else None
     others = None if strangers is None else guard.evidence_of(strangers)
-    threshold = _threshold(promise, evidence, wrong, others)
+    again = None if beside is None else replace(guard, items=beside.items).evidence_of(beside.seen)
+    threshold = _threshold(promise, evidence, wrong, others, again)
     scores = None if aims is None else np.sort(_scores(seen, aims, widths, items))
     ranked = np.sort(evidence)
-    if beside is not None:
-        again = np.sort(replace(guard, items=beside.items).evidence_of(beside.seen))
-        ranked = np.minimum(ranked, again)
-        if wrong is None and promise.strangers_at_most is None:
-            threshold = _threshold(promise, ranked, None, None)
+    if beside is not None and again is not None:
+        ranked = np.minimum(ranked, np.sort(again))
         if scores is not None and beside.aims is not None:
             scores = np.maximum(scores, np.sort(_scores(beside.seen, beside.aims, widths, beside.items)))
     known = evidence >= threshold
@@ -129,10 +128,13 @@ def _threshold(
     evidence: npt.NDArray[np.float64],
     wrong: npt.NDArray[np.bool_] | None,
     others: npt.NDArray[np.float64] | None,
+    again: npt.NDArray[np.float64] | None,
 ) -> float:
-    """The least evidence at which what was asked is promised."""
+    """The least evidence at which what was asked is promised; `again` is that of the points where all items answer."""
+    again = evidence if again is None else again
     if wrong is None and (others is None or promise.strangers_at_most is None):
-        return float(np.sort(evidence)[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
+        ranked = np.minimum(np.sort(evidence), np.sort(again))
+        return float(ranked[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
     grid = _choosing(len(evidence))
 
     def risks(*, choose: bool) -> list[Risk]:
@@ -145,7 +147,9 @@ def _threshold(
             found.append(Risk(outside, np.ones(len(outside), np.bool_), promise.strangers_at_most, of_all=True))
         return found
 
+    lower = max(0.0, float(np.quantile((evidence - again)[grid], LOWERED)))
     thresholds, choosing = np.quantile(evidence[grid], np.linspace(1.0 - SOME, STRANGE, STEPS)), risks(choose=True)
+    thresholds -= lower
     # Where the first fails, no other is reached: so that is the one that is likeliest to hold.
     first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
     found = laxest(thresholds[first:], risks(choose=False), promise.confidence)
