@@ -201,6 +201,8 @@ def guard(
 
     Items that `tune` and `fit` left out are asked of all others. See `query --known`.
     """
+    if on_average and options.given("confidence"):
+        raise click.UsageError("--on-average promises nothing with a confidence; leave out --confidence")
     naming = replace(naming, vector=labelled.names_of(vector))
     with served.writing(path, wait=wait) as db:
         if drop:

@@ -111,6 +111,7 @@ def test_lines_of_stdin_go_on_behind_one_that_is_not_known(tmp_path: Path) -> No
         (["query", "--vector", NEAR, "--hard", "--known"], 1, "softkv guard"),
         (["guard", "--wrong-at-most", "2"], 1, "wrong_at_most"),
         (["guard", "--strangers-at-most", "0.1"], 1, "expected strangers"),
+        (["guard", "--on-average", "--confidence", "0.9"], 2, "leave out --confidence"),
         (["guard", "--wrong-at-most", "0.001"], 1, "at least"),
     ],
 )
