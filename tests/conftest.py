@@ -26,7 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["HF_HOME"] = str(config.rootpath / ".pytest_cache" / "huggingface")
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # a port on which nothing listens
     os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
-    config.addinivalue_line("markers", "asyncio: a coroutine of Haystack's suites, which the plugin of anyio runs")
+    for name in ("asyncio", "benchmark", "vcr"):
+        config.addinivalue_line("markers", f"{name}: of a plugin that suites of others name, and none of ours needs")
     config.addinivalue_line("markers", "chromium: drives the page in a real browser, which has to be installed")
     config.addinivalue_line(
         "markers", "slow: starts processes, crashes them, builds packages, or tries thousands of sequences"

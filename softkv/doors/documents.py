@@ -1,0 +1,94 @@
+"""What the stores of documents of other libraries have in common: which items answer a text, and how alike they are.
+
+Does not know what a document is (langchain.py, haystack.py).
+"""
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from softkv.answer import Contributor
+from softkv.database import SoftKV
+from softkv.database import open as open_store
+from softkv.errors import InputError, KeyMissing, KindError, NotExpressible, NothingToBlend
+from softkv.storage.disk.named import is_url
+
+Store = SoftKV | str | os.PathLike[str]
+FIRST, MORE = 16, 4  # items that are asked for at first, and times as many where these hold too little weight
+SHOWN = 1 << 30  # more than there are
+MISSING = object()
+
+
+def opened(store: Store, mode: str = "c", *, embedder: Any = None, value: str | None = None) -> SoftKV:
+    """The handle that was given, or one on the store at a path or a URL; `value` is for a store that is made here."""
+    if isinstance(store, str | os.PathLike):
+        return open_store(store, mode, embedder=embedder, value=None if is_url(store) else value)
+    if embedder is not None:
+        raise KindError("expected a path with what embeds, got a handle, which has its own: softkv.open(embedder=...).")
+    return store
+
+
+def heaviest(
+    db: SoftKV,
+    query: Any,
+    *,
+    k: int | None,
+    mass: float | None = None,
+    temperature: float | None = None,
+    where: Mapping[str, Any] | None = None,
+    projection: bool = True,
+    declining: bool = False,
+) -> list[Contributor]:
+    """The k items that weigh most, or as many as hold this share of all weight, of these k at most.
+
+    `declining`: none where the store has a guard that says that too little is known.
+    """
+    if mass is not None and not 0 < mass <= 1:
+        raise InputError(f"expected mass to be a share of all weight, above 0 and up to 1, got {mass!r}.")
+    most = SHOWN if k is None else k
+    count = most if mass is None else min(most, FIRST)
+    options: dict[str, Any] = {"temperature": temperature, "where": where, "projection": projection}
+    try:
+        while True:
+            found = db.lookup(query, k=count, show=count, **options)
+            if found.mass is None and mass is not None:  # an index only proposed rows, so all of them are to be asked
+                found = db.lookup(query, k=count, show=count, tolerance=0, **options)
+            # The guard is about lookups of all items, so it is not asked about one of the k best.
+            if declining and found.unguarded and db.lookup(query, show=1, **options).known is False:
+                return []
+            reached = np.cumsum([one.weight for one in found.contributors]) >= (mass or math.inf)
+            if mass is None or reached.any() or count == most or found.scored < count:
+                return list(found.contributors[: int(reached.argmax()) + 1 if reached.any() else None])
+            count = min(most, count * MORE)
+    except NothingToBlend:
+        return []
+
+
+def relevance(score: float, compatibility: str | None) -> float:
+    """A score as a number from 0 to 1, where what is compared with itself has 1: the same scale for all stores.
+
+    >>> [relevance(score, "cosine") for score in (-1.0, 0.0, 1.0)], round(relevance(-0.5, "gaussian"), 2)
+    ([0.0, 0.5, 1.0], 0.61)
+    """
+    if compatibility == "cosine":
+        return min(1.0, max(0.0, (1.0 + score) / 2))  # rounding may lead beyond
+    if compatibility in ("gaussian", "laplace", "student"):
+        return min(1.0, math.exp(score))
+    raise NotExpressible(
+        f"expected a store whose scores have an upper end, to say how relevant its items are from 0 to 1; this one "
+        f"compares by {compatibility!r}. Ask for scores, or make a store with compatibility='cosine'."
+    )
+
+
+def drop(db: SoftKV, names: Iterable[str]) -> int:
+    """Delete the items of these names as far as they are there; returns how many."""
+    asked = list(dict.fromkeys(names))
+    while there := [one for one, value in zip(asked, db.get_many(asked, MISSING), strict=True) if value is not MISSING]:
+        try:
+            return db.delete(there)
+        except KeyMissing:  # another thread has just deleted one of them, and none was deleted here
+            continue
+    return 0
