@@ -14,6 +14,7 @@ from softkv.answer import Contributor
 from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.errors import InputError, KeyMissing, KindError, NotExpressible, NothingToBlend
+from softkv.storage.closing import Closing
 from softkv.storage.disk.named import is_url
 
 Store = SoftKV | str | os.PathLike[str]
@@ -22,13 +23,26 @@ SHOWN = 1 << 30  # more than there are
 MISSING = object()
 
 
-def opened(store: Store, mode: str = "c", *, embedder: Any = None, value: str | None = None) -> SoftKV:
-    """The handle that was given, or one on the store at a path or a URL; `value` is for a store that is made here."""
-    if isinstance(store, str | os.PathLike):
-        return open_store(store, mode, embedder=embedder, value=None if is_url(store) else value)
-    if embedder is not None:
-        raise KindError("expected a path with what embeds, got a handle, which has its own: softkv.open(embedder=...).")
-    return store
+class Holding(Closing):
+    """What holds a handle, `db`: one that was given, or one that it opened, and closes."""
+
+    def __init__(self, store: Store, mode: str = "c", *, embedder: Any, value: str) -> None:
+        self._opened = isinstance(store, str | os.PathLike)
+        if isinstance(store, str | os.PathLike):
+            self.db = open_store(store, mode, embedder=embedder, value=None if is_url(store) else value)
+        elif embedder is not None:
+            raise KindError(
+                "expected a path with what embeds, got a handle, which has its own: softkv.open(embedder=)."
+            )
+        else:
+            self.db = store
+        self._closed = not self._opened
+
+    def close(self) -> None:
+        """Close the store, unless it was given open."""
+        self._closed = True
+        if self._opened:
+            self.db.close()
 
 
 def heaviest(

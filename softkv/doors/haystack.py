@@ -8,19 +8,18 @@ Does not embed queries by a component of Haystack, nor look for words.
 
 import asyncio
 import json
-import os
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import wraps
+from types import MappingProxyType
 from typing import Any
 
 from softkv.answer import Contributor
 from softkv.asking.profile import Profile
-from softkv.doors.documents import Store, drop, heaviest, opened, relevance
+from softkv.doors.documents import Holding, Store, drop, heaviest, relevance
 from softkv.errors import DuplicateKey, EmbedderNeeded, FilterError, InputError, KindError, MissingExtra
 from softkv.storage import Item
-from softkv.storage.closing import Closing
 from softkv.storage.disk.named import is_url
 from softkv.storage.filters.worded import condition_of
 
@@ -50,7 +49,7 @@ def _in_thread(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
     return call
 
 
-class SoftKVDocumentStore(Closing):
+class SoftKVDocumentStore(Holding):
     """Documents of Haystack in a store of softkv.
 
     >>> import os, tempfile
@@ -68,19 +67,12 @@ class SoftKVDocumentStore(Closing):
     """
 
     def __init__(self, store: Store, *, embedder: Any = None, mode: str = "c") -> None:
-        self._embedder, self._mode, self._opened = embedder, mode, isinstance(store, str | os.PathLike)
-        self.db = opened(store, mode, embedder=embedder, value="number")
-        self._closed, self._changing = not self._opened, threading.RLock()
+        super().__init__(store, mode, embedder=embedder, value="number")
+        self._embedder, self._mode, self._changing = embedder, mode, threading.RLock()
         first = next(self.db.select(stop=1), None)
         if first is not None and not (isinstance(first.payload, dict) and "meta" in first.payload):
             self.close()
             raise KindError(f"expected a store of documents, got one with {first.name!r:.60}. Make another for them.")
-
-    def close(self) -> None:
-        """Close the store, unless it was given open."""
-        self._closed = True
-        if self._opened:
-            self.db.close()
 
     def to_dict(self) -> dict[str, Any]:
         """How to open the store again: where it is, not what it holds."""
@@ -195,12 +187,10 @@ class SoftKVDocumentStore(Closing):
         options: dict[str, Any] = {"mass": mass, "temperature": temperature, "where": where_of(filters)}
         found = heaviest(self.db, query, k=top_k, declining=True, **options)
         compared = self.db.info().compatibility if scale_score and found else None
-        documents = []
-        for one in found:
-            document = _document(one, self.db.item(str(one.key)) if return_embedding else None)
-            document.score = relevance(one.score, compared) if scale_score else one.score
-            documents.append(document)
-        return documents
+        scores = [relevance(one.score, compared) if scale_score else one.score for one in found]
+        wholes = [self.db.item(str(one.key)) if return_embedding else None for one in found]
+        rows = zip(found, wholes, scores, strict=True)
+        return [_document(one, whole, {"score": score}) for one, whole, score in rows]
 
     count_documents_async = _in_thread(count_documents)
     filter_documents_async = _in_thread(filter_documents)
@@ -377,7 +367,9 @@ def _payload(document: Document) -> dict[str, Any]:
     return fields | {"embedding": True} if "embedding" in fields else fields
 
 
-def _document(one: Item | Contributor, whole: Item | None) -> Document:
+def _document(
+    one: Item | Contributor, whole: Item | None, others: Mapping[str, Any] = MappingProxyType({})
+) -> Document:
     """An item as the document that it was, with the embedding that it came with if all of the item is there."""
     vector = whole.vector.tolist() if whole is not None and "embedding" in whole.payload else None
-    return Document.from_dict({**one.payload, "embedding": vector})
+    return Document.from_dict({**one.payload, "embedding": vector, **others})

@@ -6,7 +6,6 @@ values are texts that were put in otherwise, such as answers to questions, is re
 Does not load a model: a store embeds as it always does, or by what LangChain brings.
 """
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -15,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Contributor
-from softkv.doors.documents import Store, drop, heaviest, opened, relevance
+from softkv.doors.documents import Holding, Store, drop, heaviest, relevance
 from softkv.errors import InputError, KeyMissing, KindError, MissingExtra, ShapeError
 from softkv.kinds import ValueKind
 from softkv.plain import soft_lookup
 from softkv.progress import Progress
 from softkv.storage import Item
-from softkv.storage.closing import Closing
 from softkv.storage.layout import Matrix
 
 try:
@@ -65,7 +63,7 @@ class LangChainEmbedder:
         return np.asarray([self.embedding.embed_query(text) for text in texts], np.float32)
 
 
-class SoftKVVectorStore(Closing, VectorStore):
+class SoftKVVectorStore(Holding, VectorStore):
     """Documents in a store of softkv.
 
     >>> import os, tempfile
@@ -82,9 +80,8 @@ class SoftKVVectorStore(Closing, VectorStore):
     """
 
     def __init__(self, store: Store, embedding: Embeddings | None = None) -> None:
-        self._embeddings, self._opened = embedding, isinstance(store, str | os.PathLike)
-        self.db = opened(store, embedder=None if embedding is None else LangChainEmbedder(embedding), value="text")
-        self._closed = not self._opened
+        super().__init__(store, embedder=None if embedding is None else LangChainEmbedder(embedding), value="text")
+        self._embeddings = embedding
         kind = self.db.value_kind
         if kind is not None and not ValueKind(kind).embedded:
             self.close()
@@ -97,12 +94,6 @@ class SoftKVVectorStore(Closing, VectorStore):
     def embeddings(self) -> Embeddings | None:
         """What was given to embed with."""
         return self._embeddings
-
-    def close(self) -> None:
-        """Close the store, unless it was given open."""
-        self._closed = True
-        if self._opened:
-            self.db.close()
 
     # Documents
 
