@@ -13,6 +13,7 @@ import numpy as np
 from softkv.answer import Contributor
 from softkv.database import SoftKV
 from softkv.database import open as open_store
+from softkv.database.reader import Reader
 from softkv.errors import InputError, KeyMissing, KindError, NotExpressible, NothingToBlend
 from softkv.storage.closing import Closing
 from softkv.storage.disk.named import is_url
@@ -46,7 +47,7 @@ class Holding(Closing):
 
 
 def heaviest(
-    db: SoftKV,
+    db: Reader,
     query: Any,
     *,
     k: int | None,

@@ -9,8 +9,8 @@ Does not embed queries by a component of Haystack, nor look for words.
 import asyncio
 import json
 import re
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import nullcontext
 from functools import wraps
 from types import MappingProxyType
 from typing import Any
@@ -68,7 +68,7 @@ class SoftKVDocumentStore(Holding):
 
     def __init__(self, store: Store, *, embedder: Any = None, mode: str = "c") -> None:
         super().__init__(store, mode, embedder=embedder, value="number")
-        self._embedder, self._mode, self._changing = embedder, mode, threading.RLock()
+        self._embedder, self._mode = embedder, mode
         first = next(self.db.select(stop=1), None)
         if first is not None and not (isinstance(first.payload, dict) and "meta" in first.payload):
             self.close()
@@ -115,8 +115,11 @@ class SoftKVDocumentStore(Holding):
         return self.db.delete(where=where_of(filters))
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Set fields of the metadata of all documents that match a filter, and return how many."""
-        with self._changing:
+        """Set fields of the metadata of all documents that match a filter, and return how many.
+
+        Behind a URL, what another client writes to these documents meanwhile may be lost.
+        """
+        with self.db._changing:  # or what another thread writes between the two
             found = list(self._items(filters))
             if found:
                 payloads = [{**one.payload, "meta": {**one.payload["meta"], **meta}} for one in found]
@@ -185,10 +188,11 @@ class SoftKVDocumentStore(Holding):
         if top_k == 0:
             return []
         options: dict[str, Any] = {"mass": mass, "temperature": temperature, "where": where_of(filters)}
-        found = heaviest(self.db, query, k=top_k, declining=True, **options)
+        with self.db.snapshot() if return_embedding else nullcontext(self.db) as db:
+            found = heaviest(db, query, k=top_k, declining=True, **options)
+            wholes = [db.item(str(one.key)) if return_embedding else None for one in found]
         compared = self.db.info().compatibility if scale_score and found else None
         scores = [relevance(one.score, compared) if scale_score else one.score for one in found]
-        wholes = [self.db.item(str(one.key)) if return_embedding else None for one in found]
         rows = zip(found, wholes, scores, strict=True)
         return [_document(one, whole, {"score": score}) for one, whole, score in rows]
 

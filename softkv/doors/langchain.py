@@ -146,7 +146,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         *,
         mass: float | None = None,
         temperature: float | None = None,
-        filter: Filter | None = None,  # noqa: A002 - as LangChain calls it
+        filter: Filter | None = None,
     ) -> list[Document]:
         """The documents that a soft lookup is made of, the heaviest first; none where the guard of the store declines.
 
@@ -165,7 +165,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         self,
         query: str | Sequence[float],
         k: int = K,
-        filter: Filter | None = None,  # noqa: A002
+        filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[tuple[Document, float]]:
         """The k most similar documents with their scores, which are higher the more alike they are."""
@@ -191,7 +191,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         k: int = K,
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
-        filter: Filter | None = None,  # noqa: A002
+        filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
         """Of the `fetch_k` most similar documents k that are like the query, and unlike each other.
@@ -199,10 +199,9 @@ class SoftKVVectorStore(Holding, VectorStore):
         Both as the store compares, without what it has learned; in a store by cosine just as LangChain has it.
         """
         _refuse(kwargs)
-        found = heaviest(self.db, query, k=fetch_k, where=filter, projection=False)
-        if not found:
-            return []
-        vectors = np.stack([self.db.item(str(one.key)).vector for one in found])
+        with self.db.snapshot() as db:
+            found = heaviest(db, query, k=fetch_k, where=filter, projection=False)
+            vectors = np.array([db.item(str(one.key)).vector for one in found])
         chosen = _diverse(found, vectors, self.db.info().compatibility or "dot", k, lambda_mult)
         return [_document(found[place]) for place in chosen]
 
@@ -260,7 +259,7 @@ class SoftKVRetriever(BaseRetriever):
         self,
         query: str,
         *,
-        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002 - LangChain gives it
+        run_manager: CallbackManagerForRetrieverRun,
         **options: Any,
     ) -> list[Document]:
         asked = {"k": self.k, "mass": self.mass, "temperature": self.temperature, "filter": self.filter}
@@ -303,6 +302,8 @@ def _diverse(
     found: Sequence[Contributor], vectors: Matrix, compatibility: str, k: int, lambda_mult: float
 ) -> list[int]:
     """The places of k, each the best of what is left: like the query, and not like those before it."""
+    if not found:
+        return []
     answers: Any = soft_lookup(vectors, vectors, vectors, compatibility=compatibility, show=len(vectors))
     alike = np.empty((len(vectors), len(vectors)))
     np.put_along_axis(alike, np.asarray(answers.rows), np.asarray(answers.scores, np.float64), axis=1)
