@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import fields
 from functools import wraps
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +34,7 @@ except ImportError as error:
 
 Filters = Mapping[str, Any] | None
 CONFLICTS = {DuplicatePolicy.SKIP: "ignore", DuplicatePolicy.OVERWRITE: "replace"}
+FIELDS = {one.name for one in fields(Document)}
 TYPES = {bool: "boolean", int: "int", float: "float"}
 ORDERS = {">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
 NONE = {"id": {"$exists": False}}  # a filter that no document meets
@@ -336,7 +338,7 @@ def _where(filters: Any) -> dict[str, Any]:
 
 def _nested(field: str) -> Callable[[Any], dict[str, Any]]:
     """What a field has to meet, as a filter on payloads; what is no field of a document is one of its metadata."""
-    path = field.split(".") if "." in field or field in Document._field_names() else ["meta", field]
+    path = field.split(".") if "." in field or field in FIELDS else ["meta", field]
 
     def nested(condition: Any) -> dict[str, Any]:
         for name in reversed(path):
@@ -367,8 +369,8 @@ def _comparison(field: Callable[[Any], dict[str, Any]], operator: str, value: An
 
 def _payload(document: Document) -> dict[str, Any]:
     """All of a document but its embedding, of which is said whether it had one."""
-    fields = {name: one for name, one in document.to_dict(flatten=False).items() if one is not None}
-    return fields | {"embedding": True} if "embedding" in fields else fields
+    kept = {name: one for name, one in document.to_dict(flatten=False).items() if one is not None}
+    return kept | {"embedding": True} if "embedding" in kept else kept
 
 
 def _document(
