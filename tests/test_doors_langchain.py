@@ -23,6 +23,7 @@ from softkv.errors import (
     KeyTextError,
     KindError,
     NotExpressible,
+    NotRemote,
     PayloadError,
     ShapeError,
 )
@@ -253,10 +254,23 @@ def test_relevance_goes_from_0_to_1(tmp_path: Path) -> None:
             store.similarity_search_with_relevance_scores("1 0 0")
 
 
+def test_what_a_store_has_learned_is_asked_and_has_no_relevance(tmp_path: Path) -> None:
+    """Documents come in the order of its lookups; unlike ones are found without it."""
+    with SoftKVVectorStore(tmp_path / "s", Points()) as store:
+        store.add_texts(points(0, 300))
+        store.db.fit()
+        assert store.db.info().projection is not None
+        best = [one.key for one in store.db.lookup("1 0.1 0", show=4).contributors]
+        assert [one.id for one in store.similarity_search("1 0.1 0")] == best
+        assert len(store.max_marginal_relevance_search("1 0.1 0")) == 4
+        with pytest.raises(NotExpressible, match="has learned"):
+            store.similarity_search_with_relevance_scores("1 0.1 0")
+
+
 def test_a_retriever_gives_as_many_as_hold_the_mass(tmp_path: Path) -> None:
     """Counted by the weights of the lookup itself; beside k, at most so many; more than are first asked for."""
     with SoftKVVectorStore(tmp_path / "s", Points()) as store:
-        assert store.recall("1 0 0", mass=0.9) == []
+        assert store.recall("1 0 0", mass=0.9) == store.similarity_search_with_relevance_scores("1 0 0") == []
         store.add_texts(points(0, 400))
         for temperature in (0.001, 0.05, 5.0, None):
             answer = store.db.lookup("1 0.1 0", show=400, temperature=temperature)
@@ -379,6 +393,8 @@ def test_a_store_behind_a_url_is_one_as_well(tmp_path: Path, monkeypatch: pytest
             assert store.similarity_search("shop", filter={"page": 1})[0].id == "b"
             store.add_texts(["Ask at the door."], ids=["e"])
             assert store.delete(["a", "nobody"])
+            with pytest.raises(NotRemote):
+                SoftKVVectorStore(store.db.path, Points())
             assert [one.id for one in store.get_by_ids(list("abe"))] == ["b", "e"]
             assert len(store.similarity_search("shop", k=10**9)) == 4
             (_, score), *_ = store.similarity_search_with_relevance_scores("Ask at the door.")

@@ -5,7 +5,7 @@ Does not know what a document is (langchain.py, haystack.py).
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -82,19 +82,17 @@ def heaviest(
         return []
 
 
-def relevance(score: float, compatibility: str | None) -> float:
-    """A score as a number from 0 to 1, where what is compared with itself has 1: the same scale for all stores.
-
-    >>> [relevance(score, "cosine") for score in (-1.0, 0.0, 1.0)], round(relevance(-0.5, "gaussian"), 2)
-    ([0.0, 0.5, 1.0], 0.61)
-    """
-    if compatibility == "cosine":
-        return min(1.0, max(0.0, (1.0 + score) / 2))  # rounding may lead beyond
-    if compatibility in ("gaussian", "laplace", "student"):
-        return min(1.0, math.exp(score))
+def relevance_of(db: Reader) -> Callable[[float], float]:
+    """What makes a score of this store a number from 0 to 1, which is 1 where something is compared with itself."""
+    info = db.info()
+    compared = info.compatibility if info.projection is None else "what it has learned"
+    if compared in ("cosine", None):  # an empty store has not decided yet, and has no scores
+        return lambda score: min(1.0, max(0.0, (1.0 + score) / 2))  # rounding may lead beyond
+    if compared in ("gaussian", "laplace", "student"):
+        return lambda score: min(1.0, math.exp(score))
     raise NotExpressible(
         f"expected a store whose scores have an upper end, to say how relevant its items are from 0 to 1; this one "
-        f"compares by {compatibility!r}. Ask for scores, or make a store with compatibility='cosine'."
+        f"compares by {compared!r}. Ask for scores, or make a store with compatibility='cosine'."
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from softkv.answer import Contributor
 from softkv.asking.profile import Profile
-from softkv.doors.documents import Holding, Store, drop, heaviest, relevance
+from softkv.doors.documents import Holding, Store, drop, heaviest, relevance_of
 from softkv.errors import DuplicateKey, EmbedderNeeded, FilterError, InputError, KindError, MissingExtra
 from softkv.storage import Item
 from softkv.storage.disk.named import is_url
@@ -193,10 +193,8 @@ class SoftKVDocumentStore(Holding):
         with self.db.snapshot() if return_embedding else nullcontext(self.db) as db:
             found = heaviest(db, query, k=top_k, declining=True, **options)
             wholes = [db.item(str(one.key)) if return_embedding else None for one in found]
-        compared = self.db.info().compatibility if scale_score and found else None
-        scores = [relevance(one.score, compared) if scale_score else one.score for one in found]
-        rows = zip(found, wholes, scores, strict=True)
-        return [_document(one, whole, {"score": score}) for one, whole, score in rows]
+        scaled = relevance_of(self.db) if scale_score and found else float
+        return [_document(one, whole, {"score": scaled(one.score)}) for one, whole in zip(found, wholes, strict=True)]
 
     count_documents_async = _in_thread(count_documents)
     filter_documents_async = _in_thread(filter_documents)

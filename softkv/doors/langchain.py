@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Contributor
-from softkv.doors.documents import Holding, Store, drop, heaviest, relevance
+from softkv.doors.documents import Holding, Store, drop, heaviest, relevance_of
 from softkv.errors import InputError, KeyMissing, KindError, MissingExtra, ShapeError
 from softkv.kinds import ValueKind
 from softkv.plain import soft_lookup
@@ -181,9 +181,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         return self.similarity_search(embedding, k, **kwargs)
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
-        info = self.db.info()
-        compared = info.compatibility if info.projection is None else "what it has learned"
-        return lambda score: relevance(score, compared)
+        return relevance_of(self.db)
 
     def max_marginal_relevance_search(
         self,
