@@ -350,12 +350,8 @@ def test_the_indexing_of_langchain_keeps_a_store_up_to_date(store: SoftKVVectorS
     documents = [Document(text, metadata={"source": "help"}) for text in TEXTS]
     options: dict[str, Any] = {"cleanup": "full", "source_id_key": "source", "key_encoder": "sha256"}
     assert index(documents, records, store, **options)["num_added"] == 4
-    assert index(documents[:3], records, store, **options) == {
-        "num_added": 0,
-        "num_updated": 0,
-        "num_skipped": 3,
-        "num_deleted": 1,
-    }
+    found = index(documents[:3], records, store, **options)
+    assert (found["num_added"], found["num_skipped"], found["num_deleted"]) == (0, 3, 1)
     assert {one.page_content for one in store.similarity_search("shop", k=9)} == set(TEXTS[:3])
 
 
