@@ -25,6 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """The marker of our own; and no way out: models are not looked for in the user's cache, nor on the network."""
     os.environ["HF_HOME"] = str(config.rootpath / ".pytest_cache" / "huggingface")
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # a port on which nothing listens
+    os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+    for name in ("asyncio", "benchmark", "vcr"):
+        config.addinivalue_line("markers", f"{name}: of a plugin that suites of others name, and none of ours needs")
     config.addinivalue_line("markers", "chromium: drives the page in a real browser, which has to be installed")
     config.addinivalue_line(
         "markers", "slow: starts processes, crashes them, builds packages, or tries thousands of sequences"

@@ -92,7 +92,8 @@ def prepared(
     value_vectors = None
     if kind.embedded:
         profile = replace(profile, embedder=embedding.identity(profile.embedder))
-        value_vectors = embedding.documents(_value_texts(what.values), profile.embedder, progress)
+        told = _value_texts(what.values)
+        value_vectors = vectors if told == texts else embedding.documents(told, profile.embedder, progress)
     if layout is None and kind.embedded and profile.value is None:
         _hint_at_labels(what.values)
     if profile.compatibility is None:
