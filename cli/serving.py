@@ -9,6 +9,8 @@ from softkv.errors import MissingExtra
 
 from . import options, output
 
+IDLE = click.FloatRange(min=0, min_open=True)  # seconds
+
 
 @click.command(epilog=options.example("softkv serve films.softkv"))
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
@@ -23,8 +25,10 @@ from . import options, output
 @click.option("--read-only", is_flag=True, help="Write nothing; others may write beside it.")
 @click.option("--backups", metavar="DIR", help="Where clients may have backups made.")
 @click.option("--model", metavar="NAME", help="What clients may have the texts embedded with anew.")
+@click.option("--idle-end", type=IDLE, metavar="SECONDS", help="End when nothing was asked for so long.")
+@click.option("--quiet", is_flag=True, help="No line for each request.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser; it asks for the token.")
-def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
+def serve(paths: tuple[str, ...], opens: bool, quiet: bool, **settings: Any) -> None:
     """Own stores and answer for them over HTTP, until Ctrl-C.
 
     Each store is called after its directory, without `.softkv`. Behind the # of the URL stands the token.
@@ -40,7 +44,7 @@ def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
         lines = logging.StreamHandler()
         lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger("softkv.doors.server").addHandler(lines)
-        logging.getLogger("softkv.doors.server").setLevel(logging.INFO)
+        logging.getLogger("softkv.doors.server").setLevel(logging.ERROR if quiet else logging.INFO)
         click.echo(url)
         output.say(f"serving {', '.join(names)}; Ctrl-C ends it")
         if opens:
