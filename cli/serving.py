@@ -1,5 +1,6 @@
-"""`softkv serve`: stores for several processes, languages and machines, over HTTP."""
+"""`softkv serve`: stores for several processes, languages and machines, over HTTP. `softkv mcp`: memory for agents."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,3 +55,28 @@ def serve(paths: tuple[str, ...], opens: bool, quiet: bool, **settings: Any) -> 
             webbrowser.open(url.partition("#")[0])  # Subtle: others can read the arguments of a process
 
     running.serve(paths, running.Settings(**settings), began)
+
+
+@click.command(epilog=options.example("softkv mcp --db memories.softkv"))
+@options.database
+@click.option(
+    "--idle-end",
+    type=IDLE,
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A server that is started here ends when nothing was asked for so long.",
+)
+def mcp(path: str, idle_end: float) -> None:
+    """Be the memory of an agent: answer a client of the Model Context Protocol on stdin and stdout.
+
+    Many may use one store: it goes through the server of the store, and starts one where there is none. `--db` is a
+    path, at which a store is made if there is none, or the URL of a store that is served.
+    """
+    try:
+        from softkv.doors.mcp import tools
+    except ModuleNotFoundError as error:
+        raise MissingExtra("softkv mcp", package=error.name or "mcp", extra="mcp") from error
+
+    serving = [sys.executable, "-m", "softkv_cli", "serve", "--port", "0", "--quiet", "--idle-end", str(idle_end)]
+    tools.run(path, serving)

@@ -46,6 +46,7 @@ class ServerConnection:
         except ImportError as error:
             raise MissingExtra("a store behind a URL", package="httpx", extra="remote") from error
         self._httpx, self.patience, self._closed = httpx, wait, False
+        self.lasting = PATIENCE  # seconds of patience, once the server has answered
         base, self.store, loopback = _parts(url)
         self._store = quoted(self.store)
         self.url, self._base = f"{base}/{self._store}", base
@@ -133,7 +134,7 @@ class ServerConnection:
             late = time.monotonic() + pause > ends
             try:
                 answer = send()
-                self.patience = max(self.patience, PATIENCE)
+                self.patience = max(self.patience, self.lasting)
                 if late or answer.status_code not in (429, 503):
                     hints.give(answer.headers.get(hints.HEADER))
                     return answer
