@@ -76,7 +76,7 @@ def mcp(path: str, idle_end: float) -> None:
     try:
         from softkv.doors.mcp import tools
     except ModuleNotFoundError as error:
-        raise MissingExtra("softkv mcp", package=error.name or "mcp", extra="mcp") from error
+        raise MissingExtra("softkv mcp", package=(error.name or "mcp").partition(".")[0], extra="mcp") from error
 
     serving = [sys.executable, "-m", "softkv_cli", "serve", "--port", "0", "--quiet", "--idle-end", str(idle_end)]
     tools.run(path, serving)

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reaching]:
     path = tmp_path_factory.mktemp("memories") / "m.softkv"
     softkv.open(path, value="text").close()
     with served(path) as server:
-        yield Reaching(str(path), ["false"])
+        with closing(Reaching(str(path), ["false"])) as found:
+            yield found
         assert server.end() == 0
     with softkv.open(path, "r") as db:
         assert db.check().ok
@@ -224,8 +226,8 @@ def test_with_a_guard_it_says_what_is_known(tmp_path: Path) -> None:
         db.add([f"m{place}" for place in range(len(FACTS))], FACTS, texts=FACTS)
         db.tune()
         db.guard()
-    with served(path):
-        memories = Memories(Reaching(str(path), ["false"]))
+    with served(path), closing(Reaching(str(path), ["false"])) as reached:
+        memories = Memories(reached)
         known = memories.recall(QUESTION)
         assert (known.known, known.why, known.below) == ("yes", None, None)
         assert texts(known)[0] == QUESTION
@@ -249,8 +251,8 @@ def test_a_store_that_others_made_is_a_memory_too(tmp_path: Path) -> None:
         db["how do I reset my password"] = "Settings, Security, Reset."
         db["where is my parcel"] = "Open the tracking page."
         db.add([None], ["Write to us."], texts=["who can help me"])
-    with served(path):
-        memories = Memories(Reaching(str(path), ["false"]))
+    with served(path), closing(Reaching(str(path), ["false"])) as reached:
+        memories = Memories(reached)
         found = memories.recall("I forgot my password", limit=1).memories[0]
         assert (found.key, found.text) == ("how do I reset my password", "Settings, Security, Reset.")
         memories.correct(found.key, "Ask the administrator.")

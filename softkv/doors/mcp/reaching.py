@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from softkv.errors import KindError, ServerUnreachable, StoreError, StoreLocked, Unauthorized
+from softkv.errors import Busy, HandleClosed, KindError, ServerUnreachable, StoreError, StoreLocked, Unauthorized
 from softkv.kinds import ValueKind
-from softkv.storage.disk.announced import announced
+from softkv.storage.disk.announced import Announcement, announced
 from softkv.storage.disk.named import is_url
 
 if TYPE_CHECKING:
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 PAUSE = 0.05  # seconds from one look to the next
-LASTING = 2.0  # seconds in which a server that is gone is waited for, before its store is looked at
+LASTING = 0.5  # seconds in which a server that is gone is waited for, before its store is looked at
 RESTARTS = 20.0  # seconds in which a question is asked again, of a server that ended or was started meanwhile
-REFUSED, AGAIN = 10.0, 4.0  # seconds until it counts that a server was refused, and until it is tried once more
 STARTS = 60.0  # seconds in which a server has to answer
+TRIES, REFUSED = 2, 2.0  # servers that are started while others hold the store, and the seconds these have to answer
+LOCKED = "is open for writing by"  # in the words of a server that was refused for that
 
 
 class Reaching:
@@ -47,7 +48,7 @@ class Reaching:
         while True:
             try:
                 return what(self._reached())
-            except (ServerUnreachable, Unauthorized):
+            except (Busy, HandleClosed, ServerUnreachable, Unauthorized):
                 if is_url(self._where) or time.monotonic() > until:
                     raise
             time.sleep(PAUSE)
@@ -63,39 +64,46 @@ class Reaching:
                 server = announced(self._where) or self._started()
                 found = server.url, server.token
             if self._db is None or found != self._found:
+                self.close()
                 self._db, self._found = self._opened(*found), found
             return self._db
+
+    def close(self) -> None:
+        """Let go of the server, which goes on without this."""
+        if self._db is not None:
+            self._db.close()
 
     def _opened(self, url: str, token: str | None) -> "SoftKV":
         from softkv.database import open as open_store  # takes longer than a client should wait for the list of tools
 
-        db: Any = open_store(url, "w", token=token)
+        opened = open_store(url, "w", token=token)
+        kind, connection = opened.value_kind, vars(opened)["_connection"]
         if not is_url(self._where):
-            db._connection.lasting = db._connection.patience = LASTING
-        info = db.info()
-        if info.value_kind and not ValueKind(info.value_kind).embedded:
-            raise KindError(f"this store holds values of kind {info.value_kind!r}, and memories are texts. {_OTHER}")
-        if info.items and info.embedder is None:
-            raise KindError(f"this store holds vectors, and no text can be compared with them. {_OTHER}")
-        opened: SoftKV = db
+            connection.lasting = connection.patience = LASTING
+        if kind and not ValueKind(kind).embedded:
+            opened.close()
+            raise KindError(f"expected a store of texts, or one that is not there yet, got one of kind {kind!r}.")
         return opened
 
-    def _started(self) -> Any:
+    def _started(self) -> Announcement:
         """The server of the store, once there is one, whoever has started it."""
         self._make()
-        began, tried, child = time.monotonic(), 0.0, None
         with tempfile.TemporaryFile() as said:
-            while (found := announced(self._where)) is None:
-                now = time.monotonic()
-                refused = child is not None and child.poll() is not None
-                if now > began + (REFUSED if refused else STARTS):
-                    said.seek(0)
-                    words = said.read().decode(errors="replace").strip() or f"none answers after {STARTS:g} seconds."
-                    raise StoreError(f"there is no server for the memories, and none can be started: {words}")
-                if child is None or (refused and now > tried + AGAIN):
-                    child, tried = self._child(said), now
-                time.sleep(PAUSE)
-        return found
+            for _ in range(TRIES):
+                child, until = self._child(said), time.monotonic() + STARTS
+                while time.monotonic() < until:
+                    found = announced(self._where)
+                    if found is not None:
+                        return found
+                    if child.poll() is not None:
+                        until = min(until, time.monotonic() + REFUSED)
+                    time.sleep(PAUSE)
+                said.seek(0)
+                words = said.read().decode(errors="replace").strip()
+                if LOCKED not in words:
+                    break
+        words = words or f"none has begun within {STARTS:g} seconds."
+        raise StoreError(f"the memories have no server, and none can be started: {words}")
 
     def _make(self) -> None:
         from softkv.database import open as open_store
@@ -117,6 +125,3 @@ class Reaching:
             cwd=os.sep,
             start_new_session=True,
         )
-
-
-_OTHER = "Name a store of texts, or one that is not there yet, which is made."

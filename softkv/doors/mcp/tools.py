@@ -6,6 +6,7 @@ to stdout, and whatever goes wrong in a tool is told to the model as the error o
 Does not know what is remembered (memories.py).
 """
 
+from contextlib import closing
 from functools import partial
 from importlib.metadata import version
 from inspect import getdoc, signature
@@ -18,7 +19,6 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from pydantic import TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema
 
 from softkv.doors.mcp.memories import Memories, plain
 from softkv.doors.mcp.reaching import Reaching
@@ -45,8 +45,9 @@ def run(where: str, serving: list[str]) -> None:
 
 async def _run(store: Reaching) -> None:
     server = made(store)
-    async with stdio_server() as streams:
-        await server.run(streams[0], streams[1], server.create_initialization_options())
+    with closing(store):
+        async with stdio_server() as streams:
+            await server.run(streams[0], streams[1], server.create_initialization_options())
 
 
 def made(store: Reaching) -> Server[Any]:
@@ -69,22 +70,21 @@ def made(store: Reaching) -> Server[Any]:
     )
 
 
-class _Untitled(GenerateJsonSchema):
-    """Schemas without titles, which would say the names of fields once more to a model that pays for each word."""
-
-    def field_title_should_be_set(self, _schema: Any) -> bool:
-        """No."""
-        return False
+def _untitled(schema: Any) -> Any:
+    """A schema without titles, which would say the names of fields once more to a model that pays for each word."""
+    if isinstance(schema, list):
+        return [_untitled(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _untitled(one) for name, one in schema.items() if name != "title"}
 
 
 def _described(name: str, call: Any, hints: ToolAnnotations) -> Tool:
     return Tool(
         name=name,
         description=getdoc(call),
-        input_schema=TypeAdapter(call).json_schema(schema_generator=_Untitled),
-        output_schema=TypeAdapter(signature(call).return_annotation).json_schema(
-            mode="serialization", schema_generator=_Untitled
-        ),
+        input_schema=_untitled(TypeAdapter(call).json_schema()),
+        output_schema=_untitled(TypeAdapter(signature(call).return_annotation).json_schema(mode="serialization")),
         annotations=hints,
     )
 
@@ -95,7 +95,7 @@ def _called(store: Reaching, call: Any, arguments: dict[str, Any]) -> CallToolRe
         found = plain(TypeAdapter(call).validate_python(arguments))
         return CallToolResult(content=[TextContent(text=as_json(found))], structured_content=found)
     except ValidationError as error:
-        words = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        words = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
     except UnknownText:
         words = "nothing can be made of this text, which holds no word that is known here. Say it in other words."
     except SoftKVError as error:
