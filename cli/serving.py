@@ -79,4 +79,6 @@ def mcp(path: str, idle_end: float) -> None:
         raise MissingExtra("softkv mcp", package=(error.name or "mcp").partition(".")[0], extra="mcp") from error
 
     serving = [sys.executable, "-m", "softkv_cli", "serve", "--port", "0", "--quiet", "--idle-end", str(idle_end)]
+    if sys.stdin.isatty():
+        output.say("this is for clients of the Model Context Protocol, which start it themselves; Ctrl-C ends it")
     tools.run(path, serving)
