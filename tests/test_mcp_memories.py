@@ -73,8 +73,8 @@ def test_what_was_remembered_is_recalled(memories: Memories) -> None:
     found = memories.recall("what does the user drink?")
     assert (found.memories[0].text, found.memories[0].payload) == ("The user drinks tea with milk", {"about": "user"})
     assert found.evidence is not None
-    assert found.evidence.weights == "exact"
-    assert 1 < found.evidence.effective < 2
+    assert found.evidence["weights"] == "exact"
+    assert 1 < float(found.evidence["effective"]) < 2
     assert sum(one.weight or 0 for one in memories.recall("a", below=True).memories) >= 0.9
     assert texts(memories.recall("what does the user drink?", limit=1)) == ["The user drinks tea with milk"]
     assert memories.recall("a", limit=1).more == 1
@@ -181,6 +181,21 @@ def test_a_list_ends_at_its_budget_and_goes_on(memories: Memories, budget: int, 
     assert found == added
 
 
+def test_a_list_goes_on_after_those_that_were_counted(memories: Memories) -> None:
+    """With a filter it counts up to a thousand, and there may be more."""
+    keys = [f"{place}" for place in range(1100)]
+    memories._store.ask(lambda db: db.add(keys, ["tea"] * 1100, payloads=[{"a": 1}] * 1100))
+    found, start = list[str](), 0
+    while start is not None:
+        page = memories.list_(start, {"a": 1}, 20_000)
+        found += [one.key for one in page.memories]
+        start = page.next
+    assert found == keys
+    assert memories.list_(1090, {"a": 1}).more == 0
+    assert memories.list_(budget=300).more > 1000
+    assert memories.list_(5000) == memories.list_(5000, {"a": 1})
+
+
 @pytest.mark.parametrize("rest", ["word ", "é", '"\\', "\x07", "日本 "])
 def test_one_long_memory_shows_how_it_begins(memories: Memories, rest: str) -> None:
     """What does not fit whole is marked as cut, and fits whatever it is made of."""
@@ -232,7 +247,7 @@ def test_with_a_guard_it_says_what_is_known(tmp_path: Path) -> None:
         assert (known.known, known.why, known.below) == ("yes", None, None)
         assert texts(known)[0] == QUESTION
         assert known.evidence is not None
-        assert (known.evidence.familiarity or 0) > 0.05
+        assert float(known.evidence["familiarity"]) > 0.05
         unknown = memories.recall("quantum chromodynamics")
         assert (unknown.known, unknown.memories) == ("no", [])
         assert f"nothing is known about this, {unknown.below} memories are just below" in (unknown.why or "")

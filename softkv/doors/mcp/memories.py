@@ -7,6 +7,7 @@ What is returned has an end: items are counted in tokens, and the first that wou
 any protocol (tools.py).
 """
 
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -24,7 +25,8 @@ BYTES = 3  # of UTF-8 that count as a token, which is rather too few
 MASS = 0.9  # of all weight, that what is recalled has together
 MOST = 50  # memories in an answer
 _KNOWN: dict[bool | None, Any] = {True: "yes", False: "no", None: "unsure"}
-BEYOND = 1000  # memories that match a filter, and are counted but not shown
+_MADE = re.compile(r"m-[0-9a-f]{12}\Z")  # keys of memories that were given none
+BEYOND = 1000  # memories that are looked at for a page, so that those left out can be counted
 
 Key: TypeAlias = Annotated[
     str, Field(min_length=1, description="The key of the memory, as remember or recall told it.")
@@ -83,7 +85,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPage:
-    """Memories, the oldest first; `more` come after them (1000: that many or more), from `start` = `next` on."""
+    """Memories, the oldest first; `more` come after them, with `where` counted up to 1000, from `start` = `next` on."""
 
     memories: list[OneMemory]
     more: int
@@ -91,26 +93,18 @@ class MemoryPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """How much is known about a question, and how that was found; familiarity 0.01 is as strange as 1 in 100."""
-
-    log_mass: float
-    lowest_left_out: float | None = None  # of the log masses of memories that were left out and asked
-    familiarity: float | None = None
-    effective: float
-    weights: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """Memories, the heaviest first; `more` have a share too; `below` are not shown since they do not answer."""
+    """Memories, the heaviest first; `more` have a share too; `below` do not answer; the evidence is how much is known.
+
+    A familiarity of 0.01 is as strange as 1 in 100; a log mass below its floor is unlike all that is remembered.
+    """
 
     known: Literal["yes", "no", "unsure"]
     why: str | None = None
     memories: list[OneMemory]
     more: int = 0
     below: int | None = None
-    evidence: Evidence | None = None
+    evidence: dict[str, float | str] | None = None
 
 
 class Memories:
@@ -201,11 +195,10 @@ class Memories:
 
         def page(db: Any) -> MemoryPage:
             with db.snapshot() as then:
-                stop = start + (BEYOND if where else min(BEYOND, budget))  # each takes more than a token
-                items = list(then.select(where, start=start, stop=stop))
+                items = list(then.select(where, start=start, stop=start + BEYOND + 1))
                 whole = len(items) if where else max(0, len(then) - start)
             found = [OneMemory(one.name, str(one.value), payload=one.payload) for one in items]
-            shown = _within(found, budget, MemoryPage(memories=[], more=whole, next=start))
+            shown = _within(found[:BEYOND], budget, MemoryPage(memories=[], more=whole, next=start))
             more = whole - len(shown)
             return MemoryPage(memories=shown, more=more, next=start + len(shown) if more else None)
 
@@ -222,7 +215,7 @@ def plain(found: Any) -> Any:
 
 def _found_by(key: str, text: str) -> str:
     """What a memory is found by: its text, and its key where that is a name that somebody gave it."""
-    return text if key.startswith("m-") else f"{key}: {text}"
+    return text if _MADE.match(key) else f"{key}: {text}"
 
 
 def _why(answer: Any, found: int) -> str | None:
@@ -234,15 +227,10 @@ def _why(answer: Any, found: int) -> str | None:
     return None if answer.known else f"{words}: {answer.why_unknown}"
 
 
-def _evidence(answer: Any) -> Evidence:
-    floor, familiarity = (None if one is None else round(one, 4) for one in (answer.log_mass_floor, answer.familiarity))
-    return Evidence(
-        log_mass=round(float(answer.log_mass), 4),
-        lowest_left_out=floor,
-        familiarity=familiarity,
-        effective=round(float(answer.effective), 2),
-        weights=answer.error_kind,
-    )
+def _evidence(answer: Any) -> dict[str, Any]:
+    told = {name: getattr(answer, name) for name in ("log_mass", "log_mass_floor", "familiarity", "effective")}
+    rounded = {name: round(float(one), 4) for name, one in told.items() if one is not None}
+    return {**rounded, "weights": answer.error_kind}
 
 
 def _within(found: Sequence[OneMemory], budget: int, empty: Any) -> list[OneMemory]:

@@ -21,7 +21,7 @@ from softkv.storage.disk.announced import Announcement, announced
 from softkv.storage.disk.named import is_url
 
 if TYPE_CHECKING:
-    from softkv.database import SoftKV
+    from softkv.doors.remote.handle import RemoteStore
 
 Found = TypeVar("Found")
 PAUSE = 0.05  # seconds from one look to the next
@@ -40,9 +40,9 @@ class Reaching:
         self._where = where if is_url(where) else os.path.realpath(os.path.expanduser(where))
         self._serving, self._lock = serving, threading.Lock()
         self._found: tuple[str, str | None] | None = None
-        self._db: SoftKV | None = None
+        self._db: RemoteStore | None = None
 
-    def ask(self, what: Callable[["SoftKV"], Found]) -> Found:
+    def ask(self, what: Callable[["RemoteStore"], Found]) -> Found:
         """What a function finds in the store; called anew where the server ends, so what writes needs a batch."""
         until = time.monotonic() + RESTARTS
         while True:
@@ -57,7 +57,7 @@ class Reaching:
         """A text with the name of the store in the place of its path."""
         return text.replace(self._where, os.path.basename(self._where))
 
-    def _reached(self) -> "SoftKV":
+    def _reached(self) -> "RemoteStore":
         with self._lock:
             found: tuple[str, str | None] = (self._where, None)
             if not is_url(self._where):
@@ -73,17 +73,18 @@ class Reaching:
         if self._db is not None:
             self._db.close()
 
-    def _opened(self, url: str, token: str | None) -> "SoftKV":
-        from softkv.database import open as open_store  # takes longer than a client should wait for the list of tools
+    def _opened(self, url: str, token: str | None) -> "RemoteStore":
+        # Not at the head of the file: it takes longer than a client should wait for the list of tools.
+        from softkv.doors.remote.connection import PATIENCE, ServerConnection
+        from softkv.doors.remote.handle import RemoteStore
 
-        opened = open_store(url, "w", token=token)
-        kind, connection = opened.value_kind, vars(opened)["_connection"]
-        if not is_url(self._where):
-            connection.lasting = connection.patience = LASTING
+        lasting = PATIENCE if is_url(self._where) else LASTING
+        db = RemoteStore(ServerConnection(url, token, lasting=lasting), writes=True)
+        kind = db.value_kind
         if kind and not ValueKind(kind).embedded:
-            opened.close()
+            db.close()
             raise KindError(f"expected a store of texts, or one that is not there yet, got one of kind {kind!r}.")
-        return opened
+        return db
 
     def _started(self) -> Announcement:
         """The server of the store, once there is one, whoever has started it."""

@@ -6,7 +6,6 @@ to stdout, and whatever goes wrong in a tool is told to the model as the error o
 Does not know what is remembered (memories.py).
 """
 
-from contextlib import closing
 from functools import partial
 from importlib.metadata import version
 from inspect import getdoc, signature
@@ -45,9 +44,8 @@ def run(where: str, serving: list[str]) -> None:
 
 async def _run(store: Reaching) -> None:
     server = made(store)
-    with closing(store):
-        async with stdio_server() as streams:
-            await server.run(streams[0], streams[1], server.create_initialization_options())
+    async with stdio_server() as streams:
+        await server.run(streams[0], streams[1], server.create_initialization_options())
 
 
 def made(store: Reaching) -> Server[Any]:
@@ -70,21 +68,12 @@ def made(store: Reaching) -> Server[Any]:
     )
 
 
-def _untitled(schema: Any) -> Any:
-    """A schema without titles, which would say the names of fields once more to a model that pays for each word."""
-    if isinstance(schema, list):
-        return [_untitled(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {name: _untitled(one) for name, one in schema.items() if name != "title"}
-
-
 def _described(name: str, call: Any, hints: ToolAnnotations) -> Tool:
     return Tool(
         name=name,
         description=getdoc(call),
-        input_schema=_untitled(TypeAdapter(call).json_schema()),
-        output_schema=_untitled(TypeAdapter(signature(call).return_annotation).json_schema(mode="serialization")),
+        input_schema=TypeAdapter(call).json_schema(),
+        output_schema=TypeAdapter(signature(call).return_annotation).json_schema(mode="serialization"),
         annotations=hints,
     )
 
