@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -14,13 +15,15 @@ from typing import Any
 import anyio
 import pytest
 from jsonschema import Draft202012Validator
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 import softkv
 from softkv.storage.disk.announced import SERVER, announced
 from tests.servers import LONGEST, eventually, films, served
-from tests.windows import Window, client, server_of, whole, window
+from tests.windows import COMMAND, Window, client, server_of, whole, window
 
 pytestmark = pytest.mark.slow
 TOOLS = ["remember", "recall", "correct", "forget", "list"]
@@ -68,6 +71,22 @@ def test_an_agent_remembers_and_recalls(store: Path, errors: Path, mode: str, ve
             assert len((await call("list"))["memories"]) == 1
 
     anyio.run(use)
+
+
+def test_the_configuration_of_the_page_works(tmp_path: Path) -> None:
+    """As it stands there, by clients that know nothing of shells and what ~ means to them."""
+    page = (Path(__file__).parent.parent / "docs" / "doors.md").read_text(encoding="utf-8")
+    block = next(one for one in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if "mcpServers" in one)
+    commands = os.pathsep.join([str(Path(COMMAND).parent), os.environ["PATH"]])
+    told = json.loads(block)["mcpServers"]["memory"] | {"env": {"HOME": str(tmp_path), "PATH": commands}}
+
+    async def use() -> None:
+        async with Client(stdio_client(StdioServerParameters(**told))) as agent:
+            assert not (await agent.call_tool("remember", {"text": "The user drinks tea"})).is_error
+
+    with whole(tmp_path / "memories.softkv") as store:
+        anyio.run(use)
+        assert (store / SERVER).exists()
 
 
 @pytest.mark.parametrize("version", HANDSHAKE_PROTOCOL_VERSIONS)
@@ -352,6 +371,14 @@ def test_a_store_is_reached_by_its_url(tmp_path: Path, errors: Path) -> None:
         server.end()
         with window(url, errors=errors, env={**os.environ, "SOFTKV_TOKEN": server.token}) as agent:
             assert "no answer from" in agent.call("list")
+
+
+def test_a_client_does_not_wait_for_what_asks_the_store() -> None:
+    """The list of tools needs no other library than that of the protocol, and neither the database nor its handles."""
+    unwanted = ("torch", "faiss", "sklearn", "sqlalchemy", "rich", "pyarrow", "softkv.database", "softkv.doors.remote")
+    script = f"import sys, softkv.doors.mcp.tools\nprint(*[name for name in {unwanted!r} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
 
 
 def test_what_is_not_installed_is_said_at_once(tmp_path: Path) -> None:
