@@ -69,6 +69,7 @@ for command in (
     demonstration.demo,
     benching.bench,
     serving.serve,
+    serving.mcp,
 ):
     softkv.add_command(command)
 

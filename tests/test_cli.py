@@ -63,12 +63,12 @@ def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
 SLOW = {("models", "distil"), ("demo",), ("bench",), ()}
 
 
-ENDLESS = ("serve",)  # is run, and ended, in test_cli_serving.py
+ENDLESS = {("serve",), ("mcp",)}  # are run, and ended, in test_cli_serving.py and test_mcp.py
 
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands() if one != ENDLESS],
+    [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands() if one not in ENDLESS],
     ids=" ".join,
 )
 def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

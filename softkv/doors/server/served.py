@@ -92,6 +92,12 @@ class Served:
         """The store as of its newest commit; shares what the handle has found, and need not be closed."""
         return StoreView(self.handle._view(), self.handle._embedding)
 
+    @property
+    def busy(self) -> bool:
+        """Whether snapshots are on loan, or work goes on that nobody may be waiting for."""
+        working = any(not job.over for job in self.jobs.all()) or any(map(len, self.crews.values()))
+        return working or len(self.leases) > 0
+
     def without_paths(self, text: str) -> str:
         """A text without the directories of the store and of its backup."""
         text = text if self._backup is None else text.replace(self._backup, f"the backup of {self.name}")
