@@ -7,7 +7,7 @@ Does not move items from shard to shard.
 """
 
 import os
-import secrets
+import shlex
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
+from softkv.asking.scan import require_items
 from softkv.database import intake
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
@@ -26,18 +27,19 @@ from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
-from softkv.doors.cluster.manifest import MOST, Manifest, Placed
+from softkv.doors.cluster.making import Path, backup, make
+from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import InputError, StoreDamaged, StoreError, StoreExists
+from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError
+from softkv.index.forecast import Forecast
 from softkv.progress import Progress
-from softkv.storage import Added, Item, Store
+from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
-from softkv.storage.disk import files
+from softkv.storage.protocol.opening import is_backup
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-Path = str | os.PathLike[str]
 _ALONE = "Export it into one store, and do it there."
 
 
@@ -64,20 +66,15 @@ def create(
     """
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST:
         raise InputError(f"expected from 1 to {MOST} shards, got {shards!r}.")
-    directory, identity = os.path.realpath(os.fsdecode(path)), secrets.token_hex(16)
-    if os.path.lexists(directory):
-        raise StoreExists(f"{directory} is there already. Choose another path for the cluster.")
     wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
-    files.make_directory(directory)
-    placed = []
-    for number in range(shards):
-        name = f"shard-{number:03}"
-        if disks:
-            disk = os.path.realpath(os.fsdecode(disks[number % len(disks)]))
-            name = os.path.join(disk, f"{os.path.basename(directory)}-{identity[:8]}-{name}")
-        with Store.open(os.path.join(directory, name), "c", force=force) as store, store.snapshot() as snapshot:
-            placed.append(Placed(snapshot.store, name))
-    Manifest.first(identity, placed, wanted.settings()).write(directory)
+    make(
+        path,
+        shards,
+        lambda _number, place: Store.open(place, "c", force=force).close(),
+        lambda identity, placed: Manifest.first(identity, placed, wanted.settings()),
+        disks=disks,
+        force=force,
+    )
 
 
 def joined(
@@ -94,12 +91,15 @@ def joined(
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
+    if mode != "r" and is_backup(path):
+        again = f"softkv restore {shlex.quote(path)} --db NEW"
+        raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")
     manifest = Manifest.read(path)
     profile = Profile.of(manifest.settings)
     with ExitStack() as opened:
         shards = list[Shard]()
         for number in range(len(manifest.shards)):
-            shards.append(_opened(path, manifest, number, mode, force, wait))
+            shards.append(opened_shard(path, manifest, number, mode, force, wait))
             opened.callback(shards[-1].close)
         store = ShardedStore(path, manifest, shards, writes=mode != "r")
         items = len(store) if compatibility is not None or temperature is not None else 0
@@ -112,7 +112,7 @@ def joined(
         return db
 
 
-def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
+def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
     """A shard, which has to be the store that the manifest says; to read, it may be missed when it is asked."""
     place = manifest.path_of(path, number)
     try:
@@ -237,6 +237,14 @@ class Cluster(SoftKV):
                 shard.upkeep("build_index", kind, **options)
         return self.info()
 
+    def forecast_index(self, kind: str = "lists", **options: Any) -> Forecast:
+        """What `build_index` would take: of all shards, which build one after the other."""
+        parts = [one.upkeep("forecast_index", kind, **options) for one in self._store.shards if len(one.view().snapshot)]
+        if not parts:
+            require_items(self._view().snapshot)
+        meanwhile = max(one.meanwhile for one in parts)
+        return Forecast(sum(one.seconds for one in parts), meanwhile, sum(one.kept for one in parts))
+
     def drop_index(self) -> None:
         """Forget the indexes of all shards; lookups scan again."""
         for shard in self._store.shards:
@@ -250,9 +258,16 @@ class Cluster(SoftKV):
             for shard in self._store.shards:
                 shard.upkeep("compact")
 
-    forecast_index = _refused(SoftKV.forecast_index)
+    def backup(self, directory: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
+        """Copy the cluster into a directory, or what is new into an earlier backup, as `backup` of a store does.
+
+        Each shard is copied as of one commit, one after the other. This handle changes nothing meanwhile; of what other
+        handles change, some shards may have their part and others not.
+        """
+        with self._changing:
+            return backup(self._store, directory, force=force, progress=progress)
+
     reembed = _refused(SoftKV.reembed)
-    backup = _refused(SoftKV.backup)
 
     def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
         """Refuse a batch where items have other values by now, of shards that have not done their part before."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
+from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
 from softkv.doors.cluster.shard import Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
@@ -136,12 +137,9 @@ class ShardedStore:
         self.settle_shards()
 
     def settle_shards(self) -> None:
-        """Let each shard have the settings of all: the temperature whatever its size, and not the guard of all."""
-        settings = {name: one for name, one in self.manifest.settings.items() if name != "guard"}
-        if "temperature" in settings:
-            settings["temperature"] = {**settings["temperature"], "origin": "given"}
+        """Let each shard have the settings of all."""
         for shard in self.shards:
-            shard.configure(settings)
+            shard.configure(self.manifest.settings_of_shards)
 
     def append(
         self,
@@ -294,17 +292,9 @@ class ShardedStore:
 
     def check(self, *, at_least: int | None = None) -> Report:
         """Compare everything on the disk with everything else, in each shard."""
-        whole = self.newest()
-        reports = [shard.upkeep("check") for shard in self.shards]
-        found = Report(self.path, commit=whole.commit, items=sum(one.items for one in reports))
-        found.windows = sum(one.windows for one in reports)
-        for shard, one in zip(self.manifest.shards, reports, strict=True):
-            found.findings += [f"{shard.path}: {finding}" for finding in one.findings]
-            found.notes += [f"{shard.path}: {note}" for note in one.notes]
-        if at_least is not None and whole.commit < at_least:
-            found.findings.append(f"the cluster is at commit {whole.commit}, but {at_least} was acknowledged")
-        found.findings += list(_strays(whole))
-        return found
+        self._require_open()
+        self._follow()
+        return examined(self.path, self.manifest, self.shards, at_least=at_least)
 
     def close(self) -> None:
         """Let go of all shards."""
@@ -369,19 +359,3 @@ def _partly(
         name,
         *([shards[number].path for number in some] for some in (done, refused, unknown)),
     )
-
-
-def _strays(whole: WholeSnapshot) -> Sequence[str]:
-    """Items that are in a shard in which nobody looks for them."""
-    found = []
-    for number, one in enumerate(whole.snapshots):
-        lost = [
-            key
-            for key in one.names(one.in_order())
-            if not key.startswith("#") and whole.manifest.shard_of(key) != number
-        ]
-        if lost:
-            found.append(
-                f"{len(lost):,} items are in shard {number}, where nobody looks for them, such as {shown(lost[0])}"
-            )
-    return found
