@@ -23,7 +23,7 @@ def cluster() -> None:
 @click.argument("directory")
 @click.option("--shards", type=click.IntRange(1, 256), default=8, show_default=True, help="How many stores.")
 @options.disks
-@click.option("--kind", "--value", "value", type=click.Choice([one.value for one in ValueKind]), help="What values are.")
+@click.option("--kind", "--value", "value", type=click.Choice([kind.value for kind in ValueKind]), help="Of values.")
 @options.compatibility
 @options.temperature
 @options.force
@@ -48,7 +48,7 @@ def status(directory: str, form: str | None) -> None:
         return
     output.print_records((one for one in found.to_dict()["shards"]), COLUMNS, form, plain="path")
     lost = sum(not one.reachable for one in found.shards)
-    output.say(f"manifest {found.epoch}, {len(found.shards)} shards" + (f", {lost} of which do not answer" if lost else ""))
+    output.say(f"manifest {found.epoch}, {len(found.shards)} shards, of which {lost or 'none'} do not answer")
 
 
 @cluster.command(epilog=options.example("softkv cluster check films"))
@@ -65,7 +65,7 @@ def check(context: click.Context, directory: str) -> None:
 @options.force
 @options.progress_off
 @click.pass_context
-def backup(context: click.Context, directory: str, to: str, **how: bool) -> None:
+def backup(context: click.Context, /, directory: str, to: str, **how: bool) -> None:
     """Copy a cluster to TO, as `softkv backup` does."""
     context.invoke(upkeep.backup, path=directory, directory=to, **how)
 
@@ -77,6 +77,6 @@ def backup(context: click.Context, directory: str, to: str, **how: bool) -> None
 @options.force
 @options.progress_off
 @click.pass_context
-def restore(context: click.Context, directory: str, to: str, **how: Any) -> None:
+def restore(context: click.Context, /, directory: str, to: str, **how: Any) -> None:
     """Make a cluster at TO of the backup in DIRECTORY, as `softkv restore` does."""
     context.invoke(upkeep.restore, path=to, directory=directory, **how)

@@ -8,8 +8,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, cast
 
-from softkv.asking.embedding import Given
 from softkv import storage
+from softkv.asking.embedding import Given
 from softkv.database import carrying
 from softkv.database.handle import SoftKV, open_here
 from softkv.errors import InputError
@@ -17,7 +17,6 @@ from softkv.progress import Progress
 from softkv.storage import Backup, Repaired, Report
 from softkv.storage.disk.named import is_cluster, is_url
 from softkv.storage.protocol.opening import directory_of
-
 
 Path = str | os.PathLike[str]
 
@@ -126,5 +125,5 @@ def restore(
 
         return making.restore(path, target, disks=disks, force=force, progress=progress)
     if disks:
-        raise InputError(f"expected disks only for shards of a cluster, and {path} is no backup of one. Leave them out.")
+        raise InputError(f"expected disks only for shards of a cluster, and {path} is no backup of one. Name none.")
     return storage.restore(path, target, force=force, progress=progress)

@@ -27,7 +27,7 @@ def examined(path: str, manifest: Manifest, shards: Sequence[Shard], *, at_least
             own: Report = shard.upkeep("check")
             whole[number] = shard.view().snapshot
         except (SoftKVError, OSError) as error:
-            report.findings.append(f"{name}: {error}")
+            report.findings.append(f"{name}: {error.__cause__ or error}")
             continue
         report.commit, report.items = report.commit + own.commit, report.items + own.items
         report.windows += own.windows

@@ -21,7 +21,7 @@ from softkv.asking.scan import require_items
 from softkv.database import intake
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
-from softkv.database.handle import SoftKV, StoreView, open_here
+from softkv.database.handle import SoftKV, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, size_of, summary, together
@@ -32,11 +32,12 @@ from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError
+from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreNotFound
 from softkv.index.forecast import Forecast
 from softkv.progress import Progress
 from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
+from softkv.storage.disk import locks
 from softkv.storage.protocol.opening import is_backup
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -97,11 +98,16 @@ def joined(
     manifest = Manifest.read(path)
     profile = Profile.of(manifest.settings)
     with ExitStack() as opened:
+        lock = None
+        if mode != "r":
+            locks.require_writable_platform(path, force=force)
+            lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            opened.callback(lock.release)
         shards = list[Shard]()
         for number in range(len(manifest.shards)):
             shards.append(opened_shard(path, manifest, number, mode, force, wait))
             opened.callback(shards[-1].close)
-        store = ShardedStore(path, manifest, shards, writes=mode != "r")
+        store = ShardedStore(path, manifest, shards, lock)
         items = len(store) if compatibility is not None or temperature is not None else 0
         known = Profile() if mode == "r" else profile
         wanted = known.wishing(value=value, compatibility=compatibility, temperature=temperature, items=items)
@@ -118,8 +124,10 @@ def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: b
     try:
         db = open_here(place, "r" if mode == "r" else "w", force=force, wait=wait)
     except (StoreError, OSError) as error:
+        if isinstance(error, StoreNotFound):  # which would advise to make one
+            error = StoreNotFound(f"shard {number} of {path} is not at {place}. Bring it back, or mount its disk.")
         if mode != "r":
-            raise
+            raise error from None
         return LostShard(place, error)
     found = db._view().snapshot.store
     if found != manifest.shards[number].id:
@@ -163,6 +171,10 @@ class Cluster(SoftKV):
     def _new_view(self) -> WholeView:
         return self._over(self._store.snapshot())
 
+    def _partial_view(self) -> WholeView:
+        with self._lock:
+            return self._over(self._store.reachable())
+
     def _over(self, snapshot: WholeSnapshot) -> WholeView:
         view = WholeView(snapshot, self._findings, lambda whole, question: ask_shards(whole, question, evidence))
         return self._wished(view)
@@ -175,21 +187,6 @@ class Cluster(SoftKV):
         indexes = [one for one in parts if one is not None]
         index = together(indexes) if indexes and len(indexes) == len(parts) else None
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
-
-    def lookup(self, query: Any, *, partial: bool = False, **options: Any) -> Any:
-        """Look a query up softly, as `lookup` of a store does, over the items of all shards.
-
-        Where shards do not answer, this is an `OutOfReach` that names them, unless it may be `partial`: then the others
-        answer, `out_of_reach` is the share of the mass that those have that do not, and `error` is how far the answer
-        may be from that of all. That is told by how the shards that answer differ, of which there have to be eight.
-        """
-        if not partial:
-            return super().lookup(query, **options)
-        if options.get("heads") is not None or options.get("mask") is not None:
-            raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
-        with self._lock:
-            view = self._over(self._store.reachable())
-        return StoreView(view, self._embedding).lookup(query, **options)
 
     def add(
         self,
@@ -239,7 +236,8 @@ class Cluster(SoftKV):
 
     def forecast_index(self, kind: str = "lists", **options: Any) -> Forecast:
         """What `build_index` would take: of all shards, which build one after the other."""
-        parts = [one.upkeep("forecast_index", kind, **options) for one in self._store.shards if len(one.view().snapshot)]
+        filled = (one for one in self._store.shards if len(one.view().snapshot))
+        parts = [one.upkeep("forecast_index", kind, **options) for one in filled]
         if not parts:
             require_items(self._view().snapshot)
         meanwhile = max(one.meanwhile for one in parts)

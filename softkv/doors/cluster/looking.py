@@ -3,7 +3,6 @@
 Does not refuse a cluster for that, as opening it does, and changes nothing in it.
 """
 
-import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -98,8 +97,8 @@ def _shards(directory: str, manifest: Manifest) -> list[Shard]:
 def repair(path: Path, new: Path) -> Repaired:
     """Write the good items of a cluster to a new one, each shard for itself.
 
-    A shard of which nothing can be read is empty there, and the report says why. What was learned comes along where it
-    does in every shard.
+    A shard of which nothing can be read is empty there, and counts as one that was lost: nobody knows how many items it
+    had. What was learned comes along where it does in every shard.
     """
     source = directory_of(path)
     report, damaged = check(source), Manifest.read(source)
@@ -110,6 +109,8 @@ def repair(path: Path, new: Path) -> Repaired:
             done = carrying.repair(damaged.path_of(source, number), place)
         except (SoftKVError, OSError):  # the report has it
             Store.open(place, "c").close()
+            missing.append(f"all items of {shard_name(number)}")
+            saved[1] += 1
         else:
             missing.extend(_named(number, name) for name in done.missing)
             saved[:] = saved[0] + done.saved, saved[1] + done.lost

@@ -69,7 +69,7 @@ def shard_name(number: int) -> str:
 
 
 def backup(store: "ShardedStore", target: Path, *, force: bool, progress: Progress | None) -> Backup:
-    """Copy a cluster, each shard as of its newest commit, into a new directory, or what is new into an earlier backup."""
+    """Copy each shard as of its newest commit into a new directory, or what is new in it into an earlier backup."""
     directory = opening.directory_of(target)
     require_apart(store.path, directory)
     if opening.is_vacant(directory):

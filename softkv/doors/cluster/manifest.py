@@ -119,7 +119,7 @@ class Manifest:
         if _name(found.epoch) != name or len(found.buckets) != MOST or not owners <= set(range(len(found.shards))):
             raise StoreDamaged(
                 f"{path} says that it is number {found.epoch}, with {len(found.buckets)} buckets of shards up to "
-                f"{max(owners, default=0)} of {len(found.shards)}, which does not fit. Remove what was not written there."
+                f"{max(owners, default=0)} of {len(found.shards)}, which does not fit. Remove it if it was moved there."
             )
         return found
 

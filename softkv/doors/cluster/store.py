@@ -28,6 +28,7 @@ from softkv.errors import (
     CommitUncertain,
     HandleClosed,
     HandleForked,
+    InputError,
     PartlyAdded,
     SoftKVError,
     StoreError,
@@ -36,6 +37,7 @@ from softkv.errors import (
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
 from softkv.storage.catalog.batches import Stamp
+from softkv.storage.disk.locks import FileLock
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
 
 Result = TypeVar("Result")
@@ -49,9 +51,10 @@ class Unnamed(Stamp):
 class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
-    def __init__(self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool) -> None:
-        self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
-        self._closed = False
+    def __init__(self, path: str, manifest: Manifest, shards: Sequence[Shard], lock: FileLock | None) -> None:
+        """Of shards that are open; to write only by who holds the `lock` on the cluster, which is let go with them."""
+        self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
+        self._writes, self._closed = lock is not None, False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -91,7 +94,7 @@ class ShardedStore:
             except (HandleClosed, HandleForked):
                 raise
             except (StoreError, OSError) as error:
-                lost.append(f"{shard.path} ({error})")
+                lost.append(f"{shard.path} ({error.__cause__ or error})")
         if lost and not (partial and views):
             raise out_of_reach(self.path, lost)
         return views
@@ -195,6 +198,8 @@ class ShardedStore:
         """Delete the items with these names; when this returns, each shard has done so."""
         self.require_writable()
         if stamp is not None and stamp.tells is not None:
+            if keys:  # what they tell, such as the value of an item that was popped, is not recorded in shards
+                raise InputError("expected no batch with `pop` on a cluster. Read the item, and delete it by its key.")
             return 0  # the end of a file, of which each portion was a batch
         whole, named = self.newest(), self._named(stamp)
         before, parts = self._recorded(named, 1), dict[int, list[str]]()
@@ -300,7 +305,9 @@ class ShardedStore:
         """Let go of all shards."""
         if not self._closed:
             self._closed = True
-            with ExitStack() as closing:  # all of them, also where one raises
+            with ExitStack() as closing:  # all of them, also where one raises, and the lock last
+                if self._lock is not None:
+                    closing.callback(self._lock.release)
                 for shard in self.shards:
                     closing.callback(shard.close)
 
