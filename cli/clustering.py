@@ -11,7 +11,7 @@ from softkv.kinds import ValueKind
 
 from . import options, output, upkeep
 
-COLUMNS = ("path", "buckets", "items", "commit", "bytes_on_disk", "index", "why")
+COLUMNS = ("path", "buckets", "items", "commit", "bytes_on_disk", "index")
 
 
 @click.group(epilog=options.example("softkv cluster create films --shards 3"))
@@ -46,9 +46,10 @@ def status(directory: str, form: str | None) -> None:
     if output.resolved(form) == "json":
         output.print_json(found.to_dict())
         return
-    output.print_records((one for one in found.to_dict()["shards"]), COLUMNS, form, plain="path")
-    lost = sum(not one.reachable for one in found.shards)
-    output.say(f"manifest {found.epoch}, {len(found.shards)} shards, of which {lost or 'none'} do not answer")
+    output.print_records(found.to_dict()["shards"], COLUMNS, form, plain="path")
+    for one in found.shards:
+        if not one.reachable:
+            output.say(f"{one.path} does not answer: {one.why}")
 
 
 @cluster.command(epilog=options.example("softkv cluster check films"))

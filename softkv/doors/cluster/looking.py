@@ -12,7 +12,7 @@ from softkv.database.summary import index_of, size_of
 from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.handle import opened_shard
 from softkv.doors.cluster.making import Path, make, shard_name
-from softkv.doors.cluster.manifest import MOST, Manifest
+from softkv.doors.cluster.manifest import MOST, Manifest, Placed
 from softkv.doors.cluster.shard import LostShard, Shard
 from softkv.errors import SoftKVError
 from softkv.storage import Repaired, Report, Store
@@ -21,7 +21,7 @@ from softkv.storage.protocol.opening import directory_of
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """A shard in a few figures; without them where it is not `reachable`, and `why` it is not."""
+    """A shard in a few figures, by its path as the cluster has it; where it is not `reachable`, without, and `why`."""
 
     path: str
     buckets: int
@@ -52,18 +52,18 @@ def status(path: Path) -> ClusterState:
     directory = directory_of(path)
     manifest = Manifest.read(directory)
     buckets = Counter(manifest.buckets)
-    shards = (_state(one, buckets[number]) for number, one in enumerate(_shards(directory, manifest)))
+    shards = map(_state, _shards(directory, manifest), manifest.shards, (buckets[one] for one in range(MOST)))
     return ClusterState(directory, manifest.id, manifest.epoch, tuple(shards))
 
 
-def _state(shard: Shard, buckets: int) -> ShardState:
+def _state(shard: Shard, placed: Placed, buckets: int) -> ShardState:
     try:
         view = shard.view()
         index, snapshot = index_of(view), view.snapshot
         told = None if index is None else str(index)
-        return ShardState(shard.path, buckets, True, len(snapshot), snapshot.commit, size_of(shard.path), told)
+        return ShardState(placed.path, buckets, True, len(snapshot), snapshot.commit, size_of(shard.path), told)
     except (SoftKVError, OSError) as error:
-        return ShardState(shard.path, buckets, False, why=str(error.__cause__ or error))
+        return ShardState(placed.path, buckets, False, why=str(error.__cause__ or error))
     finally:
         shard.close()
 
