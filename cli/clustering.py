@@ -52,32 +52,15 @@ def status(directory: str, form: str | None) -> None:
             output.say(f"{one.path} does not answer: {one.why}")
 
 
-@cluster.command(epilog=options.example("softkv cluster check films"))
-@click.argument("directory")
-@click.pass_context
-def check(context: click.Context, directory: str) -> None:
-    """Compare everything in a cluster with its checksums, as `softkv check` does."""
-    context.invoke(upkeep.check, path=directory)
+def _by_paths(command: click.Command, example: str, **paths: str) -> click.Command:
+    """A command of upkeep whose options and arguments that are paths, by their names there, are arguments here."""
+    others = [one for one in command.params if one.name not in paths]
+    arguments = [click.Argument([name], metavar=shown) for name, shown in paths.items()]
+    shown = options.example(f"softkv cluster {command.name} {example}")
+    told = f"What `softkv {command.name}` does, of a cluster."
+    return click.Command(command.name, params=[*arguments, *others], callback=command.callback, help=told, epilog=shown)
 
 
-@cluster.command(epilog=options.example("softkv cluster backup films films.backup"))
-@click.argument("directory")
-@click.argument("to")
-@options.force
-@options.progress_off
-@click.pass_context
-def backup(context: click.Context, /, directory: str, to: str, **how: bool) -> None:
-    """Copy a cluster to TO, as `softkv backup` does."""
-    context.invoke(upkeep.backup, path=directory, directory=to, **how)
-
-
-@cluster.command(epilog=options.example("softkv cluster restore films.backup films.again"))
-@click.argument("directory")
-@click.argument("to")
-@options.disks
-@options.force
-@options.progress_off
-@click.pass_context
-def restore(context: click.Context, /, directory: str, to: str, **how: Any) -> None:
-    """Make a cluster at TO of the backup in DIRECTORY, as `softkv restore` does."""
-    context.invoke(upkeep.restore, path=to, directory=directory, **how)
+cluster.add_command(_by_paths(upkeep.check, "films", path="DIRECTORY"))
+cluster.add_command(_by_paths(upkeep.backup, "films films.backup", path="DIRECTORY", directory="TO"))
+cluster.add_command(_by_paths(upkeep.restore, "films.backup films.again", directory="BACKUP", path="TO"))
