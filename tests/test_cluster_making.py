@@ -193,6 +193,7 @@ def test_a_restored_cluster_is_as_it_was(kind: str, tmp_path: Path, disks: list[
     with clustered(tmp_path / "c", kind) as db:
         db.add(values=[db["item 1"]], vectors=vectors_of(1))
         db.set_temperature(0.25)
+        (tmp_path / "c").chmod(0o750)
         made, before = db.backup(tmp_path / "b"), db.lookup(QUERIES)
         named = [one.contributors for one in before]  # which are read as long as there is a store
         assert (made.items, made.commit, made.path) == (41, db.info().commit, str(tmp_path / "b"))
@@ -201,6 +202,7 @@ def test_a_restored_cluster_is_as_it_was(kind: str, tmp_path: Path, disks: list[
     assert sorted(len(list(disk.iterdir())) for disk in disks) == [1, 2]
     shutil.rmtree(tmp_path / "c")
     for path in (tmp_path / "b", tmp_path / "again"):
+        assert path.stat().st_mode & 0o777 == 0o750
         with opened(path, mode="r") as db:
             found = db.lookup(QUERIES)
             assert np.array_equal(found.value, before.value)

@@ -57,7 +57,7 @@ def create(
     """Make a cluster of so many empty shards, in its directory or shared out to directories on several disks.
 
     >>> import softkv, tempfile, os
-    >>> from softkv.doors.cluster.handle import create
+    >>> from softkv.doors.cluster import create
     >>> path = os.path.join(tempfile.mkdtemp(), "films")
     >>> create(path, shards=3)
     >>> with softkv.open(path) as db:

@@ -74,6 +74,7 @@ def backup(store: "ShardedStore", target: Path, *, force: bool, progress: Progre
     require_apart(store.path, directory)
     if opening.is_vacant(directory):
         with opening.made_beside(directory, force=force) as (building, lock):
+            os.chmod(building, _mode(store.path))
             manifest, made = _copied(store, building, force, progress)
             manifest.write(building)
             note = f"A backup of cluster {manifest.id}. Only `softkv backup` writes to it.\n"
@@ -140,7 +141,13 @@ def restore(
         return replace(copied, id=identity, shards=placed)
 
     directory = make(target, len(copied.shards), fill, manifest, disks=disks, force=force)
+    os.chmod(directory, _mode(source))
     return _together(directory, copied, made)
+
+
+def _mode(directory: str) -> int:
+    """Who may read what is copied from a directory: nobody else."""
+    return os.stat(directory).st_mode & 0o777 | 0o700
 
 
 def _together(directory: str, manifest: Manifest, made: Sequence[Backup]) -> Backup:
