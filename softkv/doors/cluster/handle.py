@@ -22,7 +22,7 @@ from softkv.database import intake
 from softkv.database.begun import FEWEST
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
-from softkv.database.handle import SoftKV, open_here
+from softkv.database.handle import SoftKV, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, size_of, summary, together
@@ -33,7 +33,7 @@ from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreNotFound
+from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreLocked, StoreNotFound
 from softkv.progress import Progress
 from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
@@ -101,7 +101,11 @@ def joined(
         lock = None
         if mode != "r":
             locks.require_writable_platform(path, force=force)
-            lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            try:
+                lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            except StoreLocked as error:
+                name_server(path, error)
+                raise
             opened.callback(lock.release)
         shards = list[Shard]()
         for number in range(len(manifest.shards)):
