@@ -25,7 +25,7 @@ from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
-from softkv.database.summary import Info, index_of, size_of, summary, together
+from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.making import Path, backup, make
@@ -190,6 +190,8 @@ class Cluster(SoftKV):
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]
         index = together(indexes) if indexes and len(indexes) == len(parts) else None
+        proposers = [proposer_of(view) for view in self._view().filled]
+        found = replace(found, proposer=next(filter(None, proposers), None))
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
 
     def add(
