@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from softkv.database import import_from as import_from
     from softkv.database import open as open
     from softkv.database import repair as repair
+    from softkv.database import restore as restore
     from softkv.embedders import register as register
     from softkv.maths.compatibility import additive as additive
     from softkv.maths.compatibility import bilinear as bilinear
     from softkv.maths.heads import Heads as Heads
     from softkv.plain import soft_lookup as soft_lookup
-    from softkv.storage import restore as restore
 
 __version__ = "0.1.0"
 
@@ -37,7 +37,7 @@ _HOMES = {
     "open": ("softkv.database", "open"),
     "register": ("softkv.embedders", "register"),
     "repair": ("softkv.database", "repair"),
-    "restore": ("softkv.storage", "restore"),
+    "restore": ("softkv.database", "restore"),
     "soft_lookup": ("softkv.plain", "soft_lookup"),
 }
 __all__ = ["__version__", *_HOMES]

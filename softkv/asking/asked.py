@@ -32,3 +32,4 @@ class Lookup(Nearest, total=False):
     guarantee: str | None
     heads: Heads | None
     show: int
+    partial: bool

@@ -7,38 +7,37 @@ Does not move items from shard to shard.
 """
 
 import os
-import secrets
+import shlex
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
+from softkv.asking.scan import require_items
 from softkv.database import intake
+from softkv.database.begun import FEWEST
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
-from softkv.database.handle import SoftKV, StoreView, open_here
+from softkv.database.handle import SoftKV, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
-from softkv.database.summary import Info, index_of, size_of, summary, together
+from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
-from softkv.doors.cluster.manifest import MOST, Manifest, Placed
+from softkv.doors.cluster.making import Path, backup, make
+from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import InputError, StoreDamaged, StoreError, StoreExists
+from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreLocked, StoreNotFound
 from softkv.progress import Progress
-from softkv.storage import Added, Item, Store
+from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
-from softkv.storage.disk import files
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-Path = str | os.PathLike[str]
-_ALONE = "Export it into one store, and do it there."
+from softkv.storage.disk import locks
+from softkv.storage.protocol.opening import is_backup
 
 
 def create(
@@ -54,7 +53,7 @@ def create(
     """Make a cluster of so many empty shards, in its directory or shared out to directories on several disks.
 
     >>> import softkv, tempfile, os
-    >>> from softkv.doors.cluster.handle import create
+    >>> from softkv.doors.cluster import create
     >>> path = os.path.join(tempfile.mkdtemp(), "films")
     >>> create(path, shards=3)
     >>> with softkv.open(path) as db:
@@ -64,20 +63,15 @@ def create(
     """
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST:
         raise InputError(f"expected from 1 to {MOST} shards, got {shards!r}.")
-    directory, identity = os.path.realpath(os.fsdecode(path)), secrets.token_hex(16)
-    if os.path.lexists(directory):
-        raise StoreExists(f"{directory} is there already. Choose another path for the cluster.")
     wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
-    files.make_directory(directory)
-    placed = []
-    for number in range(shards):
-        name = f"shard-{number:03}"
-        if disks:
-            disk = os.path.realpath(os.fsdecode(disks[number % len(disks)]))
-            name = os.path.join(disk, f"{os.path.basename(directory)}-{identity[:8]}-{name}")
-        with Store.open(os.path.join(directory, name), "c", force=force) as store, store.snapshot() as snapshot:
-            placed.append(Placed(snapshot.store, name))
-    Manifest.first(identity, placed, wanted.settings()).write(directory)
+    make(
+        path,
+        shards,
+        lambda _number, place: Store.open(place, "c", force=force).close(),
+        lambda identity, placed: Manifest.first(identity, placed, wanted.settings()),
+        disks=disks,
+        force=force,
+    )
 
 
 def joined(
@@ -94,14 +88,26 @@ def joined(
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
+    if mode != "r" and is_backup(path):
+        again = f"softkv restore {shlex.quote(path)} --db NEW"
+        raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")
     manifest = Manifest.read(path)
     profile = Profile.of(manifest.settings)
     with ExitStack() as opened:
+        lock = None
+        if mode != "r":
+            locks.require_writable_platform(path, force=force)
+            try:
+                lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            except StoreLocked as error:
+                name_server(path, error)
+                raise
+            opened.callback(lock.release)
         shards = list[Shard]()
         for number in range(len(manifest.shards)):
-            shards.append(_opened(path, manifest, number, mode, force, wait))
+            shards.append(opened_shard(path, manifest, number, mode, force, wait))
             opened.callback(shards[-1].close)
-        store = ShardedStore(path, manifest, shards, writes=mode != "r")
+        store = ShardedStore(path, manifest, shards, lock)
         items = len(store) if compatibility is not None or temperature is not None else 0
         known = Profile() if mode == "r" else profile
         wanted = known.wishing(value=value, compatibility=compatibility, temperature=temperature, items=items)
@@ -112,14 +118,16 @@ def joined(
         return db
 
 
-def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
+def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
     """A shard, which has to be the store that the manifest says; to read, it may be missed when it is asked."""
     place = manifest.path_of(path, number)
     try:
         db = open_here(place, "r" if mode == "r" else "w", force=force, wait=wait)
     except (StoreError, OSError) as error:
+        if isinstance(error, StoreNotFound):  # which would advise to make one
+            error = StoreNotFound(f"shard {number} of {path} is not at {place}. Bring it back, or mount its disk.")
         if mode != "r":
-            raise
+            raise error from None
         return LostShard(place, error)
     found = db._view().snapshot.store
     if found != manifest.shards[number].id:
@@ -128,16 +136,6 @@ def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, 
             f"{place} is store {found}, but shard {number} of {path} is {manifest.shards[number].id}. Bring that back."
         )
     return LocalShard(db)
-
-
-def _refused(local: Method) -> Method:
-    """A method like the local one that a cluster does not have."""
-
-    @wraps(local)
-    def refuse(_self: "Cluster", *_given: Any, **_options: Any) -> NoReturn:
-        raise InputError(f"`{local.__name__}` is not done over shards. {_ALONE}")
-
-    return cast(Method, refuse)
 
 
 class Cluster(SoftKV):
@@ -163,33 +161,24 @@ class Cluster(SoftKV):
     def _new_view(self) -> WholeView:
         return self._over(self._store.snapshot())
 
+    def _partial_view(self) -> WholeView:
+        with self._lock:
+            return self._over(self._store.reachable())
+
     def _over(self, snapshot: WholeSnapshot) -> WholeView:
         view = WholeView(snapshot, self._findings, lambda whole, question: ask_shards(whole, question, evidence))
         return self._wished(view)
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""
-        parts = [index_of(view) for view in self._view().filled]
+        parts = [index_of(view) for view in self._view().filled if len(view.snapshot) >= FEWEST]
         elsewhere = [shard.path for shard in self._store.shards if os.path.dirname(shard.path) != self.path]
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]
         index = together(indexes) if indexes and len(indexes) == len(parts) else None
+        proposers = [proposer_of(view) for view in self._view().filled]
+        found = replace(found, proposer=next(filter(None, proposers), None))
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
-
-    def lookup(self, query: Any, *, partial: bool = False, **options: Any) -> Any:
-        """Look a query up softly, as `lookup` of a store does, over the items of all shards.
-
-        Where shards do not answer, this is an `OutOfReach` that names them, unless it may be `partial`: then the others
-        answer, `out_of_reach` is the share of the mass that those have that do not, and `error` is how far the answer
-        may be from that of all. That is told by how the shards that answer differ, of which there have to be eight.
-        """
-        if not partial:
-            return super().lookup(query, **options)
-        if options.get("heads") is not None or options.get("mask") is not None:
-            raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
-        with self._lock:
-            view = self._over(self._store.reachable())
-        return StoreView(view, self._embedding).lookup(query, **options)
 
     def add(
         self,
@@ -232,10 +221,21 @@ class Cluster(SoftKV):
         if kind == "lists":
             steps = rehearsed_temperatures(view, options.get("temperatures"))
             options["temperatures"] = float(steps[0]), float(steps[-1])
-        for shard in self._store.shards:
-            if len(shard.view().snapshot):
-                shard.upkeep("build_index", kind, **options)
+        for shard in self._to_index():
+            shard.upkeep("build_index", kind, **options)
         return self.info()
+
+    def _to_index(self) -> list[Shard]:
+        """The shards with items enough for an index; where none has, the first with any, which says so."""
+        filled = [shard for shard in self._store.shards if len(shard.view().snapshot)]
+        return [shard for shard in filled if len(shard.view().snapshot) >= FEWEST] or filled[:1]
+
+    def forecast_index(self, kind: str = "lists", **options: Any) -> Any:
+        """What `build_index` would take, as `forecast_index` of a store tells it: shards build one after the other."""
+        require_items(self._view().snapshot)
+        parts = [one.upkeep("forecast_index", kind, **options) for one in self._to_index()]
+        seconds, kept = (sum(getattr(one, name) for one in parts) for name in ("seconds", "kept"))
+        return replace(parts[0], seconds=seconds, meanwhile=max(one.meanwhile for one in parts), kept=kept)
 
     def drop_index(self) -> None:
         """Forget the indexes of all shards; lookups scan again."""
@@ -250,9 +250,18 @@ class Cluster(SoftKV):
             for shard in self._store.shards:
                 shard.upkeep("compact")
 
-    forecast_index = _refused(SoftKV.forecast_index)
-    reembed = _refused(SoftKV.reembed)
-    backup = _refused(SoftKV.backup)
+    def backup(self, directory: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
+        """Copy the cluster into a directory, or what is new into an earlier backup, as `backup` of a store does.
+
+        Each shard is copied as of one commit, one after the other. This handle changes nothing meanwhile; of what other
+        handles change, some shards may have their part and others not.
+        """
+        with self._changing:
+            return backup(self._store, directory, force=force, progress=progress)
+
+    def reembed(self, *_given: Any, **_options: Any) -> NoReturn:
+        """Refused: what embeds anew goes on where it was stopped, in one store."""
+        raise InputError("`reembed` is not done over shards. Export it into one store, and do it there.")
 
     def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
         """Refuse a batch where items have other values by now, of shards that have not done their part before."""
