@@ -302,7 +302,7 @@ class Asker(ABC):
             hard=ask(view, replace(soft, k=1, show=1))[0],
             top_k=ask(view, replace(soft, k=k))[0],
             soft=ask(view, soft)[0],
-            strip=tuple(_warmth(answer) for answer in ask(view, strip)),
+            strip=tuple(Warmth.of(answer) for answer in ask(view, strip)),
         )
 
     def self_attention(
@@ -393,10 +393,3 @@ class Asker(ABC):
             row = row_equal_to(snapshot, np.asarray(query, np.float32))
             item = None if row is None else snapshot.items([row])[0]
         return None if item is None else Exact(item.name, item.value, item.payload)
-
-
-def _warmth(answer: Answer) -> Warmth:
-    texts = answer.texts
-    value = texts[0].text if texts else answer.value if answer.labels is None else answer.label
-    weight = answer.contributors[0].weight
-    return Warmth(answer.temperature, answer.effective, weight, value, answer.error, answer.error_kind)
