@@ -27,6 +27,7 @@ from softkv.database.summary import Info, index_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.manifest import MOST, Manifest, Placed
+from softkv.doors.cluster.places import remove_unnamed
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
@@ -94,14 +95,18 @@ def joined(
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
-    manifest = Manifest.read(path)
-    profile = Profile.of(manifest.settings)
+
+    def shard(manifest: Manifest, number: int) -> Shard:
+        return _opened(path, manifest, number, mode, force, wait)
+
     with ExitStack() as opened:
-        shards = list[Shard]()
-        for number in range(len(manifest.shards)):
-            shards.append(_opened(path, manifest, number, mode, force, wait))
-            opened.callback(shards[-1].close)
-        store = ShardedStore(path, manifest, shards, writes=mode != "r")
+        manifest, shards = _all_opened(path, shard)
+        for one in shards:
+            opened.callback(one.close)
+        profile = Profile.of(manifest.settings)
+        store = ShardedStore(path, manifest, shards, writes=mode != "r", opened=shard)
+        if mode != "r":
+            remove_unnamed(path)
         items = len(store) if compatibility is not None or temperature is not None else 0
         known = Profile() if mode == "r" else profile
         wanted = known.wishing(value=value, compatibility=compatibility, temperature=temperature, items=items)
@@ -110,6 +115,23 @@ def joined(
         db = Cluster(store, Embedding(embedder, path), wanted if wanted != profile else None, writes=mode != "r")
         opened.pop_all()
         return db
+
+
+def _all_opened(path: str, shard: Callable[[Manifest, int], Shard]) -> tuple[Manifest, list[Shard]]:
+    """The manifest that counts, and its shards; again, where another one has come before they were all open."""
+    while True:
+        manifest, shards = Manifest.read(path), list[Shard]()
+        with ExitStack() as opened:
+            try:
+                for number in range(len(manifest.shards)):
+                    shards.append(shard(manifest, number))
+                    opened.callback(shards[-1].close)
+            except (StoreError, OSError):
+                if not manifest.is_followed(path):
+                    raise
+            if not manifest.is_followed(path):
+                opened.pop_all()
+                return manifest, shards
 
 
 def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:

@@ -30,14 +30,15 @@ from softkv.errors import (
     PartlyAdded,
     SoftKVError,
     StoreError,
-    StoreReplaced,
 )
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
+from softkv.storage.threads import OwnLock
 
 Result = TypeVar("Result")
+Opening = Callable[[Manifest, int], Shard]  # opens a shard of a manifest, by its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,11 @@ class Unnamed(Stamp):
 class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
-    def __init__(self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool) -> None:
+    def __init__(
+        self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool, opened: Opening
+    ) -> None:
         self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
-        self._closed = False
+        self._opened, self._lock, self._closed = opened, OwnLock(path), False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -66,18 +69,20 @@ class ShardedStore:
     def unfinished(self) -> None:
         """None: the items of a cluster are not embedded anew."""
 
-    def newest(self) -> WholeSnapshot:
-        """All shards, each at its newest commit."""
-        return WholeSnapshot(list(self._views().values()), self.path, self.manifest)
+    def newest(self, *, kept: bool = False, partial: bool = False) -> WholeSnapshot:
+        """All shards, each at its newest commit; `kept` whatever is written meanwhile, `partial` those that answer."""
+        with self._lock:
+            views = self._views(kept=kept, partial=partial)
+            options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
+            return WholeSnapshot(list(views.values()), self.path, self.manifest, **options)
 
     def snapshot(self) -> WholeSnapshot:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
-        return WholeSnapshot(list(self._views(kept=True).values()), self.path, self.manifest, owns=True)
+        return self.newest(kept=True)
 
     def reachable(self) -> WholeSnapshot:
         """The shards that answer, each at its newest commit."""
-        views = self._views(partial=True)
-        return WholeSnapshot(list(views.values()), self.path, self.manifest, partial=True, numbers=list(views))
+        return self.newest(partial=True)
 
     def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
         """Views of the shards, by number; of all, unless some may be out of reach."""
@@ -96,12 +101,19 @@ class ShardedStore:
         return views
 
     def _follow(self) -> None:
-        """Read what another process has made of the cluster since, by a handle that only reads."""
-        if not self._writes and self.manifest.is_followed(self.path):
-            manifest = Manifest.read(self.path)
-            if manifest.shards != self.manifest.shards:
-                raise StoreReplaced(f"{self.path} has other shards by now; open it again")
-            self.manifest = manifest
+        """Read what another process has made of the cluster since, by a handle that only reads.
+
+        Shards that have gone are not closed: another thread may be reading them, and they go when none is any more.
+        """
+        while not self._writes and self.manifest.is_followed(self.path):  # also while others are being opened
+            manifest, known = Manifest.read(self.path), dict(zip(self.manifest.shards, self.shards, strict=True))
+            shards = (known.get(one) or self._opened(manifest, n) for n, one in enumerate(manifest.shards))
+            self.move_to(manifest, list(shards))
+
+    def move_to(self, manifest: Manifest, shards: Sequence[Shard]) -> None:
+        """Go by another manifest, whose shards are open."""
+        with self._lock:
+            self.manifest, self.shards = manifest, tuple(shards)
 
     def __len__(self) -> int:
         return len(self.newest())
@@ -233,11 +245,9 @@ class ShardedStore:
         """There is no unfinished rebuild."""
 
     def _named(self, stamp: Stamp | None) -> Stamp:
-        """The batch as shards know it: with what decides which of them gets what."""
+        """The batch as shards know it, also when they have been divided since: both parts know what the whole had."""
         name = uuid.uuid4().hex if stamp is None else stamp.id if stamp.tells is None else name_of(stamp)
-        digest = hashlib.sha256(b"" if stamp is None else stamp.digest)
-        digest.update(bytes(self.manifest.buckets))
-        return Stamp(name, digest.digest())
+        return Stamp(name, hashlib.sha256(b"" if stamp is None else stamp.digest).digest())
 
     def _recorded(self, stamp: Stamp, count: int) -> dict[int, list[int]]:
         """What shards have done under this name."""
