@@ -13,6 +13,7 @@ from . import (
     adding,
     asking,
     benching,
+    clustering,
     demonstration,
     dictionary,
     indexing,
@@ -68,6 +69,7 @@ for command in (
     models.models,
     demonstration.demo,
     benching.bench,
+    clustering.cluster,
     serving.serve,
 ):
     softkv.add_command(command)

@@ -106,6 +106,14 @@ wait = click.option(
     metavar="SECONDS",
     help="How long to wait for another process that writes to the store.",
 )
+disks = click.option(
+    "--disk",
+    "disks",
+    multiple=True,
+    metavar="DIR",
+    help="Where shards of a cluster are to lie, instead of in its directory; several times.",
+)
+force = click.option("--force", is_flag=True, help="Also on a network file system, where locks and syncs may not hold.")
 progress_off = click.option("--no-progress", is_flag=True, help="Show no progress bar.")
 
 

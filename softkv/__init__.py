@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from softkv.comparison import Comparison as Comparison
     from softkv.database import SoftKV as SoftKV
     from softkv.database import open as open
+    from softkv.database import restore as restore
     from softkv.maths.heads import Heads as Heads
     from softkv.plain import soft_lookup as soft_lookup
-    from softkv.storage import restore as restore
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _HOMES = {
     "errors": ("softkv.errors", None),
     "SoftKV": ("softkv.database", "SoftKV"),
     "open": ("softkv.database", "open"),
-    "restore": ("softkv.storage", "restore"),
+    "restore": ("softkv.database", "restore"),
     "soft_lookup": ("softkv.plain", "soft_lookup"),
 }
 __all__ = ["__version__", *_HOMES]

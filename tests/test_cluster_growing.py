@@ -11,7 +11,7 @@ import pytest
 
 import softkv
 from softkv.database import indexing
-from softkv.doors.cluster.grow import grow, next_division
+from softkv.doors.cluster.growing import grow, next_division
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.doors.cluster.manifest import MOST, Manifest, Placed
 from softkv.errors import BatchMismatch, InputError, NotAStore, PartlyAdded, StorageFull, StoreError, StoreLocked
@@ -59,8 +59,8 @@ def contents(db: Any) -> dict[bytes, tuple[Any, ...]]:
 
 
 def directories(path: Path) -> set[str]:
-    """What lies in a directory besides manifests."""
-    return {one.name for one in path.iterdir() if not one.name.startswith("manifest-")}
+    """The directories in a directory."""
+    return {one.name for one in path.iterdir() if one.is_dir()}
 
 
 def named(path: Path) -> set[str]:

@@ -194,6 +194,7 @@ class Asker(ABC):
         heads: Heads | None = None,
         projection: bool = True,
         show: int = 10,
+        partial: bool = False,
     ) -> Any:
         """Look a query up softly: the average of all values, each weighted by how well its key compares.
 
@@ -213,9 +214,10 @@ class Asker(ABC):
             projection: Compare as the store has learned to (`fit`), if it has, and not by another compatibility or with
                 heads; the temperature is then 1, unless given. False compares as if it had never learned.
             show: How many of the heaviest items to name as contributors.
+            partial: Where shards of a cluster do not answer, estimate from the others, and state `out_of_reach`.
         """
         _checked(tolerance, confidence, guarantee)
-        view = self._asked_view()
+        view = self._asked_view(partial=partial)
         queries, rounded, one = self._queries(view, query, compatibility, heads)
         compared = self._compared(view, compatibility, heads, projection)
         question = Question(
@@ -324,8 +326,12 @@ class Asker(ABC):
         found = _logged(view, ask_each(view, asked))
         return found if view.guard[0] is None else replace(found, unguarded=BY_ITEMS)
 
-    def _asked_view(self) -> View:
-        view = self._view()
+    def _partial_view(self) -> View:
+        """The commit to read of those shards that answer; one store is whole."""
+        return self._view()
+
+    def _asked_view(self, *, partial: bool = False) -> View:
+        view = self._partial_view() if partial else self._view()
         require_items(view.snapshot)
         return view
 

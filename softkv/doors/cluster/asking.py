@@ -25,7 +25,7 @@ from softkv.doors.cluster.merging import merged, over_all
 from softkv.doors.cluster.missing import widened
 from softkv.doors.cluster.shard import out_of_reach
 from softkv.doors.cluster.whole import WholeView
-from softkv.errors import AllMasked, HandleClosed, HandleForked, StoreError
+from softkv.errors import AllMasked, HandleClosed, HandleForked, InputError, StoreError
 from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
@@ -35,6 +35,8 @@ Asking = Callable[[View, Question, int], Answers]  # of how many shards
 
 def ask_shards(whole: WholeView, question: Question, ask: Asking) -> Answers:
     """The answers to a question about the items of all shards, each of which is asked by `ask`."""
+    if whole.snapshot.partial and (question.heads is not None or question.mask is not None):
+        raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
     if question.heads is not None:
         asked = Rewritten.of(whole, question)
         return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), ask))

@@ -7,7 +7,7 @@ Does not move items from shard to shard.
 """
 
 import os
-import secrets
+import shlex
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,28 +17,31 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
+from softkv.asking.scan import require_items
 from softkv.database import intake
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
-from softkv.database.handle import SoftKV, StoreView, open_here
+from softkv.database.handle import SoftKV, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
-from softkv.doors.cluster.manifest import MOST, Manifest, Placed
+from softkv.doors.cluster.making import Path, backup, make
+from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.places import remove_unnamed
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import InputError, StoreDamaged, StoreError, StoreExists
+from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreNotFound
+from softkv.index.forecast import Forecast
 from softkv.progress import Progress
-from softkv.storage import Added, Item, Store
+from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
-from softkv.storage.disk import files
+from softkv.storage.disk import locks
+from softkv.storage.protocol.opening import is_backup
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-Path = str | os.PathLike[str]
 _ALONE = "Export it into one store, and do it there."
 
 
@@ -65,20 +68,15 @@ def create(
     """
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST:
         raise InputError(f"expected from 1 to {MOST} shards, got {shards!r}.")
-    directory, identity = os.path.realpath(os.fsdecode(path)), secrets.token_hex(16)
-    if os.path.lexists(directory):
-        raise StoreExists(f"{directory} is there already. Choose another path for the cluster.")
     wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
-    files.make_directory(directory)
-    placed = []
-    for number in range(shards):
-        name = f"shard-{number:03}"
-        if disks:
-            disk = os.path.realpath(os.fsdecode(disks[number % len(disks)]))
-            name = os.path.join(disk, f"{os.path.basename(directory)}-{identity[:8]}-{name}")
-        with Store.open(os.path.join(directory, name), "c", force=force) as store, store.snapshot() as snapshot:
-            placed.append(Placed(snapshot.store, name))
-    Manifest.first(identity, placed, wanted.settings()).write(directory)
+    make(
+        path,
+        shards,
+        lambda _number, place: Store.open(place, "c", force=force).close(),
+        lambda identity, placed: Manifest.first(identity, placed, wanted.settings()),
+        disks=disks,
+        force=force,
+    )
 
 
 def joined(
@@ -95,16 +93,24 @@ def joined(
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
+    if mode != "r" and is_backup(path):
+        again = f"softkv restore {shlex.quote(path)} --db NEW"
+        raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")
 
     def shard(manifest: Manifest, number: int) -> Shard:
-        return _opened(path, manifest, number, mode, force, wait)
+        return opened_shard(path, manifest, number, mode, force, wait)
 
     with ExitStack() as opened:
+        lock = None
+        if mode != "r":
+            locks.require_writable_platform(path, force=force)
+            lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            opened.callback(lock.release)
         manifest, shards = _all_opened(path, shard)
         for one in shards:
             opened.callback(one.close)
         profile = Profile.of(manifest.settings)
-        store = ShardedStore(path, manifest, shards, writes=mode != "r", opened=shard)
+        store = ShardedStore(path, manifest, shards, lock, opened=shard)
         if mode != "r":
             remove_unnamed(path)
         items = len(store) if compatibility is not None or temperature is not None else 0
@@ -134,14 +140,16 @@ def _all_opened(path: str, shard: Callable[[Manifest, int], Shard]) -> tuple[Man
                 return manifest, shards
 
 
-def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
+def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
     """A shard, which has to be the store that the manifest says; to read, it may be missed when it is asked."""
     place = manifest.path_of(path, number)
     try:
         db = open_here(place, "r" if mode == "r" else "w", force=force, wait=wait)
     except (StoreError, OSError) as error:
+        if isinstance(error, StoreNotFound):  # which would advise to make one
+            error = StoreNotFound(f"shard {number} of {path} is not at {place}. Bring it back, or mount its disk.")
         if mode != "r":
-            raise
+            raise error from None
         return LostShard(place, error)
     found = db._view().snapshot.store
     if found != manifest.shards[number].id:
@@ -185,6 +193,10 @@ class Cluster(SoftKV):
     def _new_view(self) -> WholeView:
         return self._over(self._store.snapshot())
 
+    def _partial_view(self) -> WholeView:
+        with self._lock:
+            return self._over(self._store.reachable())
+
     def _over(self, snapshot: WholeSnapshot) -> WholeView:
         view = WholeView(snapshot, self._findings, lambda whole, question: ask_shards(whole, question, evidence))
         return self._wished(view)
@@ -197,21 +209,6 @@ class Cluster(SoftKV):
         indexes = [one for one in parts if one is not None]
         index = together(indexes) if indexes and len(indexes) == len(parts) else None
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
-
-    def lookup(self, query: Any, *, partial: bool = False, **options: Any) -> Any:
-        """Look a query up softly, as `lookup` of a store does, over the items of all shards.
-
-        Where shards do not answer, this is an `OutOfReach` that names them, unless it may be `partial`: then the others
-        answer, `out_of_reach` is the share of the mass that those have that do not, and `error` is how far the answer
-        may be from that of all. That is told by how the shards that answer differ, of which there have to be eight.
-        """
-        if not partial:
-            return super().lookup(query, **options)
-        if options.get("heads") is not None or options.get("mask") is not None:
-            raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
-        with self._lock:
-            view = self._over(self._store.reachable())
-        return StoreView(view, self._embedding).lookup(query, **options)
 
     def add(
         self,
@@ -259,6 +256,15 @@ class Cluster(SoftKV):
                 shard.upkeep("build_index", kind, **options)
         return self.info()
 
+    def forecast_index(self, kind: str = "lists", **options: Any) -> Forecast:
+        """What `build_index` would take: of all shards, which build one after the other."""
+        filled = (one for one in self._store.shards if len(one.view().snapshot))
+        parts = [one.upkeep("forecast_index", kind, **options) for one in filled]
+        if not parts:
+            require_items(self._view().snapshot)
+        meanwhile = max(one.meanwhile for one in parts)
+        return Forecast(sum(one.seconds for one in parts), meanwhile, sum(one.kept for one in parts))
+
     def drop_index(self) -> None:
         """Forget the indexes of all shards; lookups scan again."""
         for shard in self._store.shards:
@@ -272,9 +278,16 @@ class Cluster(SoftKV):
             for shard in self._store.shards:
                 shard.upkeep("compact")
 
-    forecast_index = _refused(SoftKV.forecast_index)
+    def backup(self, directory: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
+        """Copy the cluster into a directory, or what is new into an earlier backup, as `backup` of a store does.
+
+        Each shard is copied as of one commit, one after the other. This handle changes nothing meanwhile; of what other
+        handles change, some shards may have their part and others not.
+        """
+        with self._changing:
+            return backup(self._store, directory, force=force, progress=progress)
+
     reembed = _refused(SoftKV.reembed)
-    backup = _refused(SoftKV.backup)
 
     def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
         """Refuse a batch where items have other values by now, of shards that have not done their part before."""

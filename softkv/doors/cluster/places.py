@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
+from softkv.doors.cluster.making import shard_name
 from softkv.doors.cluster.manifest import Manifest
 from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
@@ -16,7 +17,7 @@ from softkv.storage.layout import GENERATION_NAME
 
 def next_place(directory: str, manifest: Manifest, number: int, parent: str) -> str:
     """Where in a directory a shard of the next manifest lies, as it says there; nothing else had this name before."""
-    name = f"shard-{number:03}-{manifest.epoch + 1:010}"
+    name = f"{shard_name(number)}-{manifest.epoch + 1:010}"
     if parent == directory:
         return name
     return os.path.join(parent, f"{os.path.basename(directory)}-{manifest.id[:8]}-{name}")
@@ -25,7 +26,7 @@ def next_place(directory: str, manifest: Manifest, number: int, parent: str) -> 
 def remove_unnamed(directory: str, parents: Iterable[str] = ()) -> list[str]:
     """Remove what was a shard or was to be one, beside shards and in other directories; returns what is still read.
 
-    Only for who holds the locks of all shards: then none can be on its way.
+    Only for who holds the lock on the cluster: then none can be on its way.
     """
     files.sync_directory(directory)  # a manifest that is not durable may be gone, and another one count
     manifest = Manifest.read(directory)

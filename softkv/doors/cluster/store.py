@@ -18,6 +18,7 @@ import numpy as np
 
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
+from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
 from softkv.doors.cluster.shard import Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
@@ -27,6 +28,7 @@ from softkv.errors import (
     CommitUncertain,
     HandleClosed,
     HandleForked,
+    InputError,
     PartlyAdded,
     SoftKVError,
     StoreError,
@@ -34,6 +36,7 @@ from softkv.errors import (
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
 from softkv.storage.catalog.batches import Stamp
+from softkv.storage.disk.locks import FileLock
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
 from softkv.storage.threads import OwnLock
 
@@ -50,10 +53,11 @@ class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
     def __init__(
-        self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool, opened: Opening
+        self, path: str, manifest: Manifest, shards: Sequence[Shard], lock: FileLock | None, *, opened: Opening
     ) -> None:
-        self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
-        self._opened, self._lock, self._closed = opened, OwnLock(path), False
+        """Of shards that are open; to write only by who holds the `lock` on the cluster, which is let go with them."""
+        self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
+        self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), lock is not None, False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -71,7 +75,7 @@ class ShardedStore:
 
     def newest(self, *, kept: bool = False, partial: bool = False) -> WholeSnapshot:
         """All shards, each at its newest commit; `kept` whatever is written meanwhile, `partial` those that answer."""
-        with self._lock:
+        with self._turns:
             views = self._views(kept=kept, partial=partial)
             options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
             return WholeSnapshot(list(views.values()), self.path, self.manifest, **options)
@@ -95,7 +99,7 @@ class ShardedStore:
             except (HandleClosed, HandleForked):
                 raise
             except (StoreError, OSError) as error:
-                lost.append(f"{shard.path} ({error})")
+                lost.append(f"{shard.path} ({error.__cause__ or error})")
         if lost and not (partial and views):
             raise out_of_reach(self.path, lost)
         return views
@@ -112,7 +116,7 @@ class ShardedStore:
 
     def move_to(self, manifest: Manifest, shards: Sequence[Shard]) -> None:
         """Go by another manifest, whose shards are open."""
-        with self._lock:
+        with self._turns:
             self.manifest, self.shards = manifest, tuple(shards)
 
     def __len__(self) -> int:
@@ -148,12 +152,9 @@ class ShardedStore:
         self.settle_shards()
 
     def settle_shards(self) -> None:
-        """Let each shard have the settings of all: the temperature whatever its size, and not the guard of all."""
-        settings = {name: one for name, one in self.manifest.settings.items() if name != "guard"}
-        if "temperature" in settings:
-            settings["temperature"] = {**settings["temperature"], "origin": "given"}
+        """Let each shard have the settings of all."""
         for shard in self.shards:
-            shard.configure(settings)
+            shard.configure(self.manifest.settings_of_shards)
 
     def append(
         self,
@@ -209,6 +210,8 @@ class ShardedStore:
         """Delete the items with these names; when this returns, each shard has done so."""
         self.require_writable()
         if stamp is not None and stamp.tells is not None:
+            if keys:  # what they tell, such as the value of an item that was popped, is not recorded in shards
+                raise InputError("expected no batch with `pop` on a cluster. Read the item, and delete it by its key.")
             return 0  # the end of a file, of which each portion was a batch
         whole, named = self.newest(), self._named(stamp)
         before, parts = self._recorded(named, 1), dict[int, list[str]]()
@@ -304,23 +307,17 @@ class ShardedStore:
 
     def check(self, *, at_least: int | None = None) -> Report:
         """Compare everything on the disk with everything else, in each shard."""
-        whole = self.newest()
-        reports = [shard.upkeep("check") for shard in self.shards]
-        found = Report(self.path, commit=whole.commit, items=sum(one.items for one in reports))
-        found.windows = sum(one.windows for one in reports)
-        for shard, one in zip(self.manifest.shards, reports, strict=True):
-            found.findings += [f"{shard.path}: {finding}" for finding in one.findings]
-            found.notes += [f"{shard.path}: {note}" for note in one.notes]
-        if at_least is not None and whole.commit < at_least:
-            found.findings.append(f"the cluster is at commit {whole.commit}, but {at_least} was acknowledged")
-        found.findings += list(_strays(whole))
-        return found
+        self._require_open()
+        self._follow()
+        return examined(self.path, self.manifest, self.shards, at_least=at_least)
 
     def close(self) -> None:
         """Let go of all shards."""
         if not self._closed:
             self._closed = True
-            with ExitStack() as closing:  # all of them, also where one raises
+            with ExitStack() as closing:  # all of them, also where one raises, and the lock last
+                if self._lock is not None:
+                    closing.callback(self._lock.release)
                 for shard in self.shards:
                     closing.callback(shard.close)
 
@@ -379,19 +376,3 @@ def _partly(
         name,
         *([shards[number].path for number in some] for some in (done, refused, unknown)),
     )
-
-
-def _strays(whole: WholeSnapshot) -> Sequence[str]:
-    """Items that are in a shard in which nobody looks for them."""
-    found = []
-    for number, one in enumerate(whole.snapshots):
-        lost = [
-            key
-            for key in one.names(one.in_order())
-            if not key.startswith("#") and whole.manifest.shard_of(key) != number
-        ]
-        if lost:
-            found.append(
-                f"{len(lost):,} items are in shard {number}, where nobody looks for them, such as {shown(lost[0])}"
-            )
-    return found

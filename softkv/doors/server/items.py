@@ -256,7 +256,11 @@ def _deleted(call: Call) -> dict[str, int]:
 def _changing(method: str, path: str, change: Callable[..., Any], reply: Any = NoneType, **fields: Any) -> Endpoint:
     """An endpoint that calls a method of the handle; its form has the parameters of the method, if it has any."""
     form = form_of(change, **fields) if len(signature(change).parameters) > 1 else None
-    return Endpoint(method, path, lambda call: change(call.served.handle, **call.options()), form, reply, writes=True)
+
+    def changed(call: Call) -> Any:
+        return getattr(call.served.handle, change.__name__)(**call.options())  # a cluster has methods of its own
+
+    return Endpoint(method, path, changed, form, reply, writes=True)
 
 
 _Page = dict[str, Any]

@@ -22,7 +22,8 @@ import numpy as np
 
 from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, open_here
-from softkv.doors.cluster.handle import Cluster, Path, joined
+from softkv.doors.cluster.handle import Cluster, joined
+from softkv.doors.cluster.making import Path
 from softkv.doors.cluster.manifest import MOST, Placed, bucket_of
 from softkv.doors.cluster.places import next_place, remove_unnamed
 from softkv.doors.cluster.shard import LocalShard
@@ -64,8 +65,7 @@ def grow(
     before or after a division, and goes on from there when it is called again, with the same disks.
 
     >>> import softkv, tempfile, os
-    >>> from softkv.doors.cluster.grow import grow
-    >>> from softkv.doors.cluster.handle import create
+    >>> from softkv.doors.cluster import create, grow
     >>> path = os.path.join(tempfile.mkdtemp(), "rents")
     >>> create(path, shards=1, value="number")
     >>> with softkv.open(path) as db:

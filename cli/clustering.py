@@ -1,0 +1,85 @@
+"""Clusters of stores: `cluster create`, `cluster status`, and what else is done with one as a whole.
+
+All other commands take the directory of a cluster as they take a store.
+"""
+
+from typing import Any
+
+import click
+
+from softkv.kinds import ValueKind
+
+from . import growing, options, output, upkeep
+
+COLUMNS = ("path", "buckets", "items", "commit", "bytes_on_disk", "index", "why")
+
+
+@click.group(epilog=options.example("softkv cluster create films --shards 3"))
+def cluster() -> None:
+    """Make and look at clusters: several stores that all other commands take for one."""
+
+
+@cluster.command(epilog=options.example("softkv cluster create films --shards 3"))
+@click.argument("directory")
+@click.option("--shards", type=click.IntRange(1, 256), default=8, show_default=True, help="How many stores.")
+@options.disks
+@click.option("--kind", "--value", "value", type=click.Choice([kind.value for kind in ValueKind]), help="Of values.")
+@options.compatibility
+@options.temperature
+@options.force
+def create(directory: str, shards: int, disks: tuple[str, ...], **wishes: Any) -> None:
+    """Make a cluster of empty stores in DIRECTORY, where nothing is yet."""
+    from softkv.doors import cluster as clusters
+
+    clusters.create(directory, shards, disks, **wishes)
+    output.say(f"made {directory}, of {shards} shards")
+
+
+@cluster.command(epilog=options.example("softkv cluster status films"))
+@click.argument("directory")
+@options.form
+def status(directory: str, form: str | None) -> None:
+    """Say of each shard where it is, what it holds, and why it does not answer if it does not."""
+    from softkv.doors import cluster as clusters
+
+    found = clusters.status(directory)
+    if output.resolved(form) == "json":
+        output.print_json(found.to_dict())
+        return
+    output.print_records((one for one in found.to_dict()["shards"]), COLUMNS, form, plain="path")
+    lost = sum(not one.reachable for one in found.shards)
+    output.say(f"manifest {found.epoch}, {len(found.shards)} shards, of which {lost or 'none'} do not answer")
+
+
+@cluster.command(epilog=options.example("softkv cluster check films"))
+@click.argument("directory")
+@click.pass_context
+def check(context: click.Context, directory: str) -> None:
+    """Compare everything in a cluster with its checksums, as `softkv check` does."""
+    context.invoke(upkeep.check, path=directory)
+
+
+@cluster.command(epilog=options.example("softkv cluster backup films films.backup"))
+@click.argument("directory")
+@click.argument("to")
+@options.force
+@options.progress_off
+@click.pass_context
+def backup(context: click.Context, /, directory: str, to: str, **how: bool) -> None:
+    """Copy a cluster to TO, as `softkv backup` does."""
+    context.invoke(upkeep.backup, path=directory, directory=to, **how)
+
+
+@cluster.command(epilog=options.example("softkv cluster restore films.backup films.again"))
+@click.argument("directory")
+@click.argument("to")
+@options.disks
+@options.force
+@options.progress_off
+@click.pass_context
+def restore(context: click.Context, /, directory: str, to: str, **how: Any) -> None:
+    """Make a cluster at TO of the backup in DIRECTORY, as `softkv restore` does."""
+    context.invoke(upkeep.restore, path=to, directory=directory, **how)
+
+
+cluster.add_command(growing.grow)
