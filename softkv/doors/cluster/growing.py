@@ -170,6 +170,8 @@ def _forget_held_out(db: Cluster) -> None:
     with store.snapshot() as whole:
         view = db._over(whole)
         temperature, name = view.profile.temperature, view.profile.projection
+        if temperature is None and name is None:
+            return
         if not any(one.startswith("#") for one in whole.names(whole.in_order())):
             return
         if temperature is not None and temperature.held:

@@ -313,7 +313,7 @@ class WholeSnapshot(Snapshot):
     def close(self) -> None:
         """Let the snapshots of the shards go."""
         if not self._closed:
-            self._closed = True
+            self._closed, self._shards = True, None
             for one in self.snapshots:
                 one.close()
 
