@@ -1,6 +1,7 @@
 """A cluster that dies while it is given more shards has every item once, in whole shards, and goes on from there."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from shutil import copytree, rmtree
@@ -15,7 +16,10 @@ from softkv.doors.cluster.manifest import Manifest
 from softkv.errors import SoftKVError
 from tests.clusters import opened
 from tests.crash import calls
+from tests.crash.aftermath import lay
 from tests.crash.children import Child, Say
+from tests.crash.disk import Disk
+from tests.crash.outages import outages
 from tests.crash.recorder import AFTER, BEFORE, Nursery, Plan, recording
 from tests.crash.stage import killed, share
 from tests.crash.test_cluster import points
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 POINTS = 24  # at which it dies, in the default share
 FULL = 16  # at which the disk is full
+EACH = 3  # ways to lose the power after one call
 SHARDS = 4
 
 
@@ -170,3 +175,40 @@ def test_a_disk_that_is_full_from_any_call_on_leaves_every_item_once(
         assert seen(path) == had
         require_grown(path, had)
     assert refused > FULL // 3
+
+
+def as_renamed(call: calls.Call) -> calls.Call:
+    """A manifest that is linked into its place and loses its old name has moved there; links are not recorded."""
+    place, _, suffix = call.path.partition(".json.")
+    moved = call.name == "unlink" and suffix and not call.error
+    return replace(call, name="rename", target=f"{place}.json") if moved else call
+
+
+def test_nothing_is_lost_with_the_power(
+    before: Path, nursery: Nursery, seed: int, thorough: bool, quick: Path, tmp_path: Path
+) -> None:
+    """After any call, with any of what was not synced: what was divided is removed when all else is durable."""
+    path, log, random = quick / "c", tmp_path / "log", Random(seed)
+    copytree(before / "c", path)
+    beginning = {
+        str(one.relative_to(path)): None if one.is_dir() else one.read_bytes() for one in sorted(path.rglob("*"))
+    }
+    with opened(before / "c", mode="r") as db:
+        had = contents(db)
+    with nursery.child(f"{__name__}:run", path, Plan(str(path), str(log))) as child:
+        assert list(child.all()) == [["begin"], ["done"]]
+    found, states, counts = [as_renamed(call) for call in calls.read(log)], 0, set[int]()
+    wanted = set(share(range(len(found)), 0 if thorough else POINTS, random))
+    wanted |= {place for place, call in enumerate(found) if call.name in ("rename", "rmdir")}
+    disk = Disk(beginning)
+    for place, call in enumerate(found):
+        disk.apply(call)
+        for outage in outages(disk, random, EACH) if place in wanted else ():
+            rmtree(path)
+            lay(outage.tree(disk, random), path)
+            assert seen(path) == had, f"after {call}: {outage.what}"
+            counts.add(len(named(path)))
+            states += 1
+    assert counts == {2, 3, 4}
+    assert states > POINTS
+    require_grown(path, had)
