@@ -27,6 +27,7 @@ from softkv.doors.cluster.making import Path
 from softkv.doors.cluster.manifest import MOST, Placed, bucket_of
 from softkv.doors.cluster.places import next_place, remove_unnamed
 from softkv.doors.cluster.shard import LocalShard
+from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.errors import InputError
 from softkv.progress import Stages, untold
 from softkv.storage import restore
@@ -120,39 +121,41 @@ def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) ->
     """Divide one shard; returns the names that items had which are in another now."""
     store, manifest = db._store, db._store.manifest
     giver, buckets = next_division(manifest.buckets, shards)
-    taker, old = len(manifest.shards), store.shards[giver]
-    placed, opened = [*manifest.shards, manifest.shards[giver]], [*store.shards, old]
-    settings = manifest.settings
-    with ExitStack() as undone:
-        whole = undone.enter_context(store.snapshot())
-        snapshot = whole.snapshots[giver]
-        own, parts = np.flatnonzero(np.array(manifest.buckets) == giver), dict[int, list[str]]({giver: [], taker: []})
-        for name in snapshot.names(snapshot.in_order()):
-            bucket = bucket_of(name)
-            moves = buckets[own[bucket % len(own)] if name.startswith("#") else bucket] == taker
-            parts[taker if moves else giver].append(name)
-        rows = whole.rows - snapshot.rows
-        with ExitStack() as closed:
-            for number, beside in ((taker, parent), (giver, os.path.dirname(old.path))):
-                name = next_place(store.path, manifest, number, beside)
-                place, stage = os.path.join(store.path, name), f"shard {number} of shard {giver}"
-                restore(old.path, place, force=force, progress=partial(told, stage))
-                part = open_here(place, "w", force=force)
-                opened[number] = LocalShard(part)
-                closed.callback(opened[number].close)
-                if number == taker:
-                    part._store.set_apart()
-                _leave_out(part, parts[giver + taker - number])
-                found = part._view().snapshot
-                placed[number], rows = Placed(found.store, name), rows + found.rows
-            if "guard" in settings:
-                settings = rebased(settings, db._over(whole), rows)
-            then = replace(manifest, epoch=manifest.epoch + 1, shards=tuple(placed), buckets=buckets, settings=settings)
-            then.write(store.path)
-            store.move_to(then, opened)
-            closed.pop_all()
+    old, taker, settings = store.shards[giver], len(manifest.shards), manifest.settings
+    with store.snapshot() as whole, ExitStack() as closed:
+        kept, moved = _shared_out(whole, giver, buckets)
+        placed, opened = [*manifest.shards, manifest.shards[giver]], [*store.shards, old]
+        rows = whole.rows - whole.snapshots[giver].rows
+        for number, beside, others in ((taker, parent, kept), (giver, os.path.dirname(old.path), moved)):
+            name = next_place(store.path, manifest, number, beside)
+            place, stage = os.path.join(store.path, name), f"shard {number} of shard {giver}"
+            restore(old.path, place, force=force, progress=partial(told, stage))
+            part = open_here(place, "w", force=force)
+            opened[number] = LocalShard(part)
+            closed.callback(opened[number].close)
+            if number == taker:
+                part._store.set_apart()
+            _leave_out(part, others)
+            placed[number] = Placed(part._view().snapshot.store, name)
+            rows += part._store.rows
+        if "guard" in settings:
+            settings = rebased(settings, db._over(whole), rows)
+        then = replace(manifest, epoch=manifest.epoch + 1, shards=tuple(placed), buckets=buckets, settings=settings)
+        then.write(store.path)
+        store.move_to(then, opened)
+        closed.pop_all()
     old.close()
-    return parts[taker]
+    return moved
+
+
+def _shared_out(whole: WholeSnapshot, giver: int, buckets: Sequence[int]) -> tuple[list[str], list[str]]:
+    """The names of the items of a shard that stay in it, and of those that move: without a key, by the name itself."""
+    own = np.flatnonzero(np.array(whole.manifest.buckets) == giver)
+    taker, parts = len(whole.snapshots), (list[str](), list[str]())
+    for name in whole.snapshots[giver].names(whole.snapshots[giver].in_order()):
+        bucket = bucket_of(name)
+        parts[buckets[own[bucket % len(own)] if name.startswith("#") else bucket] == taker].append(name)
+    return parts
 
 
 def _leave_out(part: SoftKV, names: Sequence[str]) -> None:
