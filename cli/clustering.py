@@ -11,7 +11,7 @@ from softkv.kinds import ValueKind
 
 from . import options, output, upkeep
 
-COLUMNS = ("path", "buckets", "items", "commit", "bytes_on_disk", "index", "why")
+COLUMNS = ("path", "buckets", "items", "commit", "bytes_on_disk", "index")
 
 
 @click.group(epilog=options.example("softkv cluster create films --shards 3"))
@@ -46,40 +46,19 @@ def status(directory: str, form: str | None) -> None:
     if output.resolved(form) == "json":
         output.print_json(found.to_dict())
         return
-    output.print_records((one for one in found.to_dict()["shards"]), COLUMNS, form, plain="path")
-    lost = sum(not one.reachable for one in found.shards)
-    output.say(f"manifest {found.epoch}, {len(found.shards)} shards, of which {lost or 'none'} do not answer")
+    output.print_records(found.to_dict()["shards"], COLUMNS, form, plain="path")
+    for one in found.shards:
+        if not one.reachable:
+            output.say(f"{one.path} does not answer: {one.why}")
 
 
-@cluster.command(epilog=options.example("softkv cluster check films"))
-@click.argument("directory")
-@click.pass_context
-def check(context: click.Context, directory: str) -> None:
-    """Compare everything in a cluster with its checksums, as `softkv check` does."""
-    context.invoke(upkeep.check, path=directory)
-
-
-@cluster.command(epilog=options.example("softkv cluster backup films films.backup"))
-@click.argument("directory")
-@click.argument("to")
-@options.force
-@options.progress_off
-@click.pass_context
-def backup(context: click.Context, /, directory: str, to: str, **how: bool) -> None:
-    """Copy a cluster to TO, as `softkv backup` does."""
-    context.invoke(upkeep.backup, path=directory, directory=to, **how)
-
-
-@cluster.command(epilog=options.example("softkv cluster restore films.backup films.again"))
-@click.argument("directory")
-@click.argument("to")
-@options.disks
-@options.force
-@options.progress_off
-@click.pass_context
-def restore(context: click.Context, /, directory: str, to: str, **how: Any) -> None:
-    """Make a cluster at TO of the backup in DIRECTORY, as `softkv restore` does."""
-    context.invoke(upkeep.restore, path=to, directory=directory, **how)
+def _by_paths(command: click.Command, example: str, **paths: str) -> click.Command:
+    """A command of upkeep whose options and arguments that are paths, by their names there, are arguments here."""
+    others = [one for one in command.params if one.name not in paths]
+    arguments = [click.Argument([name], metavar=shown) for name, shown in paths.items()]
+    shown = options.example(f"softkv cluster {command.name} {example}")
+    told = f"What `softkv {command.name}` does, of a cluster."
+    return click.Command(command.name, params=[*arguments, *others], callback=command.callback, help=told, epilog=shown)
 
 
 @cluster.command(epilog=options.example("softkv cluster grow films --shards 16"))
@@ -107,3 +86,8 @@ def grow(directory: str, shards: int, disks: tuple[str, ...], force: bool, wait:
         )
     for path in grown.left:
         output.say(f"{path} is still read; it is removed when the cluster is next written to")
+
+
+cluster.add_command(_by_paths(upkeep.check, "films", path="DIRECTORY"))
+cluster.add_command(_by_paths(upkeep.backup, "films films.backup", path="DIRECTORY", directory="TO"))
+cluster.add_command(_by_paths(upkeep.restore, "films.backup films.again", directory="BACKUP", path="TO"))

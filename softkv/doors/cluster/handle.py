@@ -19,6 +19,7 @@ from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
 from softkv.asking.scan import require_items
 from softkv.database import intake
+from softkv.database.begun import FEWEST
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, open_here
@@ -34,7 +35,6 @@ from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreNotFound
-from softkv.index.forecast import Forecast
 from softkv.progress import Progress
 from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
@@ -58,7 +58,7 @@ def create(
     """Make a cluster of so many empty shards, in its directory or shared out to directories on several disks.
 
     >>> import softkv, tempfile, os
-    >>> from softkv.doors.cluster.handle import create
+    >>> from softkv.doors.cluster import create
     >>> path = os.path.join(tempfile.mkdtemp(), "films")
     >>> create(path, shards=3)
     >>> with softkv.open(path) as db:
@@ -203,7 +203,7 @@ class Cluster(SoftKV):
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""
-        parts = [index_of(view) for view in self._view().filled]
+        parts = [index_of(view) for view in self._view().filled if len(view.snapshot) >= FEWEST]
         elsewhere = [shard.path for shard in self._store.shards if os.path.dirname(shard.path) != self.path]
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]
@@ -251,19 +251,21 @@ class Cluster(SoftKV):
         if kind == "lists":
             steps = rehearsed_temperatures(view, options.get("temperatures"))
             options["temperatures"] = float(steps[0]), float(steps[-1])
-        for shard in self._store.shards:
-            if len(shard.view().snapshot):
-                shard.upkeep("build_index", kind, **options)
+        for shard in self._to_index():
+            shard.upkeep("build_index", kind, **options)
         return self.info()
 
-    def forecast_index(self, kind: str = "lists", **options: Any) -> Forecast:
-        """What `build_index` would take: of all shards, which build one after the other."""
-        filled = (one for one in self._store.shards if len(one.view().snapshot))
-        parts = [one.upkeep("forecast_index", kind, **options) for one in filled]
-        if not parts:
-            require_items(self._view().snapshot)
-        meanwhile = max(one.meanwhile for one in parts)
-        return Forecast(sum(one.seconds for one in parts), meanwhile, sum(one.kept for one in parts))
+    def _to_index(self) -> list[Shard]:
+        """The shards with items enough for an index; where none has, the first with any, which says so."""
+        filled = [shard for shard in self._store.shards if len(shard.view().snapshot)]
+        return [shard for shard in filled if len(shard.view().snapshot) >= FEWEST] or filled[:1]
+
+    def forecast_index(self, kind: str = "lists", **options: Any) -> Any:
+        """What `build_index` would take, as `forecast_index` of a store tells it: shards build one after the other."""
+        require_items(self._view().snapshot)
+        parts = [one.upkeep("forecast_index", kind, **options) for one in self._to_index()]
+        seconds, kept = (sum(getattr(one, name) for one in parts) for name in ("seconds", "kept"))
+        return replace(parts[0], seconds=seconds, meanwhile=max(one.meanwhile for one in parts), kept=kept)
 
     def drop_index(self) -> None:
         """Forget the indexes of all shards; lookups scan again."""

@@ -4,6 +4,8 @@ Does not refuse a cluster for that, as opening it does, and changes nothing in i
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +23,7 @@ from softkv.storage.protocol.opening import directory_of
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """A shard in a few figures; without them where it is not `reachable`, and `why` it is not."""
+    """A shard in a few figures, by its path as the cluster has it; where it is not `reachable`, without, and `why`."""
 
     path: str
     buckets: int
@@ -52,20 +54,19 @@ def status(path: Path) -> ClusterState:
     directory = directory_of(path)
     manifest = Manifest.read(directory)
     buckets = Counter(manifest.buckets)
-    shards = (_state(one, buckets[number]) for number, one in enumerate(_shards(directory, manifest)))
-    return ClusterState(directory, manifest.id, manifest.epoch, tuple(shards))
+    with _opened(directory, manifest) as shards:
+        states = [_state(one, manifest.shards[number].path, buckets[number]) for number, one in enumerate(shards)]
+    return ClusterState(directory, manifest.id, manifest.epoch, tuple(states))
 
 
-def _state(shard: Shard, buckets: int) -> ShardState:
+def _state(shard: Shard, path: str, buckets: int) -> ShardState:
     try:
         view = shard.view()
-        index, snapshot = index_of(view), view.snapshot
-        told = None if index is None else str(index)
-        return ShardState(shard.path, buckets, True, len(snapshot), snapshot.commit, size_of(shard.path), told)
     except (SoftKVError, OSError) as error:
-        return ShardState(shard.path, buckets, False, why=str(error.__cause__ or error))
-    finally:
-        shard.close()
+        return ShardState(path, buckets, False, why=str(error.__cause__ or error))
+    index, snapshot = index_of(view), view.snapshot
+    told = None if index is None else str(index)
+    return ShardState(path, buckets, True, len(snapshot), snapshot.commit, size_of(shard.path), told)
 
 
 def check(path: Path, *, at_least: int | None = None) -> Report:
@@ -75,23 +76,22 @@ def check(path: Path, *, at_least: int | None = None) -> Report:
         manifest = Manifest.read(directory)
     except SoftKVError as error:
         return Report(directory, [str(error)])
-    shards = _shards(directory, manifest)
-    try:
+    with _opened(directory, manifest) as shards:
         return examined(directory, manifest, shards, at_least=at_least)
-    finally:
-        for shard in shards:
-            shard.close()
 
 
-def _shards(directory: str, manifest: Manifest) -> list[Shard]:
-    """All shards, opened for reading, or what says why they cannot be."""
-    shards = list[Shard]()
-    for number in range(len(manifest.shards)):
-        try:
-            shards.append(opened_shard(directory, manifest, number, "r", False, 0.0))
-        except SoftKVError as error:
-            shards.append(LostShard(manifest.path_of(directory, number), error))
-    return shards
+@contextmanager
+def _opened(directory: str, manifest: Manifest) -> Iterator[list[Shard]]:
+    """All shards, open for reading within the block, or what says why they cannot be."""
+    with ExitStack() as closing:
+        shards = list[Shard]()
+        for number in range(len(manifest.shards)):
+            try:
+                shards.append(opened_shard(directory, manifest, number, "r", False, 0.0))
+            except SoftKVError as error:
+                shards.append(LostShard(manifest.path_of(directory, number), error))
+            closing.callback(shards[-1].close)
+        yield shards
 
 
 def repair(path: Path, new: Path) -> Repaired:

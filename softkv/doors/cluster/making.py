@@ -74,6 +74,7 @@ def backup(store: "ShardedStore", target: Path, *, force: bool, progress: Progre
     require_apart(store.path, directory)
     if opening.is_vacant(directory):
         with opening.made_beside(directory, force=force) as (building, lock):
+            os.chmod(building, _mode(store.path))
             manifest, made = _copied(store, building, force, progress)
             manifest.write(building)
             note = f"A backup of cluster {manifest.id}. Only `softkv backup` writes to it.\n"
@@ -114,16 +115,13 @@ def _copied(
 
 def _require_earlier(directory: str, manifest: Manifest) -> None:
     """Refuse what is no earlier backup of this cluster, with the buckets that its shards still have."""
-    if not is_cluster(directory):
+    if not is_cluster(directory) or not opening.is_backup(directory):
         raise BackupRefused(f"{directory} is neither empty nor a backup of a cluster, so nothing is written there.")
-    if not opening.is_backup(directory):
-        raise BackupRefused(f"{directory} is a cluster of its own and no backup. Name another directory.")
     earlier = Manifest.read(directory)
-    if earlier.id != manifest.id or earlier.epoch > manifest.epoch:
-        raise BackupRefused(f"{directory} is a backup of another cluster, or of a later one. Name another directory.")
-    if earlier.buckets != manifest.buckets or [one.id for one in earlier.shards] != [one.id for one in manifest.shards]:
-        # Interrupted, it would be of neither: items whose bucket has moved might be in none of its shards.
-        raise BackupRefused(f"{directory} is a backup of the cluster with other shards. Name another directory.")
+    # With other buckets, one that is interrupted would be of neither: items that have moved might be in no shard.
+    same = [(one.id, one.buckets, [shard.id for shard in one.shards]) for one in (earlier, manifest)]
+    if same[0] != same[1] or earlier.epoch > manifest.epoch:
+        raise BackupRefused(f"{directory} is of another cluster, of a later one, or of other shards. Name another.")
 
 
 def restore(
@@ -143,7 +141,13 @@ def restore(
         return replace(copied, id=identity, shards=placed)
 
     directory = make(target, len(copied.shards), fill, manifest, disks=disks, force=force)
+    os.chmod(directory, _mode(source))
     return _together(directory, copied, made)
+
+
+def _mode(directory: str) -> int:
+    """Who may read what is copied from a directory: nobody else."""
+    return os.stat(directory).st_mode & 0o777 | 0o700
 
 
 def _together(directory: str, manifest: Manifest, made: Sequence[Backup]) -> Backup:

@@ -117,10 +117,7 @@ class Manifest:
         found = cls(**told | {"buckets": tuple(told["buckets"])})
         owners = set(found.buckets)
         if _name(found.epoch) != name or len(found.buckets) != MOST or not owners <= set(range(len(found.shards))):
-            raise StoreDamaged(
-                f"{path} says that it is number {found.epoch}, with {len(found.buckets)} buckets of shards up to "
-                f"{max(owners, default=0)} of {len(found.shards)}, which does not fit. Remove it if it was moved there."
-            )
+            raise StoreDamaged(f"{path} is not of this number, or not of these shards. Bring back what was there.")
         return found
 
 
