@@ -202,7 +202,7 @@ def _shards_are_removed_before_others_are_named(patch: Patch) -> None:
 
 def _what_is_read_is_removed(patch: Patch) -> None:
     removed = places._removed
-    patch.setattr(places, "_removed", lambda path, **_given: removed(path, though_read=True))
+    patch.setattr(places, "_removed", lambda path, _read: removed(path, True))
 
 
 def _what_was_begun_stays(patch: Patch) -> None:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NoReturn, TypeVar, cast
 
 from softkv.asking.embedding import Embedding, Given
@@ -31,7 +31,7 @@ from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.making import Path, backup, make
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.places import remove_unnamed
-from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
+from softkv.doors.cluster.shard import LocalShard, LostShard, Shard
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreNotFound
@@ -198,8 +198,7 @@ class Cluster(SoftKV):
             return self._over(self._store.reachable())
 
     def _over(self, snapshot: WholeSnapshot) -> WholeView:
-        view = WholeView(snapshot, self._findings, lambda whole, question: ask_shards(whole, question, evidence))
-        return self._wished(view)
+        return self._wished(WholeView(snapshot, self._findings, partial(ask_shards, carrier=self._store.carrier)))
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""

@@ -5,10 +5,9 @@ Does not open them, and moves nothing.
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 
-from softkv.doors.cluster.making import shard_name
 from softkv.doors.cluster.manifest import Manifest
 from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
@@ -17,34 +16,37 @@ from softkv.storage.layout import GENERATION_NAME
 
 def next_place(directory: str, manifest: Manifest, number: int, parent: str) -> str:
     """Where in a directory a shard of the next manifest lies, as it says there; nothing else had this name before."""
-    name = f"{shard_name(number)}-{manifest.epoch + 1:010}"
+    name = f"shard-{number:03}-{manifest.epoch + 1:010}"
     if parent == directory:
         return name
     return os.path.join(parent, f"{os.path.basename(directory)}-{manifest.id[:8]}-{name}")
 
 
 def remove_unnamed(directory: str, parents: Iterable[str] = ()) -> list[str]:
-    """Remove what was a shard or was to be one, beside shards and in other directories; returns what is still read.
+    """Remove what is none of the shards, beside them and in other directories; returns what is still read.
 
-    Only for who holds the lock on the cluster: then none can be on its way.
+    Only for who holds the lock on the cluster: then no shard is being made.
     """
     files.sync_directory(directory)  # a manifest that is not durable may be gone, and another one count
     manifest = Manifest.read(directory)
-    named, left = {os.path.realpath(manifest.path_of(directory, n)) for n in range(len(manifest.shards))}, list[str]()
+    # What was never a shard is read by nobody, but may be held by an error that is on its way.
+    return [path for path, epoch in unnamed(directory, manifest, parents) if not _removed(path, epoch > manifest.epoch)]
+
+
+def unnamed(directory: str, manifest: Manifest, parents: Iterable[str] = ()) -> Iterator[tuple[str, int]]:
+    """What was a shard or was to be one, and since which manifest, beside the shards and in other directories."""
+    named = {os.path.realpath(manifest.path_of(directory, number)) for number in range(len(manifest.shards))}
     ours = re.compile(rf"\.?(.+-{manifest.id[:8]}-)?shard-[0-9]{{3}}(?:-([0-9]{{10}}))?(\.new-[0-9a-f]{{8}})?\Z")
     home = os.path.realpath(directory)
     for parent in sorted({home, *map(os.path.dirname, named), *map(os.path.realpath, parents)}):
         with suppress(StoreError):  # what cannot be looked into stays as it is
             for name in files.list_directory(parent):
                 found, path = ours.match(name), os.path.join(parent, name)
-                strange = not found or not (found[1] or parent == home) or not files.is_directory(path)
-                unborn = found is not None and int(found[2] or 0) > manifest.epoch  # so it never was a shard
-                if not strange and path not in named and not _removed(path, though_read=unborn):
-                    left.append(path)
-    return left
+                if found and (found[1] or parent == home) and path not in named and files.is_directory(path):
+                    yield path, int(found[2] or 0)
 
 
-def _removed(path: str, *, though_read: bool) -> bool:
+def _removed(path: str, though_read: bool) -> bool:
     """Whether a store could be removed, since nobody writes to it or has what is in it open to read."""
     with ExitStack() as held:
         try:

@@ -7,11 +7,13 @@ and sending it again completes it, since a shard does nothing twice under one na
 Does not read (whole.py) or answer (asking.py).
 """
 
+import functools
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,18 +22,16 @@ from softkv.asking.learned import Learned
 from softkv.asking.view import View
 from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
-from softkv.doors.cluster.shard import Shard, out_of_reach
+from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
 from softkv.errors import (
     AccessRefused,
     CommitUncertain,
     HandleClosed,
-    HandleForked,
     InputError,
     PartlyAdded,
     SoftKVError,
-    StoreError,
 )
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
@@ -53,11 +53,19 @@ class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
     def __init__(
-        self, path: str, manifest: Manifest, shards: Sequence[Shard], lock: FileLock | None, *, opened: Opening
+        self,
+        path: str,
+        manifest: Manifest,
+        shards: Sequence[Shard],
+        lock: FileLock | None,
+        *,
+        opened: Opening,
+        carrier: Carrier | None = None,
     ) -> None:
         """Of shards that are open; to write only by who holds the `lock` on the cluster, which is let go with them."""
         self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
         self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), lock is not None, False
+        self.carrier = carrier or Carrier()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -92,14 +100,10 @@ class ShardedStore:
         """Views of the shards, by number; of all, unless some may be out of reach."""
         self._require_open()
         self._follow()
-        views, lost = dict[int, View](), list[str]()
-        for number, shard in enumerate(self.shards):
-            try:
-                views[number] = shard.view(kept=kept)
-            except (HandleClosed, HandleForked):
-                raise
-            except (StoreError, OSError) as error:
-                lost.append(f"{shard.path} ({error.__cause__ or error})")
+        found = self.carrier.round([functools.partial(methodcaller("view", kept=kept), shard) for shard in self.shards])
+        views = {number: one for number, one in enumerate(found) if not isinstance(one, Exception)}
+        why = {number: one.__cause__ or one for number, one in enumerate(found) if number not in views}
+        lost = [f"{self.shards[number].path} ({one})" for number, one in why.items()]
         if lost and not (partial and views):
             raise out_of_reach(self.path, lost)
         return views
