@@ -62,9 +62,13 @@ def test_what_a_cluster_learned_holds_for_whoever_opens_it(tmp_path: Path) -> No
         learned = db.lookup(vectors[:20] + 0.1)
         errors = np.abs(learned.value - (vectors[:20, 0] + 0.1) * 3.0).mean()
         assert errors < 0.5 * np.abs(one.lookup(vectors[:20] + 0.1).value - (vectors[:20, 0] + 0.1) * 3.0).mean()
+        db.export(tmp_path / "learned.jsonl")
+    import_from(tmp_path / "learned.jsonl", tmp_path / "again")
     for mode in ("r", "c"):
         with opened(path, mode=mode) as db:
             np.testing.assert_array_equal(db.lookup(vectors[:20] + 0.1).value, learned.value)
+    with softkv.open(tmp_path / "again", "r") as one:
+        np.testing.assert_allclose(one.lookup(vectors[:20] + 0.1).value, learned.value, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,6 +116,7 @@ def test_shards_are_indexed_at_the_temperatures_of_all(tmp_path: Path, monkeypat
         assert db.info().index.added == 300
         db.drop_index()
         assert db.info().index is None
+        assert db.build_index("hnsw").proposer == "the k best"
 
 
 def test_shards_of_a_few_items_do_without_an_index(tmp_path: Path) -> None:

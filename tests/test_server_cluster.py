@@ -14,7 +14,7 @@ from softkv.doors.cluster import create
 from softkv.doors.server.app import make_app
 from softkv.doors.server.problems import document_of, error_of
 from softkv.doors.server.served import Stores
-from softkv.errors import InputError, OutOfReach, PartlyAdded, StorageFull
+from softkv.errors import InputError, OutOfReach, PartlyAdded, StorageFull, StoreLocked
 
 from .clusters import clustered
 from .commands import ran
@@ -45,6 +45,8 @@ def test_a_served_cluster_answers_as_at_its_path(kind: str, tmp_path: Path, monk
             with pytest.raises(InputError, match="delete it by its key"):
                 far.pop("new")
             assert far.delete("new") == 1
+            with pytest.raises(StoreLocked, match=f"http://127.0.0.1:{server.port}/c"):
+                softkv.open(tmp_path / "c")
             assert far.check().ok
             monkeypatch.setenv("SOFTKV_TOKEN", server.token)
             assert ran("delete", "other", "-d", tmp_path / "c") == (0, "", "deleted 1\n")

@@ -34,9 +34,7 @@ def examined(path: str, manifest: Manifest, shards: Sequence[Shard], *, at_least
         report.findings += [f"{name}: {finding}" for finding in own.findings]
         report.notes += [f"{name}: {note}" for note in own.notes]
         if whole[number].settings != manifest.settings_of_shards:
-            report.notes.append(
-                f"{name}: it has other settings than the cluster, which the next writer or backup mends"
-            )
+            report.notes.append(f"{name}: other settings than the cluster has, until the next writer or backup")
     report.findings += [*_unlike(manifest, whole), *_strays(manifest, whole)]
     report.notes += list(_leftovers(path, manifest))
     if at_least is not None and report.commit < at_least:

@@ -22,10 +22,10 @@ from softkv.database import intake
 from softkv.database.begun import FEWEST
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
-from softkv.database.handle import SoftKV, open_here
+from softkv.database.handle import SoftKV, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.stamping import stamp
-from softkv.database.summary import Info, index_of, size_of, summary, together
+from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.making import Path, backup, make
@@ -34,7 +34,7 @@ from softkv.doors.cluster.places import remove_unnamed
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreNotFound
+from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreLocked, StoreNotFound
 from softkv.progress import Progress
 from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
@@ -104,7 +104,11 @@ def joined(
         lock = None
         if mode != "r":
             locks.require_writable_platform(path, force=force)
-            lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            try:
+                lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            except StoreLocked as error:
+                name_server(path, error)
+                raise
             opened.callback(lock.release)
         manifest, shards = _all_opened(path, shard)
         for one in shards:
@@ -207,6 +211,8 @@ class Cluster(SoftKV):
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]
         index = together(indexes) if indexes and len(indexes) == len(parts) else None
+        proposers = [proposer_of(view) for view in self._view().filled]
+        found = replace(found, proposer=next(filter(None, proposers), None))
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
 
     def add(

@@ -21,7 +21,7 @@ from softkv.asking.question import Question
 from softkv.asking.view import Findings, Reach, View
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.errors import KeyMissing, KeyTextError
-from softkv.storage import Block, Item, Layout, Snapshot
+from softkv.storage import Block, IndexFile, Item, Layout, Snapshot
 from softkv.storage.batch import keys_among, require_keys, shown
 from softkv.storage.layout import Mask, Matrix, Rows
 from softkv.storage.protocol.ordering import checked_rows
@@ -307,8 +307,9 @@ class WholeSnapshot(Snapshot):
         found: Mask = np.concatenate([one.matching(where) for one in self.snapshots])
         return found
 
-    def index(self, _name: str) -> None:
-        """None: indexes are of shards."""
+    def index(self, name: str) -> IndexFile | None:
+        """The file of what was learned, which each shard has; None for an index, which is of a shard."""
+        return self._some.index(name) if name == self.manifest.settings.get("projection") else None
 
     def close(self) -> None:
         """Let the snapshots of the shards go."""
