@@ -310,6 +310,20 @@ def test_a_reader_goes_on_and_snapshots_stay(tmp_path: Path) -> None:
     assert directories(path) == named(path)
 
 
+def test_a_backup_of_a_cluster_that_grows_meanwhile_is_made_again(tmp_path: Path) -> None:
+    """It is refused, and nothing of it stays."""
+    path = tmp_path / "c"
+    with furnished(path, "number", 2) as db:
+        had = contents(db)
+    with opened(path, mode="r") as reader:
+        with pytest.raises(StoreLocked, match="was given other shards meanwhile"):
+            reader.backup(tmp_path / "b", progress=lambda *_done: grow(path, 3))
+        assert not (tmp_path / "b").exists()
+        assert reader.backup(tmp_path / "b").items == len(had)
+    with opened(tmp_path / "b", mode="r") as db:
+        assert contents(db) == had
+
+
 def test_threads_see_every_item_once_all_the_while(tmp_path: Path) -> None:
     """One handle that many threads ask, and others that are opened meanwhile."""
     path = tmp_path / "c"
