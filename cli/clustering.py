@@ -3,6 +3,7 @@
 All other commands take the directory of a cluster as they take a store.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -44,9 +45,9 @@ def status(directory: str, form: str | None) -> None:
 
     found = clusters.status(directory)
     if output.resolved(form) == "json":
-        output.print_json(found.to_dict())
+        output.print_json(asdict(found))
         return
-    output.print_records(found.to_dict()["shards"], COLUMNS, form, plain="path")
+    output.print_records(map(asdict, found.shards), COLUMNS, form, plain="path")
     for one in found.shards:
         if not one.reachable:
             output.say(f"{one.path} does not answer: {one.why}")

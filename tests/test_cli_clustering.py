@@ -110,6 +110,8 @@ def test_the_other_commands_take_a_cluster_for_a_store(cluster: Path, tmp_path: 
     }
     assert not {command: code for command, code in done.items() if code}
     assert ran("import", tmp_path / "all.jsonl", "-d", tmp_path / "s").err.startswith("imported 48 items")
+    refused = ran("import", tmp_path / "all.jsonl", "-d", cluster)
+    assert (refused.code, "`softkv add -i` adds a file to it" in refused.err) == (1, True)
     with softkv.open(tmp_path / "s", "r") as store, softkv.open(cluster, "r") as db:
         assert dict(store) == dict(db)
         assert db.check().ok

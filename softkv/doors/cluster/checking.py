@@ -52,7 +52,7 @@ def _unlike(manifest: Manifest, whole: Mapping[int, Snapshot]) -> Iterator[str]:
 
 
 def _strays(manifest: Manifest, whole: Mapping[int, Snapshot]) -> Iterator[str]:
-    """Keys in a shard that has not their bucket, so that nobody looks for them there."""
+    """Keys in a shard that has not their bucket, so that nobody finds them by it."""
     met = set[str]()
     for number, one in whole.items():
         try:
@@ -64,8 +64,8 @@ def _strays(manifest: Manifest, whole: Mapping[int, Snapshot]) -> Iterator[str]:
         if strays:
             yield (
                 f"{manifest.shards[number].path}: {len(strays):,} items have keys of other shards, such as "
-                f"{shown(strays[0])}, where nobody looks for them; {len(twice):,} of these keys are in another as well"
-                + (f", such as {shown(twice[0])}" if twice else "")
+                f"{shown(strays[0])}, by which nobody finds them there; {len(twice):,} of these keys are in another as "
+                "well. Add the others to the cluster, and delete these items from the shard by its path."
             )
 
 

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, NoReturn, TypeVar, cast
+from functools import partial
+from typing import Any, NoReturn, cast
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
@@ -40,9 +40,6 @@ from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk import locks
 from softkv.storage.protocol.opening import is_backup
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-_ALONE = "Export it into one store, and do it there."
 
 
 def create(
@@ -162,16 +159,6 @@ def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: b
             f"{place} is store {found}, but shard {number} of {path} is {manifest.shards[number].id}. Bring that back."
         )
     return LocalShard(db)
-
-
-def _refused(local: Method) -> Method:
-    """A method like the local one that a cluster does not have."""
-
-    @wraps(local)
-    def refuse(_self: "Cluster", *_given: Any, **_options: Any) -> NoReturn:
-        raise InputError(f"`{local.__name__}` is not done over shards. {_ALONE}")
-
-    return cast(Method, refuse)
 
 
 class Cluster(SoftKV):
@@ -294,7 +281,9 @@ class Cluster(SoftKV):
         with self._changing:
             return backup(self._store, directory, force=force, progress=progress)
 
-    reembed = _refused(SoftKV.reembed)
+    def reembed(self, *_given: Any, **_options: Any) -> NoReturn:
+        """Refused: what embeds anew goes on where it was stopped, in one store."""
+        raise InputError("`reembed` is not done over shards. Export it into one store, and do it there.")
 
     def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
         """Refuse a batch where items have other values by now, of shards that have not done their part before."""

@@ -6,8 +6,7 @@ Does not refuse a cluster for that, as opening it does, and changes nothing in i
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from softkv.database import carrying
 from softkv.database.summary import index_of, size_of
@@ -43,10 +42,6 @@ class ClusterState:
     id: str
     epoch: int
     shards: tuple[ShardState, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain Python."""
-        return asdict(self)
 
 
 def status(path: Path) -> ClusterState:
