@@ -151,7 +151,7 @@ def test_what_is_wrong_with_a_cluster_is_found(damage: Callable[[Path], None], s
 
 
 def test_what_stopped_processes_left_is_noted(tmp_path: Path, disks: list[Path]) -> None:
-    """Manifests that do not count and shards that nobody uses, on all disks; settings that the next writer mends."""
+    """Manifests that do not count, settings that the next writer mends, and shards that it removes, on all disks."""
     create(tmp_path / "c", 2, disks, value="number")
     (tmp_path / "c" / "manifest-0000000002.json.77").touch()
     (tmp_path / "c" / "shard-009").mkdir()
@@ -168,7 +168,8 @@ def test_what_stopped_processes_left_is_noted(tmp_path: Path, disks: list[Path])
         unused,
     ]
     softkv.open(tmp_path / "c").close()
-    assert len(check(tmp_path / "c").notes) == 3
+    assert len(check(tmp_path / "c").notes) == 1
+    assert not (tmp_path / "c" / "shard-009").exists()
 
 
 def test_the_state_of_each_shard_is_told(tmp_path: Path) -> None:

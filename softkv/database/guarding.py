@@ -89,10 +89,14 @@ def remembered(settings: Mapping[str, Any], guard: Guard | None) -> dict[str, An
     return kept if guard is None else {**kept, "guard": guard.to_json()}
 
 
-def rebased(settings: Mapping[str, Any], view: View) -> dict[str, Any]:
-    """Settings for a store whose rows are laid out anew, without deleted ones; what had changed until then is kept."""
+def rebased(settings: Mapping[str, Any], view: View, left: int | None = None) -> dict[str, Any]:
+    """Settings for a store whose rows are laid out anew; what had changed until then is kept.
+
+    Of the rows so many are `left`, those of all items unless it is said that there are deleted ones among them.
+    """
     guard, rows, items = view.guard[0], view.snapshot.rows, len(view.snapshot)
-    return remembered(settings, guard and replace(guard, base=(items, items, guard.changed(rows, items))))
+    base = items if left is None else left, items, guard.changed(rows, items) if guard else 0
+    return remembered(settings, guard and replace(guard, base=base))
 
 
 class Examining:

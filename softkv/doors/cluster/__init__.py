@@ -1,20 +1,28 @@
 """A cluster: one handle over many stores.
 
-`create` makes one, and `softkv.open` opens it; `check`, `status` and `repair` look at one that may be damaged. Public
-names are looked up on first use.
+`create` makes one, `softkv.open` opens it, and `grow` gives it more shards; `check`, `status` and `repair` look at one
+that may be damaged. Public names are looked up on first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from softkv.doors.cluster.growing import grow as grow
     from softkv.doors.cluster.handle import create as create
     from softkv.doors.cluster.looking import check as check
     from softkv.doors.cluster.looking import repair as repair
     from softkv.doors.cluster.looking import status as status
     from softkv.doors.cluster.making import restore as restore
 
-_HOMES = {"create": "handle", "check": "looking", "repair": "looking", "restore": "making", "status": "looking"}
+_HOMES = {
+    "create": "handle",
+    "grow": "growing",
+    "check": "looking",
+    "repair": "looking",
+    "restore": "making",
+    "status": "looking",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -8,8 +8,8 @@ Does not merge (merging.py), and does not answer itself (softkv/asking).
 Shapes: b queries, n items.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,32 +19,30 @@ from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
 from softkv.asking.question import Question
 from softkv.asking.scan import over_rows
-from softkv.asking.view import View
 from softkv.doors.cluster.best import merged_best
 from softkv.doors.cluster.merging import merged, over_all
 from softkv.doors.cluster.missing import widened
-from softkv.doors.cluster.shard import out_of_reach
+from softkv.doors.cluster.shard import Carrier, out_of_reach
 from softkv.doors.cluster.whole import WholeView
-from softkv.errors import AllMasked, HandleClosed, HandleForked, InputError, StoreError
+from softkv.errors import AllMasked, InputError
 from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
 CLOSER = 0.5  # of the tolerance, where answers to it were not close enough
-Asking = Callable[[View, Question, int], Answers]  # of how many shards
 
 
-def ask_shards(whole: WholeView, question: Question, ask: Asking) -> Answers:
-    """The answers to a question about the items of all shards, each of which is asked by `ask`."""
+def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answers:
+    """The answers to a question about the items of all shards, which the carrier asks."""
     if whole.snapshot.partial and (question.heads is not None or question.mask is not None):
         raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
     if question.heads is not None:
         asked = Rewritten.of(whole, question)
-        return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), ask))
-    found, nearer = _together(whole, question, ask), replace(question, tolerance=question.tolerance * CLOSER)
+        return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), carrier))
+    found, nearer = _together(whole, question, carrier), replace(question, tolerance=question.tolerance * CLOSER)
     for closer in (nearer, replace(question, tolerance=0.0, guarantee=None)):
         doubtful = _doubtful(whole, question, found)
         if len(doubtful):
-            again = _together(whole, _part(closer, doubtful, question.mask), ask)
+            again = _together(whole, _part(closer, doubtful, question.mask), carrier)
             again = replace(again, reason=AGAIN) if not closer.tolerance else again
             found = joined([(np.arange(len(found)), found), (doubtful, again)], question.temperature)
     return found
@@ -58,30 +56,25 @@ def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:
     return np.flatnonzero(~sure & ~(found.error <= question.tolerance * whole.snapshot.value_scale))
 
 
-def _together(whole: WholeView, question: Question, ask: Asking) -> Answers:
+def _together(whole: WholeView, question: Question, carrier: Carrier) -> Answers:
     """What all shards say, merged."""
     parts, refusals, lost, count = [], [], dict[int, str](), len(question.queries)
     allowed = None if question.mask is None else over_rows(whole, question.mask)
-    asked = _closer(whole, question)
-    for shard, view in enumerate(whole.snapshot.views):
-        if not len(view.snapshot):
-            continue
-        some, mask = _seen(whole, shard, question, allowed)
-        if count and not len(some):
-            continue
-        try:
-            found = ask(view, _part(asked, some, mask), len(whole.filled))
-        except AllMasked as error:
-            refusals.append(error)
-            continue
-        except (HandleClosed, HandleForked):
-            raise
-        except (StoreError, OSError) as error:
-            lost[shard] = f"{view.snapshot.path} ({error})"
-            continue
-        offset = int(whole.snapshot.offsets[shard])
-        found = replace(found, rows=np.where(found.rows >= 0, found.rows + offset, -1))
-        parts.append(found if len(some) == count else over_all(found, some, count))
+    asked, views = _closer(whole, question), whole.snapshot.views
+    seen = {shard: _seen(whole, shard, question, allowed) for shard, view in enumerate(views) if len(view.snapshot)}
+    seen = {shard: one for shard, one in seen.items() if len(one[0]) or not count}
+    calls = [
+        partial(carrier.evidence, views[shard], _part(asked, *one), len(whole.filled)) for shard, one in seen.items()
+    ]
+    for (shard, (some, _)), found in zip(seen.items(), carrier.round(calls), strict=True):
+        if isinstance(found, AllMasked):
+            refusals.append(found)
+        elif isinstance(found, Exception):
+            lost[shard] = f"{views[shard].snapshot.path} ({found})"
+        else:
+            offset = int(whole.snapshot.offsets[shard])
+            found = replace(found, rows=np.where(found.rows >= 0, found.rows + offset, -1))
+            parts.append(found if len(some) == count else over_all(found, some, count))
     if lost and not (whole.snapshot.partial and parts):
         raise out_of_reach(whole.snapshot.path, list(lost.values()))
     if not parts:

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from softkv.doors.cluster.manifest import Manifest
+from softkv.doors.cluster.places import unnamed
 from softkv.doors.cluster.shard import Shard
 from softkv.errors import SoftKVError
 from softkv.storage import Report, Snapshot
 from softkv.storage.batch import shown
 
 _STRIDE = 10_000  # names of items read at a time
-_SHARD = re.compile(r"(.+-[0-9a-f]{8}-)?shard-\d{3}\Z")
 _LEFT = re.compile(r"manifest-\d{10}\.json\.\d+\Z")
 
 
@@ -78,11 +78,7 @@ def _keys(snapshot: Snapshot) -> Iterator[str]:
 
 def _leftovers(path: str, manifest: Manifest) -> Iterator[str]:
     """What a process that was stopped has left: manifests that do not count, and shards that nobody uses."""
-    used = {os.path.realpath(manifest.path_of(path, number)) for number in range(len(manifest.shards))}
-    for folder in sorted({os.path.realpath(path), *map(os.path.dirname, used)}):
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-            found, own = _SHARD.match(name), folder == os.path.realpath(path)
-            if found and (own or manifest.id[:8] in name) and os.path.join(folder, name) not in used:
-                yield f"{os.path.join(folder, name)} is none of the shards. Remove it, unless shards are being moved."
-            if own and _LEFT.match(name):
-                yield f"{os.path.join(folder, name)} was left by a process that was stopped, and may be removed"
+    for name in filter(_LEFT.match, sorted(os.listdir(path))):
+        yield f"{os.path.join(path, name)} was left by a process that was stopped, and may be removed"
+    for place, _ in unnamed(path, manifest):
+        yield f"{place} is none of the shards. The next process that writes removes it, once it is not read any more."

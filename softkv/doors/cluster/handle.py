@@ -9,9 +9,10 @@ Does not move items from shard to shard.
 import os
 import shlex
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, cast
 
 from softkv.asking.embedding import Embedding, Given
@@ -29,7 +30,8 @@ from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.making import Path, backup, make
 from softkv.doors.cluster.manifest import MOST, Manifest
-from softkv.doors.cluster.shard import LocalShard, LostShard, Shard, evidence
+from softkv.doors.cluster.places import remove_unnamed
+from softkv.doors.cluster.shard import LocalShard, LostShard, Shard
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreLocked, StoreNotFound
@@ -91,8 +93,10 @@ def joined(
     if mode != "r" and is_backup(path):
         again = f"softkv restore {shlex.quote(path)} --db NEW"
         raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")
-    manifest = Manifest.read(path)
-    profile = Profile.of(manifest.settings)
+
+    def shard(manifest: Manifest, number: int) -> Shard:
+        return opened_shard(path, manifest, number, mode, force, wait)
+
     with ExitStack() as opened:
         lock = None
         if mode != "r":
@@ -103,11 +107,13 @@ def joined(
                 name_server(path, error)
                 raise
             opened.callback(lock.release)
-        shards = list[Shard]()
-        for number in range(len(manifest.shards)):
-            shards.append(opened_shard(path, manifest, number, mode, force, wait))
-            opened.callback(shards[-1].close)
-        store = ShardedStore(path, manifest, shards, lock)
+        manifest, shards = _all_opened(path, shard)
+        for one in shards:
+            opened.callback(one.close)
+        profile = Profile.of(manifest.settings)
+        store = ShardedStore(path, manifest, shards, lock, opened=shard)
+        if mode != "r":
+            remove_unnamed(path)
         items = len(store) if compatibility is not None or temperature is not None else 0
         known = Profile() if mode == "r" else profile
         wanted = known.wishing(value=value, compatibility=compatibility, temperature=temperature, items=items)
@@ -116,6 +122,23 @@ def joined(
         db = Cluster(store, Embedding(embedder, path), wanted if wanted != profile else None, writes=mode != "r")
         opened.pop_all()
         return db
+
+
+def _all_opened(path: str, shard: Callable[[Manifest, int], Shard]) -> tuple[Manifest, list[Shard]]:
+    """The manifest that counts, and its shards; again, where another one has come before they were all open."""
+    while True:
+        manifest, shards = Manifest.read(path), list[Shard]()
+        with ExitStack() as opened:
+            try:
+                for number in range(len(manifest.shards)):
+                    shards.append(shard(manifest, number))
+                    opened.callback(shards[-1].close)
+            except (StoreError, OSError):
+                if not manifest.is_followed(path):
+                    raise
+            if not manifest.is_followed(path):
+                opened.pop_all()
+                return manifest, shards
 
 
 def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
@@ -166,8 +189,7 @@ class Cluster(SoftKV):
             return self._over(self._store.reachable())
 
     def _over(self, snapshot: WholeSnapshot) -> WholeView:
-        view = WholeView(snapshot, self._findings, lambda whole, question: ask_shards(whole, question, evidence))
-        return self._wished(view)
+        return self._wished(WholeView(snapshot, self._findings, partial(ask_shards, carrier=self._store.carrier)))
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from softkv.doors.cluster.manifest import Manifest, Placed
-from softkv.errors import BackupRefused, StoreError, StoreExists
+from softkv.errors import BackupRefused, StoreError, StoreExists, StoreLocked
 from softkv.progress import Progress
 from softkv.storage import Backup, Store
 from softkv.storage import restore as restore_store
@@ -99,10 +99,11 @@ def _copied(
     store: "ShardedStore", directory: str, force: bool, progress: Progress | None
 ) -> tuple[Manifest, list[Backup]]:
     """Backups of all shards and the manifest that was there all the while; made again where another one came."""
-    made: list[Backup] = []
+    made, first = list[Backup](), store.newest().manifest
     while True:
-        store.newest()  # and the manifest that counts
-        manifest = store.manifest
+        manifest = store.newest().manifest
+        if manifest.shards != first.shards:
+            raise StoreLocked(f"{store.path} was given other shards meanwhile. Copy it again.")
         for number, shard in enumerate(store.shards):
             place = os.path.join(directory, shard_name(number))
             one: Backup = shard.upkeep("backup", place, force=force, progress=progress)

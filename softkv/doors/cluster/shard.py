@@ -1,13 +1,16 @@
-"""A shard: one store, and what the handle on all of them asks of it.
+"""A shard: one store, what the handle on all of them asks of it, and how all of them are asked.
 
-`LocalShard` is a store that this process has open. Another carrier, to a store in another process, would have these
-methods, and views that read from there.
+`LocalShard` is a store that this process has open. For stores elsewhere there would be a `Shard` with these methods,
+whose views read from there, and a `Carrier`: `Carrier(evidence=what gets the evidence of such a view, calls=at_once)`,
+given as `ShardedStore(..., carrier=)`. Views and answers are asked for by it, those of all shards in one round.
 
 Does not know of the other shards.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,11 +22,12 @@ from softkv.asking.rounding import moved_logits
 from softkv.asking.route import MEASURED, route
 from softkv.asking.view import View
 from softkv.database.handle import SoftKV
-from softkv.errors import OutOfReach
+from softkv.errors import AllMasked, HandleClosed, HandleForked, OutOfReach, StoreError
 from softkv.storage import Added
 from softkv.storage.catalog.batches import Stamp
 
 ROOM = 0.5  # of the tolerance, for what each shard says of its own items
+Calls = Sequence[Callable[[], Any]]
 
 
 class Shard(Protocol):
@@ -150,3 +154,35 @@ def evidence(view: View, question: Question, shards: int) -> Answers:
     exact = np.broadcast_to(np.array(found.error_kind, object) == "exact", moved.shape)
     stated = 0.0 if found.log_mass_error is None else found.log_mass_error
     return replace(found, log_mass_error=np.where(exact, moved, stated))
+
+
+def in_turn(calls: Calls) -> list[Any]:
+    """What calls return, one after the other: the stores of this process share its processors."""
+    return [call() for call in calls]
+
+
+def at_once(calls: Calls) -> list[Any]:
+    """What calls return, each in a thread of its own, which does nothing but wait for another process."""
+    with ThreadPoolExecutor(max(1, len(calls))) as threads:
+        return list(threads.map(lambda call: call(), calls))
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """How shards are read."""
+
+    evidence: Callable[[View, Question, int], Answers] = evidence
+    calls: Callable[[Calls], list[Any]] = in_turn  # how those of a round are made
+
+    def round(self, calls: Calls) -> list[Any]:
+        """What a call of each shard returns, or why the shard did not answer it."""
+        return self.calls([partial(_tried, call) for call in calls])
+
+
+def _tried(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except (HandleClosed, HandleForked):
+        raise
+    except (AllMasked, StoreError, OSError) as error:
+        return error

@@ -7,11 +7,13 @@ and sending it again completes it, since a shard does nothing twice under one na
 Does not read (whole.py) or answer (asking.py).
 """
 
+import functools
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,27 +22,26 @@ from softkv.asking.learned import Learned
 from softkv.asking.view import View
 from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
-from softkv.doors.cluster.shard import Shard, out_of_reach
+from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
 from softkv.errors import (
     AccessRefused,
     CommitUncertain,
     HandleClosed,
-    HandleForked,
     InputError,
     PartlyAdded,
     SoftKVError,
-    StoreError,
-    StoreReplaced,
 )
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk.locks import FileLock
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
+from softkv.storage.threads import OwnLock
 
 Result = TypeVar("Result")
+Opening = Callable[[Manifest, int], Shard]  # opens a shard of a manifest, by its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,20 @@ class Unnamed(Stamp):
 class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
-    def __init__(self, path: str, manifest: Manifest, shards: Sequence[Shard], lock: FileLock | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        manifest: Manifest,
+        shards: Sequence[Shard],
+        lock: FileLock | None,
+        *,
+        opened: Opening,
+        carrier: Carrier | None = None,
+    ) -> None:
         """Of shards that are open; to write only by who holds the `lock` on the cluster, which is let go with them."""
         self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
-        self._writes, self._closed = lock is not None, False
+        self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), lock is not None, False
+        self.carrier = carrier or Carrier()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -70,42 +81,47 @@ class ShardedStore:
     def unfinished(self) -> None:
         """None: the items of a cluster are not embedded anew."""
 
-    def newest(self) -> WholeSnapshot:
-        """All shards, each at its newest commit."""
-        return WholeSnapshot(list(self._views().values()), self.path, self.manifest)
+    def newest(self, *, kept: bool = False, partial: bool = False) -> WholeSnapshot:
+        """All shards, each at its newest commit; `kept` whatever is written meanwhile, `partial` those that answer."""
+        with self._turns:
+            views = self._views(kept=kept, partial=partial)
+            options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
+            return WholeSnapshot(list(views.values()), self.path, self.manifest, **options)
 
     def snapshot(self) -> WholeSnapshot:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
-        return WholeSnapshot(list(self._views(kept=True).values()), self.path, self.manifest, owns=True)
+        return self.newest(kept=True)
 
     def reachable(self) -> WholeSnapshot:
         """The shards that answer, each at its newest commit."""
-        views = self._views(partial=True)
-        return WholeSnapshot(list(views.values()), self.path, self.manifest, partial=True, numbers=list(views))
+        return self.newest(partial=True)
 
     def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
         """Views of the shards, by number; of all, unless some may be out of reach."""
         self._require_open()
         self._follow()
-        views, lost = dict[int, View](), list[str]()
-        for number, shard in enumerate(self.shards):
-            try:
-                views[number] = shard.view(kept=kept)
-            except (HandleClosed, HandleForked):
-                raise
-            except (StoreError, OSError) as error:
-                lost.append(f"{shard.path} ({error.__cause__ or error})")
+        found = self.carrier.round([functools.partial(methodcaller("view", kept=kept), shard) for shard in self.shards])
+        views = {number: one for number, one in enumerate(found) if not isinstance(one, Exception)}
+        why = {number: one.__cause__ or one for number, one in enumerate(found) if number not in views}
+        lost = [f"{self.shards[number].path} ({one})" for number, one in why.items()]
         if lost and not (partial and views):
             raise out_of_reach(self.path, lost)
         return views
 
     def _follow(self) -> None:
-        """Read what another process has made of the cluster since, by a handle that only reads."""
-        if not self._writes and self.manifest.is_followed(self.path):
-            manifest = Manifest.read(self.path)
-            if manifest.shards != self.manifest.shards:
-                raise StoreReplaced(f"{self.path} has other shards by now; open it again")
-            self.manifest = manifest
+        """Read what another process has made of the cluster since, by a handle that only reads.
+
+        Shards that have gone are not closed: another thread may be reading them, and they go when none is any more.
+        """
+        while not self._writes and self.manifest.is_followed(self.path):  # also while others are being opened
+            manifest, known = Manifest.read(self.path), dict(zip(self.manifest.shards, self.shards, strict=True))
+            shards = (known.get(one) or self._opened(manifest, n) for n, one in enumerate(manifest.shards))
+            self.move_to(manifest, list(shards))
+
+    def move_to(self, manifest: Manifest, shards: Sequence[Shard]) -> None:
+        """Go by another manifest, whose shards are open."""
+        with self._turns:
+            self.manifest, self.shards = manifest, tuple(shards)
 
     def __len__(self) -> int:
         return len(self.newest())
@@ -236,11 +252,9 @@ class ShardedStore:
         """There is no unfinished rebuild."""
 
     def _named(self, stamp: Stamp | None) -> Stamp:
-        """The batch as shards know it: with what decides which of them gets what."""
+        """The batch as shards know it, also when they have been divided since: both parts know what the whole had."""
         name = uuid.uuid4().hex if stamp is None else stamp.id if stamp.tells is None else name_of(stamp)
-        digest = hashlib.sha256(b"" if stamp is None else stamp.digest)
-        digest.update(bytes(self.manifest.buckets))
-        return Stamp(name, digest.digest())
+        return Stamp(name, hashlib.sha256(b"" if stamp is None else stamp.digest).digest())
 
     def _recorded(self, stamp: Stamp, count: int) -> dict[int, list[int]]:
         """What shards have done under this name."""

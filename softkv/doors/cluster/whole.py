@@ -39,11 +39,14 @@ class WholeSnapshot(Snapshot):
         owns: bool = False,
         partial: bool = False,
         numbers: Sequence[int] | None = None,
+        shards: object = None,
     ) -> None:
         """Of these views, whose snapshots are closed with this one if it `owns` them.
 
-        Where it is `partial`, shards may be left out, and `numbers` are those of the others.
+        Where it is `partial`, shards may be left out, and `numbers` are those of the others. The `shards` stay open for
+        as long as it is there, also when the handle has gone on to others.
         """
+        self._shards = shards
         self.partial = partial
         self.numbers = list(range(len(views)) if numbers is None else numbers)
         self.views, self.manifest, self._path = tuple(views), manifest, path
@@ -311,7 +314,7 @@ class WholeSnapshot(Snapshot):
     def close(self) -> None:
         """Let the snapshots of the shards go."""
         if not self._closed:
-            self._closed = True
+            self._closed, self._shards = True, None
             for one in self.snapshots:
                 one.close()
 
@@ -325,7 +328,11 @@ class WholeView(View):
         self, snapshot: WholeSnapshot, findings: Findings, ask: Callable[["WholeView", Question], Answers]
     ) -> None:
         super().__init__(snapshot, findings)
-        self.elsewhere = lambda question: ask(self, question)
+        self._ask = ask
+
+    def elsewhere(self, question: Question) -> Answers:
+        """The answers of all shards."""
+        return self._ask(self, question)
 
     @property
     def filled(self) -> list[View]:
