@@ -35,6 +35,7 @@ from softkv.progress import Progress
 from softkv.storage import Added, Item, Store
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk import files
+from softkv.storage.store import MODES
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Path = str | os.PathLike[str]
@@ -94,6 +95,8 @@ def joined(
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
+    if mode not in MODES:
+        raise InputError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
     manifest = Manifest.read(path)
     profile = Profile.of(manifest.settings)
     with ExitStack() as opened:
