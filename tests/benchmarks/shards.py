@@ -1,6 +1,6 @@
 """Lookups over shards beside those of one store of all items, and adds: time, and rows read.
 
-    python -m tests.benchmarks.shards [--items 500000] [--folder FOLDER]
+    python -m tests.benchmarks.shards [--items 200000] [--folder FOLDER]
 
 Everything runs in one process. A line is about lookups of one kind over so many shards: how long they take beside
 those of one store, by calls that take turns, and how many rows they read beside those. Exact lookups scan. Others are
@@ -38,7 +38,7 @@ HEAD = "| lookup | shards | ms of one store, ratio | rows read, ratio | 64 queri
 def main() -> None:
     """Measure everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=int, default=500_000, help="of estimates")
+    parser.add_argument("--items", type=int, default=200_000, help="of estimates")
     parser.add_argument("--exact-items", type=int, default=200_000)
     parser.add_argument("--folder", type=Path, default=None)
     options = parser.parse_args()
