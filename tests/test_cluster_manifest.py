@@ -145,5 +145,7 @@ def test_nothing_is_made_where_something_is(tmp_path: Path) -> None:
     create(tmp_path / "c", 2)
     with pytest.raises(InputError, match="not started anew"):
         softkv.open(tmp_path / "c", "n")
+    with pytest.raises(InputError, match="mode is 'a'; use one of r, w"):
+        softkv.open(tmp_path / "c", "a")
     with pytest.raises(NotAStore, match="no cluster"):
         Manifest.read(str(tmp_path))

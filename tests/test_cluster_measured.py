@@ -1,6 +1,7 @@
 """Estimates over shards: within what they state, as often as they say, and as close as was asked for."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from softkv.asking import route
 from softkv.asking.joined import joined
 from softkv.database import indexing
 from softkv.doors.cluster.handle import Cluster, create
+from softkv.doors.cluster.shard import Carrier
+from softkv.doors.cluster.shard import at_once as all_at_once
 from tests.stores import with_secret
 
 from .clusters import opened, value_like
@@ -19,16 +22,21 @@ from .test_measured import QUERIES, TOLERANCE, keys_of, values_of
 ITEMS, SHARDS = 36_000, 3
 
 
+def measured_always(patch: pytest.MonkeyPatch) -> None:
+    """Stores count as large, and to draw rows of them takes no time."""
+    count_as_large(patch)
+    patch.setattr(indexing, "REHEARSED", 400)
+    for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
+        patch.setattr(route, name, 0)
+    patch.setattr(route, "DRAWN", 5)
+
+
 @pytest.fixture(scope="module", params=["vector", "number", "label"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Shards with an index each, which count as large, and of which to draw rows takes no time."""
     path, keys = tmp_path_factory.mktemp("measured") / "c", keys_of(1, ITEMS)
     with pytest.MonkeyPatch.context() as patch:
-        count_as_large(patch)
-        patch.setattr(indexing, "REHEARSED", 400)
-        for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
-            patch.setattr(route, name, 0)
-        patch.setattr(route, "DRAWN", 5)
+        measured_always(patch)
         create(path, SHARDS, value=request.param, compatibility="cosine", temperature=0.05)
         with opened(path) as db:
             payloads = [{"third": number % 3 == 0} for number in range(ITEMS)]
@@ -71,7 +79,8 @@ def test_estimates_hold_as_often_as_they_say(cluster: Cluster, name: str) -> Non
     apart = value_like(found, exact) - exact.value
     missed = np.abs(apart) if apart.ndim == 1 else np.linalg.norm(apart, axis=1)
     assert (missed <= found.error + exact.error).mean() >= HELD
-    assert (np.abs(found.log_mass - exact.log_mass) <= np.nan_to_num(found.log_mass_error, nan=1e-5)).mean() >= HELD
+    stated = np.maximum(np.nan_to_num(found.log_mass_error), 1e-5)  # exact answers beside others state none
+    assert (np.abs(found.log_mass - exact.log_mass) <= stated).mean() >= HELD
     for told, error in ((found.effective, found.effective_error), (found.spread, found.spread_error)):
         if error is not None:
             known = np.isfinite(error)
@@ -89,3 +98,30 @@ def test_the_best_are_found_by_the_indexes_of_all_shards(cluster: Cluster) -> No
     assert np.mean(same) >= 0.9
     missed = np.abs(value_like(found, exact) - exact.value).reshape(len(found), -1).max(1)
     assert (missed <= found.error + exact.error).mean() >= 0.93
+
+
+MOST_ROWS = 1.3  # times those of one store
+
+
+@pytest.mark.parametrize("kind", ["vector", "label"])
+def test_shards_that_draw_rows_read_about_as_many_as_one_store(kind: str, tmp_path: Path) -> None:
+    """Also where they are asked for the rows of several queries at once, or all by a carrier that waits for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        measured_always(patch)
+        keys, read = keys_of(1, 24_000), []
+        for shards in (1, 6):
+            create(tmp_path / str(shards), shards, value=kind, compatibility="cosine", temperature=0.05)
+            with opened(tmp_path / str(shards)) as db:
+                db.add(keys=[str(number) for number in range(len(keys))], values=values_of(kind, keys), vectors=keys)
+            for number in range(shards):
+                with_secret(tmp_path / str(shards) / f"shard-{number:03}", f"shard {number}".encode().ljust(32))
+            with opened(tmp_path / str(shards)) as db:
+                db.build_index(temperatures=(0.01, 0.2))
+                asked = {"temperature": 1.0, "tolerance": TOLERANCE}
+                each = [db.lookup(query[None], **asked) for query in QUERIES[:20]]
+                at_once = db.lookup(QUERIES[:20], **asked)
+                assert {one.error_kind for one in (*each, at_once)} == {"measured"}
+                read.append([np.mean([one.rows_read for one in each]), at_once.rows_read.mean()])
+                db._store.carrier = Carrier(calls=all_at_once)
+                np.testing.assert_array_equal(db.lookup(QUERIES[:20], **asked).value, at_once.value)
+        assert (np.array(read[1]) <= MOST_ROWS * np.array(read[0])).all(), read

@@ -13,10 +13,10 @@ import pytest
 
 import softkv
 from softkv.database.changes import require_values
-from softkv.doors.cluster import asking, best, growing, handle, manifest, merging, missing, places, store
+from softkv.doors.cluster import best, growing, handle, manifest, merging, missing, places, store
 from softkv.doors.cluster.growing import grow
 from softkv.doors.cluster.handle import Cluster
-from softkv.doors.cluster.merging import Sides, merged
+from softkv.doors.cluster.merging import Sides
 from softkv.errors import BatchMismatch, CommitUncertain, DuplicateKey, PartlyAdded, StorageFull
 from softkv.storage.catalog import batches
 from softkv.storage.protocol import setting_apart
@@ -138,7 +138,8 @@ def _best_by_their_shares_of_their_shards(patch: Patch) -> None:
 
 
 def _a_shard_is_taken_for_all(patch: Patch) -> None:
-    patch.setattr(asking, "merged", lambda parts, **options: merged(parts[:-1], **options))
+    merged = Sides.merged
+    patch.setattr(Sides, "merged", lambda sides, show: merged(replace(sides, parts=sides.parts[:-1]), show))
 
 
 def _masses_are_believed(patch: Patch) -> None:

@@ -28,6 +28,7 @@ STORIES = ("backup", "cluster", "doors", "embedders", "filters", "index", "learn
 PAGES = sorted([*(ROOT / "docs" / f"{name}.md" for name in STORIES), *ROOT.glob("data/*/README.md")])
 BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+EXAMPLES = [("incomes", 10), ("books", 4), ("hours", 30), ("car", 10), ("words", 1), ("ways", 8), ("apple", 16)]
 PAIRS = 6000  # of queries and keys that the reference compares in one lookup; of more queries it takes the first
 
 
@@ -168,10 +169,7 @@ def test_a_page_that_is_wrong_is_seen_failing(monkeypatch: pytest.MonkeyPatch) -
         assert "AssertionError" in failures(text, name)[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [("incomes", 10), ("books", 4), ("hours", 30), ("car", 10), ("words", 1), ("ways", 8), ("apple", 16)],
-)
+@pytest.mark.parametrize(("name", "least"), EXAMPLES)
 def test_the_lookups_of_an_example_are_compared_with_the_reference(
     name: str, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

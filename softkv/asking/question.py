@@ -13,6 +13,7 @@ import numpy as np
 
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.heads import Heads
+from softkv.maths.sampling import Elsewhere
 
 LEARNED = "learned"  # as a compatibility: what the store has learned (learned.py)
 TOLERANCE, CONFIDENCE = 0.01, 0.95  # of lookups that do not say
@@ -36,6 +37,7 @@ class Question:
     tolerance: float = 0.0  # how far an answer may be from the exact one, as a share of the value scale
     confidence: float = CONFIDENCE  # how sure that is to be
     guarantee: str | None = None  # "bound" where it must always hold
+    beside: Elsewhere | None = None  # what is thought of items elsewhere that an answer is about as well
 
     @property
     def by_learned(self) -> bool:
@@ -58,4 +60,5 @@ class Question:
         def cut(x: Any) -> Any:
             return x[rows] if getattr(x, "ndim", 0) else x
 
-        return replace(self, queries=self.queries[rows], temperature=cut(self.temperature), rounded=cut(self.rounded))
+        found = replace(self, queries=self.queries[rows], temperature=cut(self.temperature), rounded=cut(self.rounded))
+        return found if self.beside is None else replace(found, beside=self.beside.of(rows))

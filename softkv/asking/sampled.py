@@ -14,13 +14,17 @@ import numpy as np
 
 from softkv.asking.lists import Asking, Estimated, only_finite
 from softkv.asking.question import Question
-from softkv.asking.route import MEASURED, UNMEASURED, worth_drawing
+from softkv.asking.route import CALIBRATED, MEASURED, UNMEASURED, route, suits_form, worth_drawing
+from softkv.asking.scan import rows_left
 from softkv.asking.view import View
 from softkv.index.measuring import measured
-from softkv.index.strata import Population
+from softkv.index.strata import Population, supposed
 from softkv.maths.blas import at_most
 from softkv.maths.drawing import drawer
+from softkv.maths.farfield import Floats, tilted
 from softkv.storage.layout import Mask
+
+Told = tuple[Floats, Floats]  # the logarithms of masses, (b,), and values, (b, p)
 
 
 @at_most(1)
@@ -43,9 +47,27 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
             most=worth_drawing(view, len(everyone)),
             show=asking.show,
             tells=asking.suits_form,
+            beside=question.beside,
         )
         found = only_finite(found)
         answers = replace(asking.presented(found, everyone, MEASURED), reason=reason)
     if mask is not None:
         answers = replace(answers, seen=np.full(len(everyone), int(mask.sum())))
     return Estimated(everyone, answers, dict.fromkeys(np.flatnonzero(~found.sure).tolist(), UNMEASURED))
+
+
+@at_most(1)
+def forecast(view: View, question: Question) -> Told | None:
+    """What the statistics of the lists tell of the masses and the values, where no row is read.
+
+    None for a question that is not answered by estimates.
+    """
+    if route(view, question).way not in (MEASURED, CALIBRATED) or not suits_form(view, question):
+        return None
+    index = view.index
+    assert index is not None
+    asking = Asking(view, index, question)
+    population = view.population if question.asks_all else Population(index, rows_left(view, question))
+    with np.errstate(over="ignore", invalid="ignore"):
+        log_mass, value = supposed(index, population, tilted(index.quick, asking.vectors))
+    return log_mass + asking.added, value * index.units.size + index.units.middle

@@ -19,15 +19,15 @@ import numpy as np
 
 from softkv.index.lists import ListIndex
 from softkv.index.search import Asked, Estimate, Readable, both, part_of, read_lists, tail_of, together
-from softkv.index.strata import Advice, Chosen, Population, advice, first_lists, seen_tilt
+from softkv.index.strata import LOWEST, Advice, Chosen, Population, advice, first_lists, seen_tilt
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
 from softkv.maths.farfield import Array, Floats, Tilt, Units, tilted
 from softkv.maths.nearfield import Near, Rows
-from softkv.maths.sampling import Deviation, Sampled, log_error, sampled
+from softkv.maths.sampling import Deviation, Elsewhere, Sampled, log_error, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
 
-PILOT = 2000  # rows of the first draw
+PILOT, FEWEST = 2000, 100  # rows of the first draw; at least, where it has a small part in an answer
 AIM = 0.85  # of the tolerance, so that what chance adds to the error rarely goes beyond it
 AGAIN = 0.65  # of it, when it did
 MORE = 8.0  # times as well as by the first draw is a variance thought to be known by the second
@@ -38,7 +38,7 @@ DOUBTED = 3.0  # times as many rows as may be read are thought to be needed befo
 SEEN = 4  # rows of each list that stand for it where its statistics do not tell
 TOGETHER, HELD = 128, 1 << 23  # queries that share a draw, and logits that are held at once
 TINY = np.finfo(np.float64).tiny
-LOWEST = -1e6  # what logits are counted with at least: those below weigh nothing
+FARTHEST = 100.0  # how far above the best row the logarithm of the mass of others is counted with
 
 
 def measured(
@@ -53,9 +53,12 @@ def measured(
     most: float,
     show: int,
     tells: bool,
+    beside: Elsewhere | None = None,
 ) -> Estimate:
     """Answers whose error is below the tolerance, a share of the value scale, with this confidence over the draw.
 
+    What is thought of rows `beside` counts as known: errors are then those of an answer about all, as shares of the
+    mass of the rows that are read here.
     Queries are answered some at a time, by one draw, which follows from `random` of their numbers. No more than about
     `most` rows are drawn: queries for which that is not enough are not sure. `tells` is whether the statistics of the
     lists are about how keys are compared; where they are not, some rows of each list stand for it at first.
@@ -67,7 +70,7 @@ def measured(
     for some in parts:
         given = asked if len(parts) == 1 else part_of(asked, some)
         measuring = _Measuring(index, population, arena, random(some), wanted, confidence, most, show, tells)
-        found.append(measuring.found(given))
+        found.append(measuring.found(given, (beside or Elsewhere.nothing(len(everyone))).of(some)))
     return together(found)
 
 
@@ -79,6 +82,7 @@ class _Open:
     asked: Asked
     own: Chosen  # (b, l), the lists that each reads in any case
     known: Near  # what was read of these, and of rows of no list
+    beside: Elsewhere  # in the units of the lists
     values: Strata  # what is thought of the other lists by now
     masses: Strata
 
@@ -87,7 +91,8 @@ class _Open:
         if len(some) == len(self.numbers):
             return self
         asked, values, masses = part_of(self.asked, some), self.values.of(some), self.masses.of(some)
-        return _Open(self.numbers[some], asked, self.own[some], _cut(self.known, some), values, masses)
+        known, beside = _cut(self.known, some), self.beside.of(some)
+        return _Open(self.numbers[some], asked, self.own[some], known, beside, values, masses)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +103,8 @@ class _Look:
     draw: Draw
     rows: Rows  # (r,), that were drawn
     logits: Array  # (b, r)
-    known: Blend  # of the rows of whole lists, counted from the peak of all, in the units of the lists
+    known: Blend  # of the rows of whole lists and beside, counted from the peak of all, in the units of the lists
+    beside: Elsewhere
     e: Floats  # (b, r)
     values: Columns
     told: Sampled
@@ -129,25 +135,29 @@ class _Measuring:
         """Those of the lists, with a middle in float32: values of that type lose nothing when it is taken from them."""
         return replace(self.index.units, middle=self.index.units.middle.astype(np.float32).astype(np.float64))
 
-    def found(self, asked: Asked) -> Estimate:
+    def found(self, asked: Asked, beside: Elsewhere) -> Estimate:
         """The answers that can be measured; the others are not sure."""
+        beside = replace(beside, value=(beside.value - self.units.middle) / self.units.size)
         tilt = tilted(self.index.quick, asked.vectors) if self.tells else self._seen(asked)
         first = first_lists(self.index, self.population, tilt)
         tail = tail_of(self.index, self.arena, asked, self.show)
         known = both(read_lists(self.index, self.arena, asked, list(first), self.show), tail, self.show)
-        log_mass = known.blend.log_mass - asked.added
-        thought = advice(self.index, self.population, tilt, first, known=log_mass, wanted=self.wanted)
+        here = replace(beside, log_mass=beside.log_mass - asked.added)
+        log_mass = np.logaddexp(known.blend.log_mass - asked.added, here.log_mass)
+        given = {"known": log_mass, "wanted": self.wanted * beside.wanted, "beside": here}
+        thought = advice(self.index, self.population, tilt, first, **given)
         nothing = np.full(len(asked.vectors), np.inf)
         plain = replace(known, blend=replace(known.blend, excess=None, square=None))
         spread = nothing if isinstance(self.arena.values, Numbers) else None
         found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread)
-        left = _Open(np.arange(len(nothing)), asked, thought.own, known, thought.values, thought.masses)
+        left = _Open(np.arange(len(nothing)), asked, thought.own, known, beside, thought.values, thought.masses)
         read = thought.own @ self.population.counts
         # One that would read most of what may be read leaves little to draw for the others.
-        left = left.of(np.flatnonzero(self._promising(thought) & (read <= self.most / min(2, len(read)))))
+        left = left.of(np.flatnonzero(self._promising(thought, beside) & (read <= self.most / min(2, len(read)))))
         if not len(left.numbers):
             return found
-        most, pilot = self.most - float(read[left.numbers].max()), left.values.sizes(PILOT, left.values.alone(PILOT))
+        most, rows = self.most - float(read[left.numbers].max()), max(FEWEST, PILOT * float(left.beside.share.mean()))
+        pilot = left.values.sizes(rows, left.values.alone(rows))
         if pilot.expected > most:
             return found
         others = left.own.copy()
@@ -161,10 +171,10 @@ class _Measuring:
         rows = self.population.rows(draw)
         return seen_tilt(self.index, draw, _scored(asked, rows))
 
-    def _promising(self, thought: Advice) -> Chosen:
+    def _promising(self, thought: Advice, beside: Elsewhere) -> Chosen:
         """The queries that may be measured with so many rows, by what is thought."""
         values, masses = thought.values, thought.masses
-        enough = values.alone(DOUBTED * self.most) <= (AIM * self.wanted) ** 2
+        enough = values.alone(DOUBTED * self.most) <= np.square(AIM * self.wanted * beside.wanted)
         return enough & values.is_sound & masses.is_sound & masses.between.any(1)
 
     def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
@@ -174,7 +184,7 @@ class _Measuring:
             corrected = left.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, values=corrected)
             goals, allowed = (
-                np.square(aim * wanted) / one.factors(self.confidence, known=known)
+                np.square(aim * wanted * left.beside.wanted) / one.factors(self.confidence, known=known)
                 for wanted, one in ((self.wanted, told.of_value), (LOG_MASS, told.of_mass))
             )
             sizes, ratios = left.values.enough(goals, most, also=(left.masses, allowed))
@@ -215,24 +225,31 @@ class _Measuring:
         values = self._values(rows)
         mass = whole.blend.mass * np.exp(np.minimum(whole.blend.peak - peak, 0.0))
         total = (whole.blend.value - self.units.middle) / self.units.size * mass[:, None]
+        others = np.exp(np.minimum(left.beside.log_mass - peak, FARTHEST))
+        mass, total = mass + others, total + others[:, None] * left.beside.value
         told = sampled(draw, e, values, mass=mass, total=total, random=self.random)
-        return _Look(whole, draw, rows, logits, Blend(peak, mass, total, None), e, values, told)
+        return _Look(whole, draw, rows, logits, Blend(peak, mass, total, None), left.beside, e, values, told)
 
     def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
         """What a look says, with variances of no less than these: rows may lack what matters."""
         told, size, blend = look.told, self.units.size, self._blend(look)
         of_value, of_mass = told.of_value.at_least(values), told.of_mass.at_least(masses)
-        error = np.hypot(np.where(told.mass > 0, of_value.error(self.confidence), np.inf), FLOOR * self.wanted)
-        log_mass_error = np.hypot(log_error(of_mass.error(self.confidence)), FLOOR * LOG_MASS)
-        sure = (error <= self.wanted) & (log_mass_error <= LOG_MASS)
-        entropy = _of_entropy(look, blend).raised(of_mass, told.of_mass).error(self.confidence)
+        wanted, allowed = self.wanted * look.beside.wanted, LOG_MASS * look.beside.wanted
+        error = np.hypot(np.where(told.mass > 0, of_value.error(self.confidence), np.inf), FLOOR * wanted)
+        off = of_mass.error(self.confidence)
+        log_mass_error = np.hypot(log_error(off), FLOOR * allowed)
+        sure = (error <= wanted) & (log_mass_error <= allowed)
+        log_own = np.minimum(blend.log_mass - look.beside.log_mass, FARTHEST)
+        larger = 1.0 + np.exp(-log_own)  # than the mass of the rows here is that of all
+        error, log_mass_error = error * larger, np.where(larger > 1.0, np.log1p(off * larger), log_mass_error)
+        entropy = larger * _of_entropy(look, blend).raised(of_mass, told.of_mass).error(self.confidence)
         effective_error = blend.effective * np.expm1(np.hypot(entropy, FLOOR * LOG_MASS))
-        spread_error, of_square = None, _of_square(look, blend, size)
+        spread_error, of_square = None, _of_square(look, blend, self.units)
         if of_square is not None and blend.spread is not None:
             spread = blend.spread[:, 0] / size
-            square = of_square.raised(of_value, told.of_value).error(self.confidence)
+            square = larger * of_square.raised(of_value, told.of_value).error(self.confidence)
             apart = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
-            spread_error = np.hypot(apart, FLOOR * self.wanted) * size
+            spread_error = np.hypot(apart, FLOOR * wanted * larger) * size
         return Estimate(self._near(look), blend, error * size, log_mass_error, sure, effective_error, spread_error)
 
     def _near(self, look: _Look) -> Near:
@@ -243,8 +260,8 @@ class _Measuring:
 
     def _blend(self, look: _Look) -> Blend:
         """What whole lists add up to, and all rows that those which were drawn stand for."""
-        known, told, weights, square = look.known, look.told, look.e * look.draw.weights, None
-        mass, total = told.mass - known.mass, told.total - known.total
+        known, weights, square = look.known, look.e * look.draw.weights, None
+        mass, total = look.told.drawn, look.told.drawn_total
         excess = np.einsum("br,br->b", weights, look.moved)
         if isinstance(self.arena.values, Numbers):
             mean = total / np.maximum(mass, TINY)[:, None]
@@ -267,14 +284,13 @@ def _of_entropy(look: _Look, blend: Blend) -> Deviation:
     return Deviation.of_column(look.draw, look.e * (1.0 - entropy), look.told.mass)
 
 
-def _of_square(look: _Look, blend: Blend, size: float) -> Deviation | None:
+def _of_square(look: _Look, blend: Blend, units: Units) -> Deviation | None:
     """How far the squared spread is off, in units of this size; None where values have none."""
     if blend.square is None:
         return None
-    told = look.told
-    apart = look.values.distances(told.total / np.maximum(told.mass, TINY)[:, None])
-    spread = blend.square / blend.mass[:, None] / size**2
-    return Deviation.of_column(look.draw, look.e * (apart - spread), told.mass)
+    apart = look.values.distances((blend.value - units.middle) / units.size)
+    spread = blend.square / blend.mass[:, None] / units.size**2
+    return Deviation.of_column(look.draw, look.e * (apart - spread), look.told.mass)
 
 
 def _scored(asked: Asked, rows: Rows) -> Array:

@@ -17,6 +17,7 @@ from softkv.index.lists import Counts, ListIndex
 from softkv.index.opening import FIRST, likeliest
 from softkv.maths.farfield import Array, Floats, Tilt, critical, distances, logarithm
 from softkv.maths.nearfield import Rows
+from softkv.maths.sampling import Elsewhere
 from softkv.maths.strata import Draw, Strata
 
 SOFT, HARD = 0.5, 0.15  # the share of a list from which on it is read whole, and of one whose weights vary much
@@ -27,6 +28,7 @@ HARMLESS = 0.1  # of the tolerance
 ALIKE = 32  # lists that tell how much logits vary in the next one, on each side
 DOUBTED = 2.0  # times the variance that a few rows tell is counted with
 STEEPEST = 12.0  # variance of logits that is counted with, at most
+LOWEST = -1e6  # what logits are counted with at least: those below weigh nothing
 Chosen = npt.NDArray[np.bool_]
 
 
@@ -109,13 +111,30 @@ def first_lists(index: ListIndex, population: Population, tilt: Tilt) -> Counts:
     return np.argsort(-likely, axis=1)[:, :FIRST]
 
 
+def supposed(index: ListIndex, population: Population, tilt: Tilt) -> tuple[Floats, Floats]:
+    """What the statistics of the lists say: the logarithm of the mass of their rows, (b,), and the value, (b, p)."""
+    lists = index.quick
+    logs = tilt.logs + logarithm(population.counts / np.maximum(lists.counts, 1.0))
+    peak = logs.max(axis=1, initial=LOWEST).astype(np.float64)
+    masses = np.exp(logs - peak[:, None])
+    mass = np.maximum(masses.sum(1), np.finfo(np.float64).tiny)
+    return peak + np.log(mass), masses @ lists.values / mass[:, None]
+
+
 def advice(
-    index: ListIndex, population: Population, tilt: Tilt, first: Counts, *, known: Floats, wanted: float
+    index: ListIndex,
+    population: Population,
+    tilt: Tilt,
+    first: Counts,
+    *,
+    known: Floats,
+    wanted: Floats,
+    beside: Elsewhere,
 ) -> Advice:
     """What the statistics of the lists say of the values of their rows, and of the mass; all mass counts as 1.
 
     Each query reads its `first` lists, (b, m), anyway. `known`, (b,), is the logarithm of the mass of rows that are
-    read anyway, as the lists count logits, and `wanted` how far a value may be off.
+    read anyway, as the lists count logits, and so is that of rows `beside`; `wanted`, (b,), how far a value may be off.
     """
     lists, counts = index.quick, population.counts
     # Of the rows of a list, those that may count have their share of its mass. That is no less than if all had the
@@ -123,6 +142,9 @@ def advice(
     share = logarithm(counts / np.maximum(lists.counts, 1.0))
     masses = np.maximum(_shares(share + logarithm(lists.counts) + tilt.peaks), _shares(share + tilt.logs))
     value = masses @ lists.values / np.maximum(masses.sum(1, keepdims=True), np.finfo(np.float64).tiny)
+    if np.isfinite(beside.log_mass).any():
+        own = np.exp(-np.logaddexp(0.0, beside.log_mass - supposed(index, population, tilt)[0]))[:, None]
+        masses, value = own * masses, own * value + (1.0 - own) * beside.value
     apart = distances(lists.values, value).astype(np.float64) ** 2
     variances = np.minimum(tilt.variances.astype(np.float64), STEEPEST)
     own = _rare(index, counts, tilt, apart + lists.scatter, known, wanted)
@@ -147,7 +169,7 @@ def _shares(logs: Floats) -> Floats:
     return found
 
 
-def _rare(index: ListIndex, counts: Counts, tilt: Tilt, apart: Floats, known: Floats, wanted: float) -> Chosen:
+def _rare(index: ListIndex, counts: Counts, tilt: Tilt, apart: Floats, known: Floats, wanted: Floats) -> Chosen:
     """The lists of which a few rows hold most of the mass, (b, l), but for those that do not matter, also together.
 
     A sample without these few rows does not tell of them. `apart` is how far values are from the answer, squared; the
@@ -160,5 +182,5 @@ def _rare(index: ListIndex, counts: Counts, tilt: Tilt, apart: Floats, known: Fl
         best = tilt.peaks[number, rare].astype(np.float64) + spread - known[number]
         harm = np.exp(np.minimum(2.0 * best, 0.0)) * apart[number, rare]
         order = np.argsort(harm)
-        found[number, rare[order[harm[order].cumsum() <= (HARMLESS * wanted) ** 2]]] = False
+        found[number, rare[order[harm[order].cumsum() <= (HARMLESS * wanted[number]) ** 2]]] = False
     return found

@@ -25,8 +25,10 @@ Shapes: b queries, r rows that were read, p value width.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from softkv.maths.columns import Columns, Pairs
 from softkv.maths.quantiles import quantile
@@ -82,11 +84,37 @@ class Deviation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Elsewhere:
+    """What is thought of rows that are read elsewhere: an answer is about them as well, and so is how far off it is."""
+
+    log_mass: Floats  # (b,), -inf where there are none
+    value: Floats  # (b, p)
+    share: Floats  # (b,), of the variance that an answer may have, for the rows that are read here
+
+    @classmethod
+    def nothing(cls, queries: int) -> "Elsewhere":
+        """That there are no rows elsewhere."""
+        return cls(np.full(queries, -np.inf), np.zeros((queries, 1)), np.ones(queries))
+
+    def of(self, queries: npt.NDArray[Any]) -> "Elsewhere":
+        """What is thought of them for some of the queries."""
+        return Elsewhere(self.log_mass[queries], self.value[queries], self.share[queries])
+
+    @property
+    def wanted(self) -> Floats:
+        """How far the part of an answer may be off, as a share of how far the answer may be, (b,)."""
+        found: Floats = np.sqrt(self.share)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
     """What a draw says to each query, together with rows that are known."""
 
     mass: Floats  # (b,)
     total: Floats  # (b, p)
+    drawn: Floats  # (b,), the mass that rows stand for that were drawn,
+    drawn_total: Floats  # (b, p), and the total
     of_value: Deviation
     of_mass: Deviation  # of a mass that is 1
 
@@ -99,12 +127,14 @@ def sampled(
     `mass`, (b,), and `total`, (b, p), are of the rows that were read anyway.
     """
     stands = e * draw.weights
-    mass, total = mass + stands.sum(1), total + values.total(stands)
+    drawn, drawn_total = stands.sum(1), values.total(stands)
+    mass, total = mass + drawn, total + drawn_total
     value, pairs = total / np.where(mass > 0, mass, 1.0)[:, None], Pairs.of(draw, random)
     sums, groups = values.sums(e, value, draw, pairs)
     found = Deviation.of(draw, draw.by_stratum(e * e * values.distances(value)), sums, mass)
     columns = np.minimum(_columns(found.variance.sum(1) * np.square(mass), groups), float(values.free))
-    return Sampled(mass, total, replace(found, columns=columns), Deviation.of_column(draw, e, mass))
+    deviations = replace(found, columns=columns), Deviation.of_column(draw, e, mass)
+    return Sampled(mass, total, drawn, drawn_total, *deviations)
 
 
 def log_error(shares: Floats) -> Floats:

@@ -8,6 +8,7 @@ Does not merge (merging.py), and does not answer itself (softkv/asking).
 Shapes: b queries, n items.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,17 +19,21 @@ from softkv.answer import Answers
 from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
 from softkv.asking.question import Question
+from softkv.asking.sampled import Told
 from softkv.asking.scan import over_rows
+from softkv.asking.view import View
 from softkv.doors.cluster.best import merged_best
-from softkv.doors.cluster.merging import merged, over_all
+from softkv.doors.cluster.merging import Sides, over_all
 from softkv.doors.cluster.missing import widened
 from softkv.doors.cluster.shard import Carrier, out_of_reach
+from softkv.doors.cluster.sharing import shared
 from softkv.doors.cluster.whole import WholeView
 from softkv.errors import AllMasked, InputError
+from softkv.maths.sampling import Elsewhere
 from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
-CLOSER = 0.5  # of the tolerance, where answers to it were not close enough
+CLOSER = (0.8, 0.4, 0.0)  # of the tolerance, in turn, where answers to it were not close enough
 
 
 def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answers:
@@ -38,12 +43,17 @@ def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answer
     if question.heads is not None:
         asked = Rewritten.of(whole, question)
         return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), carrier))
-    found, nearer = _together(whole, question, carrier), replace(question, tolerance=question.tolerance * CLOSER)
-    for closer in (nearer, replace(question, tolerance=0.0, guarantee=None)):
+    found, told = _together(whole, question, carrier)
+    for closer in CLOSER:
+        nearer = replace(question, tolerance=question.tolerance * closer)
+        nearer = nearer if closer else replace(nearer, guarantee=None)
         doubtful = _doubtful(whole, question, found)
         if len(doubtful):
-            again = _together(whole, _part(closer, doubtful, question.mask), carrier)
-            again = replace(again, reason=AGAIN) if not closer.tolerance else again
+            known = {shard: (log_mass[doubtful], value[doubtful]) for shard, (log_mass, value) in told.items()}
+            again, _ = _together(whole, _part(nearer, doubtful, question.mask), carrier, known)
+            again = again if closer else replace(again, reason=AGAIN)
+            if again.rows_read is not None and found.rows_read is not None:
+                again = replace(again, rows_read=again.rows_read + found.rows_read[doubtful])
             found = joined([(np.arange(len(found)), found), (doubtful, again)], question.temperature)
     return found
 
@@ -56,16 +66,22 @@ def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:
     return np.flatnonzero(~sure & ~(found.error <= question.tolerance * whole.snapshot.value_scale))
 
 
-def _together(whole: WholeView, question: Question, carrier: Carrier) -> Answers:
-    """What all shards say, merged."""
-    parts, refusals, lost, count = [], [], dict[int, str](), len(question.queries)
+def _together(
+    whole: WholeView, question: Question, carrier: Carrier, known: Mapping[int, Told] | None = None
+) -> tuple[Answers, dict[int, Told]]:
+    """What all shards say, merged, and what each has said; `known` is what each is thought to say."""
+    parts, refusals, lost, count = dict[int, Answers](), [], dict[int, str](), len(question.queries)
     allowed = None if question.mask is None else over_rows(whole, question.mask)
     asked, views = _closer(whole, question), whole.snapshot.views
     seen = {shard: _seen(whole, shard, question, allowed) for shard, view in enumerate(views) if len(view.snapshot)}
     seen = {shard: one for shard, one in seen.items() if len(one[0]) or not count}
-    calls = [
-        partial(carrier.evidence, views[shard], _part(asked, *one), len(whole.filled)) for shard, one in seen.items()
-    ]
+    beside = _beside(whole, asked, seen, carrier, known)
+    calls = []
+    for shard, (some, mask) in seen.items():
+        others = beside[shard]
+        own = others and replace(others, value=others.value[:, _places(whole, views[shard])])
+        part = _part(replace(asked, beside=own), some, mask)
+        calls.append(partial(carrier.evidence, views[shard], part, len(whole.filled)))
     for (shard, (some, _)), found in zip(seen.items(), carrier.round(calls), strict=True):
         if isinstance(found, AllMasked):
             refusals.append(found)
@@ -74,23 +90,53 @@ def _together(whole: WholeView, question: Question, carrier: Carrier) -> Answers
         else:
             offset = int(whole.snapshot.offsets[shard])
             found = replace(found, rows=np.where(found.rows >= 0, found.rows + offset, -1))
-            parts.append(found if len(some) == count else over_all(found, some, count))
+            parts[shard] = found if len(some) == count else over_all(found, some, count)
     if lost and not (whole.snapshot.partial and parts):
         raise out_of_reach(whole.snapshot.path, list(lost.values()))
     if not parts:
         raise refusals[0] if refusals else AllMasked("the mask leaves no item to see, so there is nothing to average.")
-    merged_all = replace(_merged(whole, question, parts), **_of_all(whole, question))
+    sides = Sides(tuple(parts.values()), whole.labels, tuple(beside[shard] for shard in parts))
+    merged_all = replace(_merged(whole, question, sides), **_of_all(whole, question))
+    told = dict(zip(parts, zip(sides.log_masses, sides.values, strict=True), strict=True))
     missing = whole.snapshot.missing([place for place in range(len(whole.snapshot.views)) if place not in lost])
     if not missing:
-        return merged_all
-    return widened(merged_all, parts if question.k is None else (), missing, question.confidence)
+        return merged_all, told
+    return widened(merged_all, sides.parts if question.k is None else (), missing, question.confidence), told
 
 
-def _merged(whole: WholeView, question: Question, parts: list[Answers]) -> Answers:
+def _beside(
+    whole: WholeView,
+    question: Question,
+    seen: Mapping[int, Any],
+    carrier: Carrier,
+    known: Mapping[int, Told] | None,
+) -> dict[int, Elsewhere | None]:
+    """What is thought of all other shards, for each; nothing of questions that no rows are drawn for."""
+    views, everyone = whole.snapshot.views, np.arange(len(question.queries))
+    alike = all(len(some) == len(everyone) and mask is None for some, mask in seen.values())
+    if question.k is not None or question.guarantee or not question.tolerance or not alike or len(seen) < 2:
+        return dict.fromkeys(seen)
+    if known is None:
+        told = carrier.round([partial(carrier.forecast, views[shard], question) for shard in seen])
+        known = {shard: one for shard, one in zip(seen, told, strict=True) if isinstance(one, tuple)}
+        if whole.labels is not None:
+            for shard, (log_mass, value) in known.items():
+                known[shard] = log_mass, np.zeros((len(everyone), len(whole.labels)))
+                known[shard][1][:, _places(whole, views[shard])] = value
+    sizes = [len(views[shard].snapshot) for shard in seen]
+    return dict(zip(seen, shared([known.get(shard) for shard in seen], sizes), strict=True))
+
+
+def _places(whole: WholeView, view: View) -> Any:
+    """The columns of values, as lists add them up, that a shard has."""
+    return slice(None) if whole.labels is None else [whole.labels.index(label) for label in view.labels or ()]
+
+
+def _merged(whole: WholeView, question: Question, sides: Sides) -> Answers:
     if question.k is None:
-        return merged(parts, show=question.show, labels=whole.labels)
+        return sides.merged(question.show)
     options: dict[str, Any] = {"show": question.show, "labels": whole.labels}
-    return merged_best(parts, question.k, question.temperature, whole.snapshot.values, **options)
+    return merged_best(sides.parts, question.k, question.temperature, whole.snapshot.values, **options)
 
 
 def _closer(whole: WholeView, question: Question) -> Question:

@@ -40,6 +40,7 @@ from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk import locks
 from softkv.storage.protocol.opening import is_backup
+from softkv.storage.store import MODES
 
 
 def create(
@@ -90,6 +91,8 @@ def joined(
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
+    if mode not in MODES:
+        raise InputError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
     if mode != "r" and is_backup(path):
         again = f"softkv restore {shlex.quote(path)} --db NEW"
         raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")

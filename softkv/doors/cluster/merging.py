@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
+from softkv.maths.sampling import Elsewhere
 
 KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # of errors, the surest first
 DRAWN = KINDS.index("measured")
@@ -42,28 +43,7 @@ def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | 
 
     A part to which a query has no answer has the mass exp(-inf) there. `labels` are those of all, else of the parts.
     """
-    sides = Sides(tuple(parts), labels)
-    first, rows = parts[0], _heaviest(parts, show)
-    return replace(
-        first,
-        value=sides.presented(sides.value),
-        spread=sides.spread,
-        log_mass=sides.log_mass,
-        effective=np.exp(sides.entropy),
-        mass=None if any(one.mass is None for one in parts) else sides.mean([one.mass for one in parts]),
-        **{name: np.sum([getattr(one, name) for one in parts], 0) for name in ("scored", "seen")},
-        rows_read=None if first.rows_read is None else sides.column("rows_read").sum(0).astype(np.int64),
-        rows=_picked(parts, "rows", rows),
-        weights=_picked(parts, "weights", rows, sides.shares),
-        scores=_picked(parts, "scores", rows),
-        labels=sides.labels,
-        error=sides.error,
-        **sides.told(),
-        log_mass_error=sides.where(sides.kinds.max(0) > 0, sides.log_mass_error),
-        effective_error=sides.where(sides.is_drawn, sides.effective_error),
-        spread_error=None if first.spread is None else sides.where(sides.is_drawn, sides.spread_error),
-        count=sum(one.count for one in parts),
-    )
+    return Sides(tuple(parts), labels).merged(show)
 
 
 def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answers:
@@ -81,10 +61,35 @@ def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answe
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """The answers of shards side by side."""
+    """The answers of shards side by side, and what each was told of the others."""
 
     parts: tuple[Answers, ...]
     given: tuple[object, ...] | None
+    beside: tuple[Elsewhere | None, ...] = ()
+
+    def merged(self, show: int) -> Answers:
+        """The answers of all rows, with the heaviest of them."""
+        parts, first, rows = self.parts, self.parts[0], _heaviest(self.parts, show)
+        return replace(
+            first,
+            value=self.presented(self.value),
+            spread=self.spread,
+            log_mass=self.log_mass,
+            effective=np.exp(self.entropy),
+            mass=None if any(one.mass is None for one in parts) else self.mean([one.mass for one in parts]),
+            **{name: np.sum([getattr(one, name) for one in parts], 0) for name in ("scored", "seen")},
+            rows_read=None if first.rows_read is None else self.column("rows_read").sum(0).astype(np.int64),
+            rows=_picked(parts, "rows", rows),
+            weights=_picked(parts, "weights", rows, self.shares),
+            scores=_picked(parts, "scores", rows),
+            labels=self.labels,
+            error=self.error,
+            **self.told(),
+            log_mass_error=self.where(self.kinds.max(0) > 0, self.log_mass_error),
+            effective_error=self.where(self.is_drawn, self.effective_error),
+            spread_error=None if first.spread is None else self.where(self.is_drawn, self.spread_error),
+            count=sum(one.count for one in parts),
+        )
 
     @cached_property
     def labels(self) -> tuple[object, ...] | None:
@@ -144,6 +149,18 @@ class Sides:
         """‖v_s − v‖, (m, b)."""
         found: Floats = np.linalg.norm(self.values - self.value, axis=-1)
         found[self.shares <= 0] = 0.0
+        return found
+
+    @cached_property
+    def astray(self) -> Floats:
+        """How far v is from the value about which each part counts how far off it is: v_s, or that of all, (m, b)."""
+        found = self.apart.copy()
+        for number, (one, mine) in enumerate(zip(self.beside, self.values, strict=False)):
+            if one is not None:
+                own = np.exp(-np.logaddexp(0.0, one.log_mass - self.log_masses[number]))[:, None]
+                about = own * mine + (1.0 - own) * one.value
+                there = self.kinds[number] == DRAWN
+                found[number, there] = np.linalg.norm(about - self.value, axis=-1)[there]
         return found
 
     @cached_property
@@ -235,7 +252,9 @@ class Sides:
     def off(self, errors: Floats, apart: Floats) -> Floats:
         """How far a mean may be off of what parts say with these errors, and this far apart from the mean, (b,)."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is no number is as far off as can be
-            found = self.together(self.most * errors + self.swayed * apart)
+            careful = self.most * errors + self.swayed * apart
+            plain = self.shares * (errors + np.expm1(self.moved) * apart)  # as where one store draws rows
+            found = self.together(np.where(self.kinds == DRAWN, plain, careful))
         return np.where(np.isnan(found), np.inf, found)
 
     @cached_property
@@ -243,7 +262,7 @@ class Sides:
         """How far the value may be off, (b,); None where a part does not know."""
         if any(one.error is None for one in self.parts):
             return None
-        return self.off(self.column("error"), self.apart) + self.rounding
+        return self.off(self.column("error"), self.astray) + self.rounding
 
     @property
     def rounding(self) -> Floats:
@@ -257,9 +276,9 @@ class Sides:
     def log_mass_error(self) -> Floats:
         """(b,)."""
         with np.errstate(over="ignore", divide="ignore"):
-            more = np.log1p(self.together(self.shares * np.expm1(self.moved)))
-            less = self.together(-self.shares * np.expm1(-self.moved))
-            return np.maximum(more, -np.log(np.maximum(1.0 - less, 0.0)))
+            more, drawn = self.shares * np.expm1(self.moved), self.kinds == DRAWN
+            less = self.together(np.where(drawn, more, -self.shares * np.expm1(-self.moved)))
+            return np.maximum(np.log1p(self.together(more)), -np.log(np.maximum(1.0 - less, 0.0)))
 
     @cached_property
     def effective_error(self) -> Floats:

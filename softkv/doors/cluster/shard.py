@@ -1,8 +1,8 @@
 """A shard: one store, what the handle on all of them asks of it, and how all of them are asked.
 
 `LocalShard` is a store that this process has open. For stores elsewhere there would be a `Shard` with these methods,
-whose views read from there, and a `Carrier`: `Carrier(evidence=what gets the evidence of such a view, calls=at_once)`,
-given as `ShardedStore(..., carrier=)`. Views and answers are asked for by it, those of all shards in one round.
+whose views read from there, and a `Carrier`: `Carrier(evidence=, forecast=, calls=at_once)`, with what gets these of
+such a view, given as `ShardedStore(..., carrier=)`. All shards are asked by it in one round.
 
 Does not know of the other shards.
 """
@@ -20,13 +20,14 @@ from softkv.asking.asker import ask
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits
 from softkv.asking.route import MEASURED, route
+from softkv.asking.sampled import Told, forecast
 from softkv.asking.view import View
 from softkv.database.handle import SoftKV
 from softkv.errors import AllMasked, HandleClosed, HandleForked, OutOfReach, StoreError
 from softkv.storage import Added
 from softkv.storage.catalog.batches import Stamp
 
-ROOM = 0.5  # of the tolerance, for what each shard says of its own items
+ROOM = 0.75  # of the tolerance, for what each shard says of its own items
 Calls = Sequence[Callable[[], Any]]
 
 
@@ -144,10 +145,10 @@ def out_of_reach(path: str, lost: Sequence[str]) -> OutOfReach:
 def evidence(view: View, question: Question, shards: int) -> Answers:
     """What one of so many shards answers, with how far rounding may have moved its masses where they are exact.
 
-    Errors of drawn rows are independent, so each shard may have a larger one; of others there has to be room for what
-    moves the shares of the shards.
+    Errors of drawn rows are independent, so each shard may have a larger one, which is for the question to say, or as
+    if all were alike; of others there has to be room for what moves the shares of the shards.
     """
-    wide = replace(question, tolerance=question.tolerance * shards**0.5)
+    wide = replace(question, tolerance=question.tolerance * (shards**0.5 if question.beside is None else 1.0))
     close = replace(question, tolerance=question.tolerance * (ROOM if shards > 1 else 1.0))
     found = ask(view, wide if route(view, wide).way == MEASURED else close)
     moved = moved_logits(view, found.log_mass, question)
@@ -172,6 +173,7 @@ class Carrier:
     """How shards are read."""
 
     evidence: Callable[[View, Question, int], Answers] = evidence
+    forecast: Callable[[View, Question], Told | None] = forecast
     calls: Callable[[Calls], list[Any]] = in_turn  # how those of a round are made
 
     def round(self, calls: Calls) -> list[Any]:

@@ -79,8 +79,8 @@ class WholeSnapshot(Snapshot):
 
     @property
     def commit(self) -> int:
-        """The sum of the commits of the shards, and the number of the manifest."""
-        return self.manifest.epoch + sum(one.commit for one in self.snapshots)
+        """The sum of the commits of the shards, and how many manifests have followed the first."""
+        return self.manifest.epoch - 1 + sum(one.commit for one in self.snapshots)
 
     @property
     def generation(self) -> int:
