@@ -12,9 +12,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from softkv.asking.profile import Profile
+from softkv.database.intake import is_frame
 from softkv.database.trail import Outcome, Trail
 from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError, StoreError
 from softkv.progress import Progress
@@ -30,6 +31,13 @@ BATCH = 10_000  # records
 
 Names = str | Sequence[str] | None
 Report = Callable[[BadRecord], None]
+
+
+class Frame(Protocol):
+    """Columns with names, as pandas, polars, pyarrow and duckdb have them."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The columns as a stream of Arrow."""
 
 
 class RecordsSkipped(UserWarning):
@@ -99,12 +107,8 @@ def load(
             is a `BatchMismatch`. The records are compared, not the bytes of the file.
         progress: Called with (records so far, 0): how many there are is known at the end.
     """
-    from softkv.files import Columns
-
     self._store.require_writable()
-    columns = Columns(
-        _name(key), _name(text), _names(value), None if payload is None else _names(payload), _names(vector)
-    )
+    columns = _columns(key, text, value, payload, vector)
     loading = Loading(_file(path), on_conflict, skip=skip, skip_bad=skip_bad, batch=batch)
     with closing(loading):
         first = loading.begin(columns, kind or self.value_kind, format, encoding)
@@ -119,6 +123,27 @@ def load(
             raise
     loading.warn()
     return loading.done()
+
+
+def framed(db: SoftKV, frame: Any, names: Sequence[Names], beside: Sequence[Any]) -> dict[str, Any] | None:
+    """What the columns of a frame are as arguments of `add`; None for what is no frame, which names no columns.
+
+    `names` are those of the key, text, value, payload and vector; `beside` are the arguments for which they stand.
+    """
+    if not is_frame(frame):
+        if any(one is not None for one in names):
+            raise InputError(
+                "expected a frame of pandas, polars or Arrow for key=, text=, value=, payload= and vector=, which name "
+                f"its columns, got {type(frame).__name__}. Give lists as keys, values, texts=, payloads= and vectors=."
+            )
+        return None
+    if any(one is not None for one in beside):
+        raise InputError("expected the items of a frame in its columns, got others beside it. Name key=, value=, ...")
+    from softkv.files.arrow import of_frame
+
+    found = list(of_frame(frame, _columns(*names), db.value_kind))
+    parts = {f"{name}s": _column(found, name) for name in ("key", "text", "vector", "payload")}
+    return parts | {"values": [one.value for one in found]}
 
 
 class Loading:
@@ -329,7 +354,14 @@ def _column(batch: "Sequence[Record]", name: str) -> list[Any] | None:
     return None if all(entry is None for entry in column) else column
 
 
-def _name(given: str | None) -> str | None:
+def _columns(key: Names, text: Names, value: Names, payload: Names, vector: Names) -> "Columns":
+    from softkv.files import Columns
+
+    carried = None if payload is None else _names(payload)
+    return Columns(_name(key), _name(text), _names(value), carried, _names(vector))
+
+
+def _name(given: Names) -> str | None:
     if not isinstance(given, (str, type(None))):
         raise InputError(f"expected the name of a column as a text, got {given!r}.")
     return given

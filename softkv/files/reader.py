@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import groupby, islice
 
 from softkv.errors import BadRecord, InputError, KindError
-from softkv.files import arrays, delimited, document, exported, objects, parquet
+from softkv.files import arrays, arrow, delimited, document, exported, objects, parquet
 from softkv.files.decoding import checked_encoding
 from softkv.files.record import Columns, Record, Refusals
 from softkv.files.source import FORMATS, Source, opened
@@ -25,6 +25,7 @@ READ: dict[str, Read] = {
     "jsonl": objects.read,
     "json": document.read,
     "parquet": parquet.read,
+    "arrow": arrow.read,
     "npy": arrays.read_matrix,
     "npz": arrays.read_archive,
 }
@@ -41,10 +42,10 @@ def records(
 ) -> Generator[Record, None, None]:
     """The records of a file, or of stdin for "-", one by one as they are asked for.
 
-    The format is known by the suffix (.csv .tsv .jsonl .ndjson .json .parquet .npy .npz, those of texts also with .gz)
-    unless it is given; that of a pipe by its first bytes. Columns that are not named are guessed by their names. A
-    record that cannot be an item raises BadRecord, which names the file and the line; with `on_bad` it is handed to
-    that instead, and reading goes on. What is wrong with the file as a whole is always raised.
+    The format is known by the suffix (.csv .tsv .jsonl .ndjson .json .parquet .arrow .feather .npy .npz, those of texts
+    also with .gz) unless it is given; that of a pipe by its first bytes. Columns that are not named are guessed by
+    their names. A record that cannot be an item raises BadRecord, which names the file and the line; with `on_bad` it
+    is handed to that instead, and reading goes on. What is wrong with the file as a whole is always raised.
 
     Keys stay texts as they are ("007"); integers in JSON, Parquet and npz become their decimal text. In CSV and TSV a
     column of values is one of numbers if the whole first batch is, else of texts, and an empty cell is no value;
