@@ -120,7 +120,7 @@ class Reader(Asker, Mapping[str, Value]):
         from softkv.files.arrow import stream_of
 
         info = self.info()
-        kind = ValueKind(info.value_kind) if info.key_width else None
+        kind = ValueKind(info.value_kind) if info.value_kind and info.key_width else None
         return stream_of(self.select(), kind, info.key_width or 0, info.value_width or 0)
 
     evaluate = evaluate
