@@ -92,7 +92,7 @@ def _chroma(path: str, collection: str | None, refusals: Refusals) -> tuple[Any,
     if int(chromadb.__version__.split(".")[0]) < 1:
         raise refusals.fatal(f"chromadb {chromadb.__version__} unpickles what it reads; install 1.0 or newer")
     client = chromadb.PersistentClient(path=path, settings=Settings(anonymized_telemetry=False))
-    name = _chosen([one.name for one in client.list_collections()], collection, refusals)
+    name = _chosen(sorted(one.name for one in client.list_collections()), collection, refusals)
     found = client.get_collection(name, embedding_function=None)  # its own might need a key, or a network
     stated = found.configuration_json
     return found, str((stated.get("hnsw") or stated.get("spann") or {}).get("space"))
