@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from softkv.embedders.brought import FunctionEmbedder, ObjectEmbedder, brought
 from softkv.embedders.embedder import Embedder
 from softkv.embedders.fetching import CONFIG, MODULES, PACKAGED, fetch, packaged
+from softkv.embedders.onnx import MODEL, Onnx
 from softkv.embedders.static import BUNDLED, CARD, Static
 from softkv.embedders.transformer import Transformer
 from softkv.errors import EmbedderError, EmbedderNotFound, KindError
@@ -55,7 +56,7 @@ def find(given: str | Callable[[Sequence[str]], Any] | Embedder) -> Embedder:
     array([[2., 1.],
            [0., 3.]], dtype=float32)
     """
-    if isinstance(given, (Static, Transformer, FunctionEmbedder, ObjectEmbedder)):
+    if isinstance(given, (Static, Onnx, Transformer, FunctionEmbedder, ObjectEmbedder)):
         return given
     if not isinstance(given, str):
         return brought(given)
@@ -117,12 +118,12 @@ def _load(name: str) -> Embedder:
 
 def _opened(folder: str) -> Embedder:
     if (Path(folder) / CARD).is_file() and not (Path(folder) / MODULES).exists():
-        return Static.load(Path(folder), folder)
+        return (Onnx if (Path(folder) / MODEL).is_file() else Static).load(Path(folder), folder)
     if any((Path(folder) / file).is_file() for file in (MODULES, CONFIG)):
         return Transformer(folder, fetch(folder))
     raise EmbedderNotFound(
-        f"the folder {folder} holds no embedder: expected {CARD} of a static one, or {MODULES} of a model "
-        f"of sentence-transformers. Pass such a folder."
+        f"the folder {folder} holds no embedder: expected {CARD} of a static one or one in ONNX, or {MODULES} of a "
+        f"model of sentence-transformers. Pass such a folder."
     )
 
 

@@ -24,6 +24,7 @@ from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
+from softkv.database.loading import Frame, Names, framed
 from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
@@ -207,12 +208,17 @@ class Cluster(SoftKV):
 
     def add(
         self,
-        keys: str | Sequence[str | None] | None = None,
+        keys: str | Sequence[str | None] | Frame | None = None,
         values: Any = None,
         *,
         vectors: Any = None,
         texts: str | Sequence[str | None] | None = None,
         payloads: Any = None,
+        key: str | None = None,
+        text: str | None = None,
+        value: Names = None,
+        payload: Names = None,
+        vector: Names = None,
         on_conflict: str = "error",
         batch: str | None = None,
         progress: Progress | None = None,
@@ -222,6 +228,9 @@ class Cluster(SoftKV):
         Each shard adds its part wholly or not at all. Where some have done so and others have not, `PartlyAdded` says
         which, and under what name (`batch`) the same items are to be added again to complete it.
         """
+        columns = framed(self, keys, (key, text, value, payload, vector), (values, vectors, texts, payloads))
+        if columns is not None:
+            return self.add(**columns, on_conflict=on_conflict, batch=batch, progress=progress)
         options: dict[str, Any] = {"vectors": vectors, "texts": texts, "payloads": payloads, "on_conflict": on_conflict}
         named: Any = batch
         if batch is None:
