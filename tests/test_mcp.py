@@ -194,6 +194,19 @@ def test_deep_json_is_refused(shared: Window) -> None:
     assert len(shared.call("list")["memories"]) == 1 or shared.hear()
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"text": "tea \\ud800"}', '{"text": "tea", "payload": ' + "[" * 300 + "]" * 300 + "}"]
+)
+def test_a_request_that_cannot_be_read_is_answered(shared: Window, arguments: str) -> None:
+    """Under its id, so that nobody waits for it: half a character of UTF-16, and lists in lists."""
+    words = '{"jsonrpc": "2.0", "id": "odd", "method": "tools/call", "params": {"name": "remember", "arguments": '
+    shared.say((words + arguments + "}}").encode())
+    found = shared.hear()
+    assert (found["id"], found["error"]["code"]) == ("odd", -32700)
+    shared.say((words + arguments + "}}").replace('"odd"', '"\\ud800"').encode())  # an id that cannot be sent back
+    assert len(shared.call("list")["memories"]) == 1
+
+
 def test_a_tool_that_is_none_is_an_error_of_the_protocol(shared: Window, tmp_path: Path, errors: Path) -> None:
     """As the protocol has it."""
     found = shared.ask("tools/call", name="drop_everything", arguments={})
