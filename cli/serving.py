@@ -1,5 +1,6 @@
 """`softkv serve`: stores for several processes, languages and machines, over HTTP. `softkv mcp`: memory for agents."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -78,6 +79,7 @@ def mcp(path: str, idle_end: float) -> None:
     except ModuleNotFoundError as error:
         raise MissingExtra("softkv mcp", package=(error.name or "mcp").partition(".")[0], extra="mcp") from error
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Subtle: a thread that waits for stdin would hold up an orderly end
     serving = [sys.executable, "-m", "softkv_cli", "serve", "--port", "0", "--quiet", "--idle-end", str(idle_end)]
     if sys.stdin.isatty():
         output.say("this is for clients of the Model Context Protocol, which start it themselves; Ctrl-C ends it")

@@ -154,7 +154,10 @@ def test_nothing_but_the_protocol_is_on_stdout(store: Path, errors: Path) -> Non
         ("remember", {"text": "tea", "key": "a\0b"}, "NUL"),
         ("remember", {"text": "tea", "payload": [1]}, "payload: Input should be a valid dictionary"),
         ("remember", {"text": "tea", "payload": {"x": float("nan")}}, "payload"),
-        ("remember", {"text": "tea " * (5 << 20)}, "Nothing was sent"),
+        ("remember", {"text": "x" * 100_001}, "text: String should have at most 100000 characters"),
+        ("remember", {"text": "tea", "found_by": "x" * 100_001}, "found_by: String should have at most 100000"),
+        ("remember", {"text": "tea", "payload": {"x": "x" * (1 << 20)}}, "1,048,576 is the most"),
+        ("recall", {"query": "tea", "x" * 100_000: 1}, "xxx"),
         ("correct", {"key": "../../etc/passwd", "text": "tea"}, "no item has the key"),
         ("forget", {"keys": []}, "keys: List should have at least 1 item"),
         ("forget", {"keys": ["a", 3]}, "keys.1: Input should be a valid string"),
@@ -165,7 +168,7 @@ def test_mistakes_are_told_to_the_model(shared: Window, tool: str, arguments: di
     told = shared.call(tool, **arguments)
     assert isinstance(told, str), told
     assert words in told
-    assert len(told) < 500
+    assert len(told) <= 500
     assert "softkv/" not in told
 
 
@@ -189,6 +192,19 @@ def test_deep_json_is_refused(shared: Window) -> None:
         b'"arguments": {"text": "tea", "payload": ' + deep + b"}}}"
     )
     assert len(shared.call("list")["memories"]) == 1 or shared.hear()
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"text": "tea \\ud800"}', '{"text": "tea", "payload": ' + "[" * 300 + "]" * 300 + "}"]
+)
+def test_a_request_that_cannot_be_read_is_answered(shared: Window, arguments: str) -> None:
+    """Under its id, so that nobody waits for it: half a character of UTF-16, and lists in lists."""
+    words = '{"jsonrpc": "2.0", "id": "odd", "method": "tools/call", "params": {"name": "remember", "arguments": '
+    shared.say((words + arguments + "}}").encode())
+    found = shared.hear()
+    assert (found["id"], found["error"]["code"]) == ("odd", -32700)
+    shared.say((words + arguments + "}}").replace('"odd"', '"\\ud800"').encode())  # an id that cannot be sent back
+    assert len(shared.call("list")["memories"]) == 1
 
 
 def test_a_tool_that_is_none_is_an_error_of_the_protocol(shared: Window, tmp_path: Path, errors: Path) -> None:
@@ -351,6 +367,29 @@ def test_what_holds_no_texts_is_refused(tmp_path: Path, errors: Path) -> None:
         if server is not None:
             os.kill(server.pid, signal.SIGTERM)
             assert eventually(lambda name=name: announced(str(tmp_path / name)) is None)
+
+
+def test_errors_do_not_say_where_a_store_is(tmp_path: Path, errors: Path) -> None:
+    """Neither its path nor its directory, whether it cannot be made or not be served."""
+    (tmp_path / "file").touch()
+    for store in (tmp_path / "none" / "m", tmp_path / "file", Path("/proc/m.softkv")):
+        with window(store, errors=errors) as agent:
+            told = agent.call("remember", text="The user drinks tea")
+        assert isinstance(told, str)
+        assert str(store.parent) not in told
+        assert store.name in told
+
+
+def test_an_interrupt_ends_a_client_and_no_server(store: Path, errors: Path) -> None:
+    """At once, while it waits for the next line; Ctrl-C reaches all processes of the group."""
+    with window(store, errors=errors, start_new_session=True) as agent:
+        agent.call("remember", text="The user drinks tea", key="drink")
+        server = server_of(store)
+        os.killpg(agent.process.pid, signal.SIGINT)
+        assert agent.process.wait(LONGEST) == -signal.SIGINT
+    with window(store, errors=errors) as agent:
+        assert agent.call("list")["memories"][0]["key"] == "drink"
+        assert server_of(store) == server
 
 
 def test_a_store_is_reached_by_its_url(tmp_path: Path, errors: Path) -> None:

@@ -1,17 +1,21 @@
 """Servers that end by themselves when nobody asks them anything: `softkv serve --idle-end`."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import softkv
+from softkv.doors.server.gate import Gate
 from softkv.doors.server.metrics import Metrics
 from softkv.doors.server.served import Stores
 from softkv.storage.disk.announced import SERVER
 from tests.commands import ran
 from tests.servers import LONGEST, films, served
+from tests.test_server_gate import OURS, RULES, WRITER
 
 LATER = 1000.0  # seconds
 
@@ -62,10 +66,33 @@ def test_a_request_that_runs_is_waited_for(stores: Stores) -> None:
     """However long it takes; the time begins when it is over."""
     metrics = Metrics(stores)
     metrics._used -= LATER
-    metrics.running = 1
+    metrics.asked = 1
     assert metrics.idle() < 1
-    metrics.running = 0
+    metrics.asked = 0
     assert metrics.idle() < 1
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "waits"),
+    [("/v1/stores", WRITER, True), ("/v1/stores", "x", False), ("/", "", False), ("/ready", "", False)],
+)
+def test_only_a_request_with_a_token_is_waited_for(stores: Stores, path: str, token: str, waits: bool) -> None:
+    """While others are answered, however slowly they take it, the time goes on."""
+    metrics, idle = Metrics(stores), list[float]()
+    metrics._used -= LATER
+
+    async def sends(*_: Any) -> None:
+        idle.append(metrics.idle())
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b""}
+    headers = {**OURS, "authorization": f"Bearer {token}"}.items()
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers]
+    asyncio.run(Gate(app, RULES, metrics)(scope, sends, sends))
+    assert (idle[0] < 1) == waits
+    assert (metrics.asked, metrics.running) == (0, 0)
 
 
 def test_a_snapshot_on_loan_is_waited_for(stores: Stores) -> None:

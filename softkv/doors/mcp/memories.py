@@ -24,6 +24,7 @@ from softkv.portrait import as_json
 BYTES = 3  # of UTF-8 that count as a token, which is rather too few
 MASS = 0.9  # of all weight, that what is recalled has together
 MOST = 50  # memories in an answer
+LONGEST = 100_000  # characters of a text; with many that are longer an answer could not be sent
 _KNOWN: dict[bool | None, Any] = {True: "yes", False: "no", None: "unsure"}
 _MADE = re.compile(r"m-[0-9a-f]{12}\Z")  # keys of memories that were given none
 BEYOND = 1000  # memories that are looked at for a page, so that those left out can be counted
@@ -32,10 +33,14 @@ Key: TypeAlias = Annotated[
     str, Field(min_length=1, description="The key of the memory, as remember or recall told it.")
 ]
 Text: TypeAlias = Annotated[
-    str, Field(min_length=1, description="What to remember, in words that stand by themselves.")
+    str, Field(min_length=1, max_length=LONGEST, description="What to remember, in words that stand by themselves.")
 ]
 FoundBy: TypeAlias = Annotated[
-    str, Field(description="What it is found by, in the place of its key and text: questions that it answers.")
+    str,
+    Field(
+        max_length=LONGEST,
+        description="What it is found by, in the place of its key and text: questions that it answers.",
+    ),
 ]
 Payload: TypeAlias = Annotated[
     dict[str, Any] | None, Field(description='Facts to filter by, such as {"project": "atlas", "year": 2026}.')

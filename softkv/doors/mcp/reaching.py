@@ -54,8 +54,10 @@ class Reaching:
             time.sleep(PAUSE)
 
     def without_path(self, text: str) -> str:
-        """A text with the name of the store in the place of its path."""
-        return text.replace(self._where, os.path.basename(self._where))
+        """A text with the name of the store in the place of its path, and without its directory."""
+        folder, name = os.path.split(self._where)
+        text = text.replace(self._where, name)
+        return text if is_url(self._where) or folder == os.sep else text.replace(folder, "its directory")
 
     def _reached(self) -> "RemoteStore":
         with self._lock:
@@ -100,7 +102,7 @@ class Reaching:
                         until = min(until, time.monotonic() + REFUSED)
                     time.sleep(PAUSE)
                 said.seek(0)
-                words = said.read().decode(errors="replace").strip()
+                words = said.read().decode(errors="replace").strip().rpartition("\n")[2]
                 if LOCKED not in words:
                     break
         words = words or f"none has begun within {STARTS:g} seconds."

@@ -147,6 +147,9 @@ class ServerConnection:
             except self._httpx.RequestError as error:
                 if late:
                     raise self._unreachable(error) from error
+            except RuntimeError:  # another thread has closed it meanwhile
+                self._require_open()
+                raise
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST)
 

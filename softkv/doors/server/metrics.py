@@ -27,7 +27,7 @@ class Metrics:
 
     def __init__(self, stores: Iterable[Served]) -> None:
         self._stores, self._began, self.running = stores, time.time(), 0
-        self._used = time.monotonic()
+        self.asked, self._used = 0, time.monotonic()  # requests with a token that run
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._within: Counter[float] = Counter()
         self._seconds = 0.0
@@ -59,7 +59,7 @@ class Metrics:
 
     def idle(self) -> float:
         """For how many seconds nothing has been asked of the stores, and no snapshot or job of theirs was open."""
-        if self.running or any(one.busy for one in self._stores):
+        if self.asked or any(one.busy for one in self._stores):
             self._used = time.monotonic()
         return time.monotonic() - self._used
 
