@@ -1,4 +1,4 @@
-"""Putting items in: `add`, one from the command line or many from a file."""
+"""Putting items in: `add`, one from the command line, or many from a file or another program."""
 
 import os
 import sys
@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 @click.argument("key", required=False)
 @click.argument("value", required=False)
 @options.database
-@click.option("-i", "--input", "source", metavar="FILE", help="Many items: CSV, TSV, JSONL, JSON, Parquet, npz, or -.")
+@click.option(
+    "-i", "--input", "source", metavar="FILE", help="Many items: CSV, TSV, JSONL, JSON, Parquet, Arrow, npz, or -."
+)
+@click.option(
+    "--from",
+    "program",
+    nargs=2,
+    type=(click.Choice(["llm", "chroma", "faiss"]), str),
+    metavar="PROGRAM PATH",
+    help="What another program keeps: llm FILE, chroma DIR, or faiss INDEX with --values.",
+)
+@click.option("--collection", metavar="NAME", help="The collection of llm or Chroma, where there are several.")
+@click.option("--values", "values_file", metavar="FILE", help="The items that go with the rows of an index of FAISS.")
 @click.option("--format", "format_", help="The format of FILE, when its name does not tell.")
 @click.option("--encoding", default="utf-8-sig", show_default=True, help="The encoding of FILE.")
 @click.option("--key", "key_column", metavar="COLUMN", help="The column of keys.")
@@ -50,6 +62,9 @@ def add(
     value: str | None,
     path: str,
     source: str | None,
+    program: tuple[str, str] | None,
+    collection: str | None,
+    values_file: str | None,
     format_: str | None,
     encoding: str,
     key_column: str | None,
@@ -71,8 +86,9 @@ def add(
 
     The store is made if there is none. A file is added in batches, each wholly or not at all.
     """
-    if (source is None) == (key is None):
-        raise click.UsageError("give a KEY and a VALUE, or a file with -i; one of the two")
+    if (source is None) + (key is None) + (program is None) != 2:
+        raise click.UsageError("give a KEY and a VALUE, a file with -i, or --from PROGRAM PATH; one of them")
+    format_, source = program or (format_, source)
     wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility, "wait": wait}
     conflict = on_conflict or "error"
     if source is None:
@@ -103,7 +119,8 @@ def add(
     held, items = _there(path)
     with closing(loading), output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
         with _resumable(loading, skip, batch):
-            first, named = loading.begin(columns, kind or held, format_, encoding), "stdin" if source == "-" else source
+            first = loading.begin(columns, kind or held, format_, encoding, collection, values_file)
+            named = "stdin" if source == "-" else source
             if items and not skip and batch is None and any(one.key is None for one in first):
                 output.say(
                     f"hint: the store has {items:,} items, and records without keys are added to them; if an earlier "

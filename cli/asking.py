@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial as applied
 from typing import Any
 
 import click
@@ -54,6 +54,7 @@ sure = click.option(
 @plainly
 @click.option("--hard", is_flag=True, help="The best key takes all.")
 @click.option("--explain", is_flag=True, help="Show the arithmetic: score, ÷ T, exp, ÷ sum.")
+@click.option("--partial", is_flag=True, help="Where shards of a cluster do not answer, estimate from the others.")
 @click.option("--known", is_flag=True, help="Exit with 3 where a query is not known (`softkv guard`).")
 @options.model
 @options.form
@@ -72,6 +73,7 @@ def query(
     no_projection: bool,
     hard: bool,
     explain: bool,
+    partial: bool,
     known: bool,
     model: str | None,
     form: str | None,
@@ -81,12 +83,13 @@ def query(
     `-` reads one query from each line of stdin, and prints an answer for each: a line that cannot be asked is reported,
     and answered by an error (--json), why it was refused (--csv) or an empty line (--plain).
     """
-    contradicting = options.given("k", "show", "confidence", "guarantee") if hard else []
+    contradicting = options.given("k", "show", "confidence", "guarantee", "partial") if hard else []
     if contradicting:
         raise click.UsageError(f"--hard is -k 1, and names that one item; leave out {', '.join(contradicting)}")
     how: dict[str, Any] = {"temperature": temperature, "compatibility": compatibility, "where": where}
     how["projection"] = not no_projection
     sure: dict[str, Any] = {"tolerance": tolerance, "confidence": confidence, "guarantee": guarantee}
+    sure |= {"partial": True} if partial else {}
     if hard and options.given("tolerance"):  # without one, the best key is looked for among all
         how["tolerance"] = tolerance
     questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS, known=known)
@@ -101,7 +104,7 @@ def query(
     import softkv
 
     with softkv.open(path, "r", embedder=model) as db:
-        ask = partial(db.nearest, **how) if hard else partial(db.lookup, k=k, show=show, **sure, **how)
+        ask = applied(db.nearest, **how) if hard else applied(db.lookup, k=k, show=show, **sure, **how)
         for asked, answered in questions.answered_by(ask):
             with questions.answering(asked):
                 answer = answered()
@@ -268,9 +271,9 @@ class Questions:
 def _answers(some: list[Any], ask: Callable[[Any], Any]) -> list[Callable[[], Any]]:
     """What gives the answer to each of some questions, or raises: of one that cannot be asked, when it is its turn."""
     if len(some) < 2:
-        return [partial(ask, one) for one in some]
+        return [applied(ask, one) for one in some]
     try:
-        return [partial(_given, answer) for answer in ask(some)]
+        return [applied(_given, answer) for answer in ask(some)]
     except InputError:
         middle = len(some) // 2
         return _answers(some[:middle], ask) + _answers(some[middle:], ask)

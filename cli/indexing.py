@@ -101,7 +101,7 @@ def status(path: str, form: str | None) -> None:
     elif form == "csv":
         output.print_csv([record], list(record))
     else:
-        output.tell("\n".join(_lines(found)) if form is None else record["says"])
+        output.tell("\n".join(_lines(found)) if form != "plain" else record["says"])
 
 
 @index.command(epilog=options.example("softkv index drop --db films.softkv"))

@@ -170,6 +170,9 @@ def fit(
 @click.option("--strangers-at-most", type=float, help="The share of --strangers that may be known.")
 @click.option("--confidence", type=float, default=0.95, show_default=True, help="How sure that is to be.")
 @click.option(
+    "--on-average", is_flag=True, help="Promise shares of all queries, on average; takes a third of the items."
+)
+@click.option(
     "--queries", "source", metavar="FILE", help="Calibrate on queries whose answers are known, and not items."
 )
 @click.option("--strangers", metavar="FILE", help="Queries that no item answers.")
@@ -184,6 +187,7 @@ def guard(
     wrong_at_most: float,
     strangers_at_most: float | None,
     confidence: float,
+    on_average: bool,
     source: str | None,
     strangers: str | None,
     naming: labelled.Naming,
@@ -197,6 +201,8 @@ def guard(
 
     Items that `tune` and `fit` left out are asked of all others. See `query --known`.
     """
+    if on_average and options.given("confidence"):
+        raise click.UsageError("--on-average promises nothing with a confidence; leave out --confidence")
     naming = replace(naming, vector=labelled.names_of(vector))
     with served.writing(path, wait=wait) as db:
         if drop:
@@ -205,7 +211,8 @@ def guard(
         queries, answers = (None, None) if source is None else labelled.queries_of(source, naming, db.value_kind)
         others = None if strangers is None else labelled.strangers_of(strangers, naming)
         with output.stages("calibrating", quiet=no_progress) as moved:
-            found = db.guard(wrong_at_most, strangers_at_most, confidence, queries, answers, others, progress=moved)
+            sure = None if on_average else confidence
+            found = db.guard(wrong_at_most, strangers_at_most, sure, queries, answers, others, progress=moved)
     record = {"threshold": found.threshold, **found.asked, **found.found}
     if output.resolved(form) == "table":
         output.tell(str(found))

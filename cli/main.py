@@ -13,6 +13,7 @@ from . import (
     adding,
     asking,
     benching,
+    clustering,
     demonstration,
     dictionary,
     indexing,
@@ -68,7 +69,9 @@ for command in (
     models.models,
     demonstration.demo,
     benching.bench,
+    clustering.cluster,
     serving.serve,
+    serving.mcp,
 ):
     softkv.add_command(command)
 

@@ -12,6 +12,7 @@ FORMS = {
     "plain": "Bare values, one a line.",
     "csv": "CSV with a header.",
     "json": "JSON, one line each (the default when piped).",
+    "table": "A table (the default on a terminal).",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -106,6 +107,14 @@ wait = click.option(
     metavar="SECONDS",
     help="How long to wait for another process that writes to the store.",
 )
+disks = click.option(
+    "--disk",
+    "disks",
+    multiple=True,
+    metavar="DIR",
+    help="Where shards of a cluster are to lie, instead of in its directory; several times.",
+)
+force = click.option("--force", is_flag=True, help="Also on a network file system, where locks and syncs may not hold.")
 progress_off = click.option("--no-progress", is_flag=True, help="Show no progress bar.")
 
 
@@ -137,7 +146,7 @@ where = click.option(
 
 
 def form(command: Command) -> Command:
-    """--json, --csv and --plain, of which one may be given; the command gets `form`, None without any of them."""
+    """The options of FORMS, of which one may be given; the command gets `form`, None without any of them."""
 
     @wraps(command)
     def chosen(*args: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """What the commands print: data to stdout, everything else to stderr.
 
-A table on a terminal, JSON lines when piped, or what --json, --csv and --plain ask for. rich is loaded only where a
-table or a progress bar is really shown.
+A table on a terminal, JSON lines when piped, or what --table, --json, --csv and --plain ask for. rich is loaded only
+where a table or a progress bar is really shown.
 """
 
 import csv

@@ -1,5 +1,7 @@
-"""`softkv serve`: stores for several processes, languages and machines, over HTTP."""
+"""`softkv serve`: stores for several processes, languages and machines, over HTTP. `softkv mcp`: memory for agents."""
 
+import signal
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +10,8 @@ import click
 from softkv.errors import MissingExtra
 
 from . import options, output
+
+IDLE = click.FloatRange(min=0, min_open=True)  # seconds
 
 
 @click.command(epilog=options.example("softkv serve films.softkv"))
@@ -23,8 +27,10 @@ from . import options, output
 @click.option("--read-only", is_flag=True, help="Write nothing; others may write beside it.")
 @click.option("--backups", metavar="DIR", help="Where clients may have backups made.")
 @click.option("--model", metavar="NAME", help="What clients may have the texts embedded with anew.")
+@click.option("--idle-end", type=IDLE, metavar="SECONDS", help="End when nothing was asked for so long.")
+@click.option("--quiet", is_flag=True, help="No line for each request.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser; it asks for the token.")
-def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
+def serve(paths: tuple[str, ...], opens: bool, quiet: bool, **settings: Any) -> None:
     """Own stores and answer for them over HTTP, until Ctrl-C.
 
     Each store is called after its directory, without `.softkv`. Behind the # of the URL stands the token.
@@ -40,7 +46,7 @@ def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
         lines = logging.StreamHandler()
         lines.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger("softkv.doors.server").addHandler(lines)
-        logging.getLogger("softkv.doors.server").setLevel(logging.INFO)
+        logging.getLogger("softkv.doors.server").setLevel(logging.ERROR if quiet else logging.INFO)
         click.echo(url)
         output.say(f"serving {', '.join(names)}; Ctrl-C ends it")
         if opens:
@@ -50,3 +56,31 @@ def serve(paths: tuple[str, ...], opens: bool, **settings: Any) -> None:
             webbrowser.open(url.partition("#")[0])  # Subtle: others can read the arguments of a process
 
     running.serve(paths, running.Settings(**settings), began)
+
+
+@click.command(epilog=options.example("softkv mcp --db memories.softkv"))
+@options.database
+@click.option(
+    "--idle-end",
+    type=IDLE,
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A server that is started here ends when nothing was asked for so long.",
+)
+def mcp(path: str, idle_end: float) -> None:
+    """Be the memory of an agent: answer a client of the Model Context Protocol on stdin and stdout.
+
+    Many may use one store: it goes through the server of the store, and starts one where there is none. `--db` is a
+    path, at which a store is made if there is none, or the URL of a store that is served.
+    """
+    try:
+        from softkv.doors.mcp import tools
+    except ModuleNotFoundError as error:
+        raise MissingExtra("softkv mcp", package=(error.name or "mcp").partition(".")[0], extra="mcp") from error
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Subtle: a thread that waits for stdin would hold up an orderly end
+    serving = [sys.executable, "-m", "softkv_cli", "serve", "--port", "0", "--quiet", "--idle-end", str(idle_end)]
+    if sys.stdin.isatty():
+        output.say("this is for clients of the Model Context Protocol, which start it themselves; Ctrl-C ends it")
+    tools.run(path, serving)

@@ -30,22 +30,16 @@ def check(path: str, new: str | None, at_least: int | None) -> None:
     Changes nothing. The exit code is 0 when all is well and 1 when it is not; with --repair-to it is 0 when all items
     that are good were saved, and those that were lost are named.
     """
-    import softkv
-    from softkv.database import repair
-    from softkv.storage import check as check_store
+    from softkv import database
 
     if new is not None and at_least is not None:
         raise click.UsageError("--repair-to and --at-least exclude each other; check first, then repair")
     if new is None:
-        if is_url(path):
-            with softkv.open(path, "r") as db:
-                report = db.check(at_least=at_least)
-        else:
-            report = check_store(path, at_least=at_least)
+        report = database.check(path, at_least=at_least)
         output.tell(str(report))
         sys.exit(0 if report.ok else 1)
     with output.hints():
-        repaired = repair(served.require_path(path, "check --repair-to"), new)
+        repaired = database.repair(served.require_path(path, "check --repair-to"), new)
     output.tell(str(repaired.report))
     for one in repaired.missing:
         output.echo(f"  lost: {f'the item in row {one}' if isinstance(one, int) else repr(one)}")
@@ -70,15 +64,10 @@ def compact(path: str, wait: float) -> None:
     output.say(f"left {before.dead_rows:,} dead rows behind" + (f"; {freed:,} bytes freed" if freed else ""))
 
 
-_force = click.option(
-    "--force", is_flag=True, help="Also on a network file system, where locks and syncs may not hold."
-)
-
-
 @click.command(epilog=options.example("softkv backup films.backup --db films.softkv"))
 @click.argument("directory")
 @options.database
-@_force
+@options.force
 @options.progress_off
 def backup(directory: str, path: str, force: bool, no_progress: bool) -> None:
     """Copy a store into DIRECTORY, while others read and write it.
@@ -96,14 +85,16 @@ def backup(directory: str, path: str, force: bool, no_progress: bool) -> None:
 @click.command(epilog=options.example("softkv restore films.backup --db again.softkv"))
 @click.argument("directory")
 @options.database
-@_force
+@options.disks
+@options.force
 @options.progress_off
-def restore(directory: str, path: str, force: bool, no_progress: bool) -> None:
+def restore(directory: str, path: str, disks: tuple[str, ...], force: bool, no_progress: bool) -> None:
     """Make a store of the backup in DIRECTORY, where nothing is yet. The backup stays as it is."""
     import softkv
 
+    target = served.require_path(path, "restore")
     with output.progress("copying", quiet=no_progress) as moved:
-        made = softkv.restore(directory, served.require_path(path, "restore"), force=force, progress=moved)
+        made = softkv.restore(directory, target, disks=disks, force=force, progress=moved)
     _tell_copied(made)
 
 

@@ -13,12 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# From the dictionary to multi-head attention, and then to what people really asked.
+# From the dictionary to multi-head attention, and then to a help desk.
 ORDER = ("incomes", "books", "hours", "car", "words", "ways", "apple", "translation", "heads", "intents")
-
-
-class Absent(LookupError):
-    """Something that an example needs is not here; the message says what, and how to bring it."""
 
 
 def example(name: str) -> Path:

@@ -11,7 +11,9 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from . import Absent
+
+class Absent(LookupError):
+    """Data that are not here; the message says which, and where they are to be had."""
 
 
 class Asked(NamedTuple):

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from . import Absent
-
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 BULLET = "- "
@@ -29,16 +27,9 @@ def told(text: str, width: int) -> Iterator[str]:
     """The lines of a README, with a blank one between paragraphs, blocks and prose."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, piece in enumerate(_pieces(text, width, names)):
-        try:
-            first = next(piece, None)
-            if number:
-                yield ""
-            if first is not None:
-                yield first
-                yield from piece
-        except Absent as reason:
-            yield from ("", *textwrap.wrap(f"The rest is left out: {reason}", width))
-            return
+        if number:
+            yield ""
+        yield from piece
 
 
 def _pieces(text: str, width: int, names: dict[str, Any]) -> Iterator[Iterator[str]]:

@@ -4,6 +4,7 @@ Steps are in tour.json: the scene, a title, sentences, the state to look at, and
 scene is a store of its own for a moment, and is shown as any store is.
 """
 
+import csv
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +14,7 @@ import numpy as np
 
 import softkv
 
-from . import Absent, load, scratch, titles
-from .questions import sample
+from . import example, load, scratch, titles
 
 
 class Play(NamedTuple):
@@ -29,22 +29,17 @@ class Play(NamedTuple):
 
 
 def content(names: Sequence[str] = ()) -> dict[str, Any]:
-    """What the page shows of these examples, or of all; one whose data are not here is left out, with its steps."""
-    scenes, known = [], titles()
-    for name, play in PLAYS.items():
-        made = _scene(name, play, known)
-        if made is not None and (not names or made["example"] in names):
-            scenes.append(made)
+    """What the page shows of these examples, or of all, and its steps through them."""
+    known = titles()
+    made = (_scene(name, play, known) for name, play in PLAYS.items())
+    scenes = [scene for scene in made if not names or scene["example"] in names]
     steps = json.loads((Path(__file__).parent / "tour.json").read_text(encoding="utf-8"))
     there = {scene["name"] for scene in scenes}
     return {"scenes": scenes, "steps": [step for step in steps if step["scene"] in there]}
 
 
-def _scene(name: str, play: Callable[[], Play], known: dict[str, str]) -> dict[str, Any] | None:
-    try:
-        example, how, items, queries, named, heads = play()
-    except Absent:
-        return None
+def _scene(name: str, play: Callable[[], Play], known: dict[str, str]) -> dict[str, Any]:
+    example, how, items, queries, named, heads = play()
     with softkv.open(scratch(f"{name}.softkv"), **how) as db:
         db.add(**items)
         scene = db.scene(queries=queries, heads=heads)
@@ -125,9 +120,11 @@ def _heads() -> Play:
 
 
 def _intents() -> Play:
-    drawn = sample("banking77", load("intents")["known"], 1, seed=load("intents")["seed"])
-    items = {"texts": [one.question for one in drawn.known], "values": [one.intent for one in drawn.known]}
-    return Play("intents", {"value": "label"}, items, [drawn.asked[0].question, "how do whales sleep?"])
+    desk = load("intents")
+    with (example("intents") / "questions.csv").open(newline="", encoding="utf-8") as lines:
+        known = list(csv.DictReader(lines))
+    items = {"texts": [one["question"] for one in known], "values": [one["intent"] for one in known]}
+    return Play("intents", {"value": "label"}, items, [desk["asked"]["lost card"][0], desk["strange"][0]])
 
 
 PLAYS: dict[str, Callable[[], Play]] = {

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from softkv.answer import Answers as Answers
     from softkv.comparison import Comparison as Comparison
     from softkv.database import SoftKV as SoftKV
+    from softkv.database import import_from as import_from
     from softkv.database import open as open
+    from softkv.database import repair as repair
+    from softkv.database import restore as restore
+    from softkv.embedders import register as register
+    from softkv.maths.compatibility import additive as additive
+    from softkv.maths.compatibility import bilinear as bilinear
     from softkv.maths.heads import Heads as Heads
     from softkv.plain import soft_lookup as soft_lookup
-    from softkv.storage import restore as restore
 
 __version__ = "0.1.0"
 
@@ -26,8 +31,13 @@ _HOMES = {
     "Heads": ("softkv.maths.heads", "Heads"),
     "errors": ("softkv.errors", None),
     "SoftKV": ("softkv.database", "SoftKV"),
+    "additive": ("softkv.maths.compatibility", "additive"),
+    "bilinear": ("softkv.maths.compatibility", "bilinear"),
+    "import_from": ("softkv.database", "import_from"),
     "open": ("softkv.database", "open"),
-    "restore": ("softkv.storage", "restore"),
+    "register": ("softkv.embedders", "register"),
+    "repair": ("softkv.database", "repair"),
+    "restore": ("softkv.database", "restore"),
     "soft_lookup": ("softkv.plain", "soft_lookup"),
 }
 __all__ = ["__version__", *_HOMES]

@@ -325,6 +325,14 @@ class Answers(Judged):
         """The contributors of all queries as a DataFrame, if pandas is there."""
         return portrait.as_frame(list(self))
 
+    def to_arrow(self) -> Any:
+        """A pyarrow.Table with a row for each query: what is said of its answer, and its contributors as a list."""
+        return portrait.as_arrow(self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The table as a stream of Arrow, which polars, pandas and duckdb read."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
     def __repr__(self) -> str:
         return portrait.answers_as_text(self)
 

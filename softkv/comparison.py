@@ -28,6 +28,14 @@ class Warmth(NamedTuple):
     error: float | None = None  # how far the value may be from the exact one
     error_kind: str = "exact"
 
+    @classmethod
+    def of(cls, answer: Answer) -> "Warmth":
+        """The temperature of an answer, and what was said at it."""
+        texts = answer.texts
+        value = texts[0].text if texts else answer.value if answer.labels is None else answer.label
+        weight = answer.contributors[0].weight
+        return cls(answer.temperature, answer.effective, weight, value, answer.error, answer.error_kind)
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Comparison:

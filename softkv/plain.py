@@ -52,7 +52,7 @@ def soft_lookup(
         values: What is averaged: numbers (..., n), vectors (..., n, p), a list of strings as labels, or with `labels`
             their codes (..., n). Numbers come with their spread, labels give a distribution.
         compatibility: dot, scaled_dot, cosine, gaussian, laplace, student or uniform; bilinear(W) or additive(W_q, W_k,
-            v) of softkv.maths.compatibility; or a function of (queries, keys) that returns scores.
+            v) of softkv; or a function of (queries, keys) that returns scores.
         temperature: What scores are divided by; one for all, or one per query. Towards 0 the best row takes all.
         k: Blend only the k heaviest rows; `mass` then says what share of all they hold.
         mask: Boolean (rows,) or (queries, rows), True where a query may see a row. What is masked must be finite too.

@@ -27,6 +27,11 @@ READ = "the heaviest of the rows read"  # the contributors of an estimate; there
 SHOWN = 10  # of many answers, in a table
 _ELSEWHERE = ("value", "labels", "contributors", "head_weights", "kind", "guard", "unguarded")  # told otherwise, or not
 _CELLS = ("key", "row", "weight", "score", "text", "value", "payload")  # of a contributor
+_TYPES = dict.fromkeys(("spread", "log_mass", "effective", "mass", "temperature", "error"), "float64")
+_TYPES |= dict.fromkeys(("log_mass_error", "effective_error", "spread_error", "log_mass_floor"), "float64")
+_TYPES |= dict.fromkeys(("out_of_reach", "familiarity", "weight", "score"), "float64")
+_TYPES |= dict.fromkeys(("scored", "rows_read", "row"), "int64") | dict.fromkeys(("is_far", "known"), "bool_")
+_TYPES |= dict.fromkeys(("error_kind", "route", "reason", "why_unknown", "key", "text", "payload"), "string")
 LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
 
 
@@ -281,6 +286,39 @@ def as_frame(answers: list[Answer]) -> Any:
     ]
     frame = pandas.DataFrame(rows, columns=["query", *_CELLS])
     return frame.drop(columns="query") if len(answers) == 1 else frame
+
+
+def as_arrow(answers: Answers) -> Any:
+    """Answers as a pyarrow.Table: a row a query, with its contributors as a list; payloads are JSON."""
+    try:
+        arrow = import_module("pyarrow")
+    except ImportError as error:
+        raise MissingExtra("to_arrow", package="pyarrow", extra="parquet") from error
+    told = [answer.to_dict() for answer in answers]
+    shown = [[_in_cells(one) for one in row["contributors"]] for row in told]
+    kinds = {name: getattr(arrow, kind)() for name, kind in _TYPES.items()}
+
+    def typed(cells: list[Any], kind: Any) -> Any:
+        kind = arrow.infer_type(cells) if kind is None else kind
+        several = any(isinstance(one, list) for one in cells)  # with heads, of each of them
+        return arrow.list_(arrow.float64()) if several else arrow.float64() if kind == arrow.null() else kind
+
+    columns = {"query": arrow.array(range(len(told)), arrow.int64())}
+    for name in ("value", *(name for name in _TYPES if name not in _CELLS)):
+        cells = [row.get(name) for row in told]
+        columns[name] = arrow.array(cells, typed(cells, kinds.get(name)))
+    if any("distribution" in row for row in told):
+        shares = [list(row["distribution"].items()) for row in told]
+        columns["distribution"] = arrow.array(shares, arrow.map_(arrow.string(), arrow.float64()))
+    values = [one["value"] for some in shown for one in some]
+    parts = arrow.struct({name: kinds[name] if name in kinds else typed(values, None) for name in _CELLS})
+    columns["contributors"] = arrow.array(shown, arrow.list_(parts))
+    return arrow.table(columns)
+
+
+def _in_cells(contributor: dict[str, Any]) -> dict[str, Any]:
+    payload = contributor.get("payload")
+    return {"value": None, **contributor, "payload": None if payload is None else as_json(payload)}
 
 
 def comparison_as_dict(found: Comparison) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from . import browsing
+from . import browsing, over_shards
 
 # The same examples in every run, and no clock: another process on the machine must not fail a test.
 settings.register_profile("softkv", derandomize=True, deadline=None)
@@ -25,10 +25,29 @@ def pytest_configure(config: pytest.Config) -> None:
     """The marker of our own; and no way out: models are not looked for in the user's cache, nor on the network."""
     os.environ["HF_HOME"] = str(config.rootpath / ".pytest_cache" / "huggingface")
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # a port on which nothing listens
+    os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+    for name in ("asyncio", "benchmark", "vcr"):
+        config.addinivalue_line("markers", f"{name}: of a plugin that suites of others name, and none of ours needs")
     config.addinivalue_line("markers", "chromium: drives the page in a real browser, which has to be installed")
     config.addinivalue_line(
         "markers", "slow: starts processes, crashes them, builds packages, or tries thousands of sequences"
     )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of the surface of stores run once more over clusters, but for what these refuse."""
+    if over_shards.runs(metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__):
+        counts = (0, 1, 3, 8) if metafunc.config.getoption("--thorough") else (0, 3)
+        names = ["a store", *(f"{count} shards" for count in counts[1:])]
+        metafunc.parametrize("stores_of_shards", counts, ids=names, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def stores_of_shards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are to be any, `softkv.open` makes a cluster of so many in the place of a new store."""
+    shards = getattr(request, "param", 0)
+    if shards:
+        monkeypatch.setattr("softkv.open", over_shards.opening(shards))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

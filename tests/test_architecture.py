@@ -82,7 +82,10 @@ ALLOWED = {
 # the rooms of the storage, each with those before it that it may import; its other files lie under or over all of them.
 STORAGE = {"disk": set(), "filters": set(), "catalog": {"disk", "filters"}, "protocol": {"disk", "filters", "catalog"}}
 UNDER_ALL = {"closing", "layout", "batch", "threads"}
-HEAVY = ("torch", "http.client", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow")
+HEAVY = (
+    *("torch", "http.client", "ray", "sklearn", "sentence_transformers", "faiss", "sqlalchemy", "rich", "pyarrow"),
+    *("langchain_core", "haystack"),
+)
 
 
 def room_of(path: Path, package: Path = PACKAGE) -> str:
@@ -297,23 +300,27 @@ def test_the_help_of_the_command_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", ["sklearn", "torch"])
-def test_a_door_loads_its_own_library_and_no_other(door: str) -> None:
+@pytest.mark.parametrize(
+    ("door", "library"),
+    [("sklearn", "sklearn"), ("torch", "torch"), ("langchain", "langchain_core"), ("haystack", "haystack")],
+)
+def test_a_door_loads_its_own_library_and_no_other(door: str, library: str) -> None:
     """Beside what that library itself takes along, such as pyarrow."""
     loaded = loaded_after(f"import softkv.doors.{door}")
-    assert door in loaded
-    assert not loaded & ({"torch", "sklearn", "faiss", "rich", "sentence_transformers", "ray"} - {door})
+    assert library in loaded
+    others = {"torch", "sklearn", "faiss", "rich", "sentence_transformers", "ray", "langchain_core", "haystack"}
+    assert not loaded & (others - {library}) - loaded_after(f"import {library}")
 
 
 def test_nobody_goes_through_a_door_from_inside() -> None:
     """Neither the library nor the command imports one; the table above keeps the rooms from it, this the others.
 
-    But `softkv serve` and `softkv cluster` are commands of doors, commands ask what is served, and `open` finds the
-    handle on a store behind a URL, or on a cluster, in one.
+    But `softkv serve` and `softkv cluster` are commands of doors, commands ask what is served, and `open` finds
+    the handle on a store behind a URL in one.
     """
     outside = [*(ROOT / "cli").rglob("*.py"), *(ROOT / "data").glob("*.py"), PACKAGE / "__init__.py"]
     through = {path.name for path in outside if "doors" in path.read_text(encoding="utf-8")}
-    assert through == {"raying.py", "serving.py", "served.py"}
+    assert through == {"clustering.py", "raying.py", "serving.py", "served.py"}
     assert [room for room, allowed in ALLOWED.items() if "doors" in allowed] == ["database"]
     inside = [
         path.name for path in SOURCES if room_of(path) != "doors" and "doors." in path.read_text(encoding="utf-8")

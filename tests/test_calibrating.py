@@ -46,3 +46,63 @@ def test_strangers_that_are_like_the_items_conflict_with_turning_few_away() -> N
     found = calibrate(seen, None, strangers, Promise(0.7, 0.2, 0.95), coded=False, widths=None, items=1)
     assert found.found["answered"] > 0.3
     assert found.found["strangers"] < 0.2
+
+
+def labels_with(evidence: np.ndarray, rng: np.random.Generator) -> tuple[Seen, np.ndarray, np.ndarray]:
+    """Answers that are labels, with this evidence, what is right, and which are wrong: most where evidence is low."""
+    wrong = rng.random(len(evidence)) < 0.5 / (1.0 + np.exp(2.0 * evidence))
+    nothing, sure = np.zeros(len(evidence)), np.tile([0.5, 0.5], (len(evidence), 1))
+    return Seen(sure, evidence, np.ones(len(evidence)), None, nothing, nothing), wrong.astype(np.int64), wrong
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.05, 19), (0.05, 60), (0.1, 9), (0.1, 45)])
+@pytest.mark.parametrize("rounded", [False, True])
+def test_few_points_keep_what_is_known_and_wrong_rare_on_average(share: float, count: int, rounded: bool) -> None:
+    """Of all queries, also where many have equal evidence; over 2,000 draws, of which a refused one has none known."""
+    rng, held, known = np.random.default_rng(31), [], []
+    for _ in range(2000):
+        evidence = rng.standard_normal(count + 200)
+        seen, aims, wrong = labels_with(np.round(evidence) if rounded else evidence, rng)
+        some = np.arange(count + 200) < count
+        try:
+            guard = calibrate(
+                seen.taken(some), aims[some], None, Promise(share, None, None), coded=True, widths=None, items=1
+            )
+        except InputError:
+            held.append(0.0)
+            continue
+        told = np.asarray(guard.known(seen.taken(~some)), np.bool_)
+        held.append(float((told & wrong[~some]).mean()))
+        known.append(told.mean())
+    assert np.mean(held) <= share + 3.3 * np.std(held) / math.sqrt(2000)
+    assert np.mean(known) > 0.25
+
+
+@pytest.mark.parametrize("strangers", [False, True])
+def test_few_points_turn_away_and_let_in_as_few_as_asked_on_average(strangers: bool) -> None:
+    """Of values that are neither right nor wrong; as many may be turned away as asked where there are no strangers."""
+    rng, away, known = np.random.default_rng(32), [], []
+    promise = Promise(0.1, 0.2 if strangers else None, None)
+    for _ in range(2000):
+        seen, others = seen_with(rng.standard_normal(29)), seen_with(rng.standard_normal(19) - 4.0)
+        try:
+            threshold = calibrate(seen, None, others, promise, coded=False, widths=None, items=1).threshold
+        except InputError:  # the two conflict, and nothing is promised
+            threshold = math.nan
+        away.append(np.nan_to_num(NORMAL.cdf(threshold)))
+        known.append(np.nan_to_num(1.0 - NORMAL.cdf(threshold + 4.0)))
+    assert np.mean(away) <= 0.1 + 3.3 * np.std(away) / math.sqrt(2000)
+    assert np.mean(known) <= 0.2
+    assert np.mean(np.array(away) > 0.0) > 0.9
+    assert strangers or abs(np.mean(away) - 0.1) <= 3.3 * np.std(away) / math.sqrt(2000)
+
+
+def test_few_points_of_which_none_is_known_or_that_conflict_make_no_guard() -> None:
+    """Where nearly all are wrong, and where strangers are like the items."""
+    rng, promise = np.random.default_rng(33), Promise(0.1, None, None)
+    seen, aims, _ = labels_with(rng.standard_normal(40), rng)
+    with pytest.raises(InputError, match=r"no threshold keeps.*Of all, \d\d\.\d% are wrong"):
+        calibrate(seen, 1 - aims, None, promise, coded=True, widths=None, items=1)
+    seen, others = seen_with(rng.standard_normal(40)), seen_with(rng.standard_normal(40))
+    with pytest.raises(InputError, match="the two conflict"):
+        calibrate(seen, None, others, Promise(0.1, 0.1, None), coded=False, widths=None, items=1)

@@ -63,12 +63,12 @@ def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
 SLOW = {("models", "distil"), ("demo",), ("bench",), ()}
 
 
-ENDLESS = ("serve",)  # is run, and ended, in test_cli_serving.py
+ENDLESS = {("serve",), ("mcp",)}  # are run, and ended, in test_cli_serving.py and test_mcp.py
 
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands() if one != ENDLESS],
+    [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands() if one not in ENDLESS],
     ids=" ".join,
 )
 def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +82,9 @@ def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatc
             films = [f"film {number}" for number in range(20)] if command == ("fit",) else []
             db.backup("films.backup") if command == ("restore",) else None
             db.add(films, [f"About {film}." for film in films]) if films else None
+    if command[:1] == ("cluster",) and command[1:] not in ((), ("create",)):
+        assert ran("cluster", "create", "films").code == 0
+        assert command[1] != "restore" or ran("backup", "films.backup", "--db", "films").code == 0
     done = ran(*shlex.split(example(command).removeprefix("Example: softkv")))
     assert done.code == 0, done.err
     assert done.out or done.err

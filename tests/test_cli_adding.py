@@ -323,8 +323,8 @@ def test_labels_are_hinted_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["add"], 2, "give a KEY and a VALUE, or a file"),
-        (["add", "a", "1", "-i", "b.csv"], 2, "one of the two"),
+        (["add"], 2, "give a KEY and a VALUE, a file with -i"),
+        (["add", "a", "1", "-i", "b.csv"], 2, "one of them"),
         (["add", "-i", "none.csv"], 1, "none.csv"),
         (["add", "a", "1", "--kind", "colour"], 2, "colour"),
         (["add", "a", "x", "--kind", "number"], 1, "expected a number"),

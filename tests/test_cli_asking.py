@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -272,6 +273,12 @@ def test_a_comparison_shows_all_ways_side_by_side(rents: Path) -> None:
     assert "no such key" in ran("compare", ASKED, "--db", rents, terminal=True).out
     rows = list(csv.DictReader(io.StringIO(ran("compare", key, "--db", rents, "--csv").out)))
     assert [row["way"] for row in rows] == ["exact", "hard", "top_k", "soft"]
+
+
+def test_a_table_can_be_had_where_there_is_no_terminal(rents: Path) -> None:
+    """`--table` prints what a terminal would be shown, without its colours."""
+    shown = ran("query", ASKED, "--db", rents, terminal=True).out
+    assert ran("query", ASKED, "--db", rents, "--table").out == re.sub(r"\x1b\[\d*m", "", shown)
 
 
 @pytest.mark.parametrize(

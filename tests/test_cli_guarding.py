@@ -45,6 +45,16 @@ def test_a_guard_is_made_told_kept_and_dropped(store: Path) -> None:
     assert json.loads(ran("info", "--db", store).out)["guard"] is None
 
 
+def test_a_small_store_promises_on_average(tmp_path: Path) -> None:
+    """Where it is asked to; else it is refused."""
+    store_of(tmp_path / "s", "label", count=150).close()
+    assert "at least 74 items" in ran("guard", "--db", tmp_path / "s").err
+    done = ran("guard", "--on-average", "--db", tmp_path / "s")
+    assert done.code == 0, done.err
+    assert "confidence" not in json.loads(done.out)
+    assert "of all, on average" in json.loads(ran("info", "--db", tmp_path / "s").out)["guard"]
+
+
 def test_queries_and_strangers_are_read_from_files(store: Path, tmp_path: Path) -> None:
     """As `compare --eval` reads them."""
     queries = written(tmp_path / "asked.csv", spots(40, 200), labels_of(spots(40, 200)))
@@ -101,6 +111,7 @@ def test_lines_of_stdin_go_on_behind_one_that_is_not_known(tmp_path: Path) -> No
         (["query", "--vector", NEAR, "--hard", "--known"], 1, "softkv guard"),
         (["guard", "--wrong-at-most", "2"], 1, "wrong_at_most"),
         (["guard", "--strangers-at-most", "0.1"], 1, "expected strangers"),
+        (["guard", "--on-average", "--confidence", "0.9"], 2, "leave out --confidence"),
         (["guard", "--wrong-at-most", "0.001"], 1, "at least"),
     ],
 )

@@ -1,5 +1,8 @@
 """Bugs that are planted in clusters, each of which is found: a checker that never failed is no checker."""
 
+import errno
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +13,17 @@ import pytest
 
 import softkv
 from softkv.database.changes import require_values
-from softkv.doors.cluster import asking, best, manifest, merging, missing, store
+from softkv.doors.cluster import best, growing, handle, manifest, merging, missing, places, store
+from softkv.doors.cluster.growing import grow
 from softkv.doors.cluster.handle import Cluster
-from softkv.doors.cluster.merging import Sides, merged
+from softkv.doors.cluster.merging import Sides
 from softkv.errors import BatchMismatch, CommitUncertain, DuplicateKey, PartlyAdded, StorageFull
+from softkv.storage.catalog import batches
+from softkv.storage.protocol import setting_apart
 
-from .clusters import clustered, require_alike
+from .clusters import clustered, opened, require_alike
 from .databases import filled, vectors_of
+from .test_cluster_growing import contents, directories, named
 from .test_cluster_merging import test_measured_errors_hold_as_often_as_those_of_the_shards as measured_errors
 from .test_cluster_merging import test_other_errors_hold_however_the_shards_are_off as other_errors
 from .test_cluster_missing import test_what_is_stated_of_the_missing_holds_as_often_as_it_says as missing_errors
@@ -83,6 +90,33 @@ def estimates(_path: Path) -> None:
     missing_errors(3, 0.02)
 
 
+def divisions(path: Path) -> None:
+    """Each item of a cluster that is given more shards is there once, and what was done is not done again."""
+    vectors, was = vectors_of(40, seed=4), path / "c"
+    with clustered(was, "number", 60, shards=2) as db:
+        told = db.add(values=np.arange(40.0), vectors=vectors, batch="one")
+        had = contents(db)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", lambda *_given: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space left")))
+        with pytest.raises(StorageFull):
+            grow(was, 5)
+    with opened(was, mode="r") as reader, reader.snapshot() as kept:
+        assert contents(reader) == had
+        grow(was, 5)
+        assert directories(was) == named(was) | {"shard-000", "shard-001"}
+        assert len(kept) == 100
+        with opened(was) as db:
+            assert contents(db) == contents(reader) == had
+            assert all(key in db and db[key] == reader[key] for key in db)
+            assert db.check().ok
+            assert db.add(values=np.arange(40.0), vectors=vectors, batch="one") == told
+            db.add("late", 1.0, vectors=vectors_of(1)[0])
+            assert len(db) == len(reader) == 101
+            assert len({view.snapshot.secret for view in db._view().filled}) == 5
+    opened(was).close()
+    assert directories(was) == named(was)
+
+
 def _codes_of_the_first_shard(patch: Patch) -> None:
     def values(sides: Sides) -> Any:
         parts = [np.asarray(one.value, np.float64).reshape(len(one), -1) for one in sides.parts]
@@ -104,7 +138,8 @@ def _best_by_their_shares_of_their_shards(patch: Patch) -> None:
 
 
 def _a_shard_is_taken_for_all(patch: Patch) -> None:
-    patch.setattr(asking, "merged", lambda parts, **options: merged(parts[:-1], **options))
+    merged = Sides.merged
+    patch.setattr(Sides, "merged", lambda sides, show: merged(replace(sides, parts=sides.parts[:-1]), show))
 
 
 def _masses_are_believed(patch: Patch) -> None:
@@ -148,6 +183,50 @@ def _the_next_best_is_forgotten(patch: Patch) -> None:
     patch.setattr(best._Best, "of", lambda every, logits, k, *given: replace(blended(every, logits, k, *given), k=1))
 
 
+def _both_parts_keep_all_items(patch: Patch) -> None:
+    patch.setattr(growing, "_leave_out", lambda *_given: None)
+
+
+def _items_move_by_another_hash(patch: Patch) -> None:
+    patch.setattr(growing, "bucket_of", lambda name: manifest.bucket_of(name + "?"))
+
+
+def _shards_are_removed_before_others_are_named(patch: Patch) -> None:
+    write = manifest.Manifest.write
+
+    def early(then: manifest.Manifest, directory: str) -> None:
+        shutil.rmtree(manifest.Manifest.read(directory).path_of(directory, 0))
+        write(then, directory)
+
+    patch.setattr(manifest.Manifest, "write", early)
+
+
+def _what_is_read_is_removed(patch: Patch) -> None:
+    removed = places._removed
+    patch.setattr(places, "_removed", lambda path, _read: removed(path, True))
+
+
+def _what_was_begun_stays(patch: Patch) -> None:
+    patch.setattr(growing, "remove_unnamed", lambda *_given: [])
+    patch.setattr(handle, "remove_unnamed", lambda *_given: [])
+
+
+def _both_parts_count_a_batch(patch: Patch) -> None:
+    patch.setattr(batches, "count_nothing", lambda _connection: None)
+
+
+def _a_part_forgets_batches(patch: Patch) -> None:
+    patch.setattr(batches, "count_nothing", lambda connection: connection.run("DELETE FROM batches"))
+
+
+def _both_parts_draw_alike(patch: Patch) -> None:
+    patch.setattr(setting_apart, "make_secret", lambda _connection: None)
+
+
+def _readers_do_not_follow(patch: Patch) -> None:
+    patch.setattr(store.ShardedStore, "_follow", lambda _store: None)
+
+
 PLANTED: dict[Callable[[Patch], None], Finder] = {
     _codes_of_the_first_shard: answers,
     _without_what_is_between_shards: answers,
@@ -163,10 +242,19 @@ PLANTED: dict[Callable[[Patch], None], Finder] = {
     _an_uncertain_shard_counts_as_done: changes,
     _values_are_compared_again: changes,
     _keys_are_hashed_anew: buckets,
+    _both_parts_keep_all_items: divisions,
+    _items_move_by_another_hash: divisions,
+    _shards_are_removed_before_others_are_named: divisions,
+    _what_is_read_is_removed: divisions,
+    _what_was_begun_stays: divisions,
+    _both_parts_count_a_batch: divisions,
+    _a_part_forgets_batches: divisions,
+    _both_parts_draw_alike: divisions,
+    _readers_do_not_follow: divisions,
 }
 
 
-@pytest.mark.parametrize("find", [answers, changes, buckets, errors, estimates])
+@pytest.mark.parametrize("find", [answers, changes, buckets, errors, estimates, divisions])
 def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path) -> None:
     """By any of the finders."""
     find(tmp_path)

@@ -1,7 +1,6 @@
 """What keeps a cluster in order and makes it better: each shard for itself, or all of them as one."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -63,9 +62,13 @@ def test_what_a_cluster_learned_holds_for_whoever_opens_it(tmp_path: Path) -> No
         learned = db.lookup(vectors[:20] + 0.1)
         errors = np.abs(learned.value - (vectors[:20, 0] + 0.1) * 3.0).mean()
         assert errors < 0.5 * np.abs(one.lookup(vectors[:20] + 0.1).value - (vectors[:20, 0] + 0.1) * 3.0).mean()
+        db.export(tmp_path / "learned.jsonl")
+    import_from(tmp_path / "learned.jsonl", tmp_path / "again")
     for mode in ("r", "c"):
         with opened(path, mode=mode) as db:
             np.testing.assert_array_equal(db.lookup(vectors[:20] + 0.1).value, learned.value)
+    with softkv.open(tmp_path / "again", "r") as one:
+        np.testing.assert_allclose(one.lookup(vectors[:20] + 0.1).value, learned.value, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,6 +102,7 @@ def test_shards_are_indexed_at_the_temperatures_of_all(tmp_path: Path, monkeypat
     monkeypatch.setattr(indexing, "REHEARSED", 400)
     with clustered(tmp_path / "c", "number", 3000) as db:
         exact = db.lookup(QUERIES)
+        assert db.forecast_index(lists=8).seconds > 3 * 0.3  # which any build of a shard takes
         info = db.build_index(lists=8)
         assert info.index is not None
         assert (info.index.lists, info.index.rows) == (24, 3000)
@@ -112,19 +116,26 @@ def test_shards_are_indexed_at_the_temperatures_of_all(tmp_path: Path, monkeypat
         assert db.info().index.added == 300
         db.drop_index()
         assert db.info().index is None
+        assert db.build_index("hnsw").proposer == "the k best"
+
+
+def test_shards_of_a_few_items_do_without_an_index(tmp_path: Path) -> None:
+    """Where others have enough for one; where none has, it is said."""
+    with clustered(tmp_path / "c", "number", 24, shards=8) as db:
+        sizes = [len(shard.view().snapshot) for shard in db._store.shards]
+        assert min(sizes) < 4 <= max(sizes)
+        found = db.build_index(lists=1).index
+        assert found is not None
+        assert found.rows == sum(size for size in sizes if size >= 4)
+        db.delete(list(db)[3:])
+        with pytest.raises(InputError, match="at least 4 items"):
+            db.forecast_index()
 
 
 def test_what_a_cluster_cannot_do_it_says(tmp_path: Path) -> None:
     """With what to do instead."""
-    with clustered(tmp_path / "c", "number") as db:
-        works: list[Any] = [
-            lambda: db.reembed("static"),
-            lambda: db.backup(tmp_path / "b"),
-            lambda: db.forecast_index(),
-        ]
-        for work in works:
-            with pytest.raises(InputError, match="not done over shards"):
-                work()
+    with clustered(tmp_path / "c", "number") as db, pytest.raises(InputError, match="Export it into one store"):
+        db.reembed("static")
 
 
 def test_dead_rows_of_all_shards_are_left_behind(tmp_path: Path) -> None:

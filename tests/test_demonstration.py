@@ -1,7 +1,6 @@
 """The command `demo`: all tales at once, as a process of its own, and how it takes its options."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,24 +55,13 @@ def test_the_whole_demonstration_runs(tmp_path: Path) -> None:
         "apple  fruit 0.63 company 0.29",
         "{'tanh': 45,",
         "sail   -0.7641  -0.2907  -0.9100   0.1167",
-        "The rest is left out: SOFTKV_DATA is not set.",
+        "soft 20 of 24 right",
     ):
         assert fact in done.stdout
     assert ragged(done.stdout) == []
     assert "\x1b" not in done.stdout
     assert list((tmp_path / "tmp").iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
-
-
-@pytest.mark.slow
-def test_the_demonstration_tells_of_real_questions_where_they_are(tmp_path: Path, real_data: str) -> None:
-    """With the data there, hard and soft are compared on them."""
-    done = demonstrated(*MODULE, "intents", folder=tmp_path, SOFTKV_DATA=real_data)
-    assert (done.returncode, done.stderr) == (0, "")
-    shares = re.findall(r"hard (\d+\.\d)% right, soft (\d+\.\d)% right", done.stdout)
-    assert len(shares) == 2
-    assert ragged(done.stdout) == []
-    assert all(float(hard) < float(soft) for hard, soft in shares)
 
 
 @pytest.mark.slow
@@ -144,3 +132,31 @@ def test_a_file_that_is_there_is_written_over_by_force_alone(tmp_path: Path) -> 
     assert (refused.code, "--force" in refused.err, file.read_text()) == (1, True, "notes")
     assert ran("demo", "car", "-o", file, "--force").code == 0
     assert file.read_text("utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_the_demo_of_a_checkout_goes_through_the_main_job(tmp_path: Path) -> None:
+    """It adds, asks hard and soft, warmer, and what nobody knows, and says where the store is and what to do next."""
+    root = Path(__file__).resolve().parents[1]
+    (tmp_path / "demo").write_text((root / "scripts" / "demo").read_text(encoding="utf-8"), encoding="utf-8")
+    ready = f'prepare() {{ PATH="{Path(sys.executable).parent}:$PATH"; }}\ncd "{root}"\n'  # all is installed already
+    (tmp_path / "environment.sh").write_text(ready, encoding="utf-8")
+    place = tmp_path / "desk.softkv"
+    done = subprocess.run(
+        ["sh", tmp_path / "demo"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"SOFTKV_DB": str(place), "COLUMNS": "100"},
+        check=True,
+    )
+    for fact in (
+        "added 108",
+        "reserve a book 100.0%",
+        "late fee 29.2%",
+        "is below every item of the store",
+        f"The store is {place}.",
+        "softkv page -o page.html",
+    ):
+        assert fact in done.stdout
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) <= 50

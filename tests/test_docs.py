@@ -24,10 +24,11 @@ from softkv.maths.compatibility import Compatibility
 from . import reference
 
 ROOT = Path(__file__).parent.parent
-STORIES = ("backup", "cluster", "doors", "embedders", "filters", "index", "learning", "library", "lookup")
+STORIES = ("backup", "cluster", "doors", "embedders", "filters", "index", "learning", "library", "lookup", "words")
 PAGES = sorted([*(ROOT / "docs" / f"{name}.md" for name in STORIES), *ROOT.glob("data/*/README.md")])
 BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+EXAMPLES = [("incomes", 10), ("books", 4), ("hours", 30), ("car", 10), ("words", 1), ("ways", 8), ("apple", 16)]
 PAIRS = 6000  # of queries and keys that the reference compares in one lookup; of more queries it takes the first
 
 
@@ -168,10 +169,7 @@ def test_a_page_that_is_wrong_is_seen_failing(monkeypatch: pytest.MonkeyPatch) -
         assert "AssertionError" in failures(text, name)[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [("incomes", 10), ("books", 4), ("hours", 30), ("car", 10), ("words", 1), ("ways", 8), ("apple", 16)],
-)
+@pytest.mark.parametrize(("name", "least"), EXAMPLES)
 def test_the_lookups_of_an_example_are_compared_with_the_reference(
     name: str, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,3 +188,10 @@ def test_public_entry_points_carry_an_example_that_runs(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_the_way_through_the_pages_names_each_of_them() -> None:
+    """The list in docs/README.md leads to every page, and to no other."""
+    way = ROOT / "docs" / "README.md"
+    named = set(re.findall(r"\]\((\w+\.md)", way.read_text(encoding="utf-8")))
+    assert named == {page.name for page in way.parent.glob("*.md")} - {way.name}

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from scipy.special import logsumexp, softmax
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_friedman1
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import GridSearchCV, KFold, LeaveOneOut, cross_val_predict, cross_val_score
 from sklearn.multioutput import MultiOutputClassifier
@@ -48,24 +51,9 @@ SIZED: list[dict[str, Any]] = [
     {"projection": True, "compatibility": "cosine"},
 ]
 
-WEIGHTS_LEAVE_ITEMS_OUT = (
-    "the temperature is chosen by leaving samples out, each as a whole, whatever it weighs; "
-    "of a sample that stands there twice, one is left to answer. At a given temperature the two are equal, see "
-    "test_a_weight_is_a_count"
-)
-
-
-def expected_failures(estimator: Any) -> dict[str, str]:
-    """The check that a weight of 2 is the same as standing there twice, with a temperature that is found."""
-    return {"check_sample_weight_equivalence_on_dense_data": WEIGHTS_LEAVE_ITEMS_OUT}
-
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-@parametrize_with_checks(
-    [SoftKVRegressor(), SoftKVClassifier(), SoftKVTransformer()],
-    expected_failed_checks=expected_failures,
-    xfail_strict=True,
-)
+@parametrize_with_checks([SoftKVRegressor(), SoftKVClassifier(), SoftKVTransformer()])
 def test_estimators_are_what_scikit_learn_expects(estimator: Any, check: Any) -> None:
     """Every check that scikit-learn has for such estimators."""
     check(estimator)
@@ -108,10 +96,13 @@ def test_a_transformer_puts_vectors_into_context() -> None:
     assert model.get_feature_names_out().tolist() == ["softkvtransformer0", "softkvtransformer1", "softkvtransformer2"]
 
 
-@pytest.mark.parametrize("temperature", [0.05, 2.0])
-def test_a_weight_is_a_count(temperature: float) -> None:
-    """At a given temperature: 2 is to stand there twice, 0 not to be there at all."""
-    weights = RNG.integers(0, 4, len(X))
+COUNTS = np.random.default_rng(6).integers(0, 4, len(X))
+
+
+@pytest.mark.parametrize("temperature", [0.05, 2.0, "auto"])
+def test_a_weight_is_a_count(temperature: float | str) -> None:
+    """2 is to stand there twice, 0 not to be there at all; also where a temperature is found, by leaving out one."""
+    weights = RNG.integers(0, 4, len(X)) if temperature != "auto" else COUNTS
     twice = np.repeat(np.arange(len(X)), weights)
     for model, targets in ((SoftKVRegressor(), Y), (SoftKVClassifier(), LABELS)):
         model.set_params(temperature=temperature)
@@ -120,6 +111,31 @@ def test_a_weight_is_a_count(temperature: float) -> None:
         ask = "predict_proba" if targets is LABELS else "predict"
         assert getattr(weighted, ask)(ASKED) == pytest.approx(getattr(repeated, ask)(ASKED), rel=1e-9)
         assert weighted.decision_evidence(ASKED) == pytest.approx(repeated.decision_evidence(ASKED), rel=1e-9)
+
+
+@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
+def test_probabilities_can_be_calibrated(method: str) -> None:
+    """By scikit-learn's own CalibratedClassifierCV, with weights too, and of a classifier that stays as it is."""
+    weights = np.random.default_rng(5).uniform(0, 2, len(X))
+    frozen = FrozenEstimator(SoftKVClassifier().fit(X, LABELS))
+    for given, shares in ((SoftKVClassifier(), weights), (SoftKVClassifier(), None), (frozen, None)):
+        model = CalibratedClassifierCV(given, method=method, cv=3).fit(X, LABELS, sample_weight=shares)
+        assert model.predict_proba(ASKED).sum(1) == pytest.approx(1.0)
+        assert model.score(X, LABELS) > 0.8
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_what_is_transformed_comes_as_a_frame(library: str) -> None:
+    """Where that is set, with names and the index of what went in; in a pipeline too."""
+    frame = pd.DataFrame(X, columns=["a", "b", "c"], index=[f"row {i}" for i in range(len(X))])
+    plain = make_pipeline(StandardScaler(), SoftKVTransformer()).fit(frame)
+    model = clone(plain).set_output(transform=library).fit(frame)
+    found = model.transform(frame)
+    assert type(found).__module__.split(".")[0] == library
+    assert list(found.columns) == [f"softkvtransformer{column}" for column in range(3)]
+    assert np.array_equal(np.asarray(found), plain.transform(frame))
+    if library == "pandas":
+        assert found.index.equals(frame.index)
 
 
 def test_with_k_the_heaviest_count_each_by_its_weight() -> None:

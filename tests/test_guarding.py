@@ -154,6 +154,45 @@ def test_items_that_share_few_keys_are_known_and_their_intervals_hold(tmp_path: 
     assert abs(held / 4000 - 0.9) <= 3.3 * math.sqrt(0.09 * (1 / 200 + 1 / 200) / 20) + 1 / 200
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["label", "number"])
+def test_thresholds_that_keep_wrong_answers_or_strangers_rare_do_not_part_items_that_share_a_key(
+    tmp_path: Path, kind: str
+) -> None:
+    """Each of four keys is known to all who ask by it, as it was to the items held out; over 12 stores."""
+    wrong = []
+    for seed in range(12):
+        rng = np.random.default_rng([4, seed])
+        keys, fresh = 3.0 * rng.integers(0, 2, (1000, 2)), 3.0 * rng.integers(0, 2, (500, 2))
+        with softkv.open(tmp_path / str(seed), value=kind, compatibility="gaussian") as db:
+            names, asked = (np.where(rng.random(len(x)) < 0.04, "?", x[:, 0].astype(str)) for x in (keys, fresh))
+            db.add(vectors=keys, values=names.tolist() if kind == "label" else rng.standard_normal(1000))
+            db.tune()
+            options = {} if kind == "label" else {"strangers_at_most": 0.3, "strangers": spots(seed, 200) + 50.0}
+            guard = db.guard(0.12, **options)
+            found = db.lookup(fresh, tolerance=0.0)
+        assert guard.found["answered"] == found.known.mean() == 1.0
+        wrong += [] if found.label is None else (np.array(found.label) != asked).tolist()
+    assert kind == "number" or np.mean(wrong) < 0.06
+
+
+@pytest.mark.parametrize("kind", ["label", "number"])
+def test_a_small_store_has_a_guard_that_keeps_its_promise_on_average(tmp_path: Path, kind: str) -> None:
+    """Of too few items for a confidence, which is said with how many it takes; kept, and told in words."""
+    with store_of(tmp_path / "s", kind, count=150) as db:
+        with pytest.raises(InputError, match=r"at least (59|74) items.*confidence=None, on average, takes 19\."):
+            db.guard()
+        with pytest.raises(InputError, match=r"at least 99 items that took no part.*so much on average, got"):
+            db.guard(0.01, confidence=None)
+        guard = db.guard(confidence=None)
+        assert guard.evidence.count < 40
+        assert kind == "number" or "(at most 0.05 promised, of all, on average)" in str(guard)
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert db.info().guard == str(guard)
+        assert db.lookup([[2.2, 2.2], FAR]).known.tolist() == [True, False]
+        assert db.lookup([2.2, 2.2]).promised["share"] == 0.9
+
+
 def test_observed_figures_are_told_in_words_and_in_info(labels: softkv.SoftKV) -> None:
     """How many are known, how many of these wrong, and what was promised."""
     found = labels.guard(wrong_at_most=0.1, strangers_at_most=0.2, strangers=spots(9, 100) + 40.0)

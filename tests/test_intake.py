@@ -157,3 +157,21 @@ def test_nothing_is_told_of_scales_that_matter_little_or_were_chosen(
             with pytest.raises(InputError):
                 db.add(vectors=odd, values=np.zeros(len(odd)))
         assert db.check().ok
+
+
+def test_a_text_that_is_key_and_value_is_embedded_once(tmp_path: Path) -> None:
+    """Its vector is then both, and other texts beside it are embedded as ever."""
+    seen: list[str] = []
+
+    def embed(texts: Any) -> list[list[float]]:
+        seen.extend(texts)
+        return [[float(len(text)), 1.0] for text in texts]
+
+    with softkv.open(tmp_path / "s", embedder=embed) as db:
+        db.add(["a", "bb"], ["a", "bb"])
+        seen.clear()
+        db.add(["1", "2"], ["ccc", "dddd"], texts=["ccc", "dddd"])
+        assert seen == ["ccc", "dddd"]
+        db.add(["e", "f"], ["e", "other"])
+        assert seen[2:] == ["e", "f", "e", "other"]
+        assert db.lookup("ccc", k=1, show=1).value.tolist() == [3.0, 1.0]

@@ -72,6 +72,22 @@ def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: py
                 assert found.best[k][number] == pytest.approx(one_by_one(values, temperature, k, asked), rel=1e-9)
 
 
+@pytest.mark.parametrize("values", [LABELS, NUMBERS], ids=["labels", "vectors"])
+def test_whole_shares_are_counts(values: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item that counts three is three, of which one is left out."""
+    monkeypatch.setattr(leaving, "BLOCK", 7)
+    shares = np.random.default_rng(2).integers(1, 5, ITEMS)
+    rows = np.repeat(np.arange(ITEMS), shares)
+    matrix = scores(np.arange(ITEMS), 0, ITEMS)
+
+    def repeated(some: Any, start: int, stop: int) -> Any:
+        return matrix[rows[some]][:, rows[start:stop]]
+
+    found = left_out(scores, values, np.arange(ITEMS), TEMPERATURES[1:], shares=shares.astype(float))
+    expected = left_out(repeated, values[rows], np.arange(len(rows)), TEMPERATURES[1:])
+    assert found.full == pytest.approx(expected.full, rel=1e-4)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-50, 1e50])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("values", [LABELS, NUMBERS], ids=["labels", "vectors"])

@@ -1,5 +1,6 @@
 """The package as others get it: a wheel, installed in an empty environment outside the checkout."""
 
+import re
 import subprocess
 import sys
 import venv
@@ -33,22 +34,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def environment(wheel: object, folder: Path) -> Path:
+    """The folder of commands of an environment that holds nothing but a wheel and what it asks for."""
+    venv.create(folder, with_pip=True)
+    pip = folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"
+    run(*pip, wheel, folder=folder)
+    return folder / "bin"
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of commands of an environment that holds nothing but the wheel and what it asks for."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
-    run(
-        folder / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        wheel,
-        folder=folder,
-    )
-    return folder / "bin"
+    """An environment with no extra."""
+    return environment(wheel, tmp_path_factory.mktemp("environment"))
 
 
 def test_the_wheel_installs_only_our_names(wheel: Path) -> None:
@@ -103,3 +100,13 @@ def test_the_installed_types_are_seen(installed: Path) -> None:
     """The installed package says that it is typed, and imports without any extra."""
     script = "import softkv.storage, importlib.resources as r; print(r.files('softkv').joinpath('py.typed').is_file())"
     assert run(installed / "python", "-c", script, folder=installed).strip() == "True"
+
+
+@pytest.mark.parametrize("door", ["langchain", "haystack"])
+def test_a_door_opens_from_the_wheel(door: str, wheel: Path, thorough: bool, tmp_path: Path) -> None:
+    """The examples of a door run in an environment that holds nothing but its extra."""
+    if not thorough:
+        pytest.skip("installing what LangChain and Haystack need takes long: --thorough")
+    script = f"import doctest, softkv.doors.{door} as door; print(doctest.testmod(door))"
+    told = run(environment(f"{wheel}[{door}]", tmp_path) / "python", "-c", script, folder=tmp_path)
+    assert re.search(r"failed=0, attempted=[1-9]", told), told

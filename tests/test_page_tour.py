@@ -55,7 +55,7 @@ def at(seen: Watched, title: str) -> Watched:
 def test_every_example_has_steps_in_the_order_in_which_it_is_told() -> None:
     """And each step names panels and a scene that there are."""
     told = content()
-    examples = {scene["name"]: scene["example"] for scene in told["scenes"]} | {"intents": "intents"}
+    examples = {scene["name"]: scene["example"] for scene in told["scenes"]}
     assert tuple(dict.fromkeys(examples[step["scene"]] for step in STEPS)) == ORDER
     page = (Path(__file__).parent.parent / "softkv" / "page" / "page.html").read_text("utf-8")
     panels = set(re.findall(r'<section id="(\w+)"', page))
@@ -65,19 +65,18 @@ def test_every_example_has_steps_in_the_order_in_which_it_is_told() -> None:
 @pytest.mark.chromium
 def test_the_tour_goes_from_its_first_step_to_its_last_and_back(seen: Watched) -> None:
     """By one button each, and nothing goes wrong on the way; a step is a link."""
-    steps = [step for step in STEPS if step["scene"] != "intents"]
-    for number, step in enumerate(steps):
+    for number, step in enumerate(STEPS):
         assert seen.page.text_content("#tour-title") == step["title"]
-        assert seen.page.text_content("#tour-place") == f"Step {number + 1} of {len(steps)}"
+        assert seen.page.text_content("#tour-place") == f"Step {number + 1} of {len(STEPS)}"
         assert seen.page.locator("section.seen").count() == len(step["see"])
-        if number + 1 < len(steps):
+        if number + 1 < len(STEPS):
             seen.page.click("#tour-next")
             seen.settled()
     assert seen.page.is_disabled("#tour-next")
     seen.page.focus("#tour-back")
     seen.page.keyboard.press("Enter")
     seen.settled()
-    assert seen.page.text_content("#tour-title") == steps[-2]["title"]
+    assert seen.page.text_content("#tour-title") == STEPS[-2]["title"]
     seen.page.select_option("#tour-choice", label="Is it a car?")
     seen.settled()
     assert seen.page.text_content("#title") == "Is it a car?"
@@ -150,19 +149,12 @@ def test_axe_finds_nothing_in_the_tour(seen: Watched) -> None:
 
 
 def test_examples_can_be_chosen(tmp_path: Path) -> None:
-    """`softkv demo car --page` shows that one alone, and an example whose data are not there has no steps."""
+    """`softkv demo car --page` shows that one alone, with its steps."""
     told = content(["car"])
     assert [scene["name"] for scene in told["scenes"]] == ["car"]
     assert {step["scene"] for step in told["steps"]} == {"car"}
     write(told, tmp_path / "car.html", store=None, force=False)
     assert ran("demo", "nothing", "--page").code == 2
-
-
-def test_questions_of_others_are_shown_where_they_are(real_data: str) -> None:
-    """Three thousand questions, of which the page carries two thousand."""
-    told = content(["intents"])
-    assert [(scene["name"], scene["total"], scene["drawn"]) for scene in told["scenes"]] == [("intents", 3000, 0)]
-    assert len(told["steps"]) == 2
 
 
 def test_a_browser_is_opened_at_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

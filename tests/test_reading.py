@@ -467,7 +467,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, table: Any) -> None:
     assert error_of(str(tmp_path / "folder.csv")) == "folder.csv: is a directory; give a file in it"
     assert error_of(str(tmp_path / "none.csv")) == "none.csv: cannot be opened: No such file or directory"
     assert "cannot be opened" in error_of("a\0b.csv")
-    assert "give format= as one of csv, tsv, jsonl, json, parquet, npy, npz" in error_of(
+    assert "give format= as one of csv, tsv, jsonl, json, parquet, arrow, npy, npz" in error_of(
         table("key,value", "films.txt")
     )
 

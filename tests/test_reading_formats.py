@@ -353,7 +353,6 @@ def test_parquet_rows_that_are_no_items_are_refused(parquet: Any) -> None:
         ([{"a": 1}], pyarrow.struct([("a", pyarrow.int64())])),
         ([b"x"], pyarrow.binary()),
         ([1], pyarrow.timestamp("us")),
-        ([1], pyarrow.decimal128(5, 2)),
         ([["x"]], pyarrow.list_(pyarrow.string())),
         ([[[1]]], pyarrow.list_(pyarrow.list_(pyarrow.int64()))),
     ],

@@ -19,6 +19,7 @@ from softkv.database import SoftKV, handle, summary
 from softkv.doors.remote import connection
 from softkv.errors import (
     AccessRefused,
+    HandleClosed,
     InputError,
     KeyMissing,
     KindError,
@@ -35,7 +36,7 @@ from softkv.maths.compatibility import bilinear
 
 from .databases import filled, values_of, vectors_of
 from .listening import listening
-from .servers import Running, eventually, served
+from .servers import LONGEST, Running, eventually, served
 
 SECRET = "a-token-that-nobody-may-see-anywhere"
 
@@ -446,3 +447,23 @@ def test_httpx_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtra, match=r"softkv\[remote\]"):
         connection.ServerConnection("http://127.0.0.1:1/s", None)
+
+
+def test_a_handle_that_is_closed_while_a_request_is_sent_again_says_so() -> None:
+    """Also where another thread closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asked = connection.ServerConnection(f"http://127.0.0.1:{silent.getsockname()[1]}/s", SECRET, wait=LONGEST)
+        found: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                asked.ask("GET", "{store}/brief", dict)
+            except Exception as error:
+                found.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        with silent.accept()[0]:
+            asked.close()
+        thread.join(LONGEST)
+    assert [type(one) for one in found] == [HandleClosed]

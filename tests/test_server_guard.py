@@ -113,3 +113,12 @@ def test_the_command_makes_and_drops_a_guard_through_a_server(running: Running, 
         assert ran("query", "--vector", FAR, "--known", "--db", where).code == 3
         assert ran("guard", "--drop", "--db", where) == (0, "", "dropped\n")
         assert "softkv guard" in ran("query", "--vector", FAR, "--known", "--db", where).err
+
+
+def test_a_guard_is_made_on_average_over_the_wire(running: Running) -> None:
+    """Without a confidence, which is told as it is by the files."""
+    with softkv.open(url_of(running, "bare")) as remote:
+        guard = remote.guard(0.1, confidence=None)
+        assert guard.asked["confidence"] is None
+        assert remote.info().guard == str(guard)
+        assert remote.lookup(ASKED[0]).known

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import softkv
-from softkv.doors.cluster.handle import create
 from softkv.doors.server.app import ENDPOINTS
 from softkv.doors.server.running import Settings, serve
 from softkv.errors import InputError, StoreError, StoreLocked, StoreNotFound
@@ -459,8 +458,6 @@ def test_what_is_no_store_is_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "x").touch()
     refused(StoreError, "not a store", tmp_path / "other")
-    create(tmp_path / "cluster", shards=2)
-    refused(StoreError, "not a store", tmp_path / "cluster")
     assert not (tmp_path / "nothing").exists()
     with softkv.open(store, "w"):
         pass

@@ -70,17 +70,6 @@ def test_an_error_that_is_not_announced_is_not_told_away() -> None:
         next(tale)
 
 
-def test_what_is_absent_ends_the_tale_with_its_reason() -> None:
-    """The code that needed it is shown, the reason, and no more."""
-    code = ">>> from softkv_examples import Absent\n>>> raise Absent('the moon is not here.')\n>>> print('on')\n"
-    found = lines(f"```pycon\n{code}```\n\nEnd.\n")
-    assert found[1:] == [
-        "    >>> raise Absent('the moon is not here.')",
-        "",
-        "The rest is left out: the moon is not here.",
-    ]
-
-
 def test_lines_come_while_the_code_runs() -> None:
     """A line of code is told before it runs, so that one sees what takes its time."""
     tale = told("```pycon\n>>> import sys; sys.told_marker = 1\n```\n", 80)

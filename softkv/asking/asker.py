@@ -3,21 +3,20 @@
 A query is a text, a vector, or many of either. How it is answered, route.py decides; here that is carried out.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from softkv.answer import Answer, Answers
 from softkv.asking import lists, proposed, sampled
 from softkv.asking.embedding import Embedding
-from softkv.asking.given import comparison_of, require_one, temperatures_of, texts_of, vectors_of
+from softkv.asking.given import check_promise, comparison_of, require_one, temperatures_of, texts_of, vectors_of
 from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
-from softkv.asking.profile import REAL, checked_temperature
+from softkv.asking.profile import checked_temperature
 from softkv.asking.promised import promised
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
 from softkv.asking.route import (
@@ -38,10 +37,15 @@ from softkv.asking.route import (
 from softkv.asking.scan import answer_among, ask_each, require_items, row_equal_to, rows_left, scan
 from softkv.asking.view import View
 from softkv.comparison import Comparison, Exact, Warmth
-from softkv.errors import InputError, KindError, ShapeError
+from softkv.errors import KindError, ShapeError
 from softkv.logs import log_of
 from softkv.maths.heads import Heads
 from softkv.storage.layout import Mask
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from softkv.asking.asked import Lookup, Many, Nearest, One
 
 LOG = log_of(__name__)
 BY_ITEMS = "the guard is about lookups, and not about items that ask all items"
@@ -160,16 +164,6 @@ def _floor(view: View, question: Question) -> float | None:
     return known.floor_among(len(view.snapshot)) if known is not None and known.value == temperature else None
 
 
-def _checked(tolerance: object, confidence: object, guarantee: object) -> None:
-    """Refuse promises that nobody could keep. A scan keeps all the others."""
-    if isinstance(tolerance, bool) or not isinstance(tolerance, REAL) or not 0 <= tolerance < math.inf:
-        raise InputError(f"expected tolerance to be a number from 0 on, got {tolerance!r}.")
-    if isinstance(confidence, bool) or not isinstance(confidence, REAL) or not 0 < confidence < 1:
-        raise InputError(f"expected confidence to be a number between 0 and 1, got {confidence!r}. Try 0.95.")
-    if guarantee not in (None, "bound"):
-        raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")
-
-
 class Asker(ABC):
     """Ways to look up by likeness in one commit of a store."""
 
@@ -179,6 +173,12 @@ class Asker(ABC):
     def _view(self) -> View:
         """The commit to read."""
 
+    @overload
+    def lookup(self, query: "One", **options: "Unpack[Lookup]") -> Answer: ...
+    @overload
+    def lookup(self, query: "Many", **options: "Unpack[Lookup]") -> Answers: ...
+    @overload
+    def lookup(self, query: Any, **options: "Unpack[Lookup]") -> Any: ...
     def lookup(
         self,
         query: Any,
@@ -194,6 +194,7 @@ class Asker(ABC):
         heads: Heads | None = None,
         projection: bool = True,
         show: int = 10,
+        partial: bool = False,
     ) -> Any:
         """Look a query up softly: the average of all values, each weighted by how well its key compares.
 
@@ -213,9 +214,10 @@ class Asker(ABC):
             projection: Compare as the store has learned to (`fit`), if it has, and not by another compatibility or with
                 heads; the temperature is then 1, unless given. False compares as if it had never learned.
             show: How many of the heaviest items to name as contributors.
+            partial: Where shards of a cluster do not answer, estimate from the others, and state `out_of_reach`.
         """
-        _checked(tolerance, confidence, guarantee)
-        view = self._asked_view()
+        check_promise(tolerance, confidence, guarantee)
+        view = self._asked_view(partial=partial)
         queries, rounded, one = self._queries(view, query, compatibility, heads)
         compared = self._compared(view, compatibility, heads, projection)
         question = Question(
@@ -235,6 +237,12 @@ class Asker(ABC):
         found = ask(view, question)
         return found[0] if one else found
 
+    @overload
+    def nearest(self, query: "One", **options: "Unpack[Nearest]") -> Answer: ...
+    @overload
+    def nearest(self, query: "Many", **options: "Unpack[Nearest]") -> Answers: ...
+    @overload
+    def nearest(self, query: Any, **options: "Unpack[Nearest]") -> Any: ...
     def nearest(
         self,
         query: Any,
@@ -271,7 +279,7 @@ class Asker(ABC):
         By equality means that a text is a key of the store, or that a vector is, number by number, a key vector. With
         an index answers are estimated, each as `lookup` would; `tolerance=0` looks at all items.
         """
-        _checked(tolerance, confidence, None)
+        check_promise(tolerance, confidence, None)
         view = self._asked_view()
         queries, rounded, one = self._queries(view, query, compatibility, None)
         require_one(one)
@@ -294,7 +302,7 @@ class Asker(ABC):
             hard=ask(view, replace(soft, k=1, show=1))[0],
             top_k=ask(view, replace(soft, k=k))[0],
             soft=ask(view, soft)[0],
-            strip=tuple(_warmth(answer) for answer in ask(view, strip)),
+            strip=tuple(Warmth.of(answer) for answer in ask(view, strip)),
         )
 
     def self_attention(
@@ -324,8 +332,12 @@ class Asker(ABC):
         found = _logged(view, ask_each(view, asked))
         return found if view.guard[0] is None else replace(found, unguarded=BY_ITEMS)
 
-    def _asked_view(self) -> View:
-        view = self._view()
+    def _partial_view(self) -> View:
+        """The commit to read of those shards that answer; one store is whole."""
+        return self._view()
+
+    def _asked_view(self, *, partial: bool = False) -> View:
+        view = self._partial_view() if partial else self._view()
         require_items(view.snapshot)
         return view
 
@@ -381,10 +393,3 @@ class Asker(ABC):
             row = row_equal_to(snapshot, np.asarray(query, np.float32))
             item = None if row is None else snapshot.items([row])[0]
         return None if item is None else Exact(item.name, item.value, item.payload)
-
-
-def _warmth(answer: Answer) -> Warmth:
-    texts = answer.texts
-    value = texts[0].text if texts else answer.value if answer.labels is None else answer.label
-    weight = answer.contributors[0].weight
-    return Warmth(answer.temperature, answer.effective, weight, value, answer.error, answer.error_kind)

@@ -3,14 +3,16 @@
 Whether it suits the store, the lookup says.
 """
 
+import math
 import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from softkv.asking.profile import REAL
 from softkv.asking.question import Compared
-from softkv.errors import KindError, NotExpressible, ShapeError, TemperatureError
+from softkv.errors import InputError, KindError, NotExpressible, ShapeError, TemperatureError
 from softkv.maths.compatibility import Compatibility
 
 
@@ -82,3 +84,13 @@ def place_of(given: Any, name: str) -> int | None:
         return operator.index(given)
     except TypeError as error:
         raise KindError(f"expected {name} to be a whole number, got {given!r}.") from error
+
+
+def check_promise(tolerance: object, confidence: object, guarantee: object) -> None:
+    """Refuse promises that nobody could keep. A scan keeps all the others."""
+    if isinstance(tolerance, bool) or not isinstance(tolerance, REAL) or not 0 <= tolerance < math.inf:
+        raise InputError(f"expected tolerance to be a number from 0 on, got {tolerance!r}.")
+    if isinstance(confidence, bool) or not isinstance(confidence, REAL) or not 0 < confidence < 1:
+        raise InputError(f"expected confidence to be a number between 0 and 1, got {confidence!r}. Try 0.95.")
+    if guarantee not in (None, "bound"):
+        raise InputError(f"expected guarantee to be None or 'bound', got {guarantee!r}.")

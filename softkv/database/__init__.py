@@ -7,11 +7,11 @@ reembedding.py, upkeep.py, aside.py (what a stop leaves beside a path), stamping
 changes items), handle.py, making.py (a store that takes its place when it is done), opening.py (`open`).
 """
 
-from softkv.database.carrying import LearnedNotCarried, import_from, repair
+from softkv.database.carrying import LearnedNotCarried, import_from
 from softkv.database.handle import SoftKV, StoreView
 from softkv.database.intake import LooksLikeLabels
 from softkv.database.loading import Loaded, RecordsSkipped
-from softkv.database.opening import open
+from softkv.database.opening import check, open, repair, restore
 from softkv.database.summary import Info
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "RecordsSkipped",
     "SoftKV",
     "StoreView",
+    "check",
     "import_from",
     "open",
     "repair",
+    "restore",
 ]

@@ -161,17 +161,7 @@ def _naming(file: str) -> Iterator[None]:
 
 
 def repair(path: Path, new: Path) -> Repaired:
-    """Write the good items of the store at `path` to a new store, with what it has learned.
-
-    >>> import softkv, tempfile, os
-    >>> from softkv.database import repair
-    >>> folder = tempfile.mkdtemp()
-    >>> with softkv.open(os.path.join(folder, "old.softkv")) as db:
-    ...     db["a large house"] = 2450
-    >>> done = repair(os.path.join(folder, "old.softkv"), os.path.join(folder, "new.softkv"))
-    >>> done.saved, done.lost, done.missing
-    (1, 0, ())
-    """
+    """Write the good items of the store at `path` to a new store, with what it has learned."""
 
     def carry(settings: Settings, index: Callable[[str], IndexFile | None], store: Store) -> None:
         name = settings.get("projection")

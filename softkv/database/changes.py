@@ -12,7 +12,7 @@ import numpy as np
 from softkv.asking.profile import Profile, Temperature, checked_temperature
 from softkv.asking.view import Findings
 from softkv.database import intake
-from softkv.database.loading import load
+from softkv.database.loading import Frame, Names, framed, load
 from softkv.database.reader import Value
 from softkv.database.stamping import stamp
 from softkv.database.upkeep import Upkeep
@@ -29,12 +29,17 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
     def add(
         self,
-        keys: str | Sequence[str | None] | None = None,
+        keys: str | Sequence[str | None] | Frame | None = None,
         values: Any = None,
         *,
         vectors: Any = None,
         texts: str | Sequence[str | None] | None = None,
         payloads: Any = None,
+        key: str | None = None,
+        text: str | None = None,
+        value: Names = None,
+        payload: Names = None,
+        vector: Names = None,
         on_conflict: str = "error",
         batch: str | None = None,
         progress: Progress | None = None,
@@ -42,17 +47,26 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         """Add one item or many, wholly or not at all; when this returns, they are on the disk.
 
         Args:
-            keys: A text, or a list of them. Without keys, items are called #1, #2, and so on.
+            keys: A text, or a list of them, or a frame of pandas, polars, Arrow or duckdb. Without keys, items are
+                called #1, #2, and so on.
             values: What is blended: a number, vector, label or text for each item.
             vectors: The key vectors. Otherwise the keys are embedded,
             texts: or these texts, where they are not None.
             payloads: JSON that is carried along and can be filtered by (`where=`).
+            key: The column of a frame that holds keys,
+            text: the one that is embedded in place of the key,
+            value: that of values, or several for vectors,
+            payload: those to carry along, and
+            vector: that of key vectors, or several of their numbers; by default they are guessed, as `load` does.
             on_conflict: What a key that is there already means: "error", "replace" or "ignore".
             batch: A name for this call, such as a UUID. Where it was written under this name before, in the last seven
                 days, nothing is written and the result is that of then; so it can be sent again after a lost answer.
                 The same name with other content is a `BatchMismatch`.
             progress: Called with (done, all) while many texts are embedded.
         """
+        columns = framed(self, keys, (key, text, value, payload, vector), (values, vectors, texts, payloads))
+        if columns is not None:
+            return self.add(**columns, on_conflict=on_conflict, batch=batch, progress=progress)
         with self._changing:
             what = intake.given(keys, values, vectors, texts, payloads)
             self._store.require_writable()

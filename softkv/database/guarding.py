@@ -25,8 +25,7 @@ from softkv.database.evaluating import equals, vectors_of_many
 from softkv.database.held_out import held_out
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, ShapeError
-from softkv.guard.calibrating import Beside, Promise, beside_chosen, calibrate, distances
-from softkv.guard.control import fewest_trials
+from softkv.guard.calibrating import Beside, Promise, calibrate, distances
 from softkv.guard.guard import Guard, Seen
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
@@ -90,10 +89,14 @@ def remembered(settings: Mapping[str, Any], guard: Guard | None) -> dict[str, An
     return kept if guard is None else {**kept, "guard": guard.to_json()}
 
 
-def rebased(settings: Mapping[str, Any], view: View) -> dict[str, Any]:
-    """Settings for a store whose rows are laid out anew, without deleted ones; what had changed until then is kept."""
+def rebased(settings: Mapping[str, Any], view: View, left: int | None = None) -> dict[str, Any]:
+    """Settings for a store whose rows are laid out anew; what had changed until then is kept.
+
+    Of the rows so many are `left`, those of all items unless it is said that there are deleted ones among them.
+    """
     guard, rows, items = view.guard[0], view.snapshot.rows, len(view.snapshot)
-    return remembered(settings, guard and replace(guard, base=(items, items, guard.changed(rows, items))))
+    base = items if left is None else left, items, guard.changed(rows, items) if guard else 0
+    return remembered(settings, guard and replace(guard, base=base))
 
 
 class Examining:
@@ -181,9 +184,8 @@ def _left_out(view: View) -> tuple[float, int]:
 def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     found = vectors_of_many(reader, view, given)
     _require_strange(view, given, found, "strangers")
-    share = promise.strangers_at_most
-    least = 1 if share is None else beside_chosen(fewest_trials(share, promise.confidence))
-    promise.require_enough(len(found), least, "strangers")
+    if promise.strangers_at_most is not None:
+        promise.require_enough(len(found), promise.strangers_at_most, "strangers")
     return found
 
 

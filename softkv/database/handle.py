@@ -46,7 +46,7 @@ def open_here(
     try:
         store = opened(lambda: Store.open(path, mode, force=force, accept=Profile.of), wait)
     except StoreLocked as error:
-        _name_server(path, error)
+        name_server(path, error)
         raise
     try:
         profile = Profile.of(store.settings)
@@ -69,7 +69,7 @@ def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
         put_back(directory)
 
 
-def _name_server(path: str | os.PathLike[str], error: StoreLocked) -> None:
+def name_server(path: str | os.PathLike[str], error: StoreLocked) -> None:
     """Say in an error where the store is served, if that is why it cannot be written to."""
     found = announced(directory_of(path))
     if found is not None:

@@ -58,12 +58,21 @@ class Given:
         return 0
 
 
+def is_frame(given: Any) -> bool:
+    """Whether something has columns with names, and hands them out as Arrow; a single column has none."""
+    return hasattr(given, "__arrow_c_stream__") and (hasattr(given, "columns") or hasattr(given, "schema"))
+
+
 def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Given:
     """The arguments of `add` as lists: one key is a text, one vector has one axis."""
     if values is None:
         raise InputError("expected values, got none. What is blended must be there: add(keys, values).")
     if texts is not None and vectors is not None:
         raise InputError("expected texts= to embed or vectors= that are embedded already, got both. Leave out one.")
+    if is_frame(payloads):
+        from softkv.files.arrow import rows_of
+
+        payloads = rows_of(payloads)
     one = isinstance(keys, str) or (keys is None and (isinstance(texts, str) or _axes(vectors) == 1))
     if one:
         alone = [None if x is None else [x] for x in (keys, vectors, texts, payloads)]
@@ -92,7 +101,8 @@ def prepared(
     value_vectors = None
     if kind.embedded:
         profile = replace(profile, embedder=embedding.identity(profile.embedder))
-        value_vectors = embedding.documents(_value_texts(what.values), profile.embedder, progress)
+        told = _value_texts(what.values)
+        value_vectors = vectors if told == texts else embedding.documents(told, profile.embedder, progress)
     if layout is None and kind.embedded and profile.value is None:
         _hint_at_labels(what.values)
     if profile.compatibility is None:

@@ -12,14 +12,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from softkv.asking.profile import Profile
+from softkv.database.intake import is_frame
 from softkv.database.trail import Outcome, Trail
 from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError, StoreError
 from softkv.progress import Progress
 from softkv.storage import Store
 from softkv.storage.catalog.batches import Stamp
+from softkv.storage.disk.named import is_url
 
 if TYPE_CHECKING:
     from softkv.files import Columns, Record
@@ -30,6 +32,13 @@ BATCH = 10_000  # records
 
 Names = str | Sequence[str] | None
 Report = Callable[[BadRecord], None]
+
+
+class Frame(Protocol):
+    """Columns with names, as pandas, polars, pyarrow and duckdb have them."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The columns as a stream of Arrow."""
 
 
 class RecordsSkipped(UserWarning):
@@ -58,13 +67,15 @@ def load(
     kind: str | None = None,
     format: str | None = None,  # noqa: A002 - the word for it
     encoding: str | None = None,
+    collection: str | None = None,
+    values: str | os.PathLike[str] | None = None,
     on_conflict: str = "error",
     skip: int = 0,
     skip_bad: bool | Report = False,
     batch: str | None = None,
     progress: Progress | None = None,
 ) -> Loaded:
-    r"""Add the items of a CSV, TSV, JSON lines, JSON, Parquet or npz file, in batches, each wholly or not at all.
+    r"""Add the items of a CSV, TSV, JSON, Parquet, Arrow or npz file, in batches, each wholly or not at all.
 
     Columns that are not named are guessed by their names. What a line holds that cannot be an item is a BadRecord that
     names the line; batches before it are stored, and the error says with which `skip` to go on.
@@ -88,8 +99,11 @@ def load(
         payload: Columns to carry along, as one object; of a column `payload`, the object that it holds.
         vector: The column of key vectors, or several of their numbers; otherwise keys or texts are embedded.
         kind: What values are, where the store has not decided it: "number", "vector", "label" or "text".
-        format: "csv", "tsv", "jsonl", "json", "parquet" or "npz".
+        format: "csv", "tsv", "jsonl", "json", "parquet", "arrow" or "npz"; or what another program keeps: "llm", the
+            file of its embeddings, "chroma", a directory, or "faiss", an index.
         encoding: That of a file of text; otherwise UTF-8.
+        collection: Of llm and Chroma, the one to read, where there are several.
+        values: The file of items that go with the rows of an index of FAISS.
         on_conflict: What a key that is there already means: "error", "replace" or "ignore".
         skip: Pass over the first so many records.
         skip_bad: Go on after records that cannot be items, and count them; a function is called with the error of each,
@@ -99,19 +113,15 @@ def load(
             is a `BatchMismatch`. The records are compared, not the bytes of the file.
         progress: Called with (records so far, 0): how many there are is known at the end.
     """
-    from softkv.files import Columns
-
     self._store.require_writable()
-    columns = Columns(
-        _name(key), _name(text), _names(value), None if payload is None else _names(payload), _names(vector)
-    )
+    columns = _columns(key, text, value, payload, vector)
     loading = Loading(_file(path), on_conflict, skip=skip, skip_bad=skip_bad, batch=batch)
     with closing(loading):
-        first = loading.begin(columns, kind or self.value_kind, format, encoding)
+        file = None if values is None else _file(values)
+        first = loading.begin(columns, kind or self.value_kind, format, encoding, collection, file)
         wanted = kind or self.value_kind or (first[0].kind if first else None)
         try:
-            with _holding(self, wanted):
-                loading.run(self, progress)
+            loading.run(self, progress, wanted)
         except SoftKVError as error:
             if loading.seen > skip:
                 on = f"skip={loading.seen}" if batch is None else "the same batch"
@@ -119,6 +129,27 @@ def load(
             raise
     loading.warn()
     return loading.done()
+
+
+def framed(db: SoftKV, frame: Any, names: Sequence[Names], beside: Sequence[Any]) -> dict[str, Any] | None:
+    """What the columns of a frame are as arguments of `add`; None for what is no frame, which names no columns.
+
+    `names` are those of the key, text, value, payload and vector; `beside` are the arguments for which they stand.
+    """
+    if not is_frame(frame):
+        if any(one is not None for one in names):
+            raise InputError(
+                "expected a frame of pandas, polars or Arrow for key=, text=, value=, payload= and vector=, which name "
+                f"its columns, got {type(frame).__name__}. Give lists as keys, values, texts=, payloads= and vectors=."
+            )
+        return None
+    if any(one is not None for one in beside):
+        raise InputError("expected the items of a frame in its columns, got others beside it. Name key=, value=, ...")
+    from softkv.files.arrow import of_frame
+
+    found = list(of_frame(frame, _columns(*names), db.value_kind))
+    parts = {f"{name}s": _column(found, name) for name in ("key", "text", "vector", "payload")}
+    return parts | {"values": [one.value for one in found]}
 
 
 class Loading:
@@ -136,12 +167,21 @@ class Loading:
         self._first: list[Record] = []
         self._rest: Iterator[list[Record]] = iter(())
 
-    def begin(self, columns: "Columns", kind: str | None, form: str | None, encoding: str | None) -> "list[Record]":
+    def begin(
+        self,
+        columns: "Columns",
+        kind: str | None,
+        form: str | None,
+        encoding: str | None,
+        collection: str | None = None,
+        values: str | None = None,
+    ) -> "list[Record]":
         """Read the first batch, before anything is written; it is empty if there is no record."""
         from softkv.files import batches, records
 
         on_bad = self._pass_over if self._skip_bad else None
-        found = records(self.source, format=form, columns=columns, kind=kind, encoding=encoding, on_bad=on_bad)
+        beside: dict[str, Any] = {"collection": collection, "values": values, "encoding": encoding}
+        found = records(self.source, format=form, columns=columns, kind=kind, on_bad=on_bad, **beside)
         self._found, self._rest = found, batches(found, BATCH)
         self.seen = sum(1 for _ in islice(found, self._skip))
         self._first = next(self._rest, [])
@@ -152,8 +192,12 @@ class Loading:
             )
         return self._first
 
-    def run(self, db: SoftKV, progress: Progress | None) -> None:
+    def run(self, db: SoftKV, progress: Progress | None, kind: str | None = None) -> None:
         """Add all records; what was added stays whatever happens."""
+        with _holding(db, kind, self._first[0].compared if self._first else None):
+            self._run(db, progress)
+
+    def _run(self, db: SoftKV, progress: Progress | None) -> None:
         batches: Iterator[list[Record]] = chain([self._first] if self._first else [], self._rest)
         if self._trail is not None:
             self._outcome, batches = self._trail.beyond(db._store, batches)
@@ -269,10 +313,11 @@ class Loading:
 
 
 @contextmanager
-def _holding(db: SoftKV, kind: str | None) -> Iterator[None]:
-    """Let an empty store hold values of a kind, and decide nothing if none of them goes in."""
-    kept = Profile.of(db._store.settings)
-    wanted = kept.wishing(value=kind, compatibility=None, temperature=None, items=len(db))
+def _holding(db: SoftKV, kind: str | None, compared: str | None) -> Iterator[None]:
+    """Let an empty store hold values of a kind, and compare vectors so, and decide nothing if none of them goes in."""
+    kept, items = Profile.of(db._store.settings), len(db)
+    compared = None if kept.compatibility or items or is_url(db.path) else compared
+    wanted = kept.wishing(value=kind, compatibility=compared, temperature=None, items=items)
     if wanted != kept:
         db._store.configure(wanted.settings())
     try:
@@ -329,7 +374,14 @@ def _column(batch: "Sequence[Record]", name: str) -> list[Any] | None:
     return None if all(entry is None for entry in column) else column
 
 
-def _name(given: str | None) -> str | None:
+def _columns(key: Names, text: Names, value: Names, payload: Names, vector: Names) -> "Columns":
+    from softkv.files import Columns
+
+    carried = None if payload is None else _names(payload)
+    return Columns(_name(key), _name(text), _names(value), carried, _names(vector))
+
+
+def _name(given: Names) -> str | None:
     if not isinstance(given, (str, type(None))):
         raise InputError(f"expected the name of a column as a text, got {given!r}.")
     return given

@@ -1,16 +1,24 @@
 """`open`: a handle on a store of this machine, on one that is served, or on a cluster of stores.
 
-Only here is it known that there are other handles than that on a store of this machine (handle.py).
+Also what is done with any of them while nobody has it open: `check`, `repair` and `restore`. Only here is it known that
+there are others than the stores of this machine (handle.py).
 """
 
 import os
+from collections.abc import Sequence
 from typing import Any, cast
 
+from softkv import storage
 from softkv.asking.embedding import Given
+from softkv.database import carrying
 from softkv.database.handle import SoftKV, open_here
 from softkv.errors import InputError
+from softkv.progress import Progress
+from softkv.storage import Backup, Repaired, Report
 from softkv.storage.disk.named import HELD, is_cluster, is_held, is_url
 from softkv.storage.protocol.opening import directory_of
+
+Path = str | os.PathLike[str]
 
 
 def open(  # noqa: A001 - softkv.open, as in dbm
@@ -75,3 +83,58 @@ def open(  # noqa: A001 - softkv.open, as in dbm
 
         return joined(directory_of(path), mode, embedder=embedder, force=force, wait=wait, **options)
     return open_here(path, mode, embedder=embedder, force=force, wait=wait, **options)
+
+
+def check(path: Path, *, at_least: int | None = None) -> Report:
+    """Compare everything in a store or a cluster with everything else; one that is before `at_least` is not ok.
+
+    Unlike `check` of a handle, it reports damage for which there can be no handle.
+    """
+    if is_url(path):
+        with open(path, "r") as db:
+            return db.check(at_least=at_least)
+    if is_cluster(directory_of(path)):
+        from softkv.doors.cluster import looking
+
+        return looking.check(path, at_least=at_least)
+    return storage.check(path, at_least=at_least)
+
+
+def repair(path: Path, new: Path) -> Repaired:
+    """Write the good items of the store or the cluster at `path` to a new one, with what it has learned.
+
+    >>> import softkv, tempfile, os
+    >>> from softkv.database import repair
+    >>> folder = tempfile.mkdtemp()
+    >>> with softkv.open(os.path.join(folder, "old.softkv")) as db:
+    ...     db["a large house"] = 2450
+    >>> done = repair(os.path.join(folder, "old.softkv"), os.path.join(folder, "new.softkv"))
+    >>> done.saved, done.lost, done.missing
+    (1, 0, ())
+    """
+    if is_cluster(directory_of(path)):
+        from softkv.doors.cluster import looking
+
+        return looking.repair(path, new)
+    return carrying.repair(path, new)
+
+
+def restore(
+    path: Path,
+    target: Path,
+    *,
+    disks: Sequence[Path] = (),
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Backup:
+    """Copy a backup to where nothing is, as a store or a cluster of its own that may be written to.
+
+    `disks` are directories that the shards of a cluster are shared out to; otherwise they lie in its own.
+    """
+    if is_cluster(directory_of(path)):
+        from softkv.doors.cluster import making
+
+        return making.restore(path, target, disks=disks, force=force, progress=progress)
+    if disks:
+        raise InputError(f"expected disks only for shards of a cluster, and {path} is no backup of one. Name none.")
+    return storage.restore(path, target, force=force, progress=progress)

@@ -17,6 +17,7 @@ from softkv.database.columns import StoreColumns
 from softkv.database.evaluating import evaluate
 from softkv.database.summary import Info, summary
 from softkv.errors import KeyMissing, KeyTextError, SoftKVError
+from softkv.kinds import ValueKind
 from softkv.maths.heads import Heads
 from softkv.progress import Stages, untold
 from softkv.storage import Item
@@ -103,6 +104,24 @@ class Reader(Asker, Mapping[str, Value]):
     def columns(self) -> StoreColumns:
         """All items as arrays, block by block, for models that take them up whole."""
         return StoreColumns.of(self._asked_view())
+
+    def to_arrow(self) -> Any:
+        """All items in their order as a pyarrow.Table: key, text, value, vector, and the payload as JSON.
+
+        Whatever reads streams of Arrow (polars, pandas, duckdb) takes an open store itself, batch by batch.
+        """
+        return self._stream().read_all()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """All items as a stream of Arrow, for other libraries."""
+        return self._stream().__arrow_c_stream__(requested_schema)
+
+    def _stream(self) -> Any:
+        from softkv.files.arrow import stream_of
+
+        info = self.info()
+        kind = ValueKind(info.value_kind) if info.value_kind and info.key_width else None
+        return stream_of(self.select(), kind, info.key_width or 0, info.value_width or 0)
 
     evaluate = evaluate
 

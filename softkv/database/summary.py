@@ -130,7 +130,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         bytes_on_disk=size_of(path),
         backend=backend_name(),
         index=index_of(view),
-        proposer="the k best" if view.findings.proposers.there(snapshot) else None,
+        proposer=proposer_of(view),
         unfinished=unfinished,
         building="was begun, and goes on where it was" if is_begun(snapshot) else None,
         backup="only `softkv backup` writes to it" if is_backup(path) else None,
@@ -157,6 +157,11 @@ def _guard(view: View, temperature: float | None) -> str | None:
         return stale
     compared = LEARNED if view.profile.projection else view.profile.compatibility or "dot"
     return unlike(guard.about, compared, temperature) or str(guard)
+
+
+def proposer_of(view: View) -> str | None:
+    """What an index that only proposes rows is for, if there is one."""
+    return "the k best" if view.findings.proposers.there(view.snapshot) else None
 
 
 def index_of(view: View) -> IndexInfo | None:

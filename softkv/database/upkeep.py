@@ -247,7 +247,7 @@ class Upkeep(Reader):
         self,
         wrong_at_most: float = 0.05,
         strangers_at_most: float | None = None,
-        confidence: float = 0.95,
+        confidence: float | None = 0.95,
         queries: Any = None,
         answers: Any = None,
         strangers: Any = None,
@@ -263,7 +263,8 @@ class Upkeep(Reader):
             wrong_at_most: Of labels, the share of known answers that may be wrong; of other values, the share of
                 queries like the items that may be said to be unknown.
             strangers_at_most: The share of strangers that may be said to be known.
-            confidence: How sure both are to be.
+            confidence: How sure both are to be. With None they hold on average over the items left out, which takes
+                fewer of them, and of labels the share is of all queries: of those that are known and wrong.
             queries: Texts or vectors that are no items, nor given to `fit`, like those that will be asked, instead of
                 items. All items answer them then, and the promise is for real answers.
             answers: What they should be answered, unless values are texts: labels, numbers or vectors.

@@ -1,5 +1,6 @@
-"""Ways into softkv from other libraries: sklearn.py and torch.py. Nobody imports these.
+"""Ways into softkv from other libraries: sklearn.py, torch.py, langchain.py, haystack.py. Nobody imports these.
 
 Reading order: held.py (items in memory or on a path) and sklearn.py; memory.py (rows as tensors), taken.py (those of a
-store), weighing.py and parts.py (a lookup to be learned from, some queries at a time) and torch.py.
+store), weighing.py and parts.py (a lookup to be learned from, some queries at a time) and torch.py; documents.py (what
+stores of documents have in common), langchain.py and haystack.py.
 """

@@ -32,6 +32,8 @@ from softkv.learning.tuning import curves_of_items
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.plain import soft_lookup
 
+REPEATED = 1 << 14  # items that are written out, at most
+
 Array = npt.NDArray[Any]
 Compared = str | Compatibility | Callable[[Any, Any], Any]
 
@@ -58,9 +60,21 @@ class Items:
             return self.values
         columns = self.values.reshape(len(self.values), -1).astype(np.float64)
         columns /= unit_near(float(np.abs(columns).max()))
-        deviations = columns.std(0)
-        scaled: Array = (columns - columns.mean(0)) / np.where(deviations > 0, deviations, 1.0)
+        columns -= np.average(columns, 0, self.shares)
+        deviations = np.average(columns**2, 0, self.shares) ** 0.5
+        scaled: Array = columns / np.where(deviations > 0, deviations, 1.0)
         return scaled
+
+    @property
+    def count(self) -> int:
+        """How many items there are; one of weight 2 is two."""
+        return max(len(self.keys), 0 if self.shares is None else int(self.shares.sum()))
+
+    def repeated(self) -> Array:
+        """The keys, each as often as it counts, where that is a whole number, and these are not too many."""
+        if self.shares is None or self.count > REPEATED or (self.shares % 1).any():
+            return self.keys
+        return np.repeat(self.keys, self.shares.astype(np.int64), axis=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ class Choices:
 
     def tunes(self, items: Items) -> bool:
         """Whether the items choose their temperature."""
-        return self.temperature is None and not self.by_rule and len(items.keys) >= FEWEST
+        return self.temperature is None and not self.by_rule and items.count >= FEWEST
 
     def require_possible(self, items: Items) -> None:
         """Refuse what these items cannot be asked for, before anything is learned or written."""
@@ -203,8 +217,8 @@ class InMemory:
 def _tuned(items: Items, way: Choices) -> float:
     """The temperature at which the items, left out, are best predicted by the others, or the one by rule."""
     count, compared = len(items.keys), compatibility_of(way.compatibility)
-    usual = typical_temperature(items.keys, np.ones(count, np.bool_), compared)
-    usual = usual or compared.lukewarm
+    keys = items.repeated()
+    usual = typical_temperature(keys, np.ones(len(keys), np.bool_), compared) or compared.lukewarm
     if not way.tunes(items):
         return usual
     found, asked = curves_of_items(

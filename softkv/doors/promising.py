@@ -41,7 +41,7 @@ class Promising:
     def _aims(self, answers: Answers, y: Any) -> Array:
         raise NotImplementedError
 
-    def conformalize(self, X: Any, y: Any, *, wrong_at_most: float = 0.05, confidence: float = 0.95) -> Any:
+    def conformalize(self, X: Any, y: Any, *, wrong_at_most: float = 0.05, confidence: float | None = 0.95) -> Any:
         """Calibrate on samples that were not fitted on; what is said of more like these is then promised."""
         answers, promise = self._asked(X), Promise(wrong_at_most, None, confidence)
         promise.require(None)

@@ -43,7 +43,7 @@ except ImportError as error:
 from softkv.doors.memory import Memory, require_rows, require_usable
 from softkv.doors.parts import for_queries, in_parts, no_later
 from softkv.doors.taken import TOGETHER, Projecting, known_from, names_of, of_columns, reading, require_names, tensor_of
-from softkv.doors.weighing import evidence_of, weighed
+from softkv.doors.weighing import evidence_of, may_be_in_blocks, weighed
 from softkv.maths.tensors import TORCH
 
 KEPT = 1 << 26  # numbers that are kept for the way back, at most
@@ -102,7 +102,6 @@ class SoftKVLayer(nn.Module):
             raise InputError(f"expected k to be None or a number of rows from 1 on, got {k!r}.")
         if heads is not None and (labels is not None or compatibility_of(compatibility).rewrite is None):
             raise NotExpressible("heads blend vectors, compared by dot or scaled_dot. Leave out heads, or labels.")
-        compatibility_of(compatibility)
         self.memory = Memory(keys, values, learn_values=learn_values, capacity=capacity)
         self.query, self.compatibility, self.k, self.labels = query, compatibility, k, labels
         require_usable(keys, values, self._label_count(), compatibility_of(compatibility))
@@ -220,25 +219,19 @@ class SoftKVLayer(nn.Module):
         """The value of the answers, or what is `told` of them, with gradients."""
         asked = self._asked(queries)
         keys, values = self.memory.rows()
-        heads, temperature = self._heads(), self.temperature
-        step = self._at_once(asked, keys, heads)
+        heads, temperature, labels = self._heads(), self.temperature, self._label_count()
         mask, bias = (for_queries(one, asked) for one in (mask, bias))
         learning = self._learning(asked, bias)
+        step, short = self._at_once(asked, keys, heads), keys.dtype != torch.promote_types(asked.dtype, torch.float32)
+        plain = self.k is None and told is None and may_be_in_blocks(values, bias, labels)
+        in_blocks = plain and (short or step < asked.shape[-2])
+        compared = compatibility_of(self.compatibility)
+        how: Any = {"compatibility": compared, "heads": heads, "labels": labels, "in_blocks": in_blocks}
 
         def ask(queries: Tensor, temperature: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
             if learning and self.k is None and told is None:
                 with torch.autocast(queries.device.type, enabled=False):
-                    found = weighed(
-                        queries,
-                        keys,
-                        values,
-                        compatibility=compatibility_of(self.compatibility),
-                        temperature=temperature,
-                        mask=mask,
-                        bias=bias,
-                        heads=heads,
-                        labels=self._label_count(),
-                    )
+                    found = weighed(queries, keys, values, temperature=temperature, mask=mask, bias=bias, **how)
                 if found is not None and torch.isfinite(found).all():
                     return found
             answers = self._answers(queries, keys, values, temperature, heads, mask, bias, causal, 0)
@@ -247,7 +240,7 @@ class SoftKVLayer(nn.Module):
 
         if learning and causal:
             mask, causal = no_later(mask, asked, keys), False
-        if step >= asked.shape[-2] or not learning:
+        if step >= asked.shape[-2] or in_blocks or not learning:
             return ask(asked, temperature, mask, bias)
         numbers = values.ndim < keys.ndim and self.labels is None and heads is None
         held = [keys, values, *(heads.arrays().values() if heads else ())]
@@ -376,6 +369,15 @@ class SoftKVLayer(nn.Module):
             )
         assert isinstance(answers, Answers)
         return answers
+
+    def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> "SoftKVLayer":
+        """Change tensors, as `half()` and `to` do; the temperature stays as long as float32, which its log needs."""
+        exact = self.log_temperature.detach()
+        super()._apply(change, recurse)  # type: ignore[no-untyped-call]
+        if self.log_temperature.dtype.itemsize < torch.float32.itemsize:
+            self.log_temperature.data = exact.to(self.log_temperature.device, copy=True)
+            self.log_temperature.grad = None
+        return self
 
     def _learning(self, queries: Tensor, bias: Tensor | None) -> bool:
         given = (queries, *(() if bias is None else (bias,)), *self.parameters())

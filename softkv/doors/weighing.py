@@ -9,10 +9,12 @@ not finite.
 Shapes: b queries, n rows, h heads, p value width, c labels; "..." is any leading axes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from softkv.answer import Answers
@@ -20,8 +22,11 @@ from softkv.guard.guard import NONE, SURE
 from softkv.maths.arrays import library_of, sharpened
 from softkv.maths.blending import Labels, Vectors
 from softkv.maths.compatibility import Compatibility, scorer_of
+from softkv.maths.distances import Scorer
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import Inputs, checked
+
+BLOCK = 1 << 12  # rows that are widened and scored at a time, and stay near the processor
 
 
 def weighed(
@@ -35,14 +40,18 @@ def weighed(
     bias: Any,
     heads: Heads | None,
     labels: int | None,
+    in_blocks: bool,
 ) -> Tensor | None:
     """What (..., b, q) queries find: means of numbers (..., n) or of vectors (..., n, p), or shares of labels.
 
-    None where a score is not finite.
+    None, or something that is not finite, where a score is not. `in_blocks`, which takes no bias and no labels, keeps
+    no weights for the gradients, but works them out once more.
     """
     alone = values.ndim < keys.ndim and labels is None
     held = Vectors(values[..., None] if alone else values) if labels is None else Labels(values, labels)
     inputs = checked(queries, keys, held, temperature=temperature, mask=mask, bias=bias, heads=heads)
+    if in_blocks and labels is None:
+        return _finished(_blended(inputs, compatibility), inputs, alone=alone)
     logits = _scores(inputs, compatibility)
     if not torch.isfinite(logits.detach().sum()) and not torch.isfinite(logits).all():
         return None
@@ -50,11 +59,20 @@ def weighed(
     if labels is not None:
         shares: Tensor = library_of(weights).sums_by_code(values, weights, labels).to(weights.dtype)
         return shares
-    means: Tensor = weights @ inputs.values.array.to(weights.dtype)
+    return _finished(weights @ inputs.values.array.to(weights.dtype), inputs, alone=alone)
+
+
+def may_be_in_blocks(values: Tensor, bias: Any, labels: int | None) -> bool:
+    """Whether rows can be blended block by block, so that gradients need no more than is kept of an answer."""
+    return bias is None and labels is None and not values.requires_grad
+
+
+def _finished(means: Tensor, inputs: Inputs, *, alone: bool) -> Tensor:
+    """Blended values as they are answered."""
     if inputs.heads is not None:
         projected: Tensor = inputs.heads.project(means)
         return projected
-    means = means.to(held.dtype)
+    means = means.to(inputs.values.dtype)
     return means[..., 0] if alone else means
 
 
@@ -68,13 +86,76 @@ def evidence_of(found: Answers) -> Tensor:
 
 
 def _scores(inputs: Inputs, compatibility: Compatibility) -> Tensor:
-    sharpness = inputs.sharpness(slice(None))
-    if inputs.heads is None:
-        scorer = compatibility.ask(inputs.queries, sharpness)
-    else:
-        scorer = scorer_of(sharpened(inputs.heads.rewrite(inputs.queries, compatibility)[0], sharpness))
-    logits: Tensor = scorer(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
+    make, given = _scoring(inputs, compatibility)
+    logits: Tensor = make(*given)(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
     return logits
+
+
+def _scoring(inputs: Inputs, compatibility: Compatibility) -> tuple[Callable[..., Scorer], tuple[Tensor, ...]]:
+    """What makes a scorer of tensors that may learn, and these tensors."""
+    sharpness = torch.as_tensor(inputs.sharpness(slice(None)))
+    if inputs.heads is None:
+        return compatibility.ask, (inputs.queries, sharpness)
+    return scorer_of, (sharpened(inputs.heads.rewrite(inputs.queries, compatibility)[0], sharpness),)
+
+
+def _blended(inputs: Inputs, compatibility: Compatibility) -> Tensor:
+    make, given = _scoring(inputs, compatibility)
+    mask = None if inputs.mask is None else inputs.over_heads(inputs.mask)
+    keys, values = inputs.over_heads(inputs.keys), inputs.values.array
+    found: Tensor = _InBlocks.apply(make, keys, values, mask, *given)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _InBlocks(torch.autograd.Function):
+    """Means of rows that are scored and widened block by block, once for the answer and once for its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, make: Callable[..., Scorer], keys: Tensor, values: Tensor, mask: Tensor | None, *given: Tensor
+    ) -> Tensor:
+        """The means (..., b, p), NaN where a score is not finite or no row is seen."""
+        scorer, dtype = make(*given), given[0].dtype
+        top, mass, total = (torch.tensor(x, dtype=dtype, device=keys.device) for x in (-torch.inf, 0.0, 0.0))
+        for some in _blocks(keys):
+            logits = scorer(keys[..., some, :].to(dtype), some.start)
+            mass = mass + 0.0 * logits.detach().sum()  # NaN from here on, where one of them is not finite
+            if mask is not None:
+                logits = logits.masked_fill(~mask[..., some], -torch.inf)
+            best = torch.maximum(top, logits.amax(-1, keepdim=True))
+            base = best.masked_fill(best == -torch.inf, 0.0)
+            weights, kept = (logits - base).exp(), (top - base).exp()
+            mass = mass * kept + weights.sum(-1, keepdim=True)
+            total = total * kept + weights @ values[..., some, :].to(dtype)
+            top = best
+        found: Tensor = total / mass
+        ctx.make, ctx.masked = make, mask is not None
+        ctx.save_for_backward(keys, values, found, top + mass.log(), *(() if mask is None else (mask,)), *given)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of what scores were made of."""
+        keys, values, found, log_mass, *rest = ctx.saved_tensors
+        mask, given = (rest[0], rest[1:]) if ctx.masked else (None, rest)
+        leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in given]
+        with torch.enable_grad():
+            scorer = ctx.make(*leaves)
+        expected = (gradient * found).sum(-1, keepdim=True)
+        for some in _blocks(keys):
+            with torch.enable_grad():
+                logits = scorer(keys[..., some, :].to(given[0].dtype), some.start)
+            weights = (logits.detach() - log_mass).exp()
+            if mask is not None:
+                weights = weights.masked_fill(~mask[..., some], 0.0)
+            slopes = weights * (gradient @ values[..., some, :].to(gradient.dtype).mT - expected)
+            torch.autograd.backward(logits, slopes, retain_graph=True, inputs=leaves)
+        return None, None, None, None, *(x.grad for x in leaves)
+
+
+def _blocks(rows: Tensor) -> list[slice]:
+    return [slice(start, start + BLOCK) for start in range(0, rows.shape[-2], BLOCK)]
 
 
 def _allowed(inputs: Inputs, logits: Tensor) -> Tensor:

@@ -2,10 +2,11 @@
 
 Reading order: embedder.py (the promise that all of them keep), vectors.py (what goes in and comes out, checked),
 static.py (the bundled model), transformer.py and fetching.py (sentence-transformers), brought.py (the user's own),
-registry.py (names), identity.py (what a store remembers of one) and distillation.py (how a static model is made).
+registry.py (names), identity.py (what a store remembers of one), distillation.py (how a static model is made) and
+onnx.py (a model of sentence-transformers that runs without torch).
 
-Does not know about stores, queries or scores. tokenizers, torch and sentence_transformers are imported where they are
-used.
+Does not know about stores, queries or scores. tokenizers, torch, sentence_transformers and onnxruntime are imported
+where they are used.
 
 >>> static = find("static")
 >>> keys = static.documents(["a boy looking for treasure", "the price of coffee"])

@@ -16,6 +16,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,7 @@ def distil(
 ) -> Static:
     """Distil the model of a name or in a folder into a new folder, which `find` opens as a static embedder."""
     target = Path(folder)
-    _check_target(target)
+    require_new(target)
     library_for("distilling a model")
     model = fetch(source)
     tokenizer = _plain_tokenizer(model, source)
@@ -54,9 +56,10 @@ def distil(
     return Static.load(target, str(folder))
 
 
-def _check_target(target: Path) -> None:
+def require_new(target: Path) -> None:
+    """Refuse to write a model where something is, or where no folder can be made."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise EmbedderError(f"{target} is not an empty folder. Distil into a new one, or remove it first.")
+        raise EmbedderError(f"{target} is not an empty folder. Write into a new one, or remove it first.")
     if not target.absolute().parent.is_dir():
         raise EmbedderError(f"the folder {target.absolute().parent} does not exist. Make it first.")
 
@@ -151,14 +154,20 @@ def _table(vectors: npt.NDArray[np.float64], tokens: list[int], rows: int) -> tu
 
 
 def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], tokenizer: str, card: dict[str, Any]) -> None:
-    """Write the folder beside its place, and then move it there: it is whole or it is not there."""
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.absolute().parent))
-    try:
-        beside.chmod(0o755)
+    with made_whole(target) as beside:
         for file, array in arrays.items():
             np.save(beside / file, array, allow_pickle=False)
         (beside / TOKENIZER).write_text(tokenizer, encoding="utf-8")
         (beside / CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def made_whole(target: Path) -> Iterator[Path]:
+    """A folder to write to beside its place, which is moved there in the end: it is whole or it is not there."""
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.absolute().parent))
+    try:
+        beside.chmod(0o755)
+        yield beside
         os.rename(beside, target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from softkv.embedders.brought import FunctionEmbedder, ObjectEmbedder, brought
 from softkv.embedders.embedder import Embedder
 from softkv.embedders.fetching import CONFIG, MODULES, PACKAGED, fetch, packaged
+from softkv.embedders.onnx import MODEL, Onnx
 from softkv.embedders.static import BUNDLED, CARD, Static
 from softkv.embedders.transformer import Transformer
 from softkv.errors import EmbedderError, EmbedderNotFound, KindError
@@ -55,7 +56,7 @@ def find(given: str | Callable[[Sequence[str]], Any] | Embedder) -> Embedder:
     array([[2., 1.],
            [0., 3.]], dtype=float32)
     """
-    if isinstance(given, (Static, Transformer, FunctionEmbedder, ObjectEmbedder)):
+    if isinstance(given, (Static, Onnx, Transformer, FunctionEmbedder, ObjectEmbedder)):
         return given
     if not isinstance(given, str):
         return brought(given)
@@ -110,19 +111,19 @@ def _load(name: str) -> Embedder:
     if ":" in name:
         raise EmbedderNotFound(
             f"there is no embedder {name!r}. This is the name of a function, and functions are not imported by name: "
-            f"pass the function itself, or register it first: softkv.embedders.register({name!r}, function)."
+            f"pass the function itself, or register it first: softkv.register({name!r}, function)."
         )
     return Transformer(name, fetch(name, [DEFAULT, *_registered, *plugins]))
 
 
 def _opened(folder: str) -> Embedder:
     if (Path(folder) / CARD).is_file() and not (Path(folder) / MODULES).exists():
-        return Static.load(Path(folder), folder)
+        return (Onnx if (Path(folder) / MODEL).is_file() else Static).load(Path(folder), folder)
     if any((Path(folder) / file).is_file() for file in (MODULES, CONFIG)):
         return Transformer(folder, fetch(folder))
     raise EmbedderNotFound(
-        f"the folder {folder} holds no embedder: expected {CARD} of a static one, or {MODULES} of a model "
-        f"of sentence-transformers. Pass such a folder."
+        f"the folder {folder} holds no embedder: expected {CARD} of a static one or one in ONNX, or {MODULES} of a "
+        f"model of sentence-transformers. Pass such a folder."
     )
 
 

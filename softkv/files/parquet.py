@@ -14,21 +14,22 @@ from softkv.files.roles import choose
 from softkv.files.source import Source
 
 BATCH = 4096  # rows
+TIMES = ("date", "time", "timestamp")  # of which JSON knows none
 MOST_BYTES = 1 << 26  # of a batch, by what a row group says of its size
 
 
-def arrow() -> Any:
+def arrow(needed: str = "Parquet") -> Any:
     """The library, with its part for Parquet."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtra("Parquet", package="pyarrow", extra="parquet") from error
+        raise MissingExtra(needed, package="pyarrow", extra="parquet") from error
     return pyarrow
 
 
 @contextmanager
-def sound(refusals: Refusals) -> Iterator[None]:
+def sound(refusals: Refusals, what: str = "Parquet file") -> Iterator[None]:
     """Around everything that pyarrow reads: its errors leave as ours, which name the file."""
     try:
         yield
@@ -36,7 +37,7 @@ def sound(refusals: Refusals) -> Iterator[None]:
         raise
     except (arrow().ArrowException, ValueError, OverflowError, OSError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise refusals.fatal(f"this is no sound Parquet file ({said}). It may have been cut off.") from error
+        raise refusals.fatal(f"this is no sound {what} ({said}). It may have been cut off.") from error
 
 
 def table_in(file: Any) -> Any:
@@ -63,7 +64,16 @@ def batches(table: Any, most: int, columns: Sequence[str] | None = None) -> Iter
 
 
 def cells(column: Any) -> Any:
-    """A column as a list, or as a matrix where it has lists of one width; texts that stand once are held once."""
+    """A column as a list, or as a matrix where it has lists of one width; texts that stand once are held once.
+
+    Times become texts such as 2020-01-31 12:00:00, those with a zone in UTC and with a Z; decimals become floats.
+    """
+    if _is_any(column.type, "decimal"):
+        column = column.cast(arrow().float64())
+    if getattr(column.type, "tz", None):
+        column = column.cast(arrow().timestamp(column.type.unit, "UTC"))
+    if _is_any(column.type, *TIMES):
+        column = column.cast(arrow().string())
     if is_list(column.type) and column.null_count == 0 and len(column):
         inner = column.flatten()
         width, rest = divmod(len(inner), len(column))
@@ -77,7 +87,7 @@ def cells(column: Any) -> Any:
 
 def is_text(found: Any) -> bool:
     """Whether a column holds texts, whatever the way."""
-    return _is_any(found.value_type if _is_any(found, "dictionary") else found, "string", "large_string")
+    return _is_any(found.value_type if _is_any(found, "dictionary") else found, "string", "large_string", "string_view")
 
 
 def is_list(found: Any) -> bool:
@@ -94,29 +104,37 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
     with sound(source.refusals):
         table = table_in(source.path)
     with table:
-        roles = _roles(table.schema_arrow, columns, source.refusals)
-        build, names, begun = Builder(roles, kind, packed=True), roles.named(), 1
+        roles = roles_of(table.schema_arrow, columns, source.refusals)
         with sound(source.refusals):
-            for batch in batches(table, BATCH, names):
-                found = {name: cells(batch.column(name)) for name in names}
-                yield from build.records(range(begun, begun + batch.num_rows), found, source.refusals)
-                begun += batch.num_rows
+            yield from records_of(batches(table, BATCH, roles.named()), roles, kind, source.refusals)
 
 
-def _roles(schema: Any, columns: Columns, refusals: Refusals) -> Columns:
+def records_of(found: Iterator[Any], roles: Columns, kind: str | None, refusals: Refusals) -> Iterator[Record]:
+    """The records of batches of Arrow."""
+    build, begun = Builder(roles, kind, packed=True), 1
+    for batch in found:
+        columns = {name: cells(batch.column(name)) for name in roles.named()}
+        yield from build.records(range(begun, begun + batch.num_rows), columns, refusals)
+        begun += batch.num_rows
+
+
+def roles_of(schema: Any, columns: Columns, refusals: Refusals) -> Columns:
+    """What the columns of a table mean, if they are of types that can mean it."""
     try:
         roles = choose(schema.names, columns)
         for name in roles.named():
             # Several columns make one vector of numbers; only a single one may hold vectors itself.
             single = [group for group in (roles.value, roles.vector) if group == (name,)]
-            _require_type(schema.field(name).type, name, lists=bool(single))
+            named = name in (roles.key, roles.text, *roles.value, *roles.vector)
+            _require_type(schema.field(name).type, name, lists=bool(single), times=not named)
     except Misfit as why:
         raise refusals.fatal(why) from None
     return roles
 
 
-def _require_type(found: Any, name: str, *, lists: bool) -> None:
-    single = is_text(found) or _is_any(found, "integer", "floating", "boolean", "null")
+def _require_type(found: Any, name: str, *, lists: bool, times: bool) -> None:
+    single = is_text(found) or _is_any(found, "integer", "floating", "decimal", "boolean", "null")
+    single = single or (times and _is_any(found, *TIMES))
     if not (single or (lists and is_list(found) and _is_any(found.value_type, "integer", "floating"))):
         raise Misfit(
             f"the column {name!r} is of type {found}; give it as texts or numbers"

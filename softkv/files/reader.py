@@ -8,13 +8,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import groupby, islice
 
 from softkv.errors import BadRecord, InputError, KindError
-from softkv.files import arrays, delimited, document, exported, objects, parquet
+from softkv.files import arrays, arrow, collections, delimited, document, exported, indexes, objects, parquet
 from softkv.files.decoding import checked_encoding
 from softkv.files.record import Columns, Record, Refusals
 from softkv.files.source import FORMATS, Source, opened
 from softkv.kinds import ValueKind
 
 KINDS = tuple(kind.value for kind in ValueKind)
+
+COLLECTIONS = ("llm", "chroma")
+PROGRAMS = (*COLLECTIONS, "faiss")
 
 ANY = Columns()
 
@@ -25,6 +28,7 @@ READ: dict[str, Read] = {
     "jsonl": objects.read,
     "json": document.read,
     "parquet": parquet.read,
+    "arrow": arrow.read,
     "npy": arrays.read_matrix,
     "npz": arrays.read_archive,
 }
@@ -38,23 +42,34 @@ def records(
     kind: str | None = None,
     on_bad: Callable[[BadRecord], None] | None = None,
     encoding: str | None = None,
+    collection: str | None = None,
+    values: str | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a file, or of stdin for "-", one by one as they are asked for.
 
-    The format is known by the suffix (.csv .tsv .jsonl .ndjson .json .parquet .npy .npz, those of texts also with .gz)
-    unless it is given; that of a pipe by its first bytes. Columns that are not named are guessed by their names. A
-    record that cannot be an item raises BadRecord, which names the file and the line; with `on_bad` it is handed to
-    that instead, and reading goes on. What is wrong with the file as a whole is always raised.
+    The format is known by the suffix (.csv .tsv .jsonl .ndjson .json .parquet .arrow .feather .npy .npz, those of texts
+    also with .gz) unless it is given; that of a pipe by its first bytes. Columns that are not named are guessed by
+    their names. A record that cannot be an item raises BadRecord, which names the file and the line; with `on_bad` it
+    is handed to that instead, and reading goes on. What is wrong with the file as a whole is always raised.
 
     Keys stay texts as they are ("007"); integers in JSON, Parquet and npz become their decimal text. In CSV and TSV a
     column of values is one of numbers if the whole first batch is, else of texts, and an empty cell is no value;
     elsewhere a value is what it is, and all are of the kind of the first. `kind` decides instead.
+
+    Of other programs, "llm" is a file of its embeddings and "chroma" a directory, of which `collection` is read where
+    there are several; "faiss" is an index, and `values` the file of any other format that its rows go with.
     """
-    _require(format, FORMATS, "format", InputError)
+    _require(format, FORMATS + PROGRAMS, "format", InputError)
+    if (values is None) == (format == "faiss") or (collection is not None and format not in COLLECTIONS):
+        raise InputError("expected values= for 'faiss' and only there, and collection= for 'llm' and 'chroma' alone")
     _require(kind, KINDS, "kind", KindError)
     if len(columns.value) > 1 and kind is not None and ValueKind(kind).axes == 1:
         raise KindError(f"{len(columns.value)} value columns make a vector, but the kind is {kind!r}; name one column")
     refusals = Refusals("stdin" if source == "-" else source, on_bad)
+    if format in COLLECTIONS:
+        return collections.read(format, source, collection, columns, kind, refusals)
+    if values is not None:
+        return indexes.read(source, lambda: records(values, columns=columns, kind=kind, encoding=encoding), refusals)
     return _records(source, format, checked_encoding(encoding), columns, kind, refusals)
 
 

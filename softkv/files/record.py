@@ -48,6 +48,7 @@ class Record:
     payload: Any
     vector: Vector | None
     kind: str | None = None  # what the file says that its values are
+    compared: str | None = None  # how what it comes from compares vectors, in the words of a store
 
 
 class Misfit(Exception):

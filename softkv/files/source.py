@@ -17,11 +17,12 @@ from typing import Any, BinaryIO
 from softkv.errors import SoftKVError
 from softkv.files.record import LINES, ROWS, Refusals
 
-FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "npy", "npz")
+FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "arrow", "npy", "npz")
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".ndjson": "jsonl", ".tab": "tsv", ".pq": "parquet"}
-MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet"}
-SEEKING = ("parquet", "npz")  # their tables of contents stand at the end, which a pipe cannot be asked for first
-WITHOUT_LINES = ("parquet", "npz", "npy")
+SUFFIXES |= dict.fromkeys((".feather", ".ipc", ".arrows"), "arrow")
+MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"ARROW1": "arrow"}
+SEEKING = ("parquet", "arrow", "npz")  # their tables of contents stand at the end, which a pipe cannot be asked first
+WITHOUT_LINES = ("parquet", "arrow", "npz", "npy")
 HEAD = 1 << 16  # bytes looked at to tell the format
 
 

@@ -1,7 +1,8 @@
 """Make a guard of what was answered to calibration points: scores, and the threshold that keeps a promise.
 
 A fifth of the points chooses which thresholds are tried, and the others try them: so these were fixed before, as
-Learn-then-Test asks (control.py).
+Learn-then-Test asks (control.py). Without a confidence all points calibrate, as they do sets and intervals: one more
+score is among the r largest of n + 1 with a probability of at most r / (n + 1) (conformal.py).
 
 Does not ask anything: who answered what is softkv/database/guarding.py's to know.
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import InputError
-from softkv.guard.conformal import Ranked, heavier
+from softkv.guard.conformal import Ranked, fewest_points, heavier
 from softkv.guard.control import Risk, fewest_trials, laxest, most_events, p_value
 from softkv.guard.guard import Guard, Seen, checked_share
 from softkv.guard.widths import WidthRule
@@ -24,6 +25,7 @@ from softkv.guard.widths import WidthRule
 FOR_GRID, STEPS = 5, 100  # one in so many points chooses thresholds; how many
 SOME = 0.25  # of the queries: thresholds at which fewer are known are not tried, since few prove nothing
 STRANGE = 0.01  # of queries like the items: who has less evidence is not known, however rarely answers are wrong
+LOWERED = 0.95  # of the queries: their evidence falls by no more than thresholds are lowered when all items answer
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -42,12 +44,13 @@ class Promise(NamedTuple):
 
     wrong_at_most: float
     strangers_at_most: float | None
-    confidence: float
+    confidence: float | None  # None: on average over the points, of all queries
 
     def require(self, strangers: Any) -> None:
         """Refuse what is no share, and a promise about strangers without any."""
         checked_share("wrong_at_most", self.wrong_at_most)
-        checked_share("confidence", self.confidence)
+        if self.confidence is not None:
+            checked_share("confidence", self.confidence)
         if self.strangers_at_most is not None:
             checked_share("strangers_at_most", self.strangers_at_most)
             if strangers is None:
@@ -55,16 +58,20 @@ class Promise(NamedTuple):
 
     def require_points(self, count: int, what: str, *, coded: bool) -> None:
         """Refuse too few points, before any is asked."""
-        least = fewest_trials(self.wrong_at_most, self.confidence)
-        chosen = coded or self.strangers_at_most is not None
-        self.require_enough(count, beside_chosen(least) if chosen else least, what)
+        self.require_enough(count, self.wrong_at_most, what, chosen=coded or self.strangers_at_most is not None)
 
-    def require_enough(self, count: int, least: int, what: str) -> None:
-        """Refuse fewer than it takes."""
+    def require_enough(self, count: int, share: float, what: str, *, chosen: bool = True) -> None:
+        """Refuse fewer than it takes to promise a share, with those that choose thresholds where any do."""
+        average = fewest_points(1.0 - share)
+        least, sure = average, "on average"
+        if self.confidence is not None:
+            least, sure = fewest_trials(share, self.confidence), f"with confidence {self.confidence:g}"
+            least += math.ceil(least / (FOR_GRID - 1)) if chosen else 0
         if count < least:
+            fewer = f"; confidence=None, on average, takes {average}" if average < least else ""
             raise InputError(
-                f"expected at least {least} {what}, which it takes to promise so much with confidence "
-                f"{self.confidence:g}, got {count}. Give more, hold more out (`tune`, `fit`), or ask for less."
+                f"expected at least {least} {what}, which it takes to promise so much {sure}, got {count}. Give more, "
+                f"hold more out (`tune`, `fit`), or ask for less{fewer}."
             )
 
 
@@ -83,21 +90,19 @@ def calibrate(
 
     Lookups ask all items, and so differ by a hair from answers of those that learned: enough to move all items that
     share a key across a threshold. So of each rank that of the two is kept which promises less: sets and intervals hold
-    no less, and no p-value is smaller, so what is promised stays. A threshold is only lowered where none but queries
-    that are turned away are to be rare.
+    no less, and no p-value is smaller, so what is promised stays. Where wrong answers or strangers are to be rare, the
+    points that choose thresholds say by how much evidence falls, and those that are tried are lower by that.
     """
     guard = Guard(coded, items, Ranked.of(np.zeros(1)), -math.inf, None, widths, {}, promise._asdict(), {})
     evidence = guard.evidence_of(seen)
     wrong = seen.value.argmax(1) != aims if coded else None
     others = None if strangers is None else guard.evidence_of(strangers)
-    threshold = _threshold(promise, evidence, wrong, others)
+    again = None if beside is None else replace(guard, items=beside.items).evidence_of(beside.seen)
+    threshold = _threshold(promise, evidence, wrong, others, again)
     scores = None if aims is None else np.sort(_scores(seen, aims, widths, items))
     ranked = np.sort(evidence)
-    if beside is not None:
-        again = np.sort(replace(guard, items=beside.items).evidence_of(beside.seen))
-        ranked = np.minimum(ranked, again)
-        if wrong is None and promise.strangers_at_most is None:
-            threshold = _threshold(promise, ranked, None, None)
+    if beside is not None and again is not None:
+        ranked = np.minimum(ranked, np.sort(again))
         if scores is not None and beside.aims is not None:
             scores = np.maximum(scores, np.sort(_scores(beside.seen, beside.aims, widths, beside.items)))
     known = evidence >= threshold
@@ -129,10 +134,17 @@ def _threshold(
     evidence: npt.NDArray[np.float64],
     wrong: npt.NDArray[np.bool_] | None,
     others: npt.NDArray[np.float64] | None,
+    again: npt.NDArray[np.float64] | None,
 ) -> float:
-    """The least evidence at which what was asked is promised."""
-    if wrong is None and (others is None or promise.strangers_at_most is None):
-        return float(np.sort(evidence)[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
+    """The least evidence at which what was asked is promised; `again` is that of the points where all items answer."""
+    again = evidence if again is None else again
+    if promise.strangers_at_most is None:
+        others = None
+    if promise.confidence is None:
+        return _on_average(promise, evidence, wrong, others, again)
+    if wrong is None and others is None:
+        ranked = np.minimum(np.sort(evidence), np.sort(again))
+        return float(ranked[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
     grid = _choosing(len(evidence))
 
     def risks(*, choose: bool) -> list[Risk]:
@@ -145,16 +157,57 @@ def _threshold(
             found.append(Risk(outside, np.ones(len(outside), np.bool_), promise.strangers_at_most, of_all=True))
         return found
 
+    lower = max(0.0, float(np.quantile((evidence - again)[grid], LOWERED)))
     thresholds, choosing = np.quantile(evidence[grid], np.linspace(1.0 - SOME, STRANGE, STEPS)), risks(choose=True)
+    thresholds -= lower
     # Where the first fails, no other is reached: so that is the one that is likeliest to hold.
     first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
     found = laxest(thresholds[first:], risks(choose=False), promise.confidence)
     if found is None:
-        raise InputError(
-            f"no threshold keeps what was asked, {promise._asdict()}. {_why(promise, evidence, wrong, others)} "
-            "Ask for less, or learn better."
-        )
+        raise _refusal(promise, evidence, wrong, others)
     return found
+
+
+def _on_average(
+    promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None, again: Floats
+) -> float:
+    """The least evidence that more than a share of all wrong answers and strangers do not reach, on average.
+
+    A query is one of them, and reaches it, only where its evidence is among the r largest of theirs. Any threshold
+    above these will do: so it is lowered only to halfway between.
+    """
+    away, above = math.inf, -math.inf  # thresholds that are no higher turn few away; what these have to be above
+    if wrong is None:
+        away = float(np.minimum(np.sort(evidence), np.sort(again))[_rank(len(evidence), promise.wrong_at_most) - 1])
+        if others is None:
+            return away
+    else:
+        above = _largest(np.where(wrong, evidence, -math.inf), promise.wrong_at_most)
+    if others is not None and promise.strangers_at_most is not None:
+        above = max(above, _largest(others, promise.strangers_at_most))
+    least = float(np.min(evidence[evidence > above], initial=math.inf))
+    lower = max(0.0, float(np.quantile(evidence - again, LOWERED)))
+    found = min(max(least - lower, (least + above) / 2.0), away)
+    if not above < found or (evidence >= found).mean() < SOME:
+        raise _refusal(promise, evidence, wrong, others)
+    return found
+
+
+def _rank(count: int, share: float) -> int:
+    """How many of so many scores and one more are as extreme as the share says."""
+    return min(count, math.floor(round((count + 1) * share, 9)))
+
+
+def _largest(scores: Floats, share: float) -> float:
+    """What one more score exceeds with a probability of at most this share."""
+    return float(np.sort(scores)[-_rank(len(scores), share)])
+
+
+def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None) -> InputError:
+    return InputError(
+        f"no threshold keeps what was asked, {promise._asdict()}. {_why(promise, evidence, wrong, others)} "
+        "Ask for less, or learn better."
+    )
 
 
 def _why(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None) -> str:
@@ -164,11 +217,6 @@ def _why(promise: Promise, evidence: Floats, wrong: Truths | None, others: Float
     assert others is not None
     known = (others >= np.quantile(evidence, promise.wrong_at_most)).mean()
     return f"Where wrong_at_most is just kept, {known:.1%} of strangers are known, so the two conflict."
-
-
-def beside_chosen(least: int) -> int:
-    """How many points it takes so that this many are left to try thresholds."""
-    return least + math.ceil(least / (FOR_GRID - 1))
 
 
 def _choosing(count: int) -> npt.NDArray[np.bool_]:

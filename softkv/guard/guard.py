@@ -169,8 +169,9 @@ class Guard:
         found, asked = self.found, self.asked
         told = [f"{found['answered']:.1%} of {self.evidence.count:,} {found['who']} are known"]
         if self.coded:
-            told += [f"{found['wrong']:.1%} of these wrong (at most {asked['wrong_at_most']:.4g} promised"]
-            told[-1] += f", sure to {asked['confidence']:.4g})"
+            sure = asked["confidence"]
+            of = "of all, on average" if sure is None else f"sure to {sure:.4g}"
+            told += [f"{found['wrong']:.1%} of these wrong (at most {asked['wrong_at_most']:.4g} promised, {of})"]
         if found.get("strangers") is not None:
             told += [f"{found['strangers']:.1%} of strangers are known"]
         if found.get("within") is not None:

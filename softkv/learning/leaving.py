@@ -20,6 +20,7 @@ import numpy.typing as npt
 from softkv.progress import Progress
 
 BLOCK = 1 << 12  # rows scored at a time
+MOST = 2.0**53  # from which on numbers are whole because they have no digits left
 TOGETHER = 128  # items asked at a time: with the above, scores and weights that stay near the processor
 LEAST = float(np.finfo(np.float32).eps)  # that a right label weighs, as in `evaluate`: else one item would decide all
 
@@ -52,16 +53,19 @@ def left_out(
 ) -> Losses:
     """The losses of these items; `values` are codes of labels (rows,) or vectors (rows, p).
 
-    `shares` (rows,) is how much each item counts, as one who answers and as one who is asked; without k.
+    `shares` (rows,) is how much each item counts, as one who answers and as one who is asked; without k. Where all are
+    whole numbers, they are counts: one is left out of an item, and the others answer. Else only proportions matter.
     """
     full, best, count = np.zeros(len(temperatures)), {k: np.zeros(len(temperatures)) for k in ks}, 0
     lowest = np.full(len(temperatures), np.inf)
     # Only their proportions count; far from 1 they would leave float32.
+    counts = shares is not None and shares.max() < MOST and not (shares % 1).any()
+    rest = None if shares is None else 1.0 - 1.0 / shares if counts else np.zeros(len(shares))
     shares, divisor = None if shares is None else shares / shares.max(), 0.0
     for start in range(0, len(asked), TOGETHER):
         some = asked[start : start + TOGETHER]
-        state = _State(some, values, temperatures, max(ks, default=0), shares)
-        for first, block in _blocks(scores, some, len(values)):
+        state = _State(some, values, temperatures, max(ks, default=0), shares, rest)
+        for first, block in _blocks(scores, some, len(values), rest):
             state.add(first, block)
         known = state.known
         count, heard = count + int(known.sum()), np.ones(int(known.sum())) if shares is None else shares[some[known]]
@@ -76,11 +80,12 @@ def left_out(
     return Losses(full / divisor, {k: one / divisor for k, one in best.items()}, count, lowest)
 
 
-def _blocks(scores: Scores, some: Rows, rows: int) -> Iterator[tuple[int, Array]]:
+def _blocks(scores: Scores, some: Rows, rows: int, rest: Floats | None) -> Iterator[tuple[int, Array]]:
     for first in range(0, rows, BLOCK):
         stop = min(first + BLOCK, rows)
         block = scores(some, first, stop)
         mine = np.flatnonzero((some >= first) & (some < stop))
+        mine = mine if rest is None else mine[rest[some[mine]] == 0]
         block[mine, some[mine] - first] = -np.inf
         yield first, block
 
@@ -88,8 +93,16 @@ def _blocks(scores: Scores, some: Rows, rows: int) -> Iterator[tuple[int, Array]
 class _State:
     """What was added up for some items so far."""
 
-    def __init__(self, asked: Rows, values: Array, temperatures: Floats, most: int, shares: Floats | None) -> None:
-        self.asked, self.values, self.temperatures, self.shares = asked, values, temperatures, shares
+    def __init__(
+        self,
+        asked: Rows,
+        values: Array,
+        temperatures: Floats,
+        most: int,
+        shares: Floats | None,
+        rest: Floats | None,  # of an item, that answers when it is asked
+    ) -> None:
+        self.asked, self.values, self.temperatures, self.shares, self.rest = asked, values, temperatures, shares, rest
         shape = len(temperatures), len(asked)
         self.labels = values.ndim == 1
         self.peak, self.mass = np.full(len(asked), -np.inf), np.zeros(shape)
@@ -120,7 +133,7 @@ class _State:
 
     def _weigh(self, block: Array, rows: slice, right: Array | None) -> None:
         """Add a block of scores below the peak, at all temperatures."""
-        shares = None if self.shares is None else self.shares[rows].astype(block.dtype)
+        shares = None if self.shares is None else self._shares(rows).astype(block.dtype)
         weights = np.empty_like(block)
         for number, temperature in enumerate(self.temperatures.tolist()):
             np.multiply(block, block.dtype.type(1.0 / temperature), out=weights)
@@ -132,6 +145,15 @@ class _State:
                 self.total[number] += weights @ self.values[rows]
             else:
                 self.total[number, :, 0] += np.einsum("bn,bn->b", weights, right)
+
+    def _shares(self, rows: slice) -> Floats:
+        """How much each row counts for each item asked, (b, n)."""
+        assert self.shares is not None
+        assert self.rest is not None
+        found = np.tile(self.shares[rows], (len(self.asked), 1))
+        mine = np.flatnonzero((self.asked >= rows.start) & (self.asked < rows.stop))
+        found[mine, self.asked[mine] - rows.start] *= self.rest[self.asked[mine]]
+        return found
 
     def _keep_best(self, first: int, block: Array) -> None:
         scores = np.concatenate([self.best, block], axis=1)

@@ -268,9 +268,7 @@ def compatibility_of(given: str | Compatibility | Callable[[Any, Any], Any]) -> 
     if given in COMPATIBILITIES:
         return COMPATIBILITIES[given]
     if given in ("bilinear", "additive"):
-        raise NotExpressible(
-            f"{given!r} needs its matrices. Pass compatibility={given}(...), imported from softkv.maths.compatibility."
-        )
+        raise NotExpressible(f"{given!r} needs its matrices. Pass compatibility={given}(...), imported from softkv.")
     raise NotExpressible(
         f"expected one of {', '.join(COMPATIBILITIES)}, bilinear(W), additive(W_q, W_k, v) or a function, "
         f"got {given!r}. Check the spelling."

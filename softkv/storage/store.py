@@ -31,6 +31,7 @@ from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.opening import Accepting
 from softkv.storage.protocol.publishing import Content, drop_index, put_derived, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
+from softkv.storage.protocol.setting_apart import set_apart
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
@@ -318,6 +319,11 @@ class Store(Closing):
         """Drop the unfinished rebuild, if there is one; the store stays as it is."""
         with self._lock:
             abandon(self._require_writer())
+
+    def set_apart(self) -> None:
+        """Let a copy of a store go on beside it: with draws of its own, and batches that only the first counts."""
+        with self._lock:
+            set_apart(self._require_writer())
 
     def _switched(self) -> None:
         """After a switch to a new generation: the view of the old one goes, and with it what held its files."""

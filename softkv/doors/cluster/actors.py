@@ -154,7 +154,8 @@ class ActorSender:
     """The way to the actor of one shard."""
 
     def __init__(self, manifest: Manifest, path: str, number: int) -> None:
-        self._name, self._namespace = f"shard-{number:03}", manifest.id
+        # By the store as well: after the cluster was given other shards, an actor of an old one must not be found.
+        self._name, self._namespace = f"shard-{number:03}-{manifest.shards[number].id[:8]}", manifest.id
         self._given = manifest.path_of(path, number), manifest.shards[number].id, manifest.id, path
         self._options = {"num_cpus": CPUS, "resources": {disk_of(manifest, path, number): SHARE}}
         self._actor: Any = None

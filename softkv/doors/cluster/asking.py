@@ -28,7 +28,7 @@ from softkv.doors.cluster.missing import FEWEST, bounded, widened
 from softkv.doors.cluster.shard import Carrier, out_of_reach
 from softkv.doors.cluster.sharing import shared
 from softkv.doors.cluster.whole import WholeView
-from softkv.errors import AllMasked
+from softkv.errors import AllMasked, InputError
 from softkv.maths.sampling import Elsewhere
 from softkv.storage.layout import Mask, Rows
 
@@ -38,6 +38,8 @@ CLOSER = (0.8, 0.4, 0.0)  # of the tolerance, in turn, where answers to it were 
 
 def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answers:
     """The answers to a question about the items of all shards, which the carrier asks."""
+    if whole.snapshot.partial and (question.heads is not None or question.mask is not None):
+        raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
     if question.heads is not None:
         asked = Rewritten.of(whole, question)
         return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), carrier))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from softkv.doors.cluster.hosting import OF_SNAPSHOTS, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
 from softkv.doors.cluster.shard import Carrier, at_once
 from softkv.doors.cluster.store import ShardedStore
-from softkv.errors import CommitUncertain, HandleClosed, OutOfReach
+from softkv.errors import CommitUncertain, HandleClosed, OutOfReach, StoreReplaced
 from softkv.storage import Added, Block
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.layout import Rows
@@ -258,6 +258,10 @@ def _forecast(view: View, question: Question) -> Told | None:
     return cast(FarView, view).forecast(question)
 
 
+def _others(manifest: Manifest, number: int) -> NoReturn:
+    raise StoreReplaced(f"{manifest.shards[number].path} is a new shard: the cluster was given others; open it again")
+
+
 class FarStore(ShardedStore):
     """The shards of a cluster, each in another process, of which others may ask as well."""
 
@@ -276,6 +280,8 @@ class FarStore(ShardedStore):
             path,
             manifest,
             shards,
+            None,
+            opened=_others,
             writes=writes,
             carrier=Carrier(evidence=_evidence, forecast=_forecast, calls=at_once),
         )

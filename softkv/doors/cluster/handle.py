@@ -7,39 +7,42 @@ Does not move items from shard to shard.
 """
 
 import os
-import secrets
+import shlex
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, NoReturn, TypeVar, cast
+from functools import partial
+from typing import Any, NoReturn, cast
 
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
+from softkv.asking.scan import require_items
 from softkv.asking.view import View
 from softkv.database import intake
+from softkv.database.begun import FEWEST
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
-from softkv.database.handle import SoftKV, StoreView, open_here
+from softkv.database.handle import SoftKV, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
+from softkv.database.loading import Frame, Names, framed
 from softkv.database.stamping import stamp
-from softkv.database.summary import Info, index_of, size_of, summary, together
+from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
-from softkv.doors.cluster.manifest import MOST, Manifest, Placed
+from softkv.doors.cluster.making import Path, backup, make
+from softkv.doors.cluster.manifest import MOST, Manifest
+from softkv.doors.cluster.places import remove_unnamed
 from softkv.doors.cluster.shard import LocalShard, LostShard, Shard
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import InputError, StoreDamaged, StoreError, StoreExists
+from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreLocked, StoreNotFound
 from softkv.progress import Progress
-from softkv.storage import Added, Item, Store
+from softkv.storage import Added, Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
-from softkv.storage.disk import files
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-Path = str | os.PathLike[str]
-_ALONE = "Export it into one store, and do it there."
+from softkv.storage.disk import locks
+from softkv.storage.protocol.opening import is_backup
+from softkv.storage.store import MODES
 
 
 def create(
@@ -55,7 +58,7 @@ def create(
     """Make a cluster of so many empty shards, in its directory or shared out to directories on several disks.
 
     >>> import softkv, tempfile, os
-    >>> from softkv.doors.cluster.handle import create
+    >>> from softkv.doors.cluster import create
     >>> path = os.path.join(tempfile.mkdtemp(), "films")
     >>> create(path, shards=3)
     >>> with softkv.open(path) as db:
@@ -65,33 +68,47 @@ def create(
     """
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST:
         raise InputError(f"expected from 1 to {MOST} shards, got {shards!r}.")
-    directory, identity = os.path.realpath(os.fsdecode(path)), secrets.token_hex(16)
-    if os.path.lexists(directory):
-        raise StoreExists(f"{directory} is there already. Choose another path for the cluster.")
     wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
-    files.make_directory(directory)
-    placed = []
-    for number in range(shards):
-        name = f"shard-{number:03}"
-        if disks:
-            disk = os.path.realpath(os.fsdecode(disks[number % len(disks)]))
-            name = os.path.join(disk, f"{os.path.basename(directory)}-{identity[:8]}-{name}")
-        with Store.open(os.path.join(directory, name), "c", force=force) as store, store.snapshot() as snapshot:
-            placed.append(Placed(snapshot.store, name))
-    Manifest.first(identity, placed, wanted.settings()).write(directory)
+    make(
+        path,
+        shards,
+        lambda _number, place: Store.open(place, "c", force=force).close(),
+        lambda identity, placed: Manifest.first(identity, placed, wanted.settings()),
+        disks=disks,
+        force=force,
+    )
 
 
 def joined(path: str, mode: str, *, embedder: Given, force: bool, wait: float, **wishes: Any) -> "Cluster":
     """The cluster at a path, all of whose shards this process opens."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
-    manifest = Manifest.read(path)
+    if mode not in MODES:
+        raise InputError(f"mode is {mode!r}; use one of {', '.join(MODES)}")
+    if mode != "r" and is_backup(path):
+        again = f"softkv restore {shlex.quote(path)} --db NEW"
+        raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")
+
+    def shard(manifest: Manifest, number: int) -> Shard:
+        return opened_shard(path, manifest, number, mode, force, wait)
+
     with ExitStack() as opened:
-        shards = list[Shard]()
-        for number in range(len(manifest.shards)):
-            shards.append(_opened(path, manifest, number, mode, force, wait))
-            opened.callback(shards[-1].close)
-        db = over(ShardedStore(path, manifest, shards, writes=mode != "r"), mode, embedder=embedder, **wishes)
+        lock = None
+        if mode != "r":
+            locks.require_writable_platform(path, force=force)
+            try:
+                lock = locks.opened(lambda: locks.lock_writer(path), wait)
+            except StoreLocked as error:
+                name_server(path, error)
+                raise
+            opened.callback(lock.release)
+        manifest, shards = _all_opened(path, shard)
+        for one in shards:
+            opened.callback(one.close)
+        store = ShardedStore(path, manifest, shards, lock, opened=shard)
+        if mode != "r":
+            remove_unnamed(path)
+        db = over(store, mode, embedder=embedder, **wishes)
         opened.pop_all()
         return db
 
@@ -107,14 +124,33 @@ def over(store: ShardedStore, mode: str, *, embedder: Given, **wishes: Any) -> "
     return Cluster(store, Embedding(embedder, store.path), wanted if wanted != profile else None, writes=mode != "r")
 
 
-def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
+def _all_opened(path: str, shard: Callable[[Manifest, int], Shard]) -> tuple[Manifest, list[Shard]]:
+    """The manifest that counts, and its shards; again, where another one has come before they were all open."""
+    while True:
+        manifest, shards = Manifest.read(path), list[Shard]()
+        with ExitStack() as opened:
+            try:
+                for number in range(len(manifest.shards)):
+                    shards.append(shard(manifest, number))
+                    opened.callback(shards[-1].close)
+            except (StoreError, OSError):
+                if not manifest.is_followed(path):
+                    raise
+            if not manifest.is_followed(path):
+                opened.pop_all()
+                return manifest, shards
+
+
+def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
     """A shard, which has to be the store that the manifest says; to read, it may be missed when it is asked."""
     place = manifest.path_of(path, number)
     try:
         db = open_here(place, "r" if mode == "r" else "w", force=force, wait=wait)
     except (StoreError, OSError) as error:
+        if isinstance(error, StoreNotFound):  # which would advise to make one
+            error = StoreNotFound(f"shard {number} of {path} is not at {place}. Bring it back, or mount its disk.")
         if mode != "r":
-            raise
+            raise error from None
         return LostShard(place, error)
     found = db._view().snapshot.store
     if found != manifest.shards[number].id:
@@ -123,16 +159,6 @@ def _opened(path: str, manifest: Manifest, number: int, mode: str, force: bool, 
             f"{place} is store {found}, but shard {number} of {path} is {manifest.shards[number].id}. Bring that back."
         )
     return LocalShard(db)
-
-
-def _refused(local: Method) -> Method:
-    """A method like the local one that a cluster does not have."""
-
-    @wraps(local)
-    def refuse(_self: "Cluster", *_given: Any, **_options: Any) -> NoReturn:
-        raise InputError(f"`{local.__name__}` is not done over shards. {_ALONE}")
-
-    return cast(Method, refuse)
 
 
 class Cluster(SoftKV):
@@ -158,41 +184,38 @@ class Cluster(SoftKV):
     def _new_view(self) -> WholeView:
         return self._over(self._store.snapshot())
 
+    def _partial_view(self) -> WholeView:
+        with self._lock:
+            return self._over(self._store.reachable())
+
     def _over(self, snapshot: WholeSnapshot) -> WholeView:
         return self._wished(WholeView(snapshot, self._findings, partial(ask_shards, carrier=self._store.carrier)))
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""
-        parts = [index_of(view) if isinstance(view, View) else view.index_info() for view in self._view().filled]
+        there = [view for view in self._view().filled if len(view.snapshot) >= FEWEST]
+        parts = [index_of(view) if isinstance(view, View) else view.index_info() for view in there]
         elsewhere = [shard.path for shard in self._store.shards if os.path.dirname(shard.path) != self.path]
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]
         index = together(indexes) if indexes and len(indexes) == len(parts) else None
+        proposers = [proposer_of(view) for view in self._view().filled if isinstance(view, View)]
+        found = replace(found, proposer=next(filter(None, proposers), None))
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
-
-    def lookup(self, query: Any, *, partial: bool = False, **options: Any) -> Any:
-        """Look a query up softly, as `lookup` of a store does, over the items of all shards.
-
-        Where shards do not answer, this is an `OutOfReach` that names them, unless it may be `partial`: then the others
-        answer, `out_of_reach` is the share of the mass that those have that do not, and `error` is how far the answer
-        may be from that of all. That is told by how the shards that answer differ, of which there have to be eight.
-        """
-        if not partial:
-            return super().lookup(query, **options)
-        if options.get("heads") is not None or options.get("mask") is not None:
-            raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
-        with self._lock:
-            view = self._over(self._store.reachable())
-        return StoreView(view, self._embedding).lookup(query, **options)
 
     def add(
         self,
-        keys: str | Sequence[str | None] | None = None,
+        keys: str | Sequence[str | None] | Frame | None = None,
         values: Any = None,
         *,
         vectors: Any = None,
         texts: str | Sequence[str | None] | None = None,
         payloads: Any = None,
+        key: str | None = None,
+        text: str | None = None,
+        value: Names = None,
+        payload: Names = None,
+        vector: Names = None,
         on_conflict: str = "error",
         batch: str | None = None,
         progress: Progress | None = None,
@@ -202,6 +225,9 @@ class Cluster(SoftKV):
         Each shard adds its part wholly or not at all. Where some have done so and others have not, `PartlyAdded` says
         which, and under what name (`batch`) the same items are to be added again to complete it.
         """
+        columns = framed(self, keys, (key, text, value, payload, vector), (values, vectors, texts, payloads))
+        if columns is not None:
+            return self.add(**columns, on_conflict=on_conflict, batch=batch, progress=progress)
         options: dict[str, Any] = {"vectors": vectors, "texts": texts, "payloads": payloads, "on_conflict": on_conflict}
         named: Any = batch
         if batch is None:
@@ -226,10 +252,21 @@ class Cluster(SoftKV):
         if kind == "lists":
             steps = rehearsed_temperatures(view, options.get("temperatures"))
             options["temperatures"] = float(steps[0]), float(steps[-1])
-        for shard in self._store.shards:
-            if len(shard.view().snapshot):
-                shard.upkeep("build_index", kind, **options)
+        for shard in self._to_index():
+            shard.upkeep("build_index", kind, **options)
         return self.info()
+
+    def _to_index(self) -> list[Shard]:
+        """The shards with items enough for an index; where none has, the first with any, which says so."""
+        filled = [shard for shard in self._store.shards if len(shard.view().snapshot)]
+        return [shard for shard in filled if len(shard.view().snapshot) >= FEWEST] or filled[:1]
+
+    def forecast_index(self, kind: str = "lists", **options: Any) -> Any:
+        """What `build_index` would take, as `forecast_index` of a store tells it: shards build one after the other."""
+        require_items(self._view().snapshot)
+        parts = [one.upkeep("forecast_index", kind, **options) for one in self._to_index()]
+        seconds, kept = (sum(getattr(one, name) for one in parts) for name in ("seconds", "kept"))
+        return replace(parts[0], seconds=seconds, meanwhile=max(one.meanwhile for one in parts), kept=kept)
 
     def drop_index(self) -> None:
         """Forget the indexes of all shards; lookups scan again."""
@@ -244,9 +281,20 @@ class Cluster(SoftKV):
             for shard in self._store.shards:
                 shard.upkeep("compact")
 
-    forecast_index = _refused(SoftKV.forecast_index)
-    reembed = _refused(SoftKV.reembed)
-    backup = _refused(SoftKV.backup)
+    def backup(self, directory: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
+        """Copy the cluster into a directory, or what is new into an earlier backup, as `backup` of a store does.
+
+        Each shard is copied as of one commit, one after the other. This handle changes nothing meanwhile; of what other
+        handles change, some shards may have their part and others not.
+        """
+        if not self._store.alone:
+            raise InputError("expected a cluster whose files are here: to copy it, open its directory, with mode 'r'.")
+        with self._changing:
+            return backup(self._store, directory, force=force, progress=progress)
+
+    def reembed(self, *_given: Any, **_options: Any) -> NoReturn:
+        """Refused: what embeds anew goes on where it was stopped, in one store."""
+        raise InputError("`reembed` is not done over shards. Export it into one store, and do it there.")
 
     def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
         """Refuse a batch where items have other values by now, of shards that have not done their part before."""

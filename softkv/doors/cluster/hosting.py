@@ -44,7 +44,8 @@ _OF_SNAPSHOTS = """__contains__ find find_many get items names read value found_
     require_sound_order matching vectors values norms"""
 OF_SNAPSHOTS = frozenset(_OF_SNAPSHOTS.split())
 OF_VIEWS = frozenset({"describe", "farthest_key"})
-READING, UPKEEP = frozenset({"check", "info"}), frozenset({"build_index", "drop_index", "compact", "check", "info"})
+READING = frozenset({"check", "forecast_index", "info"})
+UPKEEP = READING | {"build_index", "drop_index", "compact"}
 WRITING = frozenset({"recorded", "append", "append_nothing", "delete", "configure", "put_index", "drop_index"})
 
 

@@ -60,6 +60,14 @@ class Manifest:
         buckets = tuple(bucket * len(shards) // MOST for bucket in range(MOST))
         return cls(identity, 1, tuple(shards), buckets, dict(settings))
 
+    @property
+    def settings_of_shards(self) -> dict[str, Any]:
+        """Those that each shard has: the temperature whatever its size, and not the guard of all."""
+        found = {name: one for name, one in self.settings.items() if name != "guard"}
+        if "temperature" in found:
+            found["temperature"] = {**found["temperature"], "origin": "given"}
+        return found
+
     def shard_of(self, key: str) -> int:
         """The shard of a key."""
         return self.buckets[bucket_of(key)]
@@ -83,12 +91,7 @@ class Manifest:
         beside = f"{path}.{os.getpid()}"
         with suppress(FileNotFoundError):
             os.unlink(beside)
-        descriptor = files.create_file(beside)
-        try:
-            files.write_at(descriptor, memoryview(content + b"crc32 %08x\n" % crc32(content)), 0, beside)
-            files.sync(descriptor, beside)
-        finally:
-            os.close(descriptor)
+        files.write_new(beside, content + b"crc32 %08x\n" % crc32(content))
         try:
             os.link(beside, path)
         except FileExistsError as error:
@@ -102,7 +105,8 @@ class Manifest:
     @classmethod
     def read(cls, directory: str) -> "Manifest":
         """The one that counts."""
-        path = os.path.join(directory, _names(directory)[-1])
+        name = _names(directory)[-1]
+        path = os.path.join(directory, name)
         content, _, sealed = files.start_of(path, _LONGEST).rpartition(b"crc32 ")
         if sealed != b"%08x\n" % crc32(content):
             raise StoreDamaged(f"{path} is not what was written. Bring the file back from a copy of the cluster.")
@@ -110,11 +114,19 @@ class Manifest:
         if told.pop("format") != FORMAT:
             raise FormatTooNew(f"{path} was written by a newer softkv. Update softkv to open this cluster.")
         told["shards"] = tuple(Placed(**one) for one in told["shards"])
-        return cls(**told | {"buckets": tuple(told["buckets"])})
+        found = cls(**told | {"buckets": tuple(told["buckets"])})
+        owners = set(found.buckets)
+        if _name(found.epoch) != name or len(found.buckets) != MOST or not owners <= set(range(len(found.shards))):
+            raise StoreDamaged(f"{path} is not of this number, or not of these shards. Bring back what was there.")
+        return found
+
+
+def _name(epoch: int) -> str:
+    return f"manifest-{epoch:010}.json"
 
 
 def _path(directory: str, epoch: int) -> str:
-    return os.path.join(directory, f"manifest-{epoch:010}.json")
+    return os.path.join(directory, _name(epoch))
 
 
 def _names(directory: str) -> list[str]:

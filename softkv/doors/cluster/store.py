@@ -20,6 +20,7 @@ import numpy as np
 
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
+from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
 from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
@@ -28,16 +29,19 @@ from softkv.errors import (
     AccessRefused,
     CommitUncertain,
     HandleClosed,
+    InputError,
     PartlyAdded,
     SoftKVError,
-    StoreReplaced,
 )
 from softkv.storage import Added, Item, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
 from softkv.storage.catalog.batches import Stamp
+from softkv.storage.disk.locks import FileLock
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
+from softkv.storage.threads import OwnLock
 
 Result = TypeVar("Result")
+Opening = Callable[[Manifest, int], Shard]  # opens a shard of a manifest, by its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,23 @@ class ShardedStore:
     alone = True  # whether a writer here is the only one
 
     def __init__(
-        self, path: str, manifest: Manifest, shards: Sequence[Shard], *, writes: bool, carrier: Carrier | None = None
+        self,
+        path: str,
+        manifest: Manifest,
+        shards: Sequence[Shard],
+        lock: FileLock | None,
+        *,
+        opened: Opening,
+        carrier: Carrier | None = None,
+        writes: bool = False,
     ) -> None:
-        self.path, self.manifest, self.shards, self._writes = path, manifest, tuple(shards), writes
-        self.carrier, self._closed = carrier or Carrier(), False
+        """Of shards that are open; to write by who holds the `lock` on the cluster, which is let go with them.
+
+        One that `writes` without a lock is not alone: each shard sees to it that its writers do not meet.
+        """
+        self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
+        self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), writes or lock is not None, False
+        self.carrier = carrier or Carrier()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -70,20 +87,21 @@ class ShardedStore:
     def unfinished(self) -> None:
         """None: the items of a cluster are not embedded anew."""
 
-    def newest(self) -> WholeSnapshot:
-        """All shards, each at its newest commit."""
-        return WholeSnapshot(list(self._views().values()), self.path, self.manifest)
+    def newest(self, *, kept: bool = False, partial: bool = False) -> WholeSnapshot:
+        """All shards, each at its newest commit; `kept` whatever is written meanwhile, `partial` those that answer."""
+        with self._turns:
+            views = self._views(kept=kept, partial=partial)
+            last = [getattr(one, "last_seen", None) for number, one in enumerate(self.shards) if number not in views]
+            options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
+            return WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
 
     def snapshot(self) -> WholeSnapshot:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
-        return WholeSnapshot(list(self._views(kept=True).values()), self.path, self.manifest, owns=True)
+        return self.newest(kept=True)
 
     def reachable(self) -> WholeSnapshot:
         """The shards that answer, each at its newest commit."""
-        views = self._views(partial=True)
-        last = [getattr(shard, "last_seen", None) for number, shard in enumerate(self.shards) if number not in views]
-        named: dict[str, Any] = {"partial": True, "numbers": list(views), "last_seen": last}
-        return WholeSnapshot(list(views.values()), self.path, self.manifest, **named)
+        return self.newest(partial=True)
 
     def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
         """Views of the shards, by number; of all, unless some may be out of reach."""
@@ -92,18 +110,26 @@ class ShardedStore:
         shards = [getattr(shard, "impatient", shard) if partial else shard for shard in self.shards]
         found = self.carrier.round([functools.partial(methodcaller("view", kept=kept), shard) for shard in shards])
         views = {number: one for number, one in enumerate(found) if not isinstance(one, Exception)}
-        lost = [f"{self.shards[number].path} ({one})" for number, one in enumerate(found) if number not in views]
+        why = {number: one.__cause__ or one for number, one in enumerate(found) if number not in views}
+        lost = [f"{self.shards[number].path} ({one})" for number, one in why.items()]
         if lost and not (partial and views):
             raise out_of_reach(self.path, lost)
         return views
 
     def _follow(self) -> None:
-        """Read what another process has made of the cluster since, if that can be."""
-        if not (self._writes and self.alone) and self.manifest.is_followed(self.path):
-            manifest = Manifest.read(self.path)
-            if manifest.shards != self.manifest.shards:
-                raise StoreReplaced(f"{self.path} has other shards by now; open it again")
-            self.manifest = manifest
+        """Read what another process has made of the cluster since, by a handle that is not the only one to write.
+
+        Shards that have gone are not closed: another thread may be reading them, and they go when none is any more.
+        """
+        while not (self._writes and self.alone) and self.manifest.is_followed(self.path):  # also while they are opened
+            manifest, known = Manifest.read(self.path), dict(zip(self.manifest.shards, self.shards, strict=True))
+            shards = (known.get(one) or self._opened(manifest, n) for n, one in enumerate(manifest.shards))
+            self.move_to(manifest, list(shards))
+
+    def move_to(self, manifest: Manifest, shards: Sequence[Shard]) -> None:
+        """Go by another manifest, whose shards are open."""
+        with self._turns:
+            self.manifest, self.shards = manifest, tuple(shards)
 
     def __len__(self) -> int:
         return len(self.newest())
@@ -139,12 +165,9 @@ class ShardedStore:
         self.settle_shards()
 
     def settle_shards(self) -> None:
-        """Let each shard have the settings of all: the temperature whatever its size, and not the guard of all."""
-        settings = {name: one for name, one in self.manifest.settings.items() if name != "guard"}
-        if "temperature" in settings:
-            settings["temperature"] = {**settings["temperature"], "origin": "given"}
+        """Let each shard have the settings of all."""
         for shard in self.shards:
-            shard.configure(settings)
+            shard.configure(self.manifest.settings_of_shards)
 
     def append(
         self,
@@ -200,6 +223,8 @@ class ShardedStore:
         """Delete the items with these names; when this returns, each shard has done so."""
         self.require_writable()
         if stamp is not None and stamp.tells is not None:
+            if keys:  # what they tell, such as the value of an item that was popped, is not recorded in shards
+                raise InputError("expected no batch with `pop` on a cluster. Read the item, and delete it by its key.")
             return 0  # the end of a file, of which each portion was a batch
         whole, named = self.newest(), self._named(stamp)
         before, parts = self._recorded(named, 1), dict[int, list[str]]()
@@ -237,11 +262,9 @@ class ShardedStore:
         """There is no unfinished rebuild."""
 
     def _named(self, stamp: Stamp | None) -> Stamp:
-        """The batch as shards know it: with what decides which of them gets what."""
+        """The batch as shards know it, also when they have been divided since: both parts know what the whole had."""
         name = uuid.uuid4().hex if stamp is None else stamp.id if stamp.tells is None else name_of(stamp)
-        digest = hashlib.sha256(b"" if stamp is None else stamp.digest)
-        digest.update(bytes(self.manifest.buckets))
-        return Stamp(name, digest.digest())
+        return Stamp(name, hashlib.sha256(b"" if stamp is None else stamp.digest).digest())
 
     def _recorded(self, stamp: Stamp, count: int) -> dict[int, list[int]]:
         """What shards have done under this name."""
@@ -298,23 +321,17 @@ class ShardedStore:
 
     def check(self, *, at_least: int | None = None) -> Report:
         """Compare everything on the disk with everything else, in each shard."""
-        whole = self.newest()
-        reports = [shard.upkeep("check") for shard in self.shards]
-        found = Report(self.path, commit=whole.commit, items=sum(one.items for one in reports))
-        found.windows = sum(one.windows for one in reports)
-        for shard, one in zip(self.manifest.shards, reports, strict=True):
-            found.findings += [f"{shard.path}: {finding}" for finding in one.findings]
-            found.notes += [f"{shard.path}: {note}" for note in one.notes]
-        if at_least is not None and whole.commit < at_least:
-            found.findings.append(f"the cluster is at commit {whole.commit}, but {at_least} was acknowledged")
-        found.findings += list(_strays(whole))
-        return found
+        self._require_open()
+        self._follow()
+        return examined(self.path, self.manifest, self.shards, at_least=at_least)
 
     def close(self) -> None:
         """Let go of all shards."""
         if not self._closed:
             self._closed = True
-            with ExitStack() as closing:  # all of them, also where one raises
+            with ExitStack() as closing:  # all of them, also where one raises, and the lock last
+                if self._lock is not None:
+                    closing.callback(self._lock.release)
                 for shard in self.shards:
                     closing.callback(shard.close)
 
@@ -373,19 +390,3 @@ def _partly(
         name,
         *([shards[number].path for number in some] for some in (done, refused, unknown)),
     )
-
-
-def _strays(whole: WholeSnapshot) -> Sequence[str]:
-    """Items that are in a shard in which nobody looks for them."""
-    found = []
-    for number, one in enumerate(whole.snapshots):
-        lost = [
-            key
-            for key in one.names(one.in_order())
-            if not key.startswith("#") and whole.manifest.shard_of(key) != number
-        ]
-        if lost:
-            found.append(
-                f"{len(lost):,} items are in shard {number}, where nobody looks for them, such as {shown(lost[0])}"
-            )
-    return found

@@ -21,7 +21,7 @@ from softkv.asking.question import Question
 from softkv.asking.view import Findings, Reach, View
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.errors import KeyMissing, KeyTextError
-from softkv.storage import Block, Item, Layout, Snapshot
+from softkv.storage import Block, IndexFile, Item, Layout, Snapshot
 from softkv.storage.batch import keys_among, require_keys, shown
 from softkv.storage.layout import Mask, Matrix, Rows
 from softkv.storage.protocol.ordering import checked_rows
@@ -40,12 +40,15 @@ class WholeSnapshot(Snapshot):
         partial: bool = False,
         numbers: Sequence[int] | None = None,
         last_seen: Sequence[Any] = (),
+        shards: object = None,
     ) -> None:
         """Of these views, whose snapshots are closed with this one if it `owns` them.
 
         Where it is `partial`, shards may be left out: `last_seen` is what was known of each when it last answered, if
-        anything was, and `numbers` are those of the others.
+        anything was, and `numbers` are those of the others. The `shards` stay open for as long as it is there, also
+        when the handle has gone on to others.
         """
+        self._shards = shards
         self.partial, self.last_seen = partial, tuple(last_seen)
         self.numbers = list(range(len(views)) if numbers is None else numbers)
         self.views, self.manifest, self._path = tuple(views), manifest, path
@@ -78,8 +81,8 @@ class WholeSnapshot(Snapshot):
 
     @property
     def commit(self) -> int:
-        """The sum of the commits of the shards, and the number of the manifest."""
-        return self.manifest.epoch + sum(one.commit for one in self.snapshots)
+        """The sum of the commits of the shards, and how many manifests have followed the first."""
+        return self.manifest.epoch - 1 + sum(one.commit for one in self.snapshots)
 
     @property
     def generation(self) -> int:
@@ -310,13 +313,14 @@ class WholeSnapshot(Snapshot):
         found: Mask = np.concatenate([one.matching(where) for one in self.snapshots])
         return found
 
-    def index(self, _name: str) -> None:
-        """None: indexes are of shards."""
+    def index(self, name: str) -> IndexFile | None:
+        """The file of what was learned, which each shard has; None for an index, which is of a shard."""
+        return self._some.index(name) if name == self.manifest.settings.get("projection") else None
 
     def close(self) -> None:
         """Let the snapshots of the shards go."""
         if not self._closed:
-            self._closed = True
+            self._closed, self._shards = True, None
             for one in self.snapshots:
                 one.close()
 
@@ -330,7 +334,11 @@ class WholeView(View):
         self, snapshot: WholeSnapshot, findings: Findings, ask: Callable[["WholeView", Question], Answers]
     ) -> None:
         super().__init__(snapshot, findings)
-        self.elsewhere = lambda question: ask(self, question)
+        self._ask = ask
+
+    def elsewhere(self, question: Question) -> Answers:
+        """The answers of all shards."""
+        return self._ask(self, question)
 
     @property
     def filled(self) -> list[View]:

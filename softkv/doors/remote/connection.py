@@ -40,12 +40,16 @@ SHORTEST, LONGEST = 0.05, 2.0  # seconds between two tries
 class ServerConnection:
     """One store of one server, by its URL."""
 
-    def __init__(self, url: str, token: str | None, *, alone: bool = False, wait: float = 0.0) -> None:
+    def __init__(
+        self, url: str, token: str | None, *, alone: bool = False, wait: float = 0.0, lasting: float = PATIENCE
+    ) -> None:
+        """A connection that waits so many seconds for a first answer, and `lasting` for each of the others."""
         try:
             import httpx
         except ImportError as error:
             raise MissingExtra("a store behind a URL", package="httpx", extra="remote") from error
         self._httpx, self.patience, self._closed = httpx, wait, False
+        self._lasting = lasting
         base, self.store, loopback = _parts(url)
         self._store = quoted(self.store)
         self.url, self._base = f"{base}/{self._store}", base
@@ -133,7 +137,7 @@ class ServerConnection:
             late = time.monotonic() + pause > ends
             try:
                 answer = send()
-                self.patience = max(self.patience, PATIENCE)
+                self.patience = max(self.patience, self._lasting)
                 if late or answer.status_code not in (429, 503):
                     hints.give(answer.headers.get(hints.HEADER))
                     return answer
@@ -143,6 +147,9 @@ class ServerConnection:
             except self._httpx.RequestError as error:
                 if late:
                     raise self._unreachable(error) from error
+            except RuntimeError:  # another thread has closed it meanwhile
+                self._require_open()
+                raise
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST)
 

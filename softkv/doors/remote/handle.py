@@ -19,6 +19,7 @@ from softkv.asking.embedding import Given
 from softkv.asking.profile import Profile
 from softkv.database import intake
 from softkv.database.changes import Changes
+from softkv.database.loading import Frame, Names, framed
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
 from softkv.doors import hints
@@ -104,12 +105,17 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def add(
         self,
-        keys: str | Sequence[str | None] | None = None,
+        keys: str | Sequence[str | None] | Frame | None = None,
         values: Any = None,
         *,
         vectors: Any = None,
         texts: str | Sequence[str | None] | None = None,
         payloads: Any = None,
+        key: str | None = None,
+        text: str | None = None,
+        value: Names = None,
+        payload: Names = None,
+        vector: Names = None,
         on_conflict: str = "error",
         batch: str | None = None,
         progress: Progress | None = None,
@@ -119,6 +125,9 @@ class RemoteStore(Closing, RemoteReader, Changes):
         All of them go in one request, of 16 MiB at most: more are refused, since they could not be added wholly or not
         at all. An answer that is lost is asked for again, and nothing is written twice.
         """
+        columns = framed(self, keys, (key, text, value, payload, vector), (values, vectors, texts, payloads))
+        if columns is not None:
+            return self.add(**columns, on_conflict=on_conflict, batch=batch, progress=progress)
         what = intake.given(keys, values, vectors, texts, payloads)
         for place, payload in enumerate(what.payloads or []):
             checked_json(payload, f"payload {place}")

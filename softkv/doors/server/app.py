@@ -23,7 +23,7 @@ from softkv.doors.server.endpoints import Call, Endpoint
 from softkv.doors.server.leases import SECONDS
 from softkv.doors.server.problems import Refused, reply_to
 from softkv.doors.server.served import Served, Stores
-from softkv.errors import ServerError
+from softkv.errors import OutOfReach, ServerError
 
 SWEEP = 5.0  # seconds between looks for snapshots that nobody uses any more
 
@@ -39,11 +39,13 @@ def _store(call: Call) -> dict[str, Any]:
 
 def _told(call: Call, served: Served, view: StoreView | None = None) -> dict[str, Any]:
     """One line of the list of stores; `read_only` also where the token may only read."""
-    view, reads = view or served.now(), call.request.scope.get("softkv.role") == "reader"
+    reads = call.request.scope.get("softkv.role") == "reader"
+    with suppress(OutOfReach):  # which is told to whoever asks the cluster
+        view = view or served.now()
     return {
         "name": served.name,
-        "items": len(view),
-        "value_kind": view.value_kind,
+        "items": None if view is None else len(view),
+        "value_kind": None if view is None else view.value_kind,
         "read_only": served.read_only or reads,
     }
 

@@ -30,10 +30,10 @@ class Problem(Document):
 
 
 class StoreDocument(Document):
-    """A store of the server."""
+    """A store of the server; without its items where it is a cluster whose shards do not all answer."""
 
     name: str
-    items: int
+    items: int | None
     value_kind: str | None
     read_only: bool
 

@@ -95,7 +95,7 @@ class Call:
     def reading(self) -> Iterator[StoreView]:
         """The store as of one commit, the newest or that of the client's snapshot, within the block."""
         if self.snapshot is None:
-            view = self.served.now()
+            view = self.served.now(partial=getattr(self.form, "partial", False))
             self.commit = view.commit
             yield view
         else:

@@ -114,6 +114,7 @@ class Gate:
             await passage.refuse(_too_large() if passage.over else error)
         finally:
             self._metrics.running -= 1
+            self._metrics.asked -= "softkv.role" in scope
             self._metrics.count(scope, passage.status, time.perf_counter() - began)
 
     async def _answer(self, scope: Any, passage: "_Passage") -> None:
@@ -129,6 +130,7 @@ class Gate:
             body, passage.safe = _page()
             return await passage.tell(200, body, HTML)
         self._require_token(scope, headers)
+        self._metrics.asked += 1
         passage.left = _require_length(headers)
         if scope["path"] == "/metrics" and scope["method"] == "GET":
             scope["softkv.route"] = "/metrics"

@@ -253,14 +253,22 @@ def _deleted(call: Call) -> dict[str, int]:
     return {"deleted": call.served.handle.delete(**call.options())}
 
 
-def _changing(method: str, path: str, change: Callable[..., Any], reply: Any = NoneType, **fields: Any) -> Endpoint:
+def _changing(
+    method: str, path: str, change: Callable[..., Any], reply: Any = NoneType, *but: str, **fields: Any
+) -> Endpoint:
     """An endpoint that calls a method of the handle; its form has the parameters of the method, if it has any."""
-    form = form_of(change, **fields) if len(signature(change).parameters) > 1 else None
-    return Endpoint(method, path, lambda call: change(call.served.handle, **call.options()), form, reply, writes=True)
+    form = form_of(change, *but, **fields) if len(signature(change).parameters) > 1 else None
+
+    def changed(call: Call) -> Any:
+        return getattr(call.served.handle, change.__name__)(**call.options())  # a cluster has methods of its own
+
+    return Endpoint(method, path, changed, form, reply, writes=True)
 
 
 _Page = dict[str, Any]
 _ANY: Any = Any, ...
+_KEYS: Any = str | Sequence[str | None] | None, None
+_OF_FRAMES = ("key", "text", "value", "payload", "vector")  # which are not sent
 _CONFLICT = Literal["error", "replace", "ignore"], "error"
 _DELETION = form_of(SoftKV.delete, keys=(str | list[str] | None, None))
 ENDPOINTS = (
@@ -272,7 +280,9 @@ ENDPOINTS = (
     ),
     Endpoint("POST", "/v1/{store}/items/delete", _deleted, _DELETION, dict[str, int], writes=True),
     Endpoint("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page, writes=True),
-    _changing("POST", "/v1/{store}/items", SoftKV.add, Added, on_conflict=_CONFLICT, values=_ANY),
+    _changing(
+        "POST", "/v1/{store}/items", SoftKV.add, Added, *_OF_FRAMES, keys=_KEYS, on_conflict=_CONFLICT, values=_ANY
+    ),
     _changing("PATCH", "/v1/{store}/items", SoftKV.set_values, Added, values=_ANY),
     _changing("PUT", "/v1/{store}/temperature", SoftKV.set_temperature, temperature=(float | None, ...)),
     _changing("DELETE", "/v1/{store}/index", SoftKV.drop_index),

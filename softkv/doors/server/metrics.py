@@ -27,6 +27,7 @@ class Metrics:
 
     def __init__(self, stores: Iterable[Served]) -> None:
         self._stores, self._began, self.running = stores, time.time(), 0
+        self.asked, self._used = 0, time.monotonic()  # requests with a token that run
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._within: Counter[float] = Counter()
         self._seconds = 0.0
@@ -56,12 +57,20 @@ class Metrics:
         """Whether all stores are open and answer."""
         return len(self._items) == len(list(self._stores))
 
+    def idle(self) -> float:
+        """For how many seconds nothing has been asked of the stores, and no snapshot or job of theirs was open."""
+        if self.asked or any(one.busy for one in self._stores):
+            self._used = time.monotonic()
+        return time.monotonic() - self._used
+
     def count(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
         """Take one request into account, and log it; status 0 stands for a client that went away first."""
         method = scope["method"] if scope["method"] in METHODS else "other"
         route = scope.get("softkv.route", "none")
         self._requests[method, route, status] += 1
         self._seconds += seconds
+        if route.startswith("/v1"):  # neither probes nor who has no token
+            self._used = time.monotonic()
         self._within.update([next((step for step in STEPS if seconds <= step), float("inf"))])
         LOG.info("%s %s %d %.1f ms", method, route, status, 1000 * seconds)
 

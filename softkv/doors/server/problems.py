@@ -27,12 +27,15 @@ STATUSES: tuple[tuple[type[errors.SoftKVError], int], ...] = (
     (errors.SnapshotExpired, 410),
     (errors.Busy, 429),
     (errors.DeadlinePassed, 504),
+    (errors.PartlyAdded, 502),
+    (errors.OutOfReach, 502),
     (errors.StorageFull, 507),
     (errors.HandleUnusable, 503),
     (errors.MissingExtra, 501),
     (errors.SoftKVError, 500),
 )
-_CARRIED = ("keys", "pid", "after")
+_CARRIED = ("keys", "pid", "after", "batch")
+_SHARDS = ("done", "refused", "unknown", "shards")  # of a cluster, which are named by paths
 
 
 class Refused(Exception):
@@ -60,7 +63,8 @@ def document_of(error: BaseException, hidden: Callable[[str], str] = str) -> dic
         told = errors.ServerError("the server could not answer, and its log names the kind of the error.")
     name = type(told).__name__
     document = {"type": TAG + name, "title": _title(told), "status": status, "detail": hidden(str(told)), "error": name}
-    carried = {one: getattr(told, one, None) for one in _CARRIED}
+    carried: dict[str, Any] = {one: getattr(told, one, None) for one in _CARRIED}
+    carried |= {one: [*map(hidden, getattr(told, one))] for one in _SHARDS if hasattr(told, one)}
     return document | {one: value for one, value in carried.items() if value is not None}
 
 
@@ -87,7 +91,7 @@ def error_of(document: Any) -> errors.SoftKVError:
     if not isinstance(kind, type) or not issubclass(kind, errors.SoftKVError) or kind is errors.MissingExtra:
         return errors.ServerError(detail)  # what the server lacks need not be installed here
     made = kind(detail)
-    for name in _CARRIED:
+    for name in (*_CARRIED, *_SHARDS):
         if name in told and hasattr(made, name):
             setattr(made, name, tuple(told[name]) if isinstance(told[name], list) else told[name])
     return made

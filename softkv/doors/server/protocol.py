@@ -101,9 +101,16 @@ class PatientProtocol(H11Protocol):
 
 
 class PatientServer(Server):
-    """Serves one application on one socket until SIGTERM or Ctrl-C, and then finishes what runs."""
+    """Serves one application on one socket until SIGTERM, Ctrl-C or `ends`, and then finishes what runs."""
 
-    def __init__(self, app: Any, context: ssl.SSLContext | None, began: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        app: Any,
+        context: ssl.SSLContext | None,
+        began: Callable[[], object],
+        ends: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Serve an application; `began` is called when it is, and `ends` says now and then whether to end."""
         config = Config(
             app,
             http=PatientProtocol,
@@ -119,7 +126,7 @@ class PatientServer(Server):
             h11_max_incomplete_event_size=LONGEST_HEAD,
         )
         super().__init__(config)
-        self._context, self._began = context, began
+        self._context, self._began, self._ends = context, began, ends
         self._looked = time.monotonic()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -150,7 +157,7 @@ class PatientServer(Server):
             found.sort(key=lambda one: one.untaken)
             while sum(one.untaken for one in found) > UNTAKEN:  # many clients at the least pace would hold gigabytes
                 found.pop().transport.abort()
-        return await super().on_tick(counter)
+        return await super().on_tick(counter) or self._ends()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

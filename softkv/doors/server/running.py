@@ -8,6 +8,7 @@ Does not answer requests (gate.py, app.py).
 
 import asyncio
 import ipaddress
+import math
 import os
 import re
 import secrets
@@ -47,10 +48,11 @@ class Settings:
     read_only: bool = False
     backups: str | None = None
     model: str | None = None
+    idle_end: float | None = None  # seconds without a question after which it ends
 
 
 def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequence[str]], None]) -> None:
-    """Serve stores until SIGTERM or Ctrl-C.
+    """Serve stores until SIGTERM or Ctrl-C, or until nobody has asked anything for `idle_end` seconds.
 
     Once clients are answered, `began` is called with the URL, with a token that was made here behind its #, and with
     the names of the stores.
@@ -72,8 +74,9 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequen
                 ending.callback(announced.withdraw, path)
             began(f"{url}/" + ("" if settings.token_file else f"#{writers[0]}"), [named(path) for path in paths])
 
-        gate = Gate(make_app(stores), _rules(settings, address, port, writers, readers), Metrics(stores))
-        asyncio.run(PatientServer(gate, context, started).serve([listener]))
+        metrics, longest = Metrics(stores), math.inf if settings.idle_end is None else settings.idle_end
+        gate = Gate(make_app(stores), _rules(settings, address, port, writers, readers), metrics)
+        asyncio.run(PatientServer(gate, context, started, lambda: metrics.idle() > longest).serve([listener]))
 
 
 def _require_plain(paths: Sequence[str]) -> None:

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from softkv.asking.together import Together
-from softkv.database.handle import SoftKV, StoreView, open_here
+from softkv.database.handle import SoftKV, StoreView
+from softkv.database.opening import open as open_store
 from softkv.database.summary import Info
 from softkv.doors.server.jobs import Jobs
 from softkv.doors.server.lane import ROOM, Lane, in_time
@@ -25,6 +26,7 @@ from softkv.doors.server.leases import Leases
 from softkv.errors import Busy, InputError, StoreNotFound
 from softkv.guard.guard import Guard
 from softkv.storage import Backup, Report
+from softkv.storage.protocol.opening import directory_of
 
 CREWS = {"writes": 1, "reads": 2, "long": 2, "exports": 1}  # threads for each kind of work
 EXPORTS = 4  # files that are written or sent at a time
@@ -88,14 +90,24 @@ class Served:
         self.asking = ThreadPoolExecutor(1, thread_name_prefix=f"{name} looks up")
         self.lane, self.leases = Lane(self.asking), Leases(handle.snapshot)
 
-    def now(self) -> StoreView:
+    def now(self, *, partial: bool = False) -> StoreView:
         """The store as of its newest commit; shares what the handle has found, and need not be closed."""
-        return StoreView(self.handle._view(), self.handle._embedding)
+        view = self.handle._partial_view() if partial else self.handle._view()
+        return StoreView(view, self.handle._embedding)
+
+    @property
+    def busy(self) -> bool:
+        """Whether snapshots are on loan, or work goes on that nobody may be waiting for."""
+        working = any(not job.over for job in self.jobs.all()) or any(map(len, self.crews.values()))
+        return working or len(self.leases) > 0
 
     def without_paths(self, text: str) -> str:
         """A text without the directories of the store and of its backup."""
         text = text if self._backup is None else text.replace(self._backup, f"the backup of {self.name}")
-        return text.replace(self.handle.path, self.name)
+        text = text.replace(self.handle.path, self.name)
+        for shard in getattr(self.handle._store, "shards", ()):  # of a cluster, on whatever disk
+            text = text.replace(shard.path, os.path.basename(shard.path))
+        return text
 
     def shown(self, found: Any) -> Any:
         """A result without directories of the server, and no longer than anybody reads."""
@@ -147,7 +159,7 @@ class Stores:
                 name = named(path)
                 if any(one.name == name for one in found):
                     raise InputError(f"two stores would be called {name!r}. Serve one of them from another directory.")
-                handle = opened.enter_context(open_here(path, "r" if read_only else "w"))
+                handle = opened.enter_context(open_store(directory_of(path), "r" if read_only else "w"))
                 found.append(Served(name, handle, read_only=read_only, backups=backups, model=model))
             opened.pop_all()
         return cls(found)

@@ -1,7 +1,7 @@
-"""The secret of a store: 32 random bytes, drawn when it is made or migrated to format 3, and never changed.
+"""The secret of a store: 32 random bytes, drawn when it is made or migrated to format 3.
 
 What is drawn at random for the store follows from it, so that nobody who does not know it can foresee the draw.
-A copy of a store has the same one, and a repaired store another.
+A copy of a store has the same one, unless it goes on beside it; a repaired store has another.
 """
 
 import secrets
@@ -13,9 +13,9 @@ LENGTH = 32  # bytes
 
 
 def make_secret(connection: Connection) -> None:
-    """Draw it, in the transaction of the caller."""
+    """Draw it, or another, in the transaction of the caller."""
     content = secrets.token_bytes(LENGTH)
-    connection.run(insertion("secret"), (1, content, seal(content)))
+    connection.run(insertion("secret", replacing=True), (1, content, seal(content)))
 
 
 def secret(connection: Connection) -> bytes:

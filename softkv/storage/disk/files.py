@@ -177,6 +177,16 @@ def create_file(path: str) -> int:
         return os.open(path, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 
+def write_new(path: str, content: bytes) -> None:
+    """Make a file of this content, durable but for its name."""
+    descriptor = create_file(path)
+    try:
+        write_at(descriptor, memoryview(content), 0, path)
+        sync(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
 def require_room(path: str, needed: int, doing: str) -> None:
     """Refuse before the first byte when the disk cannot hold what is about to be written."""
     free = shutil.disk_usage(path).free

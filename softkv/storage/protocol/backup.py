@@ -113,11 +113,16 @@ def _anew(
     return Backup(directory, made.commit, made.items, made.written, made.left_out)
 
 
+def require_apart(source: str, directory: str) -> None:
+    """Refuse to copy what lies in one directory to itself, or into itself."""
+    if source == directory or directory.startswith(os.path.join(source, "")):
+        raise BackupRefused(f"{directory} is the store itself or lies in it. Name a directory outside of it.")
+
+
 @contextmanager
 def _translating(source: str, directory: str) -> Iterator[None]:
     """Around a copy: between directories that are apart, and with errors of ours for those of the system."""
-    if source == directory or directory.startswith(os.path.join(source, "")):
-        raise BackupRefused(f"{directory} is the store itself or lies in it. Name a directory outside of it.")
+    require_apart(source, directory)
     with files.translating(f"cannot copy {source} to {directory}"):
         yield
 

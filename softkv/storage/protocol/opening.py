@@ -33,6 +33,7 @@ from softkv.storage.catalog.loading import loaded_settings
 from softkv.storage.catalog.migrations import READABLE, migrate
 from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
+from softkv.storage.disk.named import MANIFEST
 from softkv.storage.disk.place import in_one_place
 from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, RESTORED
 from softkv.storage.protocol.acknowledged import require_at_close
@@ -274,6 +275,8 @@ def _require_store(directory: str) -> None:
         raise NotAStore(f"{directory} is a file; a store is a directory")
     if not found:
         raise StoreNotFound(f"{directory} is an empty directory. Make a store there by opening it with mode 'c'.")
+    if any(map(MANIFEST.match, found)):
+        raise NotAStore(f"{directory} is a cluster of stores and none itself; `softkv add -i` adds a file to it")
     if CATALOG not in found:
         what = StoreDamaged if any(GENERATION_NAME.match(name) for name in found) else NotAStore
         raise what(f"{directory} has no {CATALOG}, so it is not a store or no longer one. Its files were left alone.")

@@ -1,4 +1,4 @@
-"""What README shows of serving: its lines are run as they stand there, but for the port."""
+"""What README shows of the command and of serving: its lines are run as they stand there, but for the port."""
 
 import json
 import os
@@ -51,3 +51,24 @@ def test_a_second_shell_adds_and_asks_while_the_store_is_served(tmp_path: Path) 
     with softkv.open(films) as db:
         assert db["The River"] == 4
         assert db.check().ok
+
+
+@pytest.mark.slow
+def test_the_command_finds_the_film_that_was_asked_for(tmp_path: Path) -> None:
+    """The lines of README about the command run as they stand, and the first query finds the right film."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"## The command\n\n```sh\n(.*?)```", text, re.DOTALL)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-e"],
+        input=block,
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first = json.loads(done.stdout.splitlines()[0])
+    assert first["contributors"][0]["key"] == "The Lost Map"
+    assert first["contributors"][0]["weight"] > 0.9
+    assert (tmp_path / "films.jsonl").is_file()

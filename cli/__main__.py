@@ -1,0 +1,5 @@
+"""The command as `python -m softkv_cli`."""
+
+from .main import main
+
+main()

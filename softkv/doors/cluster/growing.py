@@ -1,0 +1,184 @@
+"""Give a cluster more shards: one after the other is divided in two, each bucket whole in one part or the other.
+
+Nothing is changed where it lies. The store of a shard is copied twice, and of each copy the items of the other are
+deleted, so all that it has and knows is as it was: numbers, order, index, what was learned, recent batches. Then one
+manifest names both copies in the place of the store, which is removed once nobody reads it. What a division that was
+cut off has left is named by no manifest; it is removed, and never believed.
+
+Each shard of before is divided into as many as any other, or one more. No shard is made of parts of several: it could
+not tell whether it has done a batch of which some of these have done their part, and others have not.
+
+Does not make a cluster smaller.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from softkv.database.guarding import rebased
+from softkv.database.handle import SoftKV, open_here
+from softkv.doors.cluster.handle import Cluster, joined
+from softkv.doors.cluster.making import Path
+from softkv.doors.cluster.manifest import MOST, Placed, bucket_of
+from softkv.doors.cluster.places import next_place, remove_unnamed
+from softkv.doors.cluster.shard import LocalShard
+from softkv.doors.cluster.whole import WholeSnapshot
+from softkv.errors import InputError
+from softkv.progress import Stages, untold
+from softkv.storage import restore
+from softkv.storage.protocol.opening import directory_of
+
+TOGETHER = 50_000  # items that are deleted in one commit
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What has become of a cluster: how many shards it has, and how many items are in other ones than before.
+
+    Those of them that have no keys, which are `renamed`, have other numbers. The directories that are `left` are still
+    read, and are removed when the cluster is next opened for writing.
+    """
+
+    path: str
+    shards: int
+    moved: int
+    renamed: int
+    left: tuple[str, ...]
+
+
+def grow(
+    path: Path,
+    shards: int = 16,
+    disks: Sequence[Path] = (),
+    *,
+    force: bool = False,
+    wait: float = 0.0,
+    progress: Stages | None = None,
+) -> Grown:
+    """Divide the shards of a cluster until there are so many, the new ones in its directory or on these disks.
+
+    Readers go on meanwhile, and follow by themselves; writers are refused. Cut off, it leaves the cluster as it is
+    before or after a division, and goes on from there when it is called again, with the same disks.
+
+    >>> import softkv, tempfile, os
+    >>> from softkv.doors.cluster import create, grow
+    >>> path = os.path.join(tempfile.mkdtemp(), "rents")
+    >>> create(path, shards=1, value="number")
+    >>> with softkv.open(path) as db:
+    ...     db.update({f"house {number}": number for number in range(100)})
+    >>> grown = grow(path, shards=4)
+    >>> with softkv.open(path) as db:
+    ...     grown.shards, len(db), db["house 99"]
+    (4, 100, 99.0)
+
+    Args:
+        path: The directory of the cluster.
+        shards: How many it is to have, up to 256. Shards are as large as each other if it is a multiple of before.
+        disks: Directories in which the new shards are made in turn; otherwise that of the cluster.
+        force: Also on a network file system, where locks and syncs may not hold.
+        wait: How many seconds to wait for another process that writes.
+        progress: Called with (stage, done, all) bytes.
+    """
+    directory, parents = directory_of(path), [directory_of(disk) for disk in disks]
+    wishes: dict[str, Any] = dict.fromkeys(("value", "compatibility", "temperature", "embedder"))
+    with joined(directory, "w", **wishes, force=force, wait=wait) as db:
+        count = len(db._store.shards)
+        if isinstance(shards, bool) or not isinstance(shards, int) or not count <= shards <= MOST:
+            raise InputError(f"expected from {count} shards, which {directory} has, to {MOST}, got {shards!r}.")
+        remove_unnamed(directory, parents)
+        if shards > count:
+            _forget_held_out(db)
+        moved = renamed = 0
+        try:
+            for number in range(count, shards):
+                parent = parents[number % len(parents)] if parents else directory
+                others = _divide(db, shards, parent, force, progress or untold)
+                moved, renamed = moved + len(others), renamed + sum(name.startswith("#") for name in others)
+                remove_unnamed(directory)
+        finally:
+            left = remove_unnamed(directory, parents)
+    return Grown(directory, shards, moved, renamed, tuple(left))
+
+
+def next_division(buckets: Sequence[int], shards: int) -> tuple[int, tuple[int, ...]]:
+    """The shard that is divided next on the way to so many, and the buckets as they are after that."""
+    owned, after = np.bincount(buckets), np.array(buckets)
+    parts = np.ones(len(owned), np.int64)
+    for _ in range(len(owned), shards):
+        parts[np.argmax(owned / parts)] += 1
+    giver = int(np.argmax(parts))
+    mine = np.flatnonzero(after == giver)
+    after[mine[len(mine) - len(mine) // parts[giver] :]] = len(owned)
+    return giver, tuple(after.tolist())
+
+
+def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) -> list[str]:
+    """Divide one shard; returns the names that items had which are in another now."""
+    store, manifest = db._store, db._store.manifest
+    giver, buckets = next_division(manifest.buckets, shards)
+    old, taker, settings = store.shards[giver], len(manifest.shards), manifest.settings
+    with store.snapshot() as whole, ExitStack() as closed:
+        kept, moved = _shared_out(whole, giver, buckets)
+        placed, opened = [*manifest.shards, manifest.shards[giver]], [*store.shards, old]
+        rows = whole.rows - whole.snapshots[giver].rows
+        for number, beside, others in ((taker, parent, kept), (giver, os.path.dirname(old.path), moved)):
+            name = next_place(store.path, manifest, number, beside)
+            place, stage = os.path.join(store.path, name), f"shard {number} of shard {giver}"
+            restore(old.path, place, force=force, progress=partial(told, stage))
+            part = open_here(place, "w", force=force)
+            opened[number] = LocalShard(part)
+            closed.callback(opened[number].close)
+            if number == taker:
+                part._store.set_apart()
+            _leave_out(part, others)
+            placed[number] = Placed(part._view().snapshot.store, name)
+            rows += part._store.rows
+        if "guard" in settings:
+            settings = rebased(settings, db._over(whole), rows)
+        then = replace(manifest, epoch=manifest.epoch + 1, shards=tuple(placed), buckets=buckets, settings=settings)
+        then.write(store.path)
+        store.move_to(then, opened)
+        closed.pop_all()
+    old.close()
+    return moved
+
+
+def _shared_out(whole: WholeSnapshot, giver: int, buckets: Sequence[int]) -> tuple[list[str], list[str]]:
+    """The names of the items of a shard that stay in it, and of those that move: without a key, by the name itself."""
+    own = np.flatnonzero(np.array(whole.manifest.buckets) == giver)
+    taker, parts = len(whole.snapshots), (list[str](), list[str]())
+    for name in whole.snapshots[giver].names(whole.snapshots[giver].in_order()):
+        bucket = bucket_of(name)
+        parts[buckets[own[bucket % len(own)] if name.startswith("#") else bucket] == taker].append(name)
+    return parts
+
+
+def _leave_out(part: SoftKV, names: Sequence[str]) -> None:
+    """Delete items from a copy, and the rows that they had."""
+    with part._changing:
+        for start in range(0, len(names), TOGETHER):
+            part._delete(names[start : start + TOGETHER])
+    if part._store.rows > len(part):
+        part.compact()
+
+
+def _forget_held_out(db: Cluster) -> None:
+    """Forget which items took no part in learning, where that goes by names that are about to change."""
+    store = db._store
+    with store.snapshot() as whole:
+        view = db._over(whole)
+        temperature, name = view.profile.temperature, view.profile.projection
+        if temperature is None and name is None:
+            return
+        if not any(one.startswith("#") for one in whole.names(whole.in_order())):
+            return
+        if temperature is not None and temperature.held:
+            store.configure(replace(view.profile, temperature=replace(temperature, held=None)).settings())
+        if name is not None and view.learned is not None and view.learned.facts.get("held"):
+            facts = {**view.learned.facts, "held": 0.0}
+            store.put_index(name, replace(view.learned.without_numbers(), facts=facts).encoded())

@@ -1,0 +1,129 @@
+"""Clusters that may be damaged or have lost shards: what is wrong, what each shard is, and what can be saved.
+
+Does not refuse a cluster for that, as opening it does, and changes nothing in it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from softkv.database import carrying
+from softkv.database.summary import index_of, size_of
+from softkv.doors.cluster.checking import examined
+from softkv.doors.cluster.handle import opened_shard
+from softkv.doors.cluster.making import Path, make, shard_name
+from softkv.doors.cluster.manifest import MOST, Manifest
+from softkv.doors.cluster.shard import LostShard, Shard
+from softkv.errors import SoftKVError
+from softkv.storage import Repaired, Report, Store
+from softkv.storage.protocol.opening import directory_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """A shard in a few figures, by its path as the cluster has it; where it is not `reachable`, without, and `why`."""
+
+    path: str
+    buckets: int
+    reachable: bool
+    items: int | None = None
+    commit: int | None = None
+    bytes_on_disk: int | None = None
+    index: str | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A cluster and its shards; `epoch` is the number of the manifest that counts."""
+
+    path: str
+    id: str
+    epoch: int
+    shards: tuple[ShardState, ...]
+
+
+def status(path: Path) -> ClusterState:
+    """What each shard of a cluster is, and whether it answers."""
+    directory = directory_of(path)
+    manifest = Manifest.read(directory)
+    buckets = Counter(manifest.buckets)
+    with _opened(directory, manifest) as shards:
+        states = [_state(one, manifest.shards[number].path, buckets[number]) for number, one in enumerate(shards)]
+    return ClusterState(directory, manifest.id, manifest.epoch, tuple(states))
+
+
+def _state(shard: Shard, path: str, buckets: int) -> ShardState:
+    try:
+        view = shard.view()
+    except (SoftKVError, OSError) as error:
+        return ShardState(path, buckets, False, why=str(error.__cause__ or error))
+    index, snapshot = index_of(view), view.snapshot
+    told = None if index is None else str(index)
+    return ShardState(path, buckets, True, len(snapshot), snapshot.commit, size_of(shard.path), told)
+
+
+def check(path: Path, *, at_least: int | None = None) -> Report:
+    """Compare everything in a cluster with everything else, as `check` of a handle does, however damaged it is."""
+    directory = directory_of(path)
+    try:
+        manifest = Manifest.read(directory)
+    except SoftKVError as error:
+        return Report(directory, [str(error)])
+    with _opened(directory, manifest) as shards:
+        return examined(directory, manifest, shards, at_least=at_least)
+
+
+@contextmanager
+def _opened(directory: str, manifest: Manifest) -> Iterator[list[Shard]]:
+    """All shards, open for reading within the block, or what says why they cannot be."""
+    with ExitStack() as closing:
+        shards = list[Shard]()
+        for number in range(len(manifest.shards)):
+            try:
+                shards.append(opened_shard(directory, manifest, number, "r", False, 0.0))
+            except SoftKVError as error:
+                shards.append(LostShard(manifest.path_of(directory, number), error))
+            closing.callback(shards[-1].close)
+        yield shards
+
+
+def repair(path: Path, new: Path) -> Repaired:
+    """Write the good items of a cluster to a new one, each shard for itself.
+
+    A shard of which nothing can be read is empty there, and counts as one that was lost: nobody knows how many items it
+    had. What was learned comes along where it does in every shard.
+    """
+    source = directory_of(path)
+    report, damaged = check(source), Manifest.read(source)
+    saved, settings, missing = [0, 0], dict(damaged.settings), list[str | int]()
+
+    def fill(number: int, place: str) -> None:
+        try:
+            done = carrying.repair(damaged.path_of(source, number), place)
+        except (SoftKVError, OSError):  # the report has it
+            Store.open(place, "c").close()
+            missing.append(f"all items of {shard_name(number)}")
+            saved[1] += 1
+        else:
+            missing.extend(_named(number, name) for name in done.missing)
+            saved[:] = saved[0] + done.saved, saved[1] + done.lost
+        with Store.open(place, "r") as store:
+            if "projection" not in store.settings:
+                settings.pop("projection", None)
+
+    make(
+        new,
+        len(damaged.shards),
+        fill,
+        lambda identity, placed: Manifest(identity, 1, placed, damaged.buckets, settings),
+    )
+    return Repaired(report, saved[0], saved[1], tuple(missing))
+
+
+def _named(shard: int, name: str | int) -> str:
+    """What an item of a shard that was lost is called by the cluster."""
+    if isinstance(name, int):
+        return f"row {name} of {shard_name(shard)}"
+    return f"#{int(name[1:]) * MOST + shard}" if name.startswith("#") else name

@@ -1,0 +1,93 @@
+"""Indexes of FAISS: their vectors, beside items from a file of any format.
+
+Vectors are read back as the index keeps them: compressed ones come rounded, which is said in a warning, and an index
+that keeps none is refused. Needs faiss, which trusts the index that it reads.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.errors import MissingExtra
+from softkv.files.record import Record, Refusals, listed
+from softkv.logs import hint
+
+TOGETHER = 4096  # vectors read back at once
+WHOLE = ("IndexFlat", "IndexFlatL2", "IndexFlatIP", "IndexIVFFlat", "IndexHNSWFlat")
+# Only these, because some others crash when they are asked for a vector.
+ROUNDED = ("IndexPQ", "IndexScalarQuantizer", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexHNSWSQ", "IndexHNSWPQ")
+
+Rows = npt.NDArray[np.int64]
+
+
+class VectorsRounded(UserWarning):
+    """An index keeps its vectors compressed, so that they come back rounded."""
+
+
+def read(path: str, values: Callable[[], Iterator[Record]], refusals: Refusals) -> Generator[Record, None, None]:
+    """The items of a file, each with the vector of its row; where ids are no rows, with the one that its key names."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingExtra("reading an index of FAISS", package="faiss-cpu", extra="cpu") from error
+    if not os.path.isfile(path):
+        raise refusals.fatal("is no file of an index")
+    try:
+        index = faiss.read_index(path)
+    except RuntimeError as error:
+        raise refusals.fatal(f"FAISS cannot read it: {str(error).splitlines()[-1]}") from error
+    inner, places, ids = _opened(faiss, index, refusals)
+    count = sum(1 for _ in values())  # read twice, so that nothing is written of what does not fit
+    if count != len(ids) or len(np.unique(ids)) < count:
+        raise refusals.fatal(f"has {len(np.unique(ids)):,} vectors, but there are {count:,} values")
+    order = np.argsort(ids)
+    in_rows = bool((ids[order] == np.arange(count)).all())
+    named = None if in_rows else dict(zip(map(str, ids.tolist()), places.tolist(), strict=True))
+    compared = {faiss.METRIC_L2: "gaussian", faiss.METRIC_INNER_PRODUCT: "dot"}.get(index.metric_type)
+    left, begun = values(), 0
+    while some := list(islice(left, TOGETHER)):
+        here = places[order[begun : begun + len(some)]]
+        if named is not None:
+            here = np.array([_place_of(one, named, refusals) for one in some], np.int64)
+        for one, vector in zip(some, inner.reconstruct_batch(here), strict=True):
+            yield replace(one, text=None, vector=vector, compared=compared)
+        begun += len(some)
+
+
+def _place_of(one: Record, named: dict[str, int], refusals: Refusals) -> int:
+    if one.key not in named:
+        raise refusals.fatal(
+            f"its ids are no rows from 0 on, so the keys of the values name them; there is no vector {one.key!r}"
+        )
+    return named.pop(one.key)
+
+
+def _opened(faiss: Any, index: Any, refusals: Refusals) -> tuple[Any, Rows, Rows]:
+    """The index that keeps the vectors, where each is found in it, and what it is called outside."""
+    mapped = hasattr(index, "id_map")
+    inner = faiss.downcast_index(index.index) if mapped else index
+    plain = inner
+    while type(plain).__name__ == "IndexPreTransform":
+        plain = faiss.downcast_index(plain.index)
+    name = type(plain).__name__
+    if name not in WHOLE + ROUNDED:
+        raise refusals.fatal(
+            f"is an {name}, which does not give its vectors back; of FAISS one of {listed(WHOLE)} does"
+        )
+    if name in ROUNDED or plain is not inner:
+        hint(f"{refusals.name} keeps its vectors compressed, so they come back rounded.", VectorsRounded, stacklevel=3)
+    places: Rows = np.arange(plain.ntotal)
+    if "IVF" in name:
+        lists = plain.invlists
+        held = [faiss.rev_swig_ptr(lists.get_ids(one), lists.list_size(one)).copy() for one in range(lists.nlist)]
+        places = np.concatenate(held) if held else places
+        plain.set_direct_map_type(faiss.DirectMap.Hashtable)
+    if not mapped:
+        return inner, places, places
+    ids: Rows = faiss.vector_to_array(index.id_map)
+    return inner, places, ids[places]

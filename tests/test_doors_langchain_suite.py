@@ -1,0 +1,73 @@
+"""The suites of LangChain for vector stores and retrievers, whole: langchain-tests has no unit tests of either."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.retrievers import BaseRetriever
+from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
+
+from softkv.doors.langchain import SoftKVRetriever, SoftKVVectorStore
+
+TEXTS = ["Returns are free for 30 days.", "We deliver on Mondays.", "Our shop is in Rome.", "Call us at night."]
+
+
+class InALoop:
+    """Coroutines are run by asyncio."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The loop that coroutines run in."""
+        return "asyncio"
+
+
+@pytest.mark.anyio
+class TestVectorStore(InALoop, VectorStoreIntegrationTests):
+    """With the embeddings of the suite."""
+
+    @pytest.fixture
+    def vectorstore(self, tmp_path: Path) -> Iterator[SoftKVVectorStore]:
+        """An empty store, which is whole at the end."""
+        with SoftKVVectorStore(tmp_path / "documents.softkv", self.get_embeddings()) as store:
+            yield store
+            assert store.db.check().ok
+
+
+@pytest.mark.anyio
+class TestVectorStoreThatEmbeds(InALoop, VectorStoreIntegrationTests):
+    """With the model of the store."""
+
+    @pytest.fixture
+    def vectorstore(self, tmp_path: Path) -> Iterator[SoftKVVectorStore]:
+        """An empty store, which is whole at the end."""
+        with SoftKVVectorStore(tmp_path / "documents.softkv") as store:
+            yield store
+            assert store.db.check().ok
+
+
+@pytest.mark.anyio
+class TestRetriever(InALoop, RetrieversIntegrationTests):
+    """Over a store of a few documents."""
+
+    @pytest.fixture(autouse=True)
+    def filled(self, tmp_path: Path) -> Iterator[None]:
+        """A store of its own for each test."""
+        with SoftKVVectorStore(tmp_path / "documents.softkv") as self.store:
+            self.store.add_texts(TEXTS)
+            yield
+
+    @property
+    def retriever_constructor(self) -> type[BaseRetriever]:
+        """What is tested."""
+        return SoftKVRetriever
+
+    @property
+    def retriever_constructor_params(self) -> dict[str, Any]:
+        """What it is made of."""
+        return {"vectorstore": self.store}
+
+    @property
+    def retriever_query_example(self) -> str:
+        """What it is asked."""
+        return "where is the shop?"

@@ -1,0 +1,46 @@
+"""What a type checker knows of answers."""
+
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from softkv.asking.asked import Lookup, Nearest
+from softkv.database import SoftKV
+
+ASKED = """
+import numpy as np
+import softkv
+
+db = softkv.open("nowhere.softkv")
+reveal_type(db.lookup("a text"))
+reveal_type(db.lookup([1.0, 2.0], k=3, where={"year": 1990}))
+reveal_type(db.lookup(["a text", "another"], temperature=0.1))
+reveal_type(db.nearest([[1.0], [2.0]]))
+reveal_type(db.nearest("a text").contributors[0].weight)
+reveal_type(db.lookup(np.zeros(3)))
+with db.snapshot() as seen:
+    reveal_type(seen.lookup("a text"))
+db.lookup("a text", temprature=0.1)
+"""
+
+
+@pytest.mark.parametrize(("method", "options"), [(SoftKV.lookup, Lookup), (SoftKV.nearest, Nearest)])
+def test_a_type_checker_knows_the_options_of_lookups(method: object, options: type) -> None:
+    """All of them, and no others."""
+    assert options.__annotations__.keys() == signature(method).parameters.keys() - {"self", "query"}  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_one_answer_from_many(tmp_path: Path) -> None:
+    """By the type of the query; of an array it knows neither, and a misspelt option is found."""
+    file = tmp_path / "asked.py"
+    file.write_text(ASKED, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(file)]
+    told = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False).stdout
+    revealed = [line.partition('is "')[2].rstrip('"') for line in told.splitlines() if "Revealed" in line]
+    one, many = "softkv.answer.Answer", "softkv.answer.Answers"
+    assert revealed == [one, one, many, many, "float", "Any", one], told
+    assert 'No overload variant of "lookup"' in told
