@@ -10,6 +10,8 @@ from hypothesis import settings
 
 from . import browsing, over_shards
 
+collect_ignore = ["foreign/make.py"]  # which needs the libraries that its files are made by
+
 # The same examples in every run, and no clock: another process on the machine must not fail a test.
 settings.register_profile("softkv", derandomize=True, deadline=None)
 settings.load_profile("softkv")

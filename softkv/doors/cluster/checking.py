@@ -20,7 +20,7 @@ _LEFT = re.compile(r"manifest-\d{10}\.json\.\d+\Z")
 
 def examined(path: str, manifest: Manifest, shards: Sequence[Shard], *, at_least: int | None = None) -> Report:
     """What each shard says when it is checked, and what only all of them together can show."""
-    report, whole = Report(path, commit=manifest.epoch), dict[int, Snapshot]()
+    report, whole = Report(path, commit=manifest.changes), dict[int, Snapshot]()
     for number, shard in enumerate(shards):
         name = manifest.shards[number].path
         try:

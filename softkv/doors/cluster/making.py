@@ -155,7 +155,7 @@ def _together(directory: str, manifest: Manifest, made: Sequence[Backup]) -> Bac
     """The copies of all shards, told as one."""
     return Backup(
         directory,
-        manifest.epoch + sum(one.commit for one in made),
+        manifest.changes + sum(one.commit for one in made),
         sum(one.items for one in made),
         sum(one.written for one in made),
         tuple(f"{shard_name(number)}: {name}" for number, one in enumerate(made) for name in one.left_out),

@@ -72,6 +72,11 @@ class Manifest:
         """The shard of a key."""
         return self.buckets[bucket_of(key)]
 
+    @property
+    def changes(self) -> int:
+        """How many manifests have followed the first: what the commit of a cluster counts beside those of its shards."""
+        return self.epoch - 1
+
     def with_settings(self, settings: Mapping[str, Any]) -> "Manifest":
         """The next one, with other settings."""
         return replace(self, epoch=self.epoch + 1, settings=dict(settings))

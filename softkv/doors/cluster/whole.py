@@ -82,7 +82,7 @@ class WholeSnapshot(Snapshot):
     @property
     def commit(self) -> int:
         """The sum of the commits of the shards, and how many manifests have followed the first."""
-        return self.manifest.epoch - 1 + sum(one.commit for one in self.snapshots)
+        return self.manifest.changes + sum(one.commit for one in self.snapshots)
 
     @property
     def generation(self) -> int:
