@@ -172,7 +172,7 @@ class FarSnapshot:
             return getattr(self._header, name)
         if name not in OF_SNAPSHOTS:
             raise AttributeError(name)
-        if name == "live":
+        if name in ("live", "settings"):
             return self._once(name)
         return partial(self._once, name) if name in ("labels", "in_order") else partial(self.ask, name)
 

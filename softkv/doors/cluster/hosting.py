@@ -41,7 +41,7 @@ PROTOCOL = 1  # of messages
 KEPT = 600.0  # seconds for which a snapshot is held that nobody asks
 RECENT = 16  # views of commits that are held
 _OF_SNAPSHOTS = """__contains__ find find_many get items names read value found_values in_order live labels
-    require_sound_order matching vectors values norms"""
+    require_sound_order matching vectors values norms settings"""
 OF_SNAPSHOTS = frozenset(_OF_SNAPSHOTS.split())
 OF_VIEWS = frozenset({"describe", "farthest_key"})
 READING = frozenset({"check", "forecast_index", "info"})
