@@ -74,7 +74,7 @@ class Manifest:
 
     @property
     def changes(self) -> int:
-        """How many manifests have followed the first: what the commit of a cluster counts beside those of its shards."""
+        """How many manifests have followed the first, which the commit of a cluster counts beside those of shards."""
         return self.epoch - 1
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Manifest":
