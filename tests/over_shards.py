@@ -34,6 +34,7 @@ REFUSED = {
     "test_one_item_is_added_like_many": NAMES,
     "test_what_was_exported_comes_back": "sums of shards are rounded otherwise than those of one store",
     "test_a_database_does_what_a_dict_does": ORDER,
+    "test_a_file_becomes_the_items_that_the_command_makes_of_it": ORDER,
     "test_a_reader_finds_the_temperature_that_the_writer_leaves": NAMES,
     "test_a_writer_waits_for_another_one": "a cluster is not started anew (mode 'n')",
     "test_what_was_stored_before_an_error_stays_and_the_error_says_how_to_go_on": ORDER,
