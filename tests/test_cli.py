@@ -63,7 +63,8 @@ def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
 SLOW = {("models", "distil"), ("demo",), ("bench",), ()}
 
 
-ENDLESS = {("serve",), ("mcp",)}  # are run, and ended, in test_cli_serving.py and test_mcp.py
+RAY = {("cluster", "start"), ("cluster", "stop"), ("cluster", "processes")}  # are run in test_cluster_ray.py
+ENDLESS = {("serve",), ("mcp",)} | RAY  # are run, and ended, in test_cli_serving.py and test_mcp.py
 
 
 @pytest.mark.parametrize(

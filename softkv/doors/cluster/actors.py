@@ -70,6 +70,9 @@ class ShardActor:
 def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
     """Join Ray at an address, or else the one of this machine, or start one here; whether that was done."""
     if ray.is_initialized():
+        there = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", there):
+            raise InputError(f"this process has joined Ray at {there}, and joins no other: close what is open there.")
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
