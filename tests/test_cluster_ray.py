@@ -35,6 +35,13 @@ KEYS = [f"new {number}" for number in range(12)]
 NEW: dict[str, Any] = {"values": numbers_of(12), "vectors": vectors_of(12, seed=4)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def asked_for(request: pytest.FixtureRequest) -> None:
+    """Ray is started where the long versions are asked for: it takes minutes, and all of the machine."""
+    if not request.config.getoption("--thorough"):
+        pytest.skip("Ray is started with --thorough alone, and by the example of README")
+
+
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     """Two machines with a disk each."""
