@@ -70,8 +70,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         with self._changing:
             what = intake.given(keys, values, vectors, texts, payloads)
             self._store.require_writable()
-            given = (what.keys, what.values, what.vectors, what.texts)
-            named = stamp(batch, "add", on_conflict, *given, payloads=what.payloads)
+            named = self._batch_of(what, batch, on_conflict)
             done = self._store.recorded(named)  # before anything is embedded
             if done is not None:
                 return done
@@ -82,6 +81,11 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             return self._append(**columns, on_conflict=on_conflict, settings=settings, stamp=named)
 
     load = load
+
+    def _batch_of(self, what: intake.Given, batch: str | None, on_conflict: str) -> Stamp | None:
+        """The name of what `add` was given, with its digest; None when it has no name."""
+        given = (what.keys, what.values, what.vectors, what.texts)
+        return stamp(batch, "add", on_conflict, *given, payloads=what.payloads)
 
     def _append(self, *given: Any, **options: Any) -> Added:
         added = self._store.append(*given, **options)

@@ -25,8 +25,6 @@ from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
-from softkv.database.loading import Frame, Names, framed
-from softkv.database.stamping import stamp
 from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
@@ -38,7 +36,7 @@ from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreLocked, StoreNotFound
 from softkv.progress import Progress
-from softkv.storage import Added, Backup, Item, Store
+from softkv.storage import Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk import locks
 from softkv.storage.protocol.opening import is_backup
@@ -162,7 +160,11 @@ def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: b
 
 
 class Cluster(SoftKV):
-    """A soft key-value store in many parts. Made by `softkv.open`; use it as a context manager, or close it."""
+    """A soft key-value store in many parts. Made by `softkv.open`; use it as a context manager, or close it.
+
+    Each shard adds its part of a batch wholly or not at all. Where some have done so and others have not, `PartlyAdded`
+    says which, and under what name (`batch`) the same items are to be added again to complete it.
+    """
 
     _store: Any
 
@@ -203,40 +205,11 @@ class Cluster(SoftKV):
         found = replace(found, proposer=next(filter(None, proposers), None))
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
 
-    def add(
-        self,
-        keys: str | Sequence[str | None] | Frame | None = None,
-        values: Any = None,
-        *,
-        vectors: Any = None,
-        texts: str | Sequence[str | None] | None = None,
-        payloads: Any = None,
-        key: str | None = None,
-        text: str | None = None,
-        value: Names = None,
-        payload: Names = None,
-        vector: Names = None,
-        on_conflict: str = "error",
-        batch: str | None = None,
-        progress: Progress | None = None,
-    ) -> Added:
-        """Add one item or many, as `add` of a store does; when this returns, they are on the disks of all their shards.
-
-        Each shard adds its part wholly or not at all. Where some have done so and others have not, `PartlyAdded` says
-        which, and under what name (`batch`) the same items are to be added again to complete it.
-        """
-        columns = framed(self, keys, (key, text, value, payload, vector), (values, vectors, texts, payloads))
-        if columns is not None:
-            return self.add(**columns, on_conflict=on_conflict, batch=batch, progress=progress)
-        options: dict[str, Any] = {"vectors": vectors, "texts": texts, "payloads": payloads, "on_conflict": on_conflict}
-        named: Any = batch
-        if batch is None:
-            what, name = intake.given(keys, values, vectors, texts, payloads), uuid.uuid4().hex
-            given = (what.keys, what.values, what.vectors, what.texts)
-            made = stamp(name, "add", on_conflict, *given, payloads=what.payloads)
-            assert made is not None
-            named = Unnamed(made.id, made.digest)
-        return super().add(keys, values, **options, batch=named, progress=progress)
+    def _batch_of(self, what: intake.Given, batch: str | None, on_conflict: str) -> Stamp:
+        """The name of what `add` was given, or one made here, so that what is done in part can be completed."""
+        named = super()._batch_of(what, uuid.uuid4().hex if batch is None else batch, on_conflict)
+        assert named is not None
+        return named if batch is not None else Unnamed(named.id, named.digest)
 
     def fit(self, *given: Any, planes: bool | None = None, **options: Any) -> Fit:
         """Learn to compare from the items of all shards, as `fit` of a store does, but without planes."""
