@@ -27,7 +27,7 @@ def test_a_cluster_grows(tmp_path: Path) -> None:
 
 
 def test_a_cluster_does_not_shrink(tmp_path: Path) -> None:
-    """And says how many shards it has."""
+    """Fewer shards than there are is refused, and the message says how many there are."""
     create(tmp_path / "c", 3)
     done = ran("cluster", "grow", tmp_path / "c", "--shards", "2")
     assert done.code == 1

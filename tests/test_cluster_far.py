@@ -204,7 +204,7 @@ def test_two_routers_share_the_shards(numbers: Cluster) -> None:
 
 
 def test_messages_of_other_versions_are_refused(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And those about another cluster, before anything is done."""
+    """A message about another cluster is refused before anything is done."""
     post, terms = posts_of(numbers)[0], hosting.Terms(numbers._store.manifest.id, 9)
     assert post.host is not None
     for wrong, kind in (

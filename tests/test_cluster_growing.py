@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("wrong", REFUSED)
 def test_what_cannot_be_done_changes_nothing(wrong: str, tmp_path: Path) -> None:
-    """And says why."""
+    """A refusal says why."""
     work, error, words = REFUSED[wrong]
     clustered(tmp_path / "c", "number").close()
     before = {one.name for one in (tmp_path / "c").iterdir()}

@@ -279,7 +279,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, S
 
 @pytest.mark.parametrize("wrong", STRANGE, ids=range(len(STRANGE)))
 def test_refusals_are_the_same(wrong: Callable[[SoftKV], Any], twins: tuple[Cluster, SoftKV]) -> None:
-    """The same class in the same words, but for the path; and nothing has changed."""
+    """A cluster refuses with the class and the words of a store, but for the path, and changes nothing."""
     db, before, words = twins[0], twins[0].info(), []
     for one in twins:
         with pytest.raises(SoftKVError) as refused:

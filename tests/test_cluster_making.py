@@ -55,7 +55,7 @@ def test_a_cluster_is_there_whole_or_not_at_all(tmp_path: Path, disks: list[Path
 
 
 def test_a_cluster_has_one_writer(tmp_path: Path) -> None:
-    """Who is named, and who may be waited for; others read."""
+    """A second writer is refused with the name of the first, or waits for it; readers go on."""
     with clustered(tmp_path / "c", "number") as db:
         with pytest.raises(StoreLocked, match=f"{tmp_path / 'c'} is open for writing by pid {os.getpid()}"):
             softkv.open(tmp_path / "c", "w")
@@ -142,7 +142,7 @@ def damaged_shard(path: Path) -> None:
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_what_is_wrong_with_a_cluster_is_found(damage: Callable[[Path], None], said: str, tmp_path: Path) -> None:
-    """And told by the path, also where the cluster cannot be opened."""
+    """`check` of a path tells damage also where the cluster cannot be opened."""
     clustered(tmp_path / "c", "number").close()
     assert check(tmp_path / "c").ok
     damage(tmp_path / "c")
@@ -216,7 +216,7 @@ def test_a_restored_cluster_is_as_it_was(kind: str, tmp_path: Path, disks: list[
 
 
 def test_only_what_is_new_is_backed_up(tmp_path: Path) -> None:
-    """And who reads the earlier backup meanwhile follows, with the settings that belong to it."""
+    """A reader of the earlier backup follows, with the settings that belong to it."""
     with clustered(tmp_path / "c", "vector", 600) as db:
         first = db.backup(tmp_path / "b")
         with opened(tmp_path / "b", mode="r") as reader:
@@ -296,7 +296,7 @@ def test_a_batch_of_which_a_backup_has_a_part_can_be_completed(tmp_path: Path) -
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_an_interrupted_backup_leaves_nothing_or_what_can_be_read(earlier: bool, tmp_path: Path) -> None:
-    """And made again it is whole."""
+    """A backup that was interrupted is whole once it is made again."""
     with clustered(tmp_path / "c", "number", 300) as db:
         before = dict(db)
         if earlier:

@@ -34,7 +34,7 @@ LONG = 24 * 3600.0  # seconds that an index, or a comparison of everything, may 
 
 
 class Unanswered(Exception):
-    """Nobody answered a message: it may have been done or not."""
+    """No answer came to a message, which may have been carried out or not."""
 
 
 class Sender(Protocol):

@@ -147,7 +147,7 @@ def restore(
 
 
 def _mode(directory: str) -> int:
-    """Who may read what is copied from a directory: nobody else."""
+    """The permissions of a directory, which a copy of it gets as well."""
     return os.stat(directory).st_mode & 0o777 | 0o700
 
 
