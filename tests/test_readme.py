@@ -35,7 +35,8 @@ def test_a_second_shell_adds_and_asks_while_the_store_is_served(tmp_path: Path) 
         db.update({"The Desert Gold": 4, "Two Boats": 3})
     with served(films) as server:
         lines = second.replace("127.0.0.1:7411", f"{server.host}:{server.port}").splitlines()
-        assert [line.split()[0] for line in lines] == ["softkv", "curl"]
+        assert [line.split()[0] for line in lines] == ["softkv", "export", "curl"]
+        assert lines.pop(1).startswith("export SOFTKV_TOKEN=... ")  # where a reader puts the token, as is done below
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = os.environ | {"PATH": path, "SOFTKV_TOKEN": server.token}
         said = [
