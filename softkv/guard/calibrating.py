@@ -10,7 +10,9 @@ Shapes: b points, c labels, p value width.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,10 +211,14 @@ def _largest(scores: Floats, share: float) -> float:
 def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None, again: Any) -> InputError:
     asked = {name: one for name, one in promise._asdict().items() if name != "confidence" and one is not None}
     keeps, least = " and ".join(f"{name}={share:g}" for name, share in asked.items()), list[str]()
+
+    def kept(name: str, cent: int) -> bool:
+        return _threshold(promise._replace(**{name: cent / 100.0}), evidence, wrong, others, again) is not None
+
     for name, share in asked.items():
-        larger = (cent / 100.0 for cent in range(1, 100) if cent / 100.0 > share)
-        tried = ((one, _threshold(promise._replace(**{name: one}), evidence, wrong, others, again)) for one in larger)
-        least += [f"{name}={one:g}" for one, found in tried if found is not None][:1]
+        cents = range(math.floor(100.0 * share) + 1, 100)
+        place = bisect_left(cents, True, key=partial(kept, name))
+        least += [f"{name}={one / 100.0:g}" for one in cents[place : place + 1]]
     found = f"The least that can be kept here is {' or '.join(least)}. Ask for that, or learn" if least else "Learn"
     return InputError(f"no threshold keeps {keeps}. {_why(promise, evidence, wrong, others)} {found} better.")
 
