@@ -34,7 +34,7 @@ LEFT_OUT = 256  # items by which the width of spreads is found
 AT_A_TIME = 32  # of them in a lookup: each has a mask over all items
 LEAST = 2.0 ** np.arange(-10.0, 1.0)  # of the value scale: what is tried as the least spread
 POINTS = 200  # of a curve, at most
-MEASURES = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
+MEASURES: tuple[str, ...] = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
 MEASURES += ("known", "wrong_known", "strangers_known")
 
 Floats = npt.NDArray[np.float64]
