@@ -114,8 +114,8 @@ def test_few_points_of_which_none_is_known_or_that_conflict_make_no_guard() -> N
 def test_a_refusal_names_the_least_share_that_is_kept(confidence: float | None) -> None:
     """Of wrong answers, and of strangers; a hundredth less is refused."""
     rng = np.random.default_rng(34)
-    seen, aims, _ = labels_with(rng.standard_normal(300) - 2.0, rng)
-    others = seen_with(rng.standard_normal(300) - 3.0)
+    seen, aims, _ = labels_with(rng.standard_normal(1000) - 2.0, rng)
+    others = seen_with(rng.standard_normal(1000) - 3.0)
     how: dict[str, Any] = {"widths": None, "items": 1}
     for promise, given, outside in (
         (Promise(0.05, None, confidence), {"aims": aims, "coded": True}, None),

@@ -66,7 +66,9 @@ def test_a_refusal_names_the_options_of_the_command(tmp_path: Path) -> None:
     with filled(tmp_path / "s", "label", 600) as db:
         db.tune()
     refused = ran("guard", "--db", tmp_path / "s").err
-    found = re.search(r"keeps --wrong-at-most=0.05\. .*kept here is (--wrong-at-most=0\.\d+)\. Ask for that", refused)
+    found = re.search(
+        r"keeps --wrong-at-most=0.05 with .*kept here is (--wrong-at-most=0\.\d+)\. Ask for that", refused
+    )
     assert found, refused
     assert ran("guard", found[1], "--db", tmp_path / "s").code == 0
 

@@ -578,7 +578,7 @@ STRANGERS = spots(60, 100) + 50.0
             "number",
             {"strangers_at_most": 0.1, "strangers": spots(61, 100)},
             InputError,
-            r"no threshold keeps wrong_at_most=0.05 and strangers_at_most=0.1\..*% of strangers are known, so the two",
+            r"no threshold keeps wrong_at_most=0.05 and strangers_at_most=0.1 with.*% of strangers are known",
         ),
         ("number", {"strangers": spots(0, 600)[:5]}, InputError, "5 of 5 are or have: number 0, number 1, "),
         ("number", {"strangers": spots(0, 600)[:11]}, InputError, r"number 9, \.\.\. Leave"),
@@ -613,7 +613,8 @@ def test_labels_that_nobody_can_tell_are_never_known_so_the_guard_is_refused(tmp
     with filled(tmp_path / "s", "label", 600) as db:
         db.tune()
         with pytest.raises(
-            InputError, match=r"no threshold keeps wrong_at_most=0.05\. Of all, .*% are wrong\. The least"
+            InputError,
+            match=r"no threshold keeps wrong_at_most=0.05 with confidence 0.95\. Of all, .*% are wrong\. The least",
         ):
             db.guard()
         assert db.info().guard is None

@@ -67,8 +67,8 @@ class Promising:
             widths = WidthRule.learned(*found, items=answers.count, scale=float(np.std(aims)))
         how: dict[str, Any] = {"coded": coded, "widths": widths, "items": answers.count}
         guard = calibrate(seen.taken(some), aims[some], None, promise, **how)
-        found = {**guard.found, "who": "samples", "within": None, "left_out": left}
-        self.guard_ = replace(guard, about=self._how(answers), found=found)
+        seen_then = {**guard.found, "who": "samples", "within": None, "left_out": left}
+        self.guard_ = replace(guard, about=self._how(answers), found=seen_then)
         return self
 
     def predict_known(self, X: Any) -> Array:

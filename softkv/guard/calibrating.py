@@ -220,6 +220,7 @@ def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: F
         place = bisect_left(cents, True, key=partial(kept, name))
         least += [f"{name}={one / 100.0:g}" for one in cents[place : place + 1]]
     found = f"The least that can be kept here is {' or '.join(least)}. Ask for that, or learn" if least else "Learn"
+    keeps += " on average" if promise.confidence is None else f" with confidence {promise.confidence:g}"
     return InputError(f"no threshold keeps {keeps}. {_why(promise, evidence, wrong, others)} {found} better.")
 
 
