@@ -17,7 +17,7 @@ from .wording import in_options
 
 TOGETHER = 256  # questions of stdin
 UNKNOWN = 3  # the exit code where a query is not known
-NO_GUARD = "the store has no guard. Make one with `softkv guard`."
+NO_GUARD = "`--known` needs a guard, and this store has none: `softkv guard` makes one."
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
 CONTRIBUTOR_COLUMNS = ("query", "answer", "known", "key", "weight", "score", "text", "value", "payload", "refused")
@@ -55,7 +55,7 @@ sure = click.option(
 @click.option("--hard", is_flag=True, help="The best key takes all.")
 @click.option("--explain", is_flag=True, help="Show the arithmetic: score, ÷ T, exp, ÷ sum.")
 @click.option("--partial", is_flag=True, help="Where shards of a cluster do not answer, estimate from the others.")
-@click.option("--known", is_flag=True, help="Exit with 3 where a query is not known (`softkv guard`).")
+@click.option("--known", is_flag=True, help="Exit with 3 where a query is not known (without `softkv guard`: is far).")
 @options.model
 @options.form
 def query(
@@ -211,15 +211,22 @@ class Questions:
         self._one, self.form, self._columns = vector if text is None else text, output.resolved(form), columns
         self._line, self.failed, self._headed, self._hinted = 0, 0, False, False
         self._named: dict[str, Any] = {}
-        self._known = known
+        self._known, self._promised = known, True
 
     def judge(self, answer: Any) -> None:
-        """Note where known answers are wanted and this is none; where nobody can tell, that is an error."""
+        """Note where known answers are wanted and this is none; where nobody can tell, that is an error.
+
+        Where there is no guard, a query that is far from all items is not known, which promises nothing, as is said.
+        """
         if not self._known or answer.known:
             return
-        if answer.known is None:
-            raise InputError(f"expected an answer that is known or not: {answer.why_unknown or NO_GUARD}")
-        self.failed = self.failed or UNKNOWN
+        if answer.known is None and (answer.why_unknown or answer.is_far is None):
+            raise InputError(answer.why_unknown or NO_GUARD)
+        if answer.known is None and self._promised:
+            self._promised = False
+            output.say(f"{NO_GUARD} Until then a query is not known if it is far from all items; nothing is promised.")
+        if answer.known is not None or answer.is_far:
+            self.failed = self.failed or UNKNOWN
 
     def __iter__(self) -> Iterator[Any]:
         return output.lines_of_stdin() if self._one == "-" else iter([self._one])

@@ -8,6 +8,7 @@ import click
 from softkv.portrait import number
 
 from . import labelled, options, output, served
+from .wording import in_options
 
 if TYPE_CHECKING:
     from softkv.learning.tuning import Tuned
@@ -215,6 +216,6 @@ def guard(
             found = db.guard(wrong_at_most, strangers_at_most, sure, queries, answers, others, progress=moved)
     record = {"threshold": found.threshold, **found.asked, **found.found}
     if output.resolved(form) == "table":
-        output.tell(str(found))
+        output.tell(in_options(str(found)))
     else:
         output.print_records([record], list(record), form, plain="threshold")

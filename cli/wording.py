@@ -62,6 +62,10 @@ PHRASES = (
     (r"Make it again with `guard`\.", "Make it again with `softkv guard`."),
     (r"Ask with tolerance=0\.", "Ask with --tolerance 0."),
     (r"or give queries and their answers\.", "or give --queries, a file of some with their answers."),
+    (r"hold more out \(`tune`, `fit`\)", "hold more out (`softkv tune --hold-out 0.5`)"),
+    (r"confidence=None, on average, takes", "--on-average takes"),
+    (r"wrong_at_most", "--wrong-at-most"),
+    (r"strangers_at_most", "--strangers-at-most"),
     (r"Leave out_of_scope out", "Leave --out-of-scope out"),
     (r"start the store anew with value='label' \(--kind label\), and", "start the store anew with --kind label, and"),
 )  # fmt: skip

@@ -1,7 +1,9 @@
 """Guards of answers that were drawn: what was asked is kept over many draws, all of it at once."""
 
 import math
+import re
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +46,7 @@ def test_strangers_that_are_like_the_items_conflict_with_turning_few_away() -> N
     with pytest.raises(InputError, match=r"no threshold keeps.*wrong_at_most.*[67]\d\.\d% of strangers are known"):
         calibrate(seen, None, strangers, Promise(0.05, 0.2, 0.95), coded=False, widths=None, items=1)
     found = calibrate(seen, None, strangers, Promise(0.7, 0.2, 0.95), coded=False, widths=None, items=1)
-    assert found.found["answered"] > 0.3
+    assert found.found["known"] > 0.3
     assert found.found["strangers"] < 0.2
 
 
@@ -106,3 +108,27 @@ def test_few_points_of_which_none_is_known_or_that_conflict_make_no_guard() -> N
     seen, others = seen_with(rng.standard_normal(40)), seen_with(rng.standard_normal(40))
     with pytest.raises(InputError, match="the two conflict"):
         calibrate(seen, None, others, Promise(0.1, 0.1, None), coded=False, widths=None, items=1)
+
+
+@pytest.mark.parametrize("confidence", [0.95, None])
+def test_a_refusal_names_the_least_share_that_is_kept(confidence: float | None) -> None:
+    """Of wrong answers, and of strangers; a hundredth less is refused."""
+    rng = np.random.default_rng(34)
+    seen, aims, _ = labels_with(rng.standard_normal(1000) - 2.0, rng)
+    others = seen_with(rng.standard_normal(1000) - 3.0)
+    how: dict[str, Any] = {"widths": None, "items": 1}
+    for promise, given, outside in (
+        (Promise(0.05, None, confidence), {"aims": aims, "coded": True}, None),
+        (Promise(0.05, 0.2, confidence), {"aims": None, "coded": False}, others),
+    ):
+        with pytest.raises(InputError, match=r"The least that can be kept here is \w+=0\.\d+") as refused:
+            calibrate(seen, strangers=outside, promise=promise, **given, **how)
+        named = re.findall(r"(\w+)=(0\.\d+)", str(refused.value).split("The least")[1])
+        assert [name for name, _ in named] == ["wrong_at_most", "strangers_at_most"][: 1 + (outside is not None)]
+        for name, share in named:
+            least = promise._replace(**{name: float(share)})
+            calibrate(seen, strangers=outside, promise=least, **given, **how)
+            with pytest.raises(InputError, match="no threshold keeps"):
+                calibrate(
+                    seen, strangers=outside, promise=least._replace(**{name: float(share) - 0.01}), **given, **how
+                )

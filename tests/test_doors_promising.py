@@ -1,6 +1,7 @@
 """Promises of scikit-learn estimators: known samples, intervals and sets, in the shapes of MAPIE."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,11 +71,36 @@ def test_without_a_guard_nothing_is_promised() -> None:
     model = SoftKVRegressor().fit(FIT, numbers_of(FIT))
     with pytest.raises(InputError, match="conformalize"):
         model.predict_known(ASKED)
-    with pytest.raises(InputError, match="at least 59 samples"):
-        model.conformalize(OTHERS[:60], numbers_of(OTHERS)[:60])
+    few = r"79 samples that `fit` has not seen, of which a fourth.*got 78\. Give more, or.*confidence=None.*takes 26\."
+    with pytest.raises(InputError, match=few):
+        model.conformalize(OTHERS[:78], numbers_of(OTHERS)[:78])
+    assert model.conformalize(OTHERS[:79], numbers_of(OTHERS)[:79]).guard_
+    with pytest.raises(InputError, match=r"at least 26 samples.*on average, got 25\. Give more, or ask for less\.$"):
+        model.conformalize(OTHERS[:25], numbers_of(OTHERS)[:25], confidence=None)
+    assert model.conformalize(OTHERS[:26], numbers_of(OTHERS)[:26], confidence=None).guard_
+    with pytest.raises(InputError, match="at least 74 samples that `fit` has not seen, which it takes"):
+        SoftKVClassifier().fit(FIT, labels_of(FIT)).conformalize(OTHERS[:73], labels_of(OTHERS)[:73])
     double = SoftKVRegressor().fit(FIT, FIT).conformalize(OTHERS, OTHERS)
     with pytest.raises(KindError, match="radius"):
         double.predict_interval(ASKED)
+
+
+@pytest.mark.parametrize("where", ["memory", "path"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_samples_that_were_fitted_calibrate_nothing(tmp_path: Path, where: str, dtype: Any) -> None:
+    """Whatever their targets: intervals are those of the others; where too few are left it is refused."""
+    fit, wanted = FIT.copy(), numbers_of(FIT)
+    fit[0] = 0.0
+    model = SoftKVRegressor(path=tmp_path / "s" if where == "path" else None).fit(fit, wanted)
+    again = np.where(fit == 0.0, -0.0, fit).astype(dtype)
+    with pytest.raises(InputError, match=r"not seen \(it has seen 600 others\), of which.*got 0\."):
+        model.conformalize(again, wanted)
+    expected = model.conformalize(OTHERS.astype(dtype), numbers_of(OTHERS)).predict_interval(ASKED)[1]
+    mixed, targets = np.concatenate([again, OTHERS.astype(dtype)]), np.concatenate([wanted + 1e6, numbers_of(OTHERS)])
+    assert model.conformalize(mixed, targets).predict_interval(ASKED)[1] == pytest.approx(expected, rel=1e-4)
+    assert model.guard_.found["left_out"] == 600
+    assert "of 300 samples are known" in str(model.guard_)
+    assert str(model.guard_).endswith("600 more are items, or have the vector of one, and were left out")
 
 
 def test_other_predictions_than_were_calibrated_promise_nothing(tmp_path: Path) -> None:

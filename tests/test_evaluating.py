@@ -16,6 +16,8 @@ from softkv.database.evaluating import Evaluation, Way, evaluate
 from softkv.errors import InputError, KindError, NotFinite, ShapeError
 
 from .databases import count_as_large
+from .test_guarding import labels_of, numbers_of, spots
+from .test_guarding import store_of as guarded_store_of
 
 WAYS = ["exact", "hard", "mean of 3", "top 3", "full soft"]
 NAMES = np.array(["red", "green", "blue"])
@@ -265,3 +267,22 @@ def test_the_exact_way_has_no_error_of_the_few_that_it_answered(tmp_path: Path, 
         ways = by_name(evaluate(db, vectors[:20], values[:20] + 0.5, k=3))
         expected = 0.5 * math.sqrt(np.size(values[0]))
         assert (ways["exact"].answered, ways["exact"].rmse) == (1.0, pytest.approx(expected, rel=1e-5))
+
+
+@pytest.mark.parametrize("kind", ["label", "number"])
+def test_the_way_that_a_guard_is_about_says_what_is_known(tmp_path: Path, kind: str) -> None:
+    """How many queries and strangers are known, and of labels how many of these wrong; the other ways say nothing."""
+    asked, strangers = spots(70, 300), spots(71, 80) + 40.0
+    with guarded_store_of(tmp_path / "s", kind) as db:
+        aims: Any = labels_of(asked) if kind == "label" else numbers_of(asked)
+        bare = db.evaluate(asked, aims, out_of_scope=strangers)
+        db.guard(wrong_at_most=0.2)
+        found, answers = by_name(db.evaluate(asked, aims, out_of_scope=strangers)), db.lookup(asked)
+        assert found["full soft"].known == answers.known.mean() < 1.0
+        assert found["full soft"].strangers_known == db.lookup(strangers).known.mean() < 0.5
+        wrong = None if kind == "number" else (np.array(answers.label) != aims)[answers.known].mean()
+        assert found["full soft"].wrong_known == wrong
+    assert {
+        (one.known, one.wrong_known, one.strangers_known) for name, one in found.items() if name != "full soft"
+    } == {(None, None, None)}
+    assert "known" not in bare.measures

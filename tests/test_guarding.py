@@ -171,7 +171,7 @@ def test_thresholds_that_keep_wrong_answers_or_strangers_rare_do_not_part_items_
             options = {} if kind == "label" else {"strangers_at_most": 0.3, "strangers": spots(seed, 200) + 50.0}
             guard = db.guard(0.12, **options)
             found = db.lookup(fresh, tolerance=0.0)
-        assert guard.found["answered"] == found.known.mean() == 1.0
+        assert guard.found["known"] == found.known.mean() == 1.0
         wrong += [] if found.label is None else (np.array(found.label) != asked).tolist()
     assert kind == "number" or np.mean(wrong) < 0.06
 
@@ -186,7 +186,8 @@ def test_a_small_store_has_a_guard_that_keeps_its_promise_on_average(tmp_path: P
             db.guard(0.01, confidence=None)
         guard = db.guard(confidence=None)
         assert guard.evidence.count < 40
-        assert kind == "number" or "(at most 0.05 promised, of all, on average)" in str(guard)
+        wrong = f"{guard.found['known'] * (guard.found['wrong'] or 0.0):.1%} of all are known and wrong (at most 5% "
+        assert (wrong if kind == "label" else "(at least 95% ") + "promised, on average)" in str(guard)
     with softkv.open(tmp_path / "s", "r") as db:
         assert db.info().guard == str(guard)
         assert db.lookup([[2.2, 2.2], FAR]).known.tolist() == [True, False]
@@ -197,12 +198,34 @@ def test_observed_figures_are_told_in_words_and_in_info(labels: softkv.SoftKV) -
     """How many are known, how many of these wrong, and what was promised."""
     found = labels.guard(wrong_at_most=0.1, strangers_at_most=0.2, strangers=spots(9, 100) + 40.0)
     assert found.found["strangers"] == 0.0
-    assert 0.5 < found.found["answered"] <= 0.99
+    assert 0.5 < found.found["known"] <= 0.99
     assert found.found["wrong"] < 0.1
     assert 0.8 < found.found["within"] <= 1.0
     assert labels.info().guard == str(found)
-    assert "0.1 promised, sure to 0.95" in str(found)
-    assert "0.0% of strangers are known" in str(found)
+    assert str(found).split("; ") == [
+        f"{found.found['known']:.1%} of {found.evidence.count} items that took no part in learning are known",
+        f"{found.found['wrong']:.1%} of the known are wrong (at most 10% promised, sure to 95%)",
+        "0.0% of strangers are known (at most 20% promised, sure to 95%)",
+        f"where all items answer, labels_within(0.9) held what is right for {found.found['within']:.1%}",
+    ]
+
+
+@pytest.mark.parametrize(("kind", "what"), [("number", "interval"), ("vector", "radius")])
+def test_figures_name_what_an_answer_is_asked_for(tmp_path: Path, kind: str, what: str) -> None:
+    """How many are known is what is promised there; strangers without a share are measured, which is said."""
+    with store_of(tmp_path / "s", kind) as db:
+        told = str(db.guard(strangers=spots(9, 100) + 40.0))
+    assert "are known (at least 95% promised, sure to 95%); 0.0% of strangers are known (measured, not promised" in told
+    assert f"where all items answer, {what}(0.9) held what is right for " in told
+
+
+def test_a_guard_that_was_made_before_says_what_was_seen(numbers: softkv.SoftKV) -> None:
+    """The share that is known had another name."""
+    settings, told = Profile.of(numbers._store.settings).settings(), numbers.info().guard
+    found = {"answered" if name == "known" else name: one for name, one in settings["guard"]["found"].items()}
+    assert "answered" in found
+    numbers._store.configure({**settings, "guard": {**settings["guard"], "found": found}})
+    assert numbers.info().guard == told
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -485,6 +508,36 @@ def test_queries_calibrate_in_the_place_of_items(tmp_path: Path) -> None:
         assert 0.84 < ((low <= truth) & (truth <= high)).mean() < 0.95
 
 
+def test_queries_that_are_items_are_left_out_whatever_they_should_be_answered(tmp_path: Path) -> None:
+    """By their vectors, of which -0 is 0; they are counted, and the guard is that of the others."""
+    with store_of(tmp_path / "s", "number") as db:
+        db.add(["zero"], [0.0], vectors=[[0.0, 1.0]])
+        others, items = spots(50, 300), np.concatenate([spots(0, 600)[:20], [[-0.0, 1.0]]])
+        expected = db.guard(queries=others, answers=numbers_of(others))
+        for answers in (np.zeros(21), np.full(21, 1e6)):
+            asked = np.concatenate([items, others]), np.concatenate([answers, numbers_of(others)])
+            found = db.guard(queries=asked[0], answers=asked[1])
+            assert found.found == {**expected.found, "left_out": 21}
+            assert found.to_json()["scores"] == expected.to_json()["scores"]
+            assert found.threshold == expected.threshold
+        assert str(found).endswith("; 21 more are items, or have the vector of one, and were left out")
+        assert str(found).startswith(str(expected).split("; ")[0])
+        with pytest.raises(
+            InputError, match=r"at least 59 queries beside the 21 that are items, or have.*got 38\. Give"
+        ):
+            db.guard(queries=asked[0][:59], answers=asked[1][:59])
+
+
+def test_queries_that_have_the_vector_of_an_item_in_other_words_are_left_out(tmp_path: Path) -> None:
+    """As `please whisper` has that of `whisper please`, where the order of words does not count."""
+    with softkv.open(tmp_path / "s", value="number") as db:
+        texts = [f"{word} number {n}" for word in ("tea", "coffee", "milk") for n in range(120)]
+        db.add(["please whisper", *texts], np.arange(361.0))
+        queries = [f"{word} of {n}" for word in ("tea", "coffee") for n in range(50)]
+        asked = ["whisper please", "tea number 8", *queries]
+        assert db.guard(queries=asked, answers=np.arange(102.0)).found["left_out"] == 2
+
+
 def test_after_fit_only_items_that_fit_left_out_will_do(tmp_path: Path) -> None:
     """And that `tune` has left out before it, since `fit` was measured against it."""
     with store_of(tmp_path / "s", "number") as db:
@@ -525,10 +578,16 @@ STRANGERS = spots(60, 100) + 50.0
             "number",
             {"strangers_at_most": 0.1, "strangers": spots(61, 100)},
             InputError,
-            r"no threshold keeps.*% of strangers are known, so the two conflict",
+            r"no threshold keeps wrong_at_most=0.05 and strangers_at_most=0.1 with.*% of strangers are known",
         ),
-        ("number", {"strangers": spots(0, 600)[:5]}, InputError, "5 of 5 are, such as number 0"),
-        ("number", {"queries": spots(0, 600)[:1], "answers": [1.0]}, InputError, "queries that are no items"),
+        ("number", {"strangers": spots(0, 600)[:5]}, InputError, "5 of 5 are or have: number 0, number 1, "),
+        ("number", {"strangers": spots(0, 600)[:11]}, InputError, r"number 9, \.\.\. Leave"),
+        (
+            "number",
+            {"queries": spots(0, 600)[:1], "answers": [1.0]},
+            InputError,
+            "59 queries beside the 1 that are items",
+        ),
         ("number", {"queries": STRANGERS}, InputError, "together"),
         ("number", {"answers": [1.0]}, InputError, "together"),
         ("number", {"queries": STRANGERS, "answers": [1.0]}, ShapeError, "an answer for each of 100 queries"),
@@ -553,7 +612,10 @@ def test_labels_that_nobody_can_tell_are_never_known_so_the_guard_is_refused(tmp
     """And how many are wrong is said."""
     with filled(tmp_path / "s", "label", 600) as db:
         db.tune()
-        with pytest.raises(InputError, match=r"no threshold keeps what was asked.*% are wrong"):
+        with pytest.raises(
+            InputError,
+            match=r"no threshold keeps wrong_at_most=0.05 with confidence 0.95\. Of all, .*% are wrong\. The least",
+        ):
             db.guard()
         assert db.info().guard is None
 
@@ -574,7 +636,7 @@ def test_a_store_that_kept_nothing_back_is_refused_with_the_remedy(tmp_path: Pat
 def test_more_than_the_points_can_promise_is_refused(numbers: softkv.SoftKV) -> None:
     """And what is no share."""
     found = numbers.lookup([2.2, 2.2])
-    with pytest.raises(InputError, match="expected a probability of at most"):
+    with pytest.raises(InputError, match=r"which is what \d+ items that took no part in learning can promise"):
         found.interval(0.999)
     for share in (0.0, 1.0, -1, "0.9", True, math.nan):
         with pytest.raises(InputError, match="between 0 and 1"):
@@ -606,5 +668,5 @@ def test_strangers_whose_words_are_those_of_items_are_refused(tmp_path: Path) ->
         db.add([f"item {n}" for n in range(len(texts))], np.arange(float(len(texts))), texts=texts)
         db.tune()
         for known in ("item 7", "tea number 7"):
-            with pytest.raises(InputError, match="1 of 2 are, such as number 1"):
+            with pytest.raises(InputError, match=f"1 of 2 are or have: '{known}'"):
                 db.guard(strangers=["a boat on the river", known])

@@ -34,7 +34,8 @@ LEFT_OUT = 256  # items by which the width of spreads is found
 AT_A_TIME = 32  # of them in a lookup: each has a mask over all items
 LEAST = 2.0 ** np.arange(-10.0, 1.0)  # of the value scale: what is tried as the least spread
 POINTS = 200  # of a curve, at most
-MEASURES = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
+MEASURES: tuple[str, ...] = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
+MEASURES += ("known", "wrong_known", "strangers_known")
 
 Floats = npt.NDArray[np.float64]
 Curve = tuple[tuple[float, float], ...]
@@ -53,6 +54,9 @@ class Way:
     rmse: float | None = None  # of numbers and vectors; None unless all queries got an answer
     log_likelihood: float | None = None  # of numbers
     auroc: float | None = None  # of log_mass, of the queries against those out of scope
+    known: float | None = None  # the share of queries that are, where a guard is about such answers
+    wrong_known: float | None = None  # of labels, of those that are known
+    strangers_known: float | None = None  # of those out of scope
     reliability: Curve = ()  # (confidence, accuracy) of labels; of numbers (level of an interval, targets within)
     abstention: Curve = ()  # (share that is answered, error) when those of the least log_mass are left out
     warmth: Curve = ()  # (temperature, error), where temperatures were asked for
@@ -213,11 +217,17 @@ class _Evaluating:
         """One way to look up."""
         found = self._replies(self.asked, name, options)
         known: dict[str, Any] = self._of_values(found, options) if self.view.labels is None else self._of_labels(found)
+        if found.guard is not None:
+            sure = np.equal(found.known, True)  # where nobody can tell, it is None
+            known["known"] = float(sure.mean())
+            if self.view.labels is not None and sure.any():
+                known["wrong_known"] = float(self._losses(found)[sure].mean())
         if options.get("temperature") != self.even:  # or log_mass would say nothing
             known["abstention"] = self._abstention(found)
             if self.strangers is not None:
                 others = self._replies(self.strangers, f"{name}, out of scope", options)
                 known["auroc"] = measures.auroc(found.log_mass, others.log_mass)
+                known["strangers_known"] = None if others.guard is None else float(np.equal(others.known, True).mean())
             temperature: float | None = found.temperature
         else:
             temperature = None

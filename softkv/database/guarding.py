@@ -34,6 +34,7 @@ from softkv.storage.layout import Mask, Matrix
 
 TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
 POINTS, PAIRS = 10_000, 1 << 32  # calibration points at most; and of these and the items that answer
+NAMED = 10  # of strangers that are none
 LEFT_OUT = 512  # items that are left out one by one to learn widths
 REMEDY = "Learn again (`softkv tune`, `softkv fit`), which leaves out a fifth, or give queries and their answers."
 
@@ -46,6 +47,7 @@ class Points(NamedTuple):
     mask: Mask | None  # over the items in their order, or None for all
     who: str
     places: npt.NDArray[np.int64] | None = None  # in that order, where the queries are items
+    left_out: int = 0  # of the queries that were given, those that are items
 
 
 def calibrated(
@@ -55,7 +57,11 @@ def calibrated(
     view: View = reader._asked_view()
     promise.require(strangers)
     points = _points(reader, view, queries, answers)
-    promise.require_points(len(points.queries), points.who, coded=view.layout.kind.coded)
+    more = "Give more" if points.places is None else "Give more, hold more out (`tune`, `fit`)"
+    left = points.left_out
+    who = points.who + (f" beside the {left} that are items, or have the vector of one" if left else "")
+    chosen = view.layout.kind.coded or promise.strangers_at_most is not None
+    promise.require_enough(len(points.queries), promise.wrong_at_most, who, chosen=chosen, more=more)
     outside = None if strangers is None else _strangers(reader, view, strangers, promise)
     asking = Examining(reader, view, told)
     seen = asking.seen(points.queries, points.mask, "calibrating")
@@ -66,7 +72,7 @@ def calibrated(
     beside = _beside(asking, points)
     guard = calibrate(seen, points.aims, others, promise, coded=coded, widths=widths, items=items, beside=beside)
     base = view.snapshot.rows, len(view.snapshot), 0
-    found = {**guard.found, "who": points.who, "within": _observed(guard, beside)}
+    found = {**guard.found, "who": points.who, "within": _observed(guard, beside), "left_out": points.left_out}
     return replace(guard, about=about(view), base=base, found=found)
 
 
@@ -152,8 +158,10 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
         aims = None if view.layout.kind.embedded else targets_of(view, answers)
         if aims is not None and len(aims) != len(asked):
             raise ShapeError(f"expected an answer for each of {len(asked)} queries, got {len(aims)}.")
-        _require_strange(view, queries, asked, "queries")
-        return Points(asked, aims, None, "queries")
+        # By what they ask, and never by what they should be answered, or those that are left would be no fair draw.
+        strange = ~_among_items(view, queries, asked)
+        left = len(asked) - int(strange.sum())
+        return Points(asked[strange], None if aims is None else aims[strange], None, "queries", left_out=left)
     held = held_out(view, *_left_out(view))[view.order]
     answering = int((~held).sum())
     places = np.flatnonzero(held)
@@ -176,26 +184,29 @@ def _left_out(view: View) -> tuple[float, int]:
         told.append((float(view.learned.facts.get("held", 0.0)), view.learned.facts["last"]))
     if not told or not all(share for share, _ in told):
         what = "has learned from all of its items" if told else "was never tuned"
-        raise InputError(f"{view.snapshot.path} {what}, so none is left to calibrate a guard on. {REMEDY}")
+        raise InputError(f"{view.snapshot.path} {what}, so no items were held out to make a guard with. {REMEDY}")
     shares, lasts = zip(*told, strict=True)
     return min(shares), min(lasts)
 
 
 def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     found = vectors_of_many(reader, view, given)
-    _require_strange(view, given, found, "strangers")
+    there = np.flatnonzero(_among_items(view, given, found))
+    if len(there):  # to leave them out, as of queries, would be to promise less than was asked
+        texts = dict(enumerate(repr(one) for one in given if isinstance(one, str)))
+        named = ", ".join(texts.get(one, f"number {one}") for one in there[:NAMED].tolist())
+        raise InputError(
+            f"expected strangers that are no items, nor have the vector of one, but {len(there)} of {len(found)} are "
+            f"or have: {named}{', ...' if len(there) > NAMED else ''}. Leave them out."
+        )
     if promise.strangers_at_most is not None:
         promise.require_enough(len(found), promise.strangers_at_most, "strangers")
     return found
 
 
-def _require_strange(view: View, given: Any, vectors: Matrix, name: str) -> None:
-    there = np.flatnonzero((equals(view, given, vectors) >= 0) | (equals(view, vectors, vectors) >= 0))
-    if len(there):
-        raise InputError(
-            f"expected {name} that are no items, but {len(there)} of {len(vectors)} are, such as number {there[0]}. "
-            "Leave them out."
-        )
+def _among_items(view: View, given: Any, vectors: Matrix) -> npt.NDArray[np.bool_]:
+    """Which queries are an item by their text or vector, (b,)."""
+    return (equals(view, given, vectors) >= 0) | (equals(view, vectors, vectors) >= 0)
 
 
 def _beside(asking: Examining, points: Points) -> Beside | None:

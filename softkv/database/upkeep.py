@@ -265,10 +265,11 @@ class Upkeep(Reader):
             strangers_at_most: The share of strangers that may be said to be known.
             confidence: How sure both are to be. With None they hold on average over the items left out, which takes
                 fewer of them, and of labels the share is of all queries: of those that are known and wrong.
-            queries: Texts or vectors that are no items, nor given to `fit`, like those that will be asked, instead of
-                items. All items answer them then, and the promise is for real answers.
+            queries: Texts or vectors that were not given to `fit`, like those that will be asked, instead of items. All
+                items answer them then, and the promise is for real answers. Those that are items, or have the vector
+                of one, are left out and counted.
             answers: What they should be answered, unless values are texts: labels, numbers or vectors.
-            strangers: Queries that no item answers.
+            strangers: Queries that no item answers. Without `strangers_at_most` they are measured, and change nothing.
             progress: Called with (what, done, all).
         """
         self._store.require_writable()

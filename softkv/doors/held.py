@@ -21,6 +21,7 @@ from softkv.answer import Answers
 from softkv.asking.learned import Learned
 from softkv.database import SoftKV
 from softkv.database import open as open_store
+from softkv.database.evaluating import equals
 from softkv.database.making import made
 from softkv.database.training import FEWEST, LARGEST_RANK, MOST, drawn, left_out_of
 from softkv.errors import InputError, KindError, NotExpressible, ZeroVector
@@ -208,6 +209,14 @@ class InMemory:
         )
         return replace(answers, value=found.heights, spread=found.spreads)
 
+    def holds(self, queries: Array) -> npt.NDArray[np.bool_]:
+        """Which of (b, d) queries are the key of an item, as far as the coarser type of the two tells, (b,)."""
+        coarse = min(queries.dtype, self.items.keys.dtype)
+        with np.errstate(over="ignore"):
+            keys, asked = ((some + 0.0).astype(coarse) for some in (self.items.keys, queries / self.unit))  # -0 is 0
+        there = {key.tobytes() for key in keys}
+        return np.array([one.tobytes() in there for one in asked], np.bool_)
+
     def _compared(self) -> Compatibility:
         if self.learned is not None:
             return self.learned.compatibility(self.inverse_lengths)
@@ -299,6 +308,10 @@ class OnDisk:
         answers = self.db().lookup(queries, k=k, temperature=self.asked_temperature, tolerance=tolerance, show=0)
         assert isinstance(answers, Answers)
         return answers
+
+    def holds(self, queries: Array) -> npt.NDArray[np.bool_]:
+        """Which of (b, d) queries are the vector of an item, (b,)."""
+        return equals(self.db()._view(), (), queries.astype(np.float32)) >= 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.asked_temperature, self.kind)

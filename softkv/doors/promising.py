@@ -38,25 +38,37 @@ class Promising:
     def _asked(self, X: Any) -> Answers:
         raise NotImplementedError
 
+    def _fitted_on(self, X: Any) -> npt.NDArray[np.bool_]:
+        raise NotImplementedError
+
     def _aims(self, answers: Answers, y: Any) -> Array:
         raise NotImplementedError
 
     def conformalize(self, X: Any, y: Any, *, wrong_at_most: float = 0.05, confidence: float | None = 0.95) -> Any:
-        """Calibrate on samples that were not fitted on; what is said of more like these is then promised."""
+        """Calibrate on samples that were not fitted on; what is said of more like these is then promised.
+
+        Samples that were fitted, whatever their target, are left out; `guard_.found["left_out"]` says how many.
+        """
         answers, promise = self._asked(X), Promise(wrong_at_most, None, confidence)
         promise.require(None)
-        coded, seen, aims = answers.labels is not None, seen_of(answers), self._aims(answers, y)
+        # By what they are, and never by their targets, or those that are left would be no fair draw.
+        new = ~self._fitted_on(X)
+        left = int((~new).sum())
+        coded, seen, aims = answers.labels is not None, seen_of(answers).taken(new), self._aims(answers, y)[new]
         some, widths = np.ones(len(aims), np.bool_), None
         if not coded:
             some = np.random.default_rng(0).permutation(len(aims)) % FOR_WIDTHS > 0
-        promise.require_points(int(some.sum()), "samples", coded=coded)
+        who = "samples that `fit` has not seen" + (f" (it has seen {left} others)" if left else "")
+        who += "" if coded else ", of which a fourth tells how wide intervals are"
+        promise.require_enough(len(aims), wrong_at_most, who, chosen=coded, aside=0 if coded else FOR_WIDTHS)
         if not coded:
             told = seen.taken(~some)
             found = distances(told.value, aims[~some]), told.spread, told.log_mass, told.effective
             widths = WidthRule.learned(*found, items=answers.count, scale=float(np.std(aims)))
         how: dict[str, Any] = {"coded": coded, "widths": widths, "items": answers.count}
         guard = calibrate(seen.taken(some), aims[some], None, promise, **how)
-        self.guard_ = replace(guard, about=self._how(answers))
+        seen_then = {**guard.found, "who": "samples", "within": None, "left_out": left}
+        self.guard_ = replace(guard, about=self._how(answers), found=seen_then)
         return self
 
     def predict_known(self, X: Any) -> Array:

@@ -94,6 +94,10 @@ class _SoftKV(BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=FLOATS)
         return self.held_.ask(X, k=None if self.k is None else min(self.k, self.n_items_), tolerance=self._tolerance)
 
+    def _fitted_on(self, X: Any) -> npt.NDArray[np.bool_]:
+        """Which of the samples were fitted, (n,)."""
+        return self.held_.holds(validate_data(self, X, reset=False, dtype=FLOATS))
+
     @contextmanager
     def _as_it_was_on_failure(self) -> Iterator[None]:
         """Fit, or stay fitted as before: checking samples already notes what is new of them."""

@@ -10,7 +10,9 @@ Shapes: b points, c labels, p value width.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,22 +58,25 @@ class Promise(NamedTuple):
             if strangers is None:
                 raise InputError("expected strangers, queries that no item answers, where strangers_at_most is given.")
 
-    def require_points(self, count: int, what: str, *, coded: bool) -> None:
-        """Refuse too few points, before any is asked."""
-        self.require_enough(count, self.wrong_at_most, what, chosen=coded or self.strangers_at_most is not None)
+    def require_enough(
+        self, count: int, share: float, what: str, *, chosen: bool = True, aside: int = 0, more: str = "Give more"
+    ) -> None:
+        """Refuse, before any is asked, fewer points than it takes to promise a share; `more` is what to do then.
 
-    def require_enough(self, count: int, share: float, what: str, *, chosen: bool = True) -> None:
-        """Refuse fewer than it takes to promise a share, with those that choose thresholds where any do."""
+        With those that choose thresholds where any do, and where one in so many (`aside`) is for something else.
+        """
         average = fewest_points(1.0 - share)
         least, sure = average, "on average"
         if self.confidence is not None:
             least, sure = fewest_trials(share, self.confidence), f"with confidence {self.confidence:g}"
             least += math.ceil(least / (FOR_GRID - 1)) if chosen else 0
+        if aside:
+            least, average = (some + math.ceil(some / (aside - 1)) for some in (least, average))
         if count < least:
             fewer = f"; confidence=None, on average, takes {average}" if average < least else ""
             raise InputError(
-                f"expected at least {least} {what}, which it takes to promise so much {sure}, got {count}. Give more, "
-                f"hold more out (`tune`, `fit`), or ask for less{fewer}."
+                f"expected at least {least} {what}, which it takes to promise so much {sure}, got {count}. {more}, or "
+                f"ask for less{fewer}."
             )
 
 
@@ -99,6 +104,8 @@ def calibrate(
     others = None if strangers is None else guard.evidence_of(strangers)
     again = None if beside is None else replace(guard, items=beside.items).evidence_of(beside.seen)
     threshold = _threshold(promise, evidence, wrong, others, again)
+    if threshold is None:
+        raise _refusal(promise, evidence, wrong, others, again)
     scores = None if aims is None else np.sort(_scores(seen, aims, widths, items))
     ranked = np.sort(evidence)
     if beside is not None and again is not None:
@@ -107,7 +114,7 @@ def calibrate(
             scores = np.maximum(scores, np.sort(_scores(beside.seen, beside.aims, widths, beside.items)))
     known = evidence >= threshold
     found = {
-        "answered": float(known.mean()),
+        "known": float(known.mean()),
         "wrong": None if wrong is None else float(wrong[known].mean()),
         "strangers": None if others is None else float((others >= threshold).mean()),
     }
@@ -135,8 +142,11 @@ def _threshold(
     wrong: npt.NDArray[np.bool_] | None,
     others: npt.NDArray[np.float64] | None,
     again: npt.NDArray[np.float64] | None,
-) -> float:
-    """The least evidence at which what was asked is promised; `again` is that of the points where all items answer."""
+) -> float | None:
+    """The least evidence at which what was asked is promised, None where there is none.
+
+    `again` is the evidence of the points where all items answer.
+    """
     again = evidence if again is None else again
     if promise.strangers_at_most is None:
         others = None
@@ -162,15 +172,12 @@ def _threshold(
     thresholds -= lower
     # Where the first fails, no other is reached: so that is the one that is likeliest to hold.
     first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
-    found = laxest(thresholds[first:], risks(choose=False), promise.confidence)
-    if found is None:
-        raise _refusal(promise, evidence, wrong, others)
-    return found
+    return laxest(thresholds[first:], risks(choose=False), promise.confidence)
 
 
 def _on_average(
     promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None, again: Floats
-) -> float:
+) -> float | None:
     """The least evidence that more than a share of all wrong answers and strangers do not reach, on average.
 
     A query is one of them, and reaches it, only where its evidence is among the r largest of theirs. Any threshold
@@ -188,9 +195,7 @@ def _on_average(
     least = float(np.min(evidence[evidence > above], initial=math.inf))
     lower = max(0.0, float(np.quantile(evidence - again, LOWERED)))
     found = min(max(least - lower, (least + above) / 2.0), away)
-    if not above < found or (evidence >= found).mean() < SOME:
-        raise _refusal(promise, evidence, wrong, others)
-    return found
+    return found if above < found and (evidence >= found).mean() >= SOME else None
 
 
 def _rank(count: int, share: float) -> int:
@@ -203,11 +208,20 @@ def _largest(scores: Floats, share: float) -> float:
     return float(np.sort(scores)[-_rank(len(scores), share)])
 
 
-def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None) -> InputError:
-    return InputError(
-        f"no threshold keeps what was asked, {promise._asdict()}. {_why(promise, evidence, wrong, others)} "
-        "Ask for less, or learn better."
-    )
+def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None, again: Any) -> InputError:
+    asked = {name: one for name, one in promise._asdict().items() if name != "confidence" and one is not None}
+    keeps, least = " and ".join(f"{name}={share:g}" for name, share in asked.items()), list[str]()
+
+    def kept(name: str, cent: int) -> bool:
+        return _threshold(promise._replace(**{name: cent / 100.0}), evidence, wrong, others, again) is not None
+
+    for name, share in asked.items():
+        cents = range(math.floor(100.0 * share) + 1, 100)
+        place = bisect_left(cents, True, key=partial(kept, name))
+        least += [f"{name}={one / 100.0:g}" for one in cents[place : place + 1]]
+    found = f"The least that can be kept here is {' or '.join(least)}. Ask for that, or learn" if least else "Learn"
+    keeps += " on average" if promise.confidence is None else f" with confidence {promise.confidence:g}"
+    return InputError(f"no threshold keeps {keeps}. {_why(promise, evidence, wrong, others)} {found} better.")
 
 
 def _why(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None) -> str:

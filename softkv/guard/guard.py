@@ -27,6 +27,7 @@ from softkv.guard.widths import WidthRule
 
 SURE, NONE = 4.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
 CHANGED = 0.1  # of the items: from there on the guard is about others
+OLDER = {"answered": "known"}  # of what was seen, names by which guards were written before
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -129,10 +130,10 @@ class Guard:
         assert self.scores is not None
         found = self.scores.quantile(share)
         if math.isinf(found):
-            some = " (some with labels of no item)" if np.isinf(self.scores.values[-1]) else ""
+            some = ", some with labels of no item," if np.isinf(self.scores.values[-1]) else ""
             raise InputError(
                 f"expected a probability of at most {self.scores.most:.4g}, which is what {self.scores.count:,} "
-                f"queries with known answers{some} can promise, got {share!r}."
+                f"{self.found.get('who', 'queries')}{some} can promise, got {share!r}."
             )
         return found
 
@@ -157,6 +158,7 @@ class Guard:
         """What `to_json` has told; a ValueError, KeyError or TypeError where it is not."""
         given, (rows, items, before) = dict(told), told["base"]
         evidence, scores, widths = (given.pop(name) for name in ("evidence", "scores", "widths"))
+        given["found"] = {OLDER.get(name, name): one for name, one in dict(given["found"]).items()}
         return cls(
             **{**given, "base": (int(rows), int(items), int(before)), "threshold": float(given["threshold"])},
             evidence=Ranked.from_json(evidence),
@@ -166,18 +168,23 @@ class Guard:
         )
 
     def __str__(self) -> str:
-        found, asked = self.found, self.asked
-        told = [f"{found['answered']:.1%} of {self.evidence.count:,} {found['who']} are known"]
+        found, asked = self.found, {name: 100.0 * (share or 0.0) for name, share in self.asked.items()}
+        wrong, rare, sure = (asked[name] for name in ("wrong_at_most", "strangers_at_most", "confidence"))
+        how = f"promised, sure to {sure:.4g}%" if sure else "promised, on average"
+        least = "" if self.coded else f" (at least {100.0 - wrong:.4g}% {how})"
+        told = [f"{found['known']:.1%} of {self.evidence.count:,} {found['who']} are known{least}"]
         if self.coded:
-            sure = asked["confidence"]
-            of = "of all, on average" if sure is None else f"sure to {sure:.4g}"
-            told += [f"{found['wrong']:.1%} of these wrong (at most {asked['wrong_at_most']:.4g} promised, {of})"]
+            of, share = ("the known are", 1.0) if sure else ("all are known and", found["known"])
+            told += [f"{share * found['wrong']:.1%} of {of} wrong (at most {wrong:.4g}% {how})"]
         if found.get("strangers") is not None:
-            told += [f"{found['strangers']:.1%} of strangers are known"]
+            promise = f"at most {rare:.4g}% {how}" if rare else "measured, not promised: strangers_at_most"
+            told += [f"{found['strangers']:.1%} of strangers are known ({promise})"]
         if found.get("within") is not None:
-            what = "sets" if self.coded else "intervals"
-            told += [f"where all items answer, {what} for nine in ten held {found['within']:.1%}"]
-        return ", ".join(told)
+            what = "labels_within" if self.coded else "interval" if self.about["kind"] == "number" else "radius"
+            told += [f"where all items answer, {what}(0.9) held what is right for {found['within']:.1%}"]
+        if left := found.get("left_out"):
+            told += [f"{left:,} more are items, or have the vector of one, and were left out"]
+        return "; ".join(told)
 
 
 def checked_share(name: str, given: object) -> float:
