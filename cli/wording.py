@@ -35,6 +35,7 @@ PHRASES = (
     (r"make a store with compatibility='dot' or 'gaussian'", "make a store with --compatibility dot or gaussian"),
     (r"use compatibility='dot' or 'gaussian'", "use --compatibility dot or gaussian"),
     (r"build the index again", "build it again with `softkv index build`"),
+    (r"as token=, or in the variable", "in the variable"),
     (r"backend='gpu' was asked for", "--backend gpu was asked for"),
     (r"Take backend='auto' or 'cpu'", "Take --backend auto or cpu"),
     (r"start the store anew with compatibility='gaussian'", "start the store anew with --compatibility gaussian"),
