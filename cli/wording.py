@@ -19,7 +19,7 @@ PHRASES = (
     (r"or replace it with force=True", "or overwrite it with --force"),
     (r"name it with format= as one of", "its name has to end in one of"),
     (r"Ask with a vector of width (\d+), or open the store with embedder= and the model",
-     rf"Ask with --vector, \1 numbers between commas, or {MODEL_OF}"),
+     rf"Ask with --vector, \1 numbers between commas (`--vector -` reads lines of them), or {MODEL_OF}"),
     (r"Ask with a vector of width (\d+)\.", r"Ask with --vector, \1 numbers between commas."),
     (r"Give vectors of width (\d+): add\(keys, values, vectors=\.\.\.\), "
      r"or open the store with embedder= and the model",

@@ -162,6 +162,28 @@ def test_a_query_says_how_sure_it_has_to_be(clusters: Path, monkeypatch: pytest.
     assert f"error {short(usual['error'])} (calibrated), " in ran(*ask, terminal=True).out
 
 
+def test_many_vectors_come_from_stdin(clusters: Path) -> None:
+    """One a line, in brackets or not, each called by the number of its line; what is none is reported by it."""
+    queries = mixture(2000, 8, 4, 1, seed=0).queries[:3].astype(float).tolist()
+    lines = [",".join(map(repr, queries[0])), repr(queries[1]), "1,2", "gold", "", repr(queries[2])]
+    done = ran("query", "--vector", "-", "--db", clusters, "--tolerance", 0, stdin="\n".join(lines))
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert (done.code, [one["query"] for one in found]) == (1, [1, 2, 3, 4, 5, 6])
+    assert [line.partition(": ")[0] for line in done.err.splitlines()] == ["stdin:3", "stdin:4", "stdin:5"]
+    assert "'gold' is not a vector; give numbers between commas" in found[3]["error"]
+    with softkv.open(clusters, "r") as db:
+        wanted = db.lookup(queries, tolerance=0)
+    assert [found[place]["value"] for place in (0, 1, 5)] == pytest.approx(wanted.value)
+    done = ran("compare", "--vector", "-", "--db", clusters, "--csv", stdin="\n".join([*lines[:2], "gold"]))
+    assert (done.code, done.err.partition(": ")[0]) == (1, "stdin:3")
+    assert [line.split(",")[0] for line in done.out.splitlines() if ",soft," in line] == ["1", "2"]
+
+
+def test_a_vector_and_a_text_exclude_each_other(clusters: Path) -> None:
+    """Also where both are on stdin."""
+    assert ran("query", "-", "--vector", "-", "--db", clusters).code == 2
+
+
 def test_many_queries_come_from_stdin(rents: Path) -> None:
     """One line each, one answer each; a line that says nothing is reported and does not silence the others."""
     done = ran("query", "-", "--db", rents, "--plain", stdin="a small room\n\na big house\r\n")
