@@ -73,7 +73,7 @@ def evaluate(
             )
     _print(found, form)
     others = f" and {found.out_of_scope:,} that are out of scope" if found.out_of_scope else ""
-    output.say(f"{found.queries:,} queries{others}, asked of {found.items:,} items")
+    output.say(f"{found.queries:,} queries{others}, asked of {counted(found.items, 'item')}")
     if plot is not None:
         plotting.draw(found, plot)
         output.say(f"drawn in {plot}")

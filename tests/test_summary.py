@@ -80,7 +80,7 @@ def test_a_store_without_an_index_says_so(tmp_path: Path) -> None:
     assert found.index is None
     assert found.to_dict()["index"] is None
     assert not [line for line in str(found).splitlines() if line.startswith("index")]
-    assert f"backend           {found.backend}" in str(found)
+    assert f"builds indexes    {found.backend}" in str(found)
 
 
 def test_an_index_is_told_of_in_figures(store: Path) -> None:
