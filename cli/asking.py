@@ -222,7 +222,7 @@ class Questions:
         if not self._known or answer.known:
             return
         if answer.known is None:
-            raise InputError(f"expected an answer that is known or not: {answer.why_unknown or NO_GUARD}")
+            raise InputError(f"--known needs a guard of such answers: {answer.why_unknown or NO_GUARD}")
         self.failed = self.failed or UNKNOWN
 
     def __iter__(self) -> Iterator[Any]:

@@ -36,6 +36,8 @@ PHRASES = (
     (r"use compatibility='dot' or 'gaussian'", "use --compatibility dot or gaussian"),
     (r"build the index again", "build it again with `softkv index build`"),
     (r"as token=, or in the variable", "in the variable"),
+    (r", bilinear\(W\), additive\(W_q, W_k, v\) or a function, got", ", got"),
+    (r"Pass compatibility=(\w+)\(\.\.\.\), imported from softkv\.", "They can be given in Python alone."),
     (r"backend='gpu' was asked for", "--backend gpu was asked for"),
     (r"Take backend='auto' or 'cpu'", "Take --backend auto or cpu"),
     (r"start the store anew with compatibility='gaussian'", "start the store anew with --compatibility gaussian"),

@@ -122,7 +122,9 @@ def _said(answer: Answer) -> str:
 
 
 def distribution(answer: Answer) -> str:
-    """The most probable labels of an answer, with their shares."""
+    """The most probable labels of an answer, with their shares; of one row, which has all of it, the label alone."""
+    if answer.scored == 1:
+        return short(answer.label)
     shares = _plain(answer.value)
     order = sorted(range(len(shares)), key=lambda code: -shares[code])[:LISTED]
     told = [code for code in order if shares[code] >= TOLD or code == order[0]]

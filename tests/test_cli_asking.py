@@ -322,7 +322,9 @@ def test_a_table_can_be_had_where_there_is_no_terminal(rents: Path) -> None:
         (["query", "--vector", "1,x"], 2, "numbers between commas"),
         (["query", "--vector", "1,2"], 1, "width 2, but this store holds keys of width 256"),
         (["query", "a", "-T", "0"], 1, "above 0"),
-        (["query", "a", "--compatibility", "taste"], 1, "Check the spelling"),
+        (["query", "a", "--compatibility", "taste"], 1, "uniform, got 'taste'. Check the spelling"),
+        (["query", "a", "--compatibility", "bilinear"], 1, "They can be given in Python alone."),
+        (["query", "a", "--known"], 1, "--known needs a guard of such answers: the store has no guard."),
         (["query", "a", "--where", '{"rooms": 99}'], 1, "no item matches"),
         (["query", "a", "--where", '{"rooms": {"$near": 9}}'], 1, "$near"),
         (["query", "a", "--tolerance", "-1"], 1, "tolerance"),
@@ -338,6 +340,27 @@ def test_mistakes_are_said_in_a_line(rents: Path, arguments: list[str], code: in
     assert said in done.err
     assert "Traceback" not in done.err
     assert len(done.err.splitlines()) <= 5
+
+
+def test_the_label_of_one_item_is_no_share(tmp_path: Path) -> None:
+    """The best key has all of the distribution, and its weight among all stands below it."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.add(["a small room", "a big house"], ["flat", "house"])
+    told = ran("query", "a house", "--hard", "--db", tmp_path / "s", terminal=True).out.splitlines()
+    assert (told[0].strip(), "100.0%" in "".join(told)) == ("house", False)
+    ways = ran("compare", "a house", "--db", tmp_path / "s", terminal=True).out
+    assert "house 100.0%" not in ways
+
+
+def test_a_server_that_is_named_without_its_scheme_is_asked_about(tmp_path: Path) -> None:
+    """Unless there is such a directory."""
+    done = ran("list", "--db", "localhost:7411/films")
+    assert (done.code, "give the URL: http://localhost:7411/films" in done.err) == (1, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        (tmp_path / "disk:1").mkdir()
+        assert ran("add", "a", "1", "--db", "disk:1/films").code == 0
+        assert ran("list", "--db", "disk:1/films").code == 0
 
 
 def test_reading_never_makes_a_store(tmp_path: Path) -> None:

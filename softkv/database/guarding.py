@@ -176,7 +176,7 @@ def _left_out(view: View) -> tuple[float, int]:
         told.append((float(view.learned.facts.get("held", 0.0)), view.learned.facts["last"]))
     if not told or not all(share for share, _ in told):
         what = "has learned from all of its items" if told else "was never tuned"
-        raise InputError(f"{view.snapshot.path} {what}, so none is left to calibrate a guard on. {REMEDY}")
+        raise InputError(f"{view.snapshot.path} {what}, so no items were held out to make a guard with. {REMEDY}")
     shares, lasts = zip(*told, strict=True)
     return min(shares), min(lasts)
 

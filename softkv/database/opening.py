@@ -12,10 +12,10 @@ from softkv import storage
 from softkv.asking.embedding import Given
 from softkv.database import carrying
 from softkv.database.handle import SoftKV, open_here
-from softkv.errors import InputError
+from softkv.errors import InputError, StoreNotFound
 from softkv.progress import Progress
 from softkv.storage import Backup, Repaired, Report
-from softkv.storage.disk.named import is_cluster, is_url
+from softkv.storage.disk.named import is_bare_url, is_cluster, is_url
 from softkv.storage.protocol.opening import directory_of
 
 Path = str | os.PathLike[str]
@@ -65,6 +65,8 @@ def open(  # noqa: A001 - softkv.open, as in dbm
 
         served = connected(str(path), mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
         return cast(SoftKV, served)  # it has the surface of one
+    if is_bare_url(path):
+        raise StoreNotFound(f"there is no store at {path}. Of one that is served, give the URL: http://{path}")
     if token is not None or alone:
         raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
     if is_cluster(directory_of(path)):

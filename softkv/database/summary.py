@@ -51,8 +51,8 @@ class IndexInfo:
             return f"cannot be used, so lookups scan: {self.problem}"
         told = [f"{counted(self.lists or 0, 'list')} over {counted(self.rows, 'item')}"]
         told += [f"{counted(self.added, 'item')} added since"] if self.added else []
-        told += [f"{self.strangers:,} of them far from all lists"] if self.strangers else []
-        told += [f"{self.waiting:,} of them in no list yet"] if self.waiting else []
+        loose = self.strangers + self.waiting  # compaction makes the one of the other
+        told += [f"{loose:,} of them in no list"] if loose else []
         told += [f"{self.deleted:,} deleted since"] if self.deleted else []
         told += [f"lookups read {self.share:.1%}"] if self.share is not None and self.needed else []
         told += [f"checked {self.checked}"] if self.checked else []

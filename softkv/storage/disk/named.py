@@ -6,12 +6,19 @@ Opens nothing, and imports nothing that takes time: commands ask it before they 
 import os
 import re
 
+_HOST = re.compile(r"[\w.-]+:\d+/\w")  # and its port, as before the name of a store
 MANIFEST = re.compile(r"manifest-[0-9]{10}\.json\Z")  # a file that says which stores are a cluster
 
 
 def is_url(path: object) -> bool:
     """Whether a store is named by the URL at which it is served, and not by its path."""
     return isinstance(path, str) and path.startswith(("http://", "https://"))
+
+
+def is_bare_url(path: object) -> bool:
+    """Whether this is no path to anything here, and would be a URL with http:// before it."""
+    named = isinstance(path, str) and _HOST.match(path)
+    return bool(named) and not os.path.isdir(os.path.dirname(str(path)))
 
 
 def is_cluster(directory: str) -> bool:
