@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from softkv.files import Record
 
 SEVERAL = (
-    "hint: vectors are compared by their angles (cosine); where columns are quantities with units, start the store "
-    "anew with --compatibility gaussian"
+    "hint: vectors are compared by cosine or dot product; where their columns are quantities with units, start the "
+    "store anew with --compatibility gaussian"
 )
 
 

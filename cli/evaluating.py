@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from softkv.portrait import short
+from softkv.portrait import counted, short
 
 from . import output
 from .labelled import Naming, queries_of, strangers_of

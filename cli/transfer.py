@@ -65,4 +65,6 @@ def page(file: str, items: int, queries: tuple[str, ...], path: str, model: str 
     with softkv.open(path, "r", embedder=model) as db, output.hints():
         shown, there = db.page(file, items, list(queries), force=force), len(db)
     drawn = "" if shown == there else f" of {there:,}, drawn with a seed"
-    output.say(f"wrote {file}: whoever has it can read its {counted(shown, 'item')}{drawn} ({os.path.getsize(file):,} bytes)")
+    output.say(
+        f"wrote {file}: whoever has it can read its {counted(shown, 'item')}{drawn} ({os.path.getsize(file):,} bytes)"
+    )

@@ -76,7 +76,9 @@ def test_one_is_told_as_one(tmp_path: Path) -> None:
         file.seek(4096)
         file.write(b"\xff")
     assert f"{path}: 1 finding, commit " in ran("check", "-d", path).out
-    assert ran("check", "--repair-to", tmp_path / "r", "-d", path).out.endswith(f"0 items saved to {tmp_path / 'r'}, 1 lost\n")
+    assert ran("check", "--repair-to", tmp_path / "r", "-d", path).out.endswith(
+        f"0 items saved to {tmp_path / 'r'}, 1 lost\n"
+    )
 
 
 def test_a_check_tells_what_else_to_do_than_to_check(store: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_same_is_remembered_once(memories: Memories) -> None:
     first = memories.remember("The user drinks tea")
     assert memories.remember("The user drinks tea") == Remembered(first.key, new=False)
     memories.remember("make release", key="releases")
-    with pytest.raises(InputError, match="'releases' is remembered already, with another text. Use correct"):
+    with pytest.raises(InputError, match=r"'releases' is remembered already, with another text\. Use"):
         memories.remember("ninja release", key="releases")
     assert texts(memories.list_()) == ["The user drinks tea", "make release"]
 

@@ -95,11 +95,10 @@ def repair(path: Path, new: Path) -> Repaired:
     """Write the good items of the store or the cluster at `path` to a new one, with what it has learned.
 
     >>> import softkv, tempfile, os
-    >>> from softkv.database import repair
     >>> folder = tempfile.mkdtemp()
     >>> with softkv.open(os.path.join(folder, "old.softkv")) as db:
     ...     db["a large house"] = 2450
-    >>> done = repair(os.path.join(folder, "old.softkv"), os.path.join(folder, "new.softkv"))
+    >>> done = softkv.repair(os.path.join(folder, "old.softkv"), os.path.join(folder, "new.softkv"))
     >>> done.saved, done.lost, done.missing
     (1, 0, ())
     """

@@ -111,7 +111,9 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
     snapshot, profile, layout = view.snapshot, view.profile, view.snapshot.layout
     compared = profile.compatibility if len(snapshot) else None
     found = view.temperature(compared) if compared else profile.chosen_temperature
-    temperature, origin = (found.value, f"{found.origin}, from {counted(found.items, 'item')}") if found else (None, None)
+    temperature, origin = (
+        (found.value, f"{found.origin}, from {counted(found.items, 'item')}") if found else (None, None)
+    )
     if profile.projection is not None:
         temperature, origin = 1.0, "learned"
     return Info(

@@ -222,7 +222,7 @@ def note_in(said: bytes) -> bytes:
 
 
 def _process(pid: int) -> str:
-    """How LOCK names a process. Containers that share a store count processes each by themselves, so the node counts."""
+    """How LOCK names a process: with the node, since containers that share a store number their own processes."""
     return f"pid {pid} on {os.uname().nodename} since "
 
 
