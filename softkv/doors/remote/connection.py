@@ -180,8 +180,8 @@ class ServerConnection:
         if answer.status_code == 401:
             shown = "one that it does not know" if "Authorization" in self._client.headers else "none"
             raise Unauthorized(
-                f"the server at {self._base} wants a token, and was shown {shown}. Give what stands behind the # of the "
-                f"URL that `softkv serve` prints, or one of its --token-file, as token=, or in the variable {TOKEN}."
+                f"the server at {self._base} wants a token, and was shown {shown}. Give what stands behind the # of "
+                f"the URL that `softkv serve` prints, or one of --token-file, as token=, or in the variable {TOKEN}."
             )
         if not answer.is_success and kind == "application/problem+json":
             raise error_of(_json(answer))
