@@ -29,6 +29,7 @@ def test_a_server_is_found_while_it_is_the_writer(tmp_path: Path) -> None:
         assert OURS.token not in repr(OURS)
     assert announced(path) is None, "the process lives, but is not the writer"
     with Store.open(path, "w"):
+        announce(path, OURS)
         withdraw(path)
         assert announced(path) is None
     assert not (Path(path) / SERVER).exists()
