@@ -35,11 +35,15 @@ from softkv.learning.tuning import Tuned
 from softkv.storage import Added, Backup, Item, Repaired, Report
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-FUNCTIONS = ("open", "import_from", "restore", "repair", "soft_lookup", "bilinear", "additive", "register")
-FUNCTIONS += ("embedders.find", "embedders.names")
+FUNCTIONS = (
+    *("softkv.open", "softkv.import_from", "softkv.restore", "softkv.repair", "softkv.soft_lookup", "softkv.bilinear"),
+    *("softkv.additive", "softkv.register", "softkv.embedders.find", "softkv.embedders.names"),
+)
 CLASSES = (softkv.SoftKV, StoreView, softkv.Answer, softkv.Answers, softkv.Comparison, StoreColumns, softkv.Heads)
-RESULTS = (Contributor, RankedText, Exact, Warmth, Item, Added, Loaded, Info, IndexInfo, Tuned, Fit, Evaluation, Way)
-RESULTS += (Guard, Forecast, Backup, Report, Repaired)
+RESULTS = (
+    *(Contributor, RankedText, Exact, Warmth, Item, Added, Loaded, Info, IndexInfo, Tuned, Fit, Evaluation, Way),
+    *(Guard, Forecast, Backup, Report, Repaired),
+)
 # What has no underscore since other files of the library use it, and is not for users.
 INTERNAL = {
     "Answers": ("of", "source"),
@@ -62,7 +66,7 @@ def reference() -> str:
         f"{MADE} of the docstrings. [library.md](library.md) teaches what is listed here; {DOORS}\n",
         *_contents(),
         "## Functions\n",
-        *(_entry(f"softkv.{name}", attrgetter(name)(softkv), "###") for name in FUNCTIONS),
+        *(_entry(name, attrgetter(name.removeprefix("softkv."))(softkv), "###") for name in FUNCTIONS),
     ]
     for one in CLASSES:
         parts += [f"## {one.__name__}\n", _text(one), *_fields(one), *_attributes(one)]
@@ -94,7 +98,7 @@ PAGES = {"reference.md": reference, "options.md": options}
 
 def _contents() -> Iterator[str]:
     """A line for each section, with the names in it."""
-    sections = {"Functions": [f"softkv.{name}" for name in FUNCTIONS]}
+    sections = {"Functions": list(FUNCTIONS)}
     sections |= {one.__name__: [name for name, _ in _members(one)] for one in CLASSES}
     sections |= {"Results": [one.__name__ for one in RESULTS], "Errors": []}
     for section, names in sections.items():
