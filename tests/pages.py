@@ -169,7 +169,8 @@ def _argument(one: ast.arg, default: ast.expr | None, names: Mapping[str, Any]) 
         told = re.sub(r"\bPath\b", "str | os.PathLike[str]", told)
     if default is None:
         return told
-    value = repr(names[default.id]) if isinstance(default, ast.Name) else ast.unparse(default)
+    named = names[default.id] if isinstance(default, ast.Name) else None
+    value = repr(named) if isinstance(named, int | float | str) else ast.unparse(default)
     return f"{told} = {value}".replace("'", '"')
 
 

@@ -164,7 +164,7 @@ def test_a_query_says_how_sure_it_has_to_be(clusters: Path, monkeypatch: pytest.
 
 def test_many_vectors_come_from_stdin(clusters: Path) -> None:
     """One a line, in brackets or not, each called by the number of its line; what is none is reported by it."""
-    queries = mixture(2000, 8, 4, 1, seed=0).queries[:3].astype(float).tolist()
+    queries = mixture(2000, 8, 4, 1, seed=0).keys[:3].astype(float).tolist()
     lines = [",".join(map(repr, queries[0])), repr(queries[1]), "1,2", "gold", "", repr(queries[2])]
     done = ran("query", "--vector", "-", "--db", clusters, "--tolerance", 0, stdin="\n".join(lines))
     found = [json.loads(line) for line in done.out.splitlines()]
@@ -347,7 +347,7 @@ def test_the_label_of_one_item_is_no_share(tmp_path: Path) -> None:
     with softkv.open(tmp_path / "s", value="label") as db:
         db.add(["a small room", "a big house"], ["flat", "house"])
     told = ran("query", "a house", "--hard", "--db", tmp_path / "s", terminal=True).out.splitlines()
-    assert (told[0].strip(), "100.0%" in "".join(told)) == ("house", False)
+    assert ("house" in told[0], "%" in told[0]) == (True, False)
     ways = ran("compare", "a house", "--db", tmp_path / "s", terminal=True).out
     assert "house 100.0%" not in ways
 
