@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from softkv.database.loading import Loading
     from softkv.files import Record
 
+SEVERAL = (
+    "hint: vectors are compared by cosine or dot product; where their columns are quantities with units, start the "
+    "store anew with --compatibility gaussian"
+)
+
 
 @click.command(epilog=options.example('softkv add "The Alchemist" "A shepherd seeks treasure." --db films.softkv'))
 @click.argument("key", required=False)
@@ -130,6 +135,8 @@ def add(
                 wishes["value"] = _guessed(first, named, hinted)
             with filling(path, wishes) as db:
                 loading.run(db, moved)
+            if len(columns.vector) > 1 and not (items or compatibility or any("gaussian" in one for one in hinted)):
+                output.say(SEVERAL)
         done = loading.done()
         skipped = f", skipped {done.skipped:,}" if done.skipped else ""
         output.say(_told(done.count - done.replaced, done.replaced, done.ignored) + skipped)

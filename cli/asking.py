@@ -21,7 +21,9 @@ NO_GUARD = "`--known` needs a guard, and this store has none: `softkv guard` mak
 NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
 ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
 CONTRIBUTOR_COLUMNS = ("query", "answer", "known", "key", "weight", "score", "text", "value", "payload", "refused")
-vector = click.option("--vector", type=options.numbers_of, metavar="X,Y,...", help="Ask with a vector, not a text.")
+vector = click.option(
+    "--vector", metavar="X,Y,...", help="Ask with a vector, not a text; `-` reads one from each line of stdin."
+)
 blended = click.option("-k", type=click.IntRange(min=1), help="Blend only the k heaviest items.")
 plainly = click.option("--no-projection", is_flag=True, help="Compare as if the store had never learned to (`fit`).")
 shown = click.option(
@@ -69,7 +71,7 @@ def query(
     confidence: float,
     guarantee: str | None,
     where: Any,
-    vector: list[float] | None,
+    vector: str | None,
     no_projection: bool,
     hard: bool,
     explain: bool,
@@ -81,7 +83,8 @@ def query(
     """Look TEXT up softly: the average of all values, each weighted by how well its key compares.
 
     `-` reads one query from each line of stdin, and prints an answer for each: a line that cannot be asked is reported,
-    and answered by an error (--json), why it was refused (--csv) or an empty line (--plain).
+    and answered by an error (--json), why it was refused (--csv) or an empty line (--plain). So does `--vector -`, for
+    lines of numbers between commas.
     """
     contradicting = options.given("k", "show", "confidence", "guarantee", "partial") if hard else []
     if contradicting:
@@ -93,11 +96,10 @@ def query(
     if hard and options.given("tolerance"):  # without one, the best key is looked for among all
         how["tolerance"] = tolerance
     questions = Questions(text, vector, form, ARITHMETIC_COLUMNS if explain else CONTRIBUTOR_COLUMNS, known=known)
-    if model is None and text != "-":
-        asked = vector if text is None else text
-        wanted = {"query": asked, **how, **({} if hard else {"k": k, "show": show, **sure})}
+    if model is None and not questions.many:
+        wanted = {"query": questions.one, **how, **({} if hard else {"k": k, "show": show, **sure})}
         if (told := served.asked(path, "nearest" if hard else "lookup", wanted)) is not None:
-            with questions.answering(asked):
+            with questions.answering(questions.one):
                 questions.judge(served.Told(told))
                 _print_answer(questions, served.Told(told), show, explain=explain)
             return questions.failed
@@ -182,12 +184,12 @@ def compare(
         return 0
     if out_of_scope or plot or naming.given:
         raise click.UsageError("--out-of-scope, --plot and columns are about a file of queries; name it with --eval")
-    questions = Questions(text, None if vector is None else options.numbers_of(vector), form, comparison.COLUMNS)
+    questions = Questions(text, vector, form, comparison.COLUMNS)
     how |= {"where": where, "tolerance": tolerance, "confidence": confidence}
     with softkv.open(path, "r", embedder=model) as db:
         for asked in questions:
             with questions.answering(asked):
-                found = db.compare(asked, k=k, show=show, **how)
+                found = db.compare(questions.read(asked), k=k, show=show, **how)
                 _print_comparison(questions, found, show)
                 for answer in (found.soft, found.top_k, found.hard):
                     questions.hint_at_scan(answer, db)
@@ -200,7 +202,7 @@ class Questions:
     def __init__(
         self,
         text: str | None,
-        vector: list[float] | None,
+        vector: str | None,
         form: str | None,
         columns: Sequence[str],
         *,
@@ -208,7 +210,9 @@ class Questions:
     ) -> None:
         if (text is None) == (vector is None):
             raise click.UsageError("give a text to look up, or --vector; one of the two")
-        self._one, self.form, self._columns = vector if text is None else text, output.resolved(form), columns
+        self._vectors, self.many = vector == "-", "-" in (text, vector)
+        self.one = text if vector is None or self._vectors else options.numbers_of(vector)
+        self.form, self._columns = output.resolved(form), columns
         self._line, self.failed, self._headed, self._hinted = 0, 0, False, False
         self._named: dict[str, Any] = {}
         self._known, self._promised = known, True
@@ -229,22 +233,32 @@ class Questions:
             self.failed = self.failed or UNKNOWN
 
     def __iter__(self) -> Iterator[Any]:
-        return output.lines_of_stdin() if self._one == "-" else iter([self._one])
+        return output.lines_of_stdin() if self.many else iter([self.one])
+
+    def read(self, asked: Any) -> Any:
+        """What a question asks with: itself, or the numbers of a line or several where these are vectors."""
+        if not self._vectors:
+            return asked
+        try:
+            return list(map(self.read, asked)) if isinstance(asked, list) else options.numbers_of(asked)
+        except click.BadParameter as error:
+            raise InputError(error.message) from None
 
     def answered_by(self, ask: Callable[[Any], Any]) -> Iterator[tuple[Any, Callable[[], Any]]]:
         """Each question, and what gives its answer or raises: those that have arrived are asked together."""
-        for some in output.lines_at_hand(TOGETHER) if self._one == "-" else [[self._one]]:
-            yield from zip(some, _answers(some, ask), strict=True)
+        for some in output.lines_at_hand(TOGETHER) if self.many else [[self.one]]:
+            yield from zip(some, _answers(some, lambda asked: ask(self.read(asked))), strict=True)
 
     @contextmanager
     def answering(self, asked: Any) -> Iterator[None]:
         """Around the answer to one question: among many, one that cannot be asked does not silence the others."""
         self._line += 1
         self._named = {"query": asked} if isinstance(asked, str) else {}  # a vector is long, and known to who asked
+        self._named |= {"query": self._line} if self._vectors else {}
         try:
             yield
         except InputError as error:
-            if self._one != "-":
+            if not self.many:
                 raise
             self.failed = 1
             output.say(f"stdin:{self._line}: {in_options(str(error))}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from softkv.portrait import short
+from softkv.portrait import counted, short
 
 from . import output
 from .labelled import Naming, queries_of, strangers_of
@@ -76,7 +76,7 @@ def evaluate(
             )
     _print(found, form)
     others = f" and {found.out_of_scope:,} that are out of scope" if found.out_of_scope else ""
-    output.say(f"{found.queries:,} queries{others}, asked of {found.items:,} items")
+    output.say(f"{found.queries:,} queries{others}, asked of {counted(found.items, 'item')}")
     if plot is not None:
         plotting.draw(found, plot)
         output.say(f"drawn in {plot}")

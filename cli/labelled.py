@@ -58,7 +58,9 @@ def options(command: Command) -> Command:
         click.option("--format", "file_format", help="The format of FILE, when its name does not tell."),
         click.option("--value", "value_column", metavar="COLUMN,...", help="The column of FILE with the answers."),
         click.option("--text", "text_column", metavar="COLUMN", help="The column of FILE with the texts that ask."),
-        click.option("--key", "key_column", metavar="COLUMN", help="The same; it is looked for by itself."),
+        click.option(
+            "--key", "key_column", metavar="COLUMN", help="The column of FILE with the keys, where these ask."
+        ),
     ):
         wrapped = option(wrapped)
     return cast(Command, wrapped)

@@ -159,7 +159,7 @@ def fit(
         output.print_records([record], [name for name in record if name != "curve"], chosen, plain="loss")
 
 
-@click.command(epilog=options.example("softkv guard --db films.softkv --drop"))
+@click.command(epilog=options.example("softkv guard --wrong-at-most 0.1 --db films.softkv"))
 @options.database
 @click.option(
     "--wrong-at-most",

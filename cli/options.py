@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -83,15 +84,15 @@ temperature = click.option(
 )
 
 
-def seconds_of(given: str) -> float:
-    """A time to wait, on the command line."""
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = -1.0
-    if not seconds >= 0:
-        raise click.BadParameter(f"{given!r} is no time to wait; give seconds, 0 or more")
-    return seconds
+class Seconds(click.FloatRange):
+    """A time on the command line, which NaN is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The time, or the error of the command."""
+        found = float(super().convert(value, param, ctx))
+        if math.isnan(found):
+            self.fail(f"{value!r} is no time; give seconds", param, ctx)
+        return found
 
 
 batch = click.option(
@@ -101,7 +102,7 @@ batch = click.option(
 )
 wait = click.option(
     "--wait",
-    type=seconds_of,
+    type=Seconds(min=0),
     default=0.0,
     show_default=True,
     metavar="SECONDS",

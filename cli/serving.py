@@ -11,7 +11,7 @@ from softkv.errors import MissingExtra
 
 from . import options, output
 
-IDLE = click.FloatRange(min=0, min_open=True)  # seconds
+IDLE = options.Seconds(min=0, min_open=True)
 
 
 @click.command(epilog=options.example("softkv serve films.softkv"))

@@ -5,6 +5,8 @@ import shlex
 
 import click
 
+from softkv.portrait import counted
+
 from . import options, output, served
 
 
@@ -20,7 +22,7 @@ def export(file: str, path: str, force: bool, no_progress: bool) -> None:
     with softkv.open(path, "r") as db, output.progress("exporting", quiet=no_progress) as moved, output.hints():
         count = db.export(file, force=force, progress=moved)
         kind = db.value_kind
-    output.say(f"exported {count:,} items to {file}")
+    output.say(f"exported {counted(count, 'item')} to {file}")
     if file.lower().endswith(".csv"):
         output.say(f"hint: a table holds items alone; {_reading(file, kind)} reads them into a store")
 
@@ -46,7 +48,7 @@ def import_(file: str, path: str, no_progress: bool) -> None:
 
     with output.progress("importing", quiet=no_progress) as moved, output.hints():
         count = import_from(file, served.require_path(path, "import"), progress=moved)
-    output.say(f"imported {count:,} items into {path}")
+    output.say(f"imported {counted(count, 'item')} into {path}")
 
 
 @click.command(epilog=options.example('softkv page -o page.html --query "treasure" --db films.softkv'))
@@ -63,4 +65,6 @@ def page(file: str, items: int, queries: tuple[str, ...], path: str, model: str 
     with softkv.open(path, "r", embedder=model) as db, output.hints():
         shown, there = db.page(file, items, list(queries), force=force), len(db)
     drawn = "" if shown == there else f" of {there:,}, drawn with a seed"
-    output.say(f"wrote {file}: whoever has it can read its {shown:,} items{drawn} ({os.path.getsize(file):,} bytes)")
+    output.say(
+        f"wrote {file}: whoever has it can read its {counted(shown, 'item')}{drawn} ({os.path.getsize(file):,} bytes)"
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from softkv.errors import InputError
+from softkv.portrait import counted
 from softkv.storage.disk.named import is_url
 
 from . import options, output, served
@@ -37,6 +38,8 @@ def check(path: str, new: str | None, at_least: int | None) -> None:
     if new is None:
         report = database.check(path, at_least=at_least)
         output.tell(str(report))
+        if not report.ok and at_least is None:
+            output.say("`softkv check --repair-to NEW` writes the good items to a new store, `softkv restore` a backup")
         sys.exit(0 if report.ok else 1)
     with output.hints():
         repaired = database.repair(served.require_path(path, "check --repair-to"), new)
@@ -44,8 +47,9 @@ def check(path: str, new: str | None, at_least: int | None) -> None:
     for one in repaired.missing:
         output.echo(f"  lost: {f'the item in row {one}' if isinstance(one, int) else repr(one)}")
     if len(repaired.missing) < repaired.lost:
-        output.echo(f"  lost: {repaired.lost - len(repaired.missing)} items of which the catalog says nothing")
-    output.echo(f"{repaired.saved} items saved to {new}, {repaired.lost} lost")
+        unnamed = counted(repaired.lost - len(repaired.missing), "item")
+        output.echo(f"  lost: {unnamed} of which the catalog says nothing")
+    output.echo(f"{counted(repaired.saved, 'item')} saved to {new}, {repaired.lost:,} lost")
 
 
 @click.command(epilog=options.example("softkv compact --db films.softkv"))
@@ -55,13 +59,17 @@ def compact(path: str, wait: float) -> None:
     """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed."""
     import softkv
 
-    with served.writing(path, wait=wait) as db:
+    with softkv.open(path, "r") as db:  # before a writer opens it, which removes what was left already
         before = db.info()
+    with served.writing(path, wait=wait) as db:
         db.compact()
     with softkv.open(path, "r") as db:
         after = db.info()
-    freed = max(0, before.bytes_on_disk - after.bytes_on_disk)
-    output.say(f"left {before.dead_rows:,} dead rows behind" + (f"; {freed:,} bytes freed" if freed else ""))
+    freed, held = max(0, before.bytes_on_disk - after.bytes_on_disk), after.held_by_readers
+    told = [f"left {counted(before.dead_rows, 'dead row')} behind"]
+    told += [f"{freed:,} bytes freed"] if freed else []
+    told += [f"{held:,} bytes go when those who read them let go"] if held else []
+    output.say("; ".join(told))
 
 
 @click.command(epilog=options.example("softkv backup films.backup --db films.softkv"))
@@ -99,7 +107,8 @@ def restore(directory: str, path: str, disks: tuple[str, ...], force: bool, no_p
 
 
 def _tell_copied(made: "Backup") -> None:
-    output.say(f"{made.items:,} items as of commit {made.commit} are in {made.path}; {made.written:,} bytes written")
+    items = counted(made.items, "item")
+    output.say(f"{items} as of commit {made.commit} in {made.path}; {counted(made.written, 'byte')} written")
     if made.left_out:
         output.say(f"left out, being damaged or missing: {', '.join(made.left_out)}; build or fit again")
 
@@ -134,4 +143,4 @@ def reembed(path: str, model: str | None, abandon: bool, wait: float, no_progres
             output.say(f"interrupted: {done}. {again} goes on; with --abandon it drops what was begun.")
             raise
         name = db.info().embedder
-    output.say(f"embedded {count:,} items with {name}")
+    output.say(f"embedded {counted(count, 'item')} with {name}")

@@ -19,7 +19,7 @@ PHRASES = (
     (r"or replace it with force=True", "or overwrite it with --force"),
     (r"name it with format= as one of", "its name has to end in one of"),
     (r"Ask with a vector of width (\d+), or open the store with embedder= and the model",
-     rf"Ask with --vector, \1 numbers between commas, or {MODEL_OF}"),
+     rf"Ask with --vector, \1 numbers between commas (`--vector -` reads lines of them), or {MODEL_OF}"),
     (r"Ask with a vector of width (\d+)\.", r"Ask with --vector, \1 numbers between commas."),
     (r"Give vectors of width (\d+): add\(keys, values, vectors=\.\.\.\), "
      r"or open the store with embedder= and the model",
@@ -35,6 +35,9 @@ PHRASES = (
     (r"make a store with compatibility='dot' or 'gaussian'", "make a store with --compatibility dot or gaussian"),
     (r"use compatibility='dot' or 'gaussian'", "use --compatibility dot or gaussian"),
     (r"build the index again", "build it again with `softkv index build`"),
+    (r"as token=, or in the variable", "in the variable"),
+    (r", bilinear\(W\), additive\(W_q, W_k, v\) or a function, got", ", got"),
+    (r"Pass compatibility=(\w+)\(\.\.\.\), imported from softkv\.", "They can be given in Python alone."),
     (r"backend='gpu' was asked for", "--backend gpu was asked for"),
     (r"Take backend='auto' or 'cpu'", "Take --backend auto or cpu"),
     (r"start the store anew with compatibility='gaussian'", "start the store anew with --compatibility gaussian"),

@@ -45,7 +45,7 @@ SoftKVError
     ├── WriterFenced                  another writer has taken over since
     ├── PartlyAdded                   some shards have done their part of a change, and others have not
     ├── OutOfReach                    shards that do not answer
-    ├── Unfinished                    a rebuild has begun; finish or abandon it first
+    ├── Unfinished                    a change of the embedder has begun; finish or drop it first
     ├── StorageFull (OSError)         no space left; nothing of the batch was kept
     ├── StorageFailed (OSError)       the operating system reported an error
     │   └── CommitUncertain           the commit may or may not have happened; reopen to see
@@ -283,7 +283,7 @@ class OutOfReach(StoreError):
 
 
 class Unfinished(StoreError):
-    """A rebuild of the store has begun. Finish or abandon it before anything else is changed."""
+    """A change of the embedder has begun. Finish it by `db.reembed(None)`, or `db.abandon_reembedding()`."""
 
 
 class StorageFull(StoreError, OSError):

@@ -90,6 +90,15 @@ def number(x: float) -> str:
     return f"{x:.4g}"
 
 
+def counted(count: int, what: str) -> str:
+    """How many there are of something.
+
+    >>> counted(1, "item"), counted(2000, "item")
+    ('1 item', '2,000 items')
+    """
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def value_of(answer: Answer) -> str:
     """The value of an answer in one line."""
     return f"not known (closest: {_said(answer)})" if answer.known is False else _said(answer)
@@ -113,7 +122,9 @@ def _said(answer: Answer) -> str:
 
 
 def distribution(answer: Answer) -> str:
-    """The most probable labels of an answer, with their shares."""
+    """The most probable labels of an answer, with their shares; of one row, which has all of it, the label alone."""
+    if answer.scored == 1:
+        return short(answer.label)
     shares = _plain(answer.value)
     order = sorted(range(len(shares)), key=lambda code: -shares[code])[:LISTED]
     told = [code for code in order if shares[code] >= TOLD or code == order[0]]

@@ -8,9 +8,11 @@ Does not judge what the texts say.
 
 import ast
 import inspect
+import os
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,41 @@ from softkv_cli.main import softkv as command
 
 import softkv
 from softkv import errors
+from softkv.answer import Contributor, RankedText
+from softkv.comparison import Exact, Warmth
+from softkv.database.columns import StoreColumns
+from softkv.database.evaluating import Evaluation, Way
 from softkv.database.handle import StoreView
+from softkv.database.loading import Loaded
+from softkv.database.summary import IndexInfo, Info
+from softkv.database.training import Fit
+from softkv.guard.guard import Guard
+from softkv.index.forecast import Forecast
+from softkv.learning.tuning import Tuned
+from softkv.storage import Added, Backup, Item, Repaired, Report
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-FUNCTIONS = ("open", "import_from", "restore", "repair", "soft_lookup", "bilinear", "additive", "register")
-CLASSES = (softkv.SoftKV, StoreView, softkv.Answer, softkv.Answers, softkv.Comparison, softkv.Heads)
+FUNCTIONS = (
+    *("softkv.open", "softkv.import_from", "softkv.restore", "softkv.repair", "softkv.soft_lookup", "softkv.bilinear"),
+    *("softkv.additive", "softkv.register", "softkv.embedders.find", "softkv.embedders.names"),
+)
+CLASSES = (softkv.SoftKV, StoreView, softkv.Answer, softkv.Answers, softkv.Comparison, StoreColumns, softkv.Heads)
+RESULTS = (
+    *(Contributor, RankedText, Exact, Warmth, Item, Added, Loaded, Info, IndexInfo, Tuned, Fit, Evaluation, Way),
+    *(Guard, Forecast, Backup, Report, Repaired),
+)
+# What has no underscore since other files of the library use it, and is not for users.
+INTERNAL = {
+    "Answers": ("of", "source"),
+    "StoreColumns": ("of",),
+    "Heads": ("arrays", "like", "project", "rewrite", "squared"),
+    "Guard": ("evidence", "scores", "widths", "base", "now"),
+}
 FIRST = ("self", "cls", "reader")  # the arguments that a method is called on
+PATH = str | os.PathLike[str]  # which modules call Path
+DOORS = (
+    "scikit-learn, PyTorch, LangChain and Haystack are in [doors.md](doors.md), clusters in [cluster.md](cluster.md)."
+)
 MADE = "This page is made by `python -m tests.pages`"
 
 
@@ -32,24 +63,32 @@ def reference() -> str:
     """The page about the library."""
     parts = [
         "# Reference: the library\n",
-        f"{MADE} of the docstrings. [library.md](library.md) teaches what is listed here.\n",
+        f"{MADE} of the docstrings. [library.md](library.md) teaches what is listed here; {DOORS}\n",
+        *_contents(),
         "## Functions\n",
-        *(_entry(f"softkv.{name}", getattr(softkv, name), "###") for name in FUNCTIONS),
+        *(_entry(name, attrgetter(name.removeprefix("softkv."))(softkv), "###") for name in FUNCTIONS),
     ]
     for one in CLASSES:
-        parts += [f"## {one.__name__}\n", _text(one), *_fields(one)]
-        parts += [_entry(name, member, "###") for name, member in _members(one)]
+        parts += [f"## {one.__name__}\n", _text(one), *_fields(one), *_attributes(one)]
+        parts += [_entry(name, member, "###") for name, member in _members(one) if not isinstance(member, property)]
+    parts += ["## Results\n", "What methods return, with the fields that it has.\n"]
+    for one in RESULTS:
+        parts += [f"### {one.__name__}\n", _text(one), *_fields(one), *_attributes(one)]
     parts += ["## Errors\n", f"```text\n{textwrap.dedent(errors.__doc__ or '').strip()}\n```\n"]
     return "\n".join(parts)
 
 
 def options() -> str:
     """The page about the command."""
+    told = list(_commands("softkv", command))
     parts = [
         "# Reference: the command\n",
-        f"{MADE} of what the commands say of themselves. [command.md](command.md) teaches them.\n",
+        f"{MADE} of what the commands say of themselves. [command.md](command.md) teaches them, and says how they end "
+        "([exit codes](command.md#how-it-ends)).\n",
+        *(f"- [{words}](#{words.replace(' ', '-')}): {one.get_short_help_str(200)}" for words, one in told),
+        "",
     ]
-    for words, one in _commands("softkv", command):
+    for words, one in told:
         parts += [f"## {words}\n", _told(words, one)]
     return "\n".join(parts)
 
@@ -57,21 +96,51 @@ def options() -> str:
 PAGES = {"reference.md": reference, "options.md": options}
 
 
+def _contents() -> Iterator[str]:
+    """A line for each section, with the names in it."""
+    sections = {"Functions": list(FUNCTIONS)}
+    sections |= {one.__name__: [name for name, _ in _members(one)] for one in CLASSES}
+    sections |= {"Results": [one.__name__ for one in RESULTS], "Errors": []}
+    for section, names in sections.items():
+        yield f"- [{section}](#{section.lower()}): {', '.join(f'`{name}`' for name in names)}".rstrip(": ")
+    yield ""
+
+
 def _members(one: type) -> Iterator[tuple[str, Any]]:
     """The public methods of a class, those of its bases included, by name; of a subclass what it adds or changes."""
     for name in sorted(dir(one)):
         member = inspect.getattr_static(one, name)
-        inherited = one is StoreView and getattr(softkv.SoftKV, name, None) is getattr(one, name)
         ours = getattr(getattr(member, "fget", member), "__module__", None) or ""
-        if name.startswith("_") or inherited or not ours.startswith("softkv"):
+        hidden = name.startswith("_") or name in INTERNAL.get(one.__name__, ()) or name in _inherited(one)
+        if hidden or not ours.startswith("softkv"):
             continue
         if inspect.isfunction(member) or isinstance(member, (classmethod, staticmethod, property)):
             yield name, member if isinstance(member, property) else getattr(one, name)
 
 
+def _inherited(one: type) -> list[str]:
+    """What a view of a store has as the store has it."""
+    if one is not StoreView:
+        return []
+    both = {name for name, _ in _members(softkv.SoftKV)}
+    return sorted(name for name in both if getattr(softkv.SoftKV, name) is getattr(one, name, None))
+
+
+def _attributes(one: type) -> list[str]:
+    """The properties of a class, a line each; of a view also what it shares with a store."""
+    told = []
+    for name, member in _members(one):
+        if isinstance(member, property):
+            prose = [part for part in (inspect.getdoc(member) or "").split("\n\n") if not part.startswith(">>>")]
+            kind = _signature(member.fget).rpartition(" -> ")[2]
+            told.append(f"- `{name}: {kind}`: {' '.join(' '.join(prose).split())}")
+    if shared := _inherited(one):
+        told += ["", f"It has what reads of [SoftKV](#softkv), too: {', '.join(f'`{name}`' for name in shared)}."]
+    return [*told, ""] if told else []
+
+
 def _entry(name: str, of: Any, level: str) -> str:
-    called = f"{name}{_signature(of)}" if callable(of) else f"{name}: {_signature(of.fget).rpartition(' -> ')[2]}"
-    return f"{level} {name}\n\n```python\n{called}\n```\n\n{_text(of)}"
+    return f"{level} {name}\n\n```python\n{name}{_signature(of)}\n```\n\n{_text(of)}"
 
 
 def _signature(of: Any) -> str:
@@ -81,27 +150,35 @@ def _signature(of: Any) -> str:
     assert found.returns is not None
     given = [*found.args.posonlyargs, *found.args.args]
     defaults = [*[None] * (len(given) - len(found.args.defaults)), *found.args.defaults]
-    pairs = zip(given, defaults, strict=True)
-    told = [_argument(one, default) for one, default in pairs if one.arg not in FIRST]
+    pairs, names = zip(given, defaults, strict=True), inspect.unwrap(of).__globals__
+    told = [_argument(one, default, names) for one, default in pairs if one.arg not in FIRST]
     if found.args.vararg is not None or found.args.kwonlyargs:
         told.append("*" if found.args.vararg is None else f"*{ast.unparse(found.args.vararg)}")
-    told += [
-        _argument(one, default) for one, default in zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
-    ]
+    pairs = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+    told += [_argument(one, default, names) for one, default in pairs]
     arguments, returns = ", ".join(told), ast.unparse(found.returns).strip("'")
     if len(arguments) + len(returns) > 90:
         arguments = "".join(f"\n    {one}," for one in told) + "\n"
     return f"({arguments}) -> {returns}"
 
 
-def _argument(one: ast.arg, default: ast.expr | None) -> str:
-    return ast.unparse(one) + ("" if default is None else f" = {ast.unparse(default)}").replace("'", '"')
+def _argument(one: ast.arg, default: ast.expr | None, names: Mapping[str, Any]) -> str:
+    """An argument with its default, of which the value is told where the source has a name for it."""
+    told = ast.unparse(one)
+    if names.get("Path") == PATH:
+        told = re.sub(r"\bPath\b", "str | os.PathLike[str]", told)
+    if default is None:
+        return told
+    named = names[default.id] if isinstance(default, ast.Name) else None
+    value = repr(named) if isinstance(named, int | float | str) else ast.unparse(default)
+    return f"{told} = {value}".replace("'", '"')
 
 
 def _fields(one: type) -> list[str]:
     """The fields of a result, as they stand in its source with their comments."""
     lines = inspect.getsource(one).splitlines()
-    told = [line.strip() for line in lines if re.match(r"    [a-z]\w*: ", line)]
+    fields = [line.strip() for line in lines if re.match(r"    [a-z]\w*: ", line)]
+    told = [line for line in fields if line.partition(":")[0] not in INTERNAL.get(one.__name__, ())]
     return [] if not told else ["```python", *told, "```\n"]
 
 
@@ -120,7 +197,8 @@ def _text(of: Any) -> str:
 
 
 def _arguments(found: re.Match[str]) -> str:
-    items = re.sub(r"(?m)^(\S+?): ", r"- `\1`: ", textwrap.dedent(found[2]))
+    given = re.sub(rf"(?m)^({'|'.join(FIRST)}): .*\n(    .*\n?)*", "", textwrap.dedent(found[2]))
+    items = re.sub(r"(?m)^(\S+?): ", r"- `\1`: ", given)
     return f"{found[1]}:\n\n{items}"
 
 
@@ -135,22 +213,14 @@ def _commands(words: str, one: click.Command) -> Iterator[tuple[str, click.Comma
 
 
 def _told(words: str, one: click.Command) -> str:
-    """What a command does, how it is called, and its options."""
+    """What a command does, how it is called, its options as its help has them, and its example."""
     with click.Context(one, info_name=words) as context:
         usage = " ".join([words, *one.collect_usage_pieces(context)])
         about = textwrap.dedent(f"    {(one.help or '').strip()}").replace("\b\n", "").strip()
-        told = [_option(param) for param in one.params if isinstance(param, click.Option) and not param.hidden]
-    return "\n\n".join([f"```text\n{usage}\n```", about, "\n".join(told)]).rstrip() + "\n"
-
-
-def _option(param: click.Option) -> str:
-    names = ", ".join([*param.opts, *param.secondary_opts])
-    takes = "" if param.is_flag or param.count else f" {param.metavar or _kind(param)}"
-    return f"- `{names}{takes}`: {param.help or ''}".rstrip(": ")
-
-
-def _kind(param: click.Option) -> str:
-    return "|".join(map(str, param.type.choices)) if isinstance(param.type, click.Choice) else param.type.name.upper()
+        records = [param.get_help_record(context) for param in one.params if isinstance(param, click.Option)]
+    told = [f"- `{record[0]}`: {' '.join(record[1].split())}".rstrip(": ") for record in records if record]
+    example = f"```sh\n{(one.epilog or '').replace(chr(8), '').strip().removeprefix('Example: ')}\n```"
+    return "\n\n".join([f"```text\n{usage}\n```", about, "\n".join(told), example]).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -29,13 +29,14 @@ def test_a_server_is_found_while_it_is_the_writer(tmp_path: Path) -> None:
         assert OURS.token not in repr(OURS)
     assert announced(path) is None, "the process lives, but is not the writer"
     with Store.open(path, "w"):
+        announce(path, OURS)
         withdraw(path)
         assert announced(path) is None
     assert not (Path(path) / SERVER).exists()
 
 
 def test_what_a_server_that_was_killed_left_behind_misleads_nobody(tmp_path: Path) -> None:
-    """Neither when nobody writes, nor when another process does; and the next server writes over it."""
+    """Neither when nobody writes, nor when another process does, which removes it."""
     path = str(closed_fruit(tmp_path / "s"))
     script = (
         "import os, sys, signal; from softkv.storage import Store; from softkv.storage.disk.announced import *\n"
@@ -47,8 +48,7 @@ def test_what_a_server_that_was_killed_left_behind_misleads_nobody(tmp_path: Pat
     assert announced(path) is None
     with Store.open(path, "w") as store:
         assert announced(path) is None
-        withdraw(path)
-        assert (Path(path) / SERVER).exists(), "only who wrote it removes it"
+        assert not (Path(path) / SERVER).exists()
         announce(path, OURS)
         assert announced(path) == OURS
         assert store.check().ok
@@ -62,6 +62,36 @@ def test_another_process_that_got_the_number_is_not_taken_for_the_server(tmp_pat
     assert locks.content(path).startswith(b"pid %d " % os.getpid())
     assert announced(path) is None
     Store.open(path, "w").close()  # looking has not kept anybody from writing
+
+
+def test_a_writer_that_got_the_number_of_a_server_is_not_taken_for_it(tmp_path: Path) -> None:
+    """As the first process of each container has the same one."""
+    path = str(closed_fruit(tmp_path / "s"))
+    announce(path, OURS)
+    with Store.open(path, "w"):
+        assert announced(path) is None
+
+
+def test_a_process_of_another_machine_is_not_taken_for_the_server(tmp_path: Path) -> None:
+    """Containers that share a store count their processes each by themselves; LOCK names the node."""
+    path = closed_fruit(tmp_path / "s")
+    with Store.open(path, "w"):
+        announce(str(path), OURS)
+        said, node = locks.content(str(path)), os.uname().nodename
+        elsewhere = node[:-1] + ("x" if node[-1] != "x" else "y")
+        (path / locks.LOCK).write_bytes(said.replace(node.encode(), elsewhere.encode(), 1))
+        assert announced(str(path)) is None
+        (path / locks.LOCK).write_bytes(said)
+        assert announced(str(path)) == OURS
+
+
+def test_only_who_wrote_what_is_said_removes_it(tmp_path: Path) -> None:
+    """Another process leaves it."""
+    path = str(closed_fruit(tmp_path / "s"))
+    with Store.open(path, "w"):
+        announce(path, Announcement(OURS.url, OURS.token, os.getppid()))
+        withdraw(path)
+        assert (Path(path) / SERVER).exists()
 
 
 @pytest.mark.parametrize(

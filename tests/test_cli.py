@@ -83,6 +83,11 @@ def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatc
             films = [f"film {number}" for number in range(20)] if command == ("fit",) else []
             db.backup("films.backup") if command == ("restore",) else None
             db.add(films, [f"About {film}." for film in films]) if films else None
+    if command == ("guard",):  # of items with labels, some of which took no part in learning
+        kinds = ["treasure", "boats", "deserts"] * 100
+        with database.open("films.softkv", "n", value="label") as db:
+            db.add([f"film {number}, about {kind}" for number, kind in enumerate(kinds)], kinds)
+            db.tune()
     if command[:1] == ("cluster",) and command[1:] not in ((), ("create",)):
         assert ran("cluster", "create", "films").code == 0
         assert command[1] != "restore" or ran("backup", "films.backup", "--db", "films").code == 0

@@ -283,7 +283,7 @@ def test_records_without_keys_do_not_say_how_far_a_run_came(tmp_path: Path) -> N
     """They are added again, which is said before; among others they hide where the store ends, so nothing is said."""
     (tmp_path / "a.csv").write_text("x,y,value\n1,2,3\n2,1,4\n")
     arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "x,y", "--db", tmp_path / "s"]
-    assert ran(*arguments).err == "added 2\n"
+    assert ran(*arguments).err.endswith("\nadded 2\n")
     again = ran(*arguments)
     assert "the store has 2 items, and records without keys are added to them" in again.err
     assert again.err.endswith("added 2\n")
@@ -309,6 +309,24 @@ def test_uneven_columns_are_hinted_at(tmp_path: Path) -> None:
     assert done.err.count("hint: column 1 of the vectors varies") == 1
     assert "start the store anew with --compatibility gaussian and let `softkv fit` learn" in done.err
     assert ran(*arguments, "--compatibility", "cosine", "--db", tmp_path / "t").err == "added 38\n"
+
+
+def test_several_columns_of_numbers_are_said_to_be_compared_by_cosine(tmp_path: Path) -> None:
+    """Once, where nobody chose how to compare; not where it was said already that scales differ."""
+    (tmp_path / "even.csv").write_text("x,y,z\n" + "\n".join(f"{n % 7},{n % 5 + 1},{n}" for n in range(40)))
+    (tmp_path / "uneven.csv").write_text("x,y,z\n" + "\n".join(f"{n % 7 * 1000},{n % 5 + 1},{n}" for n in range(40)))
+    for number, (file, columns, more, told) in enumerate(
+        [
+            ("even", "x,y", [], 1),
+            ("even", "x", [], 0),
+            ("even", "x,y", ["--compatibility", "gaussian"], 0),
+            ("uneven", "x,y", [], 0),
+        ]
+    ):
+        add = ["add", "-i", tmp_path / f"{file}.csv", "--vector", columns, "--value", "z", "-d", tmp_path / str(number)]
+        done = ran(*add, *more)
+        assert (done.code, done.err.count("hint: vectors are compared by cosine")) == (0, told)
+        assert "by cosine" not in ran(*add).err
 
 
 def test_labels_are_hinted_at(tmp_path: Path) -> None:

@@ -162,6 +162,28 @@ def test_a_query_says_how_sure_it_has_to_be(clusters: Path, monkeypatch: pytest.
     assert f"error {short(usual['error'])} (calibrated), " in ran(*ask, terminal=True).out
 
 
+def test_many_vectors_come_from_stdin(clusters: Path) -> None:
+    """One a line, in brackets or not, each called by the number of its line; what is none is reported by it."""
+    queries = mixture(2000, 8, 4, 1, seed=0).keys[:3].astype(float).tolist()
+    lines = [",".join(map(repr, queries[0])), repr(queries[1]), "1,2", "gold", "", repr(queries[2])]
+    done = ran("query", "--vector", "-", "--db", clusters, "--tolerance", 0, stdin="\n".join(lines))
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert (done.code, [one["query"] for one in found]) == (1, [1, 2, 3, 4, 5, 6])
+    assert [line.partition(": ")[0] for line in done.err.splitlines()] == ["stdin:3", "stdin:4", "stdin:5"]
+    assert "'gold' is not a vector; give numbers between commas" in found[3]["error"]
+    with softkv.open(clusters, "r") as db:
+        wanted = db.lookup(queries, tolerance=0)
+    assert [found[place]["value"] for place in (0, 1, 5)] == pytest.approx(wanted.value)
+    done = ran("compare", "--vector", "-", "--db", clusters, "--csv", stdin="\n".join([*lines[:2], "gold"]))
+    assert (done.code, done.err.partition(": ")[0]) == (1, "stdin:3")
+    assert [line.split(",")[0] for line in done.out.splitlines() if ",soft," in line] == ["1", "2"]
+
+
+def test_a_vector_and_a_text_exclude_each_other(clusters: Path) -> None:
+    """Also where both are on stdin."""
+    assert ran("query", "-", "--vector", "-", "--db", clusters).code == 2
+
+
 def test_many_queries_come_from_stdin(rents: Path) -> None:
     """One line each, one answer each; a line that says nothing is reported and does not silence the others."""
     done = ran("query", "-", "--db", rents, "--plain", stdin="a small room\n\na big house\r\n")
@@ -300,7 +322,9 @@ def test_a_table_can_be_had_where_there_is_no_terminal(rents: Path) -> None:
         (["query", "--vector", "1,x"], 2, "numbers between commas"),
         (["query", "--vector", "1,2"], 1, "width 2, but this store holds keys of width 256"),
         (["query", "a", "-T", "0"], 1, "above 0"),
-        (["query", "a", "--compatibility", "taste"], 1, "Check the spelling"),
+        (["query", "a", "--compatibility", "taste"], 1, "uniform, got 'taste'. Check the spelling"),
+        (["query", "a", "--compatibility", "bilinear"], 1, "They can be given in Python alone."),
+        (["query", "a", "--known"], 1, "--known needs a guard of such answers: the store has no guard."),
         (["query", "a", "--where", '{"rooms": 99}'], 1, "no item matches"),
         (["query", "a", "--where", '{"rooms": {"$near": 9}}'], 1, "$near"),
         (["query", "a", "--tolerance", "-1"], 1, "tolerance"),
@@ -316,6 +340,27 @@ def test_mistakes_are_said_in_a_line(rents: Path, arguments: list[str], code: in
     assert said in done.err
     assert "Traceback" not in done.err
     assert len(done.err.splitlines()) <= 5
+
+
+def test_the_label_of_one_item_is_no_share(tmp_path: Path) -> None:
+    """The best key has all of the distribution, and its weight among all stands below it."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.add(["a small room", "a big house"], ["flat", "house"])
+    told = ran("query", "a house", "--hard", "--db", tmp_path / "s", terminal=True).out.splitlines()
+    assert ("house" in told[0], "%" in told[0]) == (True, False)
+    ways = ran("compare", "a house", "--db", tmp_path / "s", terminal=True).out
+    assert "house 100.0%" not in ways
+
+
+def test_a_server_that_is_named_without_its_scheme_is_asked_about(tmp_path: Path) -> None:
+    """Unless there is such a directory."""
+    done = ran("list", "--db", "localhost:7411/films")
+    assert (done.code, "give the URL: http://localhost:7411/films" in done.err) == (1, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        (tmp_path / "disk:1").mkdir()
+        assert ran("add", "a", "1", "--db", "disk:1/films").code == 0
+        assert ran("list", "--db", "disk:1/films").code == 0
 
 
 def test_reading_never_makes_a_store(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_cluster_is_checked_backed_up_and_restored(cluster: Path, tmp_path: Pa
     assert len(list((tmp_path / "disk").iterdir())) == 3
     shutil.rmtree(cluster / "shard-001")
     done = ran("cluster", "check", cluster)
-    assert (done.code, "damage: shard-001" in done.out) == (1, True)
+    assert (done.code, "finding: shard-001" in done.out) == (1, True)
     done = ran("check", "-d", cluster, "--repair-to", tmp_path / "new")
     assert (done.code, "lost: 'all items of shard-001'" in done.out) == (0, True)
     assert ran("cluster", "check", tmp_path / "new").code == 0

@@ -143,7 +143,7 @@ def test_every_command_that_writes_waits_as_long_as_it_is_told(
     for wrong in ("-1", "nan", "soon"):
         done = ran(*command, "--wait", wrong, "--db", store)
         assert (done.code, done.out) == (2, "")
-        assert "is no time to wait" in done.err
+        assert "Invalid value for '--wait'" in done.err
 
 
 READ_ONLY = """

@@ -74,6 +74,19 @@ def test_what_is_read_through_a_server_is_what_is_read_from_the_path(
         )
 
 
+def test_without_the_token_it_is_said_where_it_stands_and_goes(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In words of the shell, where the variable is the only way; nothing is said of headers."""
+    for token, shown in (("", "none"), ("x" * 43, "one that it does not know")):
+        monkeypatch.setenv("SOFTKV_TOKEN", token)
+        done = ran("query", "gold", "--db", url_of(running))
+        assert (done.code, done.out) == (1, "")
+        assert f"was shown {shown}. Give what stands behind the #" in done.err
+        assert done.err.endswith("in the variable SOFTKV_TOKEN.\n")
+        assert "token=" not in done.err
+
+
 @pytest.mark.parametrize("kind", ["label", "text", "vector"])
 def test_answers_of_every_kind_are_printed_as_from_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -38,6 +38,72 @@ def test_compaction_tells_what_it_freed(tmp_path: Path) -> None:
         assert db.check().ok
 
 
+def test_what_readers_hold_is_told_apart_from_dead_rows(tmp_path: Path) -> None:
+    """Answers to many queries keep the rows that they are about; once they are dropped, compaction tells what went."""
+    path, keys = tmp_path / "s", np.random.default_rng(0).standard_normal((2000, 64))
+    with softkv.open(path) as db:
+        db.add(vectors=keys, values=np.arange(2000.0))
+        answers = db.lookup(keys[:3])
+        db.delete([f"#{number}" for number in range(1, 1001)])
+        assert (db.info().freed_by_compact, db.info().held_by_readers) == (1000 * 4 * (64 + 1 + 2), 0)
+        db.compact()
+        held = db.info().held_by_readers
+        assert (db.info().dead_rows, db.info().freed_by_compact) == (0, 0)
+        assert held > 2000 * 4 * 64
+    assert ran("compact", "-d", path).err.endswith(f"; {held:,} bytes go when those who read them let go\n")
+    assert len(answers) == 3
+    del answers
+    told = ran("compact", "-d", path).err
+    assert told.startswith("left 0 dead rows behind; ")
+    assert int(told.split("; ")[1].split()[0].replace(",", "")) >= held
+    with softkv.open(path, "r") as db:
+        assert db.info().held_by_readers == 0
+        assert db.check().ok
+
+
+def test_one_is_told_as_one(tmp_path: Path) -> None:
+    """A row, an item and a finding."""
+    path = tmp_path / "s"
+    with softkv.open(path) as db:
+        db.add(["a", "b"], [1.0, 2.0], vectors=np.eye(2))
+        del db["b"]
+    assert ran("compact", "-d", path).err.startswith("left 1 dead row behind")
+    assert ran("export", tmp_path / "a.npz", "-d", path).err.startswith("exported 1 item to ")
+    assert ran("backup", tmp_path / "b", "-d", path).err.startswith("1 item as of commit ")
+    assert "rule, from 1 item\n" in ran("info", "-d", path, terminal=True).out
+    (keys,) = path.glob("generation-*/keys.f32")
+    with keys.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff")
+    assert f"{path}: 1 finding, commit " in ran("check", "-d", path).out
+    assert ran("check", "--repair-to", tmp_path / "r", "-d", path).out.endswith(
+        f"0 items saved to {tmp_path / 'r'}, 1 lost\n"
+    )
+
+
+def test_a_check_tells_what_else_to_do_than_to_check(store: Path, tmp_path: Path) -> None:
+    """Of a damaged header, too; a copy that is only older than it must be is not called damaged."""
+    done = ran("check", "--at-least", 1000, "-d", store)
+    assert (done.code, done.err, "finding: it is at commit" in done.out) == (1, "", True)
+    for keys in store.glob("generation-*/keys.f32"):
+        keys.write_bytes(b"x" + keys.read_bytes()[1:])
+    done = ran("check", "-d", store)
+    assert (done.code, "tells what is left" in done.out, "damage: " in done.out) == (1, False, False)
+    assert "1 finding, commit" in done.out
+    assert done.err.startswith("`softkv check --repair-to NEW` writes the good items to a new store")
+    done = ran("check", "--repair-to", tmp_path / "new", "-d", store)
+    assert "tells what is left" not in done.out
+    assert done.out.endswith(f"30 items saved to {tmp_path / 'new'}, 0 lost\n")
+
+
+def test_a_backup_that_is_not_there_is_called_that(tmp_path: Path) -> None:
+    """It is the backup that is missing, which no `add` makes."""
+    done = ran("restore", tmp_path / "nosuch", "-d", tmp_path / "s")
+    assert done.code == 1
+    assert f"there is no backup at {tmp_path / 'nosuch'}" in done.err
+    assert "softkv add" not in done.err
+
+
 def test_another_model_embeds_everything_again(store: Path) -> None:
     """Keys and values are those of the new model, order and payloads stay, and the old model is refused by name."""
     before = [json.loads(line) for line in ran("list", "-d", store).out.splitlines()]

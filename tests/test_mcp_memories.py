@@ -103,9 +103,21 @@ def test_the_same_is_remembered_once(memories: Memories) -> None:
     first = memories.remember("The user drinks tea")
     assert memories.remember("The user drinks tea") == Remembered(first.key, new=False)
     memories.remember("make release", key="releases")
-    with pytest.raises(InputError, match="'releases' is remembered already, and says something else"):
+    with pytest.raises(InputError, match=r"'releases' is remembered already, with another text\. Use"):
         memories.remember("ninja release", key="releases")
     assert texts(memories.list_()) == ["The user drinks tea", "make release"]
+
+
+@pytest.mark.parametrize("other", [{"payload": {"year": 2026}}, {"found_by": "what is in the cup?"}])
+def test_what_else_is_said_of_a_memory_is_not_dropped(memories: Memories, other: dict[str, Any]) -> None:
+    """Where it is another than before, that is refused by its name; where it is as before, it is remembered once."""
+    before: dict[str, Any] = {"text": "The user drinks tea", "payload": {"year": 2025}, "found_by": "which drink?"}
+    key = memories.remember(**before).key
+    for given in (before, {"text": before["text"]}):
+        assert memories.remember(**given) == Remembered(key, new=False)
+    with pytest.raises(InputError, match=f"is remembered already, with another {next(iter(other))}. Use correct"):
+        memories.remember(**before | other)
+    assert memories.list_().memories[0].payload == {"year": 2025}
 
 
 def test_a_memory_is_found_by_its_key_too(memories: Memories) -> None:

@@ -280,9 +280,9 @@ def test_a_token_comes_from_the_environment(running: Running, monkeypatch: pytes
     """Where none is given; without one, or with a wrong one, nothing is answered."""
     url = f"http://127.0.0.1:{running.port}/s"
     monkeypatch.delenv("SOFTKV_TOKEN", raising=False)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(Unauthorized, match=rf"127.0.0.1:{running.port} wants a token, and was shown none"):
         softkv.open(url)
-    with pytest.raises(Unauthorized):
+    with pytest.raises(Unauthorized, match=r"one that it does not know. Give what stands behind the #.* as token="):
         softkv.open(url, token=SECRET)
     with pytest.raises(InputError, match="ASCII"):
         softkv.open(url, token=SECRET + "\r\nX-More: 1")

@@ -210,6 +210,7 @@ def test_without_the_token_nothing_is_told(path: str, given: str | None) -> None
     assert (reply.status, reply.error, reply.taken) == (401, "Unauthorized", 0)
     assert reply.headers["www-authenticate"] == "Bearer"
     assert reply.body == asked({"host": OURS["host"]}).body
+    assert b"behind the # of the URL that `softkv serve` prints" in reply.body
 
 
 def test_two_tokens_in_one_request_are_refused() -> None:

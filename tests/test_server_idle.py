@@ -115,10 +115,12 @@ def test_a_job_is_waited_for(stores: Stores) -> None:
     assert later(stores) >= LATER
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "soon"])
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "soon"])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, given: str) -> None:
     """Nothing is served then."""
-    assert ran("serve", films(tmp_path / "films.softkv"), "--idle-end", given).code == 2
+    for command in (["serve", films(tmp_path / "films.softkv")], ["mcp", "--db", tmp_path / "films.softkv"]):
+        done = ran(*command, "--idle-end", given)
+        assert (done.code, "--idle-end" in done.err) == (2, True)
 
 
 def test_a_quiet_server_tells_no_requests(tmp_path: Path) -> None:

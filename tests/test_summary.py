@@ -80,7 +80,7 @@ def test_a_store_without_an_index_says_so(tmp_path: Path) -> None:
     assert found.index is None
     assert found.to_dict()["index"] is None
     assert not [line for line in str(found).splitlines() if line.startswith("index")]
-    assert f"backend           {found.backend}" in str(found)
+    assert f"builds indexes    {found.backend}" in str(found)
 
 
 def test_an_index_is_told_of_in_figures(store: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_was_added_and_deleted_since_is_counted(store: Path) -> None:
         assert db.check().ok
     assert found is not None
     assert (found.rows, found.added, found.deleted) == (40, 1, 3)
-    assert str(found).startswith("2 lists over 40 items, 1 item added since, 1 of them in no list yet, 3 deleted since")
+    assert str(found).startswith("2 lists over 40 items, 1 item added since, 1 of them in no list, 3 deleted since")
 
 
 def test_an_index_that_is_needed_is_not_excused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,13 @@ def _packed(snapshot: Snapshot, name: str, *, known: bool) -> bytes:
 
 
 def import_from(file: Path, path: Path, *, progress: Progress | None = None) -> int:
-    """Make a new store of what `export` wrote; returns how many items it has. A failure leaves no store behind."""
+    """Make a new store of what `export` wrote; returns how many items it has. A failure leaves no store behind.
+
+    Args:
+        file: What was written: .jsonl, .parquet or .npz.
+        path: The directory of the new store.
+        progress: Called with (items so far, all).
+    """
     from softkv.files.exports import load
 
     arrived: list[tuple[Settings, Learned]] = []

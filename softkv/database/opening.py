@@ -12,10 +12,10 @@ from softkv import storage
 from softkv.asking.embedding import Given
 from softkv.database import carrying
 from softkv.database.handle import SoftKV, open_here
-from softkv.errors import InputError
+from softkv.errors import InputError, StoreNotFound
 from softkv.progress import Progress
 from softkv.storage import Backup, Repaired, Report
-from softkv.storage.disk.named import HELD, is_cluster, is_held, is_url
+from softkv.storage.disk.named import HELD, is_bare_url, is_cluster, is_held, is_url
 from softkv.storage.protocol.opening import directory_of
 
 Path = str | os.PathLike[str]
@@ -68,6 +68,8 @@ def open(  # noqa: A001 - softkv.open, as in dbm
 
         served = connected(str(path), mode, token, embedder=embedder, force=force, wait=wait, alone=alone, **options)
         return cast(SoftKV, served)  # it has the surface of one
+    if is_bare_url(path):
+        raise StoreNotFound(f"there is no store at {path}. Of one that is served, give the URL: http://{path}")
     if token is not None or alone:
         raise InputError("expected a URL where token or alone is given, since both are for a server. Leave them out.")
     if is_held(path):
@@ -104,11 +106,10 @@ def repair(path: Path, new: Path) -> Repaired:
     """Write the good items of the store or the cluster at `path` to a new one, with what it has learned.
 
     >>> import softkv, tempfile, os
-    >>> from softkv.database import repair
     >>> folder = tempfile.mkdtemp()
     >>> with softkv.open(os.path.join(folder, "old.softkv")) as db:
     ...     db["a large house"] = 2450
-    >>> done = repair(os.path.join(folder, "old.softkv"), os.path.join(folder, "new.softkv"))
+    >>> done = softkv.repair(os.path.join(folder, "old.softkv"), os.path.join(folder, "new.softkv"))
     >>> done.saved, done.lost, done.missing
     (1, 0, ())
     """

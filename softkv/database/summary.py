@@ -20,11 +20,12 @@ from softkv.database.begun import is_begun
 from softkv.errors import IndexDamaged
 from softkv.index.dividing import doubled
 from softkv.index.lists import OUTGROWN, ListIndex
-from softkv.portrait import as_table
-from softkv.storage.layout import GENERATION_NAME, generation_name
+from softkv.portrait import as_table, counted
+from softkv.storage.layout import GENERATION_NAME, Layout, generation_name
 from softkv.storage.protocol.opening import is_backup
 
 LOOSE = 0.02  # the share of items in no list from which on an index should be built again
+_CALLED = {"backend": "builds indexes"}  # which reads otherwise as if a store without one were asked by it
 LOPSIDED = 0.02  # the share of items in one list that is to be divided, from which on it should
 
 
@@ -48,10 +49,10 @@ class IndexInfo:
     def __str__(self) -> str:
         if self.problem is not None:
             return f"cannot be used, so lookups scan: {self.problem}"
-        told = [f"{_counted(self.lists or 0, 'list')} over {_counted(self.rows, 'item')}"]
-        told += [f"{_counted(self.added, 'item')} added since"] if self.added else []
-        told += [f"{self.strangers:,} of them far from all lists"] if self.strangers else []
-        told += [f"{self.waiting:,} of them in no list yet"] if self.waiting else []
+        told = [f"{counted(self.lists or 0, 'list')} over {counted(self.rows, 'item')}"]
+        told += [f"{counted(self.added, 'item')} added since"] if self.added else []
+        loose = self.strangers + self.waiting  # compaction makes the one of the other
+        told += [f"{loose:,} of them in no list"] if loose else []
         told += [f"{self.deleted:,} deleted since"] if self.deleted else []
         told += [f"lookups read {self.share:.1%}"] if self.share is not None and self.needed else []
         told += [f"checked {self.checked}"] if self.checked else []
@@ -67,7 +68,8 @@ class Info:
     path: str
     items: int
     dead_rows: int  # rows that compaction would leave behind
-    freed_by_compact: int  # bytes: those rows, and rows of earlier generations that nobody reads any more
+    freed_by_compact: int  # bytes of those rows
+    held_by_readers: int  # bytes of earlier generations, which go with the next write once nobody reads them
     commit: int
     value_kind: str | None
     key_width: int | None
@@ -92,7 +94,7 @@ class Info:
         return asdict(self)
 
     def _shown(self) -> dict[str, str]:
-        named = ((one.name.replace("_", " "), getattr(self, one.name)) for one in fields(self))
+        named = ((_CALLED.get(one.name, one.name.replace("_", " ")), getattr(self, one.name)) for one in fields(self))
         return {name: _figure(value) for name, value in named if value is not None}
 
     def __str__(self) -> str:
@@ -101,7 +103,7 @@ class Info:
         return "\n".join(f"{name.ljust(wide)}  {value}" for name, value in shown.items())
 
     def _repr_html_(self) -> str:
-        return as_table(f"{self.items:,} items", (), self._shown().items())
+        return as_table(counted(self.items, "item"), (), self._shown().items())
 
 
 def summary(view: View, path: str, unfinished: str | None = None) -> Info:
@@ -109,14 +111,17 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
     snapshot, profile, layout = view.snapshot, view.profile, view.snapshot.layout
     compared = profile.compatibility if len(snapshot) else None
     found = view.temperature(compared) if compared else profile.chosen_temperature
-    temperature, origin = (found.value, f"{found.origin}, from {found.items:,} items") if found else (None, None)
+    temperature, origin = (
+        (found.value, f"{found.origin}, from {counted(found.items, 'item')}") if found else (None, None)
+    )
     if profile.projection is not None:
         temperature, origin = 1.0, "learned"
     return Info(
         path=path,
         items=len(snapshot),
         dead_rows=snapshot.rows - len(snapshot),
-        freed_by_compact=0 if unfinished else _freed(view, path),
+        freed_by_compact=0 if unfinished or not layout else (snapshot.rows - len(snapshot)) * _row_bytes(layout),
+        held_by_readers=0 if unfinished else _held(path, generation_name(snapshot.generation)),
         commit=snapshot.commit,
         value_kind=None if view.kind is None else view.kind.value,
         key_width=layout.key_width if layout else None,
@@ -147,7 +152,7 @@ def _projection(view: View) -> str | None:
         return f"cannot be used: {error}"
     assert learned is not None
     planes = "" if learned.ridge is None else ", with planes"
-    return f"rank {len(learned.metric.factors)}, from {learned.facts.get('items', 0):,} items{planes}"
+    return f"rank {len(learned.metric.factors)}, from {counted(learned.facts.get('items', 0), 'item')}{planes}"
 
 
 def _guard(view: View, temperature: float | None) -> str | None:
@@ -209,7 +214,7 @@ def _checked(view: View) -> str | None:
     """What the last check of the calibration found."""
     if view.verdict is None:
         return None
-    return f"{_counted(max(0, view.changes - view.verdict.changes), 'change')} ago: {view.verdict}"
+    return f"{counted(max(0, view.changes - view.verdict.changes), 'change')} ago: {view.verdict}"
 
 
 def _share(view: View, index: ListIndex, loose: int) -> float | None:
@@ -256,17 +261,14 @@ def _built(written: Written) -> dict[str, Any]:
     }
 
 
-def _freed(view: View, path: str) -> int:
-    """The bytes of dead rows, and of generations that are left."""
-    snapshot, layout = view.snapshot, view.snapshot.layout
-    if layout is None:
-        return 0
-    here = generation_name(snapshot.generation)
-    left = [name for name in os.listdir(path) if GENERATION_NAME.match(name) and name != here]
-    dead = snapshot.rows - len(snapshot)
-    return dead * sum(shape.row_bytes for shape in layout.arenas) + sum(
-        size_of(os.path.join(path, one)) for one in left
-    )
+def _row_bytes(layout: Layout) -> int:
+    return sum(shape.row_bytes for shape in layout.arenas)
+
+
+def _held(path: str, here: str) -> int:
+    """The bytes of generations that are left beside the one that is here."""
+    left = (name for name in os.listdir(path) if GENERATION_NAME.match(name) and name != here)
+    return sum(size_of(os.path.join(path, one)) for one in left)
 
 
 def size_of(path: str) -> int:
@@ -279,10 +281,6 @@ def size_of(path: str) -> int:
             except FileNotFoundError:
                 continue
     return total
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _figure(value: Any) -> str:

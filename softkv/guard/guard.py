@@ -133,7 +133,7 @@ class Guard:
             some = ", some with labels of no item," if np.isinf(self.scores.values[-1]) else ""
             raise InputError(
                 f"expected a probability of at most {self.scores.most:.4g}, which is what {self.scores.count:,} "
-                f"{self.found.get('who', 'queries')}{some} can promise, got {share!r}."
+                f"{self.found.get('who') or 'queries with known answers'}{some} can promise, got {share!r}."
             )
         return found
 

@@ -67,7 +67,7 @@ class OneMemory:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Under which key it is remembered; `new` is false where the same text was there already."""
+    """Under which key it is remembered; `new` is false where the same was there already."""
 
     key: str
     new: bool
@@ -127,15 +127,19 @@ class Memories:
     ) -> Remembered:
         """Remember something for later sessions: a fact, a decision, a preference, how something is done.
 
-        One thing a memory. What is remembered already under the key is not overwritten: use correct.
+        One thing a memory. What is remembered already under the key is not overwritten, nor its payload: use correct.
         """
         key = key or f"m-{sha256(text.encode()).hexdigest()[:12]}"
         batch, found = str(uuid.uuid4()), [found_by or _found_by(key, text)]
         try:
             self._store.ask(lambda db: db.add([key], [text], texts=found, payloads=[payload], batch=batch))
         except DuplicateKey:
-            if self._store.ask(lambda db: db.get(key)) != text:
-                raise InputError(f"{key!r} is remembered already, and says something else. Use correct.") from None
+            there = self._store.ask(lambda db: db.item(key))
+            other = {"text": there.value != text, "payload": payload is not None and there.payload != payload}
+            other["found_by"] = found_by not in ("", there.text)
+            if any(other.values()):
+                what = " and another ".join(name for name, differs in other.items() if differs)
+                raise InputError(f"{key!r} is remembered already, with another {what}. Use correct.") from None
             return Remembered(key, new=False)
         return Remembered(key, new=True)
 

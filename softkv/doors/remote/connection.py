@@ -22,7 +22,16 @@ from softkv.doors import hints
 from softkv.doors.server.problems import error_of
 from softkv.doors.shapes import fits
 from softkv.doors.wire import LONGEST_BODY, MEDIA_TYPE, packed, unpacked
-from softkv.errors import HandleClosed, InputError, MissingExtra, NotRemote, ServerError, ServerUnreachable, SoftKVError
+from softkv.errors import (
+    HandleClosed,
+    InputError,
+    MissingExtra,
+    NotRemote,
+    ServerError,
+    ServerUnreachable,
+    SoftKVError,
+    Unauthorized,
+)
 from softkv.files import notation
 from softkv.files.record import Misfit
 from softkv.storage.threads import OwnLock
@@ -168,6 +177,12 @@ class ServerConnection:
                 raise ServerError(f"{self.url} sent what cannot be read: {error}") from error
         if answer.is_success and kind in ("", "application/json"):
             return _json(answer) if answer.content else None
+        if answer.status_code == 401:
+            shown = "one that it does not know" if "Authorization" in self._client.headers else "none"
+            raise Unauthorized(
+                f"the server at {self._base} wants a token, and was shown {shown}. Give what stands behind the # of "
+                f"the URL that `softkv serve` prints, or one of --token-file, as token=, or in the variable {TOKEN}."
+            )
         if not answer.is_success and kind == "application/problem+json":
             raise error_of(_json(answer))
         raise ServerError(

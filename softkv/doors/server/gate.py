@@ -40,6 +40,7 @@ SAFE = {
 HTML = {"content-type": "text/html; charset=utf-8"}
 TEXT = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+WHERE = "TOKEN stands behind the # of the URL that `softkv serve` prints, or in its --token-file"
 _USUAL = {"http": 80, "https": 443}
 _TOKEN_NAMES = {b"token", b"access_token", b"api_key", b"authorization"}
 _IN_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -172,7 +173,7 @@ class Gate:
         writes = any([compare_digest(digest, one) for one in self._rules.writers])  # noqa: C419
         reads = any([compare_digest(digest, one) for one in self._rules.readers])  # noqa: C419
         if scheme.lower() != "bearer" or not (writes or reads):
-            raise Refused(401, Unauthorized("expected the header `Authorization: Bearer TOKEN` with a token of it"))
+            raise Refused(401, Unauthorized(f"expected the header `Authorization: Bearer TOKEN`; {WHERE}"))
         scope["softkv.role"], scope["softkv.token"] = ("writer" if writes else "reader"), digest.hex()[:32]
 
 

@@ -1,7 +1,8 @@
 """How to reach the server of a store: the file SERVER in it, with the URL, a token and the number of the process.
 
-It is believed only while that process is the writer, so what a server that was killed left behind misleads nobody. It
-is readable by its owner alone, and one that anybody else could read or have written is not believed.
+It is believed only while that process, of this machine or container, is the writer, and the next writer removes it: so
+what a server that was killed left behind misleads nobody. It is readable by its owner alone, and one that anybody else
+could read or have written is not believed.
 
 Is no part of the store: no copy of the store takes it along, and whatever is wrong with it counts as no server.
 """
@@ -17,7 +18,7 @@ from softkv.errors import StoreError
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.named import is_url
 
-SERVER = "SERVER"  # the file with which a server says how to reach it, while it is the writer
+SERVER = locks.SERVER
 _LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import TypeVar
 from zlib import crc32
@@ -25,6 +26,7 @@ except ImportError:  # pragma: no cover - where there is no flock there is no wr
     fcntl = None
 
 LOCK, PIN = "LOCK", "PIN"  # the files that are locked: of a store, and of a generation
+SERVER = "SERVER"  # the file with which a server says how to reach it, while it is the writer; see announced.py
 _NETWORK = re.compile(r"nfs4?|cifs|smb2|smb3|smbfs|9p|afs|ceph|lustre|glusterfs|ncpfs|davfs|fuse\..*")
 
 PAUSE = 0.05  # seconds from one attempt to become the writer to the next
@@ -93,7 +95,7 @@ def _locked(path: str, *, exclusive: bool, create: bool = False) -> FileLock | N
 
 
 def lock_writer(directory: str) -> FileLock:
-    """Become the writer of a store, or say who is."""
+    """Become the writer of a store, or say who is. What a server that was killed left in SERVER is removed."""
     lock = _locked(os.path.join(directory, LOCK), exclusive=True, create=True)
     if lock is None:
         text = _holder(directory)
@@ -102,8 +104,10 @@ def lock_writer(directory: str) -> FileLock:
             "it waited for with wait=SECONDS, or open with mode 'r'.",
             _pid_in(text),
         )
-    holder = f"pid {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
+    holder = f"{_process(os.getpid())}{time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
+        with suppress(OSError):
+            os.unlink(os.path.join(directory, SERVER))  # its process may have had the number of this one
         lock.sign(holder.encode(), note_in(files.read_start(lock.descriptor, _LONGEST, lock.path)))
     except BaseException:
         lock.release()
@@ -112,8 +116,8 @@ def lock_writer(directory: str) -> FileLock:
 
 
 def is_writer(pid: int, directory: str) -> bool:
-    """Whether the process of this number is the writer of a store now, and not only was when it died."""
-    if _pid_in(_holder(directory)) != pid:
+    """Whether the process of this number, on this machine, is the writer of a store now, and not only was."""
+    if not _holder(directory).startswith(_process(pid)):
         return False
     try:
         os.kill(pid, 0)
@@ -215,6 +219,11 @@ def note_in(said: bytes) -> bytes:
     """The note in what LOCK says; nothing when there is none that is whole."""
     whole = (note[0] for note in _NOTE.finditer(said) if int(note[2], 16) == crc32(note[1]))
     return next(whole, b"")
+
+
+def _process(pid: int) -> str:
+    """How LOCK names a process: with the node, since containers that share a store number their own processes."""
+    return f"pid {pid} on {os.uname().nodename} since "
 
 
 def _holder(directory: str) -> str:

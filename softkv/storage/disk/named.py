@@ -6,6 +6,7 @@ Opens nothing, and imports nothing that takes time: commands ask it before they 
 import os
 import re
 
+_HOST = re.compile(r"[\w.-]+:\d+/\w")  # and its port, as before the name of a store
 MANIFEST = re.compile(r"manifest-[0-9]{10}\.json\Z")  # a file that says which stores are a cluster
 
 HELD = "ray:"
@@ -19,6 +20,12 @@ def is_url(path: object) -> bool:
 def is_held(path: object) -> bool:
     """Whether a cluster is named whose shards processes of their own hold, by "ray:" and its directory."""
     return isinstance(path, str) and path.startswith(HELD)
+
+
+def is_bare_url(path: object) -> bool:
+    """Whether this is no path to anything here, and would be a URL with http:// before it."""
+    named = isinstance(path, str) and _HOST.match(path)
+    return bool(named) and not os.path.isdir(os.path.dirname(str(path)))
 
 
 def is_cluster(directory: str) -> bool:

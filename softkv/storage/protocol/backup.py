@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreExists
+from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreExists, StoreNotFound
 from softkv.logs import log_of
 from softkv.progress import Progress
 from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
@@ -96,6 +96,8 @@ def restore(
     """Copy a backup to where nothing is, as a store of its own that may be written to."""
     source, directory = opening.directory_of(path), opening.directory_of(target)
     with _translating(source, directory):
+        if not os.path.lexists(source):
+            raise StoreNotFound(f"there is no backup at {source}. Name the directory that `softkv backup` was given.")
         if not opening.is_vacant(directory):
             raise StoreExists(f"{directory} is there already, and nothing is restored over it. Move it away first.")
         return _anew(source, directory, marked=False, force=force, progress=progress, known=None)

@@ -6,6 +6,7 @@ repair.py goes by.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,11 +31,12 @@ from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
 
 _STRIDE = 10_000  # rows of the catalog looked at together
+_ADVICE = re.compile(r" `softkv check` tells what is left[^.]*\.")  # in errors; whoever reads the report has done so
 
 
 @dataclass(slots=True)
 class Report:
-    """What a check found. Findings are damage; notes are not."""
+    """What a check found. Findings are damage, or that the store is older than it must be; notes are neither."""
 
     path: str
     findings: list[str] = field(default_factory=list)
@@ -49,10 +51,11 @@ class Report:
         return not self.findings
 
     def __str__(self) -> str:
-        verdict = "ok" if self.ok else f"{len(self.findings)} findings"
-        head = f"{self.path}: {verdict}, commit {self.commit}, {self.items} items, {self.windows} checksums compared"
+        counts = {"finding": len(self.findings), "item": self.items, "checksum": self.windows}
+        found, items, sums = (f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
+        head = f"{self.path}: {'ok' if self.ok else found}, commit {self.commit}, {items}, {sums} compared"
         return "\n".join(
-            [head, *(f"  damage: {one}" for one in self.findings), *(f"  note: {one}" for one in self.notes)]
+            [head, *(f"  finding: {one}" for one in self.findings), *(f"  note: {one}" for one in self.notes)]
         )
 
 
@@ -111,6 +114,8 @@ def survey(directory: str) -> Survey:
         if found.head is not None and (found.standing or not found.head.generation):
             _compare_commits(found.report, acknowledged, found.head, found.standing)
         if found.report.ok or not _overtaken(found):
+            for told in (found.report.findings, found.report.notes):
+                told[:] = [_ADVICE.sub("", one) for one in told]
             return found
         found.close()
 
