@@ -45,6 +45,8 @@ class Promising:
         """Calibrate on samples that were not fitted on; what is said of more like these is then promised."""
         answers, promise = self._asked(X), Promise(wrong_at_most, None, confidence)
         promise.require(None)
+        if np.isnan(answers.log_mass).any():
+            raise InputError("expected samples whose log mass is known, got k best by an index. Fit with tolerance=0.")
         coded, seen, aims = answers.labels is not None, seen_of(answers), self._aims(answers, y)
         some, widths = np.ones(len(aims), np.bool_), None
         if not coded:
