@@ -124,7 +124,7 @@ def best(
     likely = [some[:stop] for some, stop in zip(order, stops, strict=True)]
     allowed = np.maximum([counts[some].sum() for some in likely], most)
     told = np.array([plan.share for plan in plans]) * counts.sum() <= allowed
-    planned, foretold = [some[:0] for some in likely], np.zeros(len(told))
+    planned, foretold = [some[:0] for some in likely], np.zeros(len(told), np.float64)
     if told.any():
         opened, stops, doubts = _planned(index, arena, tilt, plans)
         told &= np.array([plan.farthest for plan in plans]) >= doubts
