@@ -51,7 +51,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[softkv.SoftKV]:
 @pytest.mark.parametrize("temperature", [0.002, 0.004, 0.01, 0.03, 0.1])
 def test_masses_are_as_close_as_they_say(db: softkv.SoftKV, k: int, temperature: float) -> None:
     """For at least the stated share of those that are told, which nearly all are; and so are shares and weights."""
-    found, exact = (db.lookup(ASKED, k=k, temperature=temperature, tolerance=one) for one in (0.01, 0))
+    found, exact = (db.lookup(ASKED, k=k, show=k, temperature=temperature, tolerance=one) for one in (0.01, 0))
     assert found.routes["calibrated"] > 0.9 * QUERIES
     estimated = np.broadcast_to(np.array(found.route) == "calibrated", QUERIES)
     told = estimated & ~np.isnan(found.log_mass)
@@ -59,12 +59,12 @@ def test_masses_are_as_close_as_they_say(db: softkv.SoftKV, k: int, temperature:
     assert (np.isnan(found.mass) == np.isnan(found.log_mass)).all()
     off = np.abs(found.log_mass - exact.log_mass)
     assert (off <= found.log_mass_error)[told].mean() >= 0.93
-    assert np.median(found.log_mass_error[told]) <= 0.05
-    assert off[told].max() < 0.5
+    assert np.median(found.log_mass_error[told]) <= 0.06
+    assert np.quantile(off[told], 0.95) < 0.06
     same = told & (found.rows[:, :k] == exact.rows[:, :k]).all(1)
     assert same.mean() > 0.8
-    assert (np.abs(np.log(found.mass / exact.mass)) <= off + 1e-4)[same].all()
-    assert (np.abs(found.weights - exact.weights)[same, :k] <= 1e-4 + np.expm1(off[same])[:, None]).all()
+    assert (np.abs(np.log(found.mass / exact.mass)) <= off + 1e-3)[same].all()
+    assert (np.abs(found.weights - exact.weights)[same, :k] <= 1e-3 + np.expm1(off[same])[:, None]).all()
 
 
 @pytest.mark.parametrize("k", BEST)
@@ -97,7 +97,7 @@ def test_a_floor_is_known_of_the_k_best(db: softkv.SoftKV) -> None:
 @pytest.mark.parametrize("k", BEST)
 def test_a_mass_that_was_not_rehearsed_is_unknown(db: softkv.SoftKV, k: int) -> None:
     """At another temperature the best are found all the same; weights are shares of these."""
-    found, exact = (db.lookup(ASKED, k=k, temperature=1.0, tolerance=one) for one in (0.01, 0))
+    found, exact = (db.lookup(ASKED, k=k, show=k, temperature=1.0, tolerance=one) for one in (0.01, 0))
     assert found.routes["calibrated"] > 0.9 * QUERIES
     number = next(place for place, one in enumerate(found) if one.route == "calibrated")
     one = found[number]
