@@ -362,7 +362,8 @@ def _arithmetic(answer: Any) -> list[dict[str, Any]]:
     if answer.head_weights is not None or not answer.contributors:
         raise InputError("there are no scores to explain: nothing was shown, or several heads were asked")
     best = answer.contributors[0].score / answer.temperature
-    total = math.exp(answer.log_mass - best)
+    total = 1 / answer.contributors[0].weight if answer.log_mass is None else math.exp(answer.log_mass - best)
+    held = 1 if answer.mass is None else answer.mass
     steps = []
     for one in answer.contributors:
         logit = one.score / answer.temperature
@@ -370,8 +371,8 @@ def _arithmetic(answer: Any) -> list[dict[str, Any]]:
         steps.append({**step, "sum": total, "weight": step["exp"] / total})
     rest = max(0.0, total - sum(step["exp"] for step in steps))
     # Top-k blends some of the rows, but a weight is a share of all, of which it does not say how many they are.
-    if answer.scored > len(steps) or answer.mass < 1:
-        others = "(all others)" if answer.mass < 1 else f"({answer.scored - len(steps):,} others)"
+    if answer.scored > len(steps) or held < 1:
+        others = "(all others)" if held < 1 else f"({answer.scored - len(steps):,} others)"
         steps.append({"key": others, "score": None, "score/T": None, "exp": rest, "sum": total, "weight": rest / total})
     return steps
 

@@ -27,9 +27,7 @@ _TOGETHER = 64  # answers whose contributors are asked for at once
 _MEASURED = (
     "value",
     "spread",
-    "log_mass",
     "effective",
-    "mass",
     "temperature",
     "head_weights",
     "error",
@@ -37,7 +35,7 @@ _MEASURED = (
     "out_of_reach",
 )
 _TOLD = ("error_kind", "route", "reason")
-_WHERE_KNOWN = ("log_mass_error", "effective_error", "spread_error")  # NaN where one query has none
+_WHERE_KNOWN = ("log_mass", "mass", "log_mass_error", "effective_error", "spread_error")  # NaN where one has none
 _AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights", "scores", "head_weights")
 
 
@@ -80,7 +78,7 @@ class Contributor:
     """One of the rows that an answer is made of. Rows of plain arrays have no key, value or payload."""
 
     row: int
-    weight: float  # its share of the mass of all rows; with heads, the mean of its shares
+    weight: float  # its share of the mass of all rows, or where `mass` is None of the value's; with heads, the mean
     score: float  # how alike query and key are: the compatibility, before bias and temperature
     key: str | None = None
     value: Any = field(default=None, compare=False)  # perhaps an array, which is not simply equal or unequal
@@ -112,7 +110,7 @@ class Answer(Judged):
 
     value: Any  # the mean number, the mean vector (p,), the mean embedding of texts, or the distribution over `labels`
     spread: Any  # the weighted standard deviation of numbers, else None
-    log_mass: Any  # log of the summed exp(logit) of all rows: how much is known here; with heads (h,)
+    log_mass: Any  # log of the summed exp(logit) of all rows: how much is known here, None as `mass`; with heads (h,)
     effective: Any  # how many rows really contributed; with heads (h,)
     mass: Any  # the share of the full mass that the rows in the value hold, None if unknown; with heads (h,)
     scored: int  # how many rows are in the value
@@ -189,9 +187,9 @@ class Answers(Judged):
 
     value: Array  # (b,) numbers, (b, p) vectors, (b, labels) distributions; with heads (b, o)
     spread: Array | None  # (b,), for numbers
-    log_mass: Array  # (b,); with heads (b, h)
+    log_mass: Array  # (b,), NaN where unknown; with heads (b, h)
     effective: Array  # (b,); with heads (b, h)
-    mass: Array | None  # (b,); with heads (b, h)
+    mass: Array | None  # (b,), NaN where unknown; with heads (b, h)
     scored: Array  # (b,)
     seen: Array  # (b,), how many rows the query may see
     temperature: Any  # one for all, or (b,)

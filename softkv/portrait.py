@@ -140,12 +140,14 @@ def name_of(one: Contributor) -> str:
 
 def facts_of(answer: Answer) -> str:
     """Everything else there is to say, in one line."""
-    facts = [f"{name} {short(_mean(getattr(answer, name)))}" for name in ("log_mass", "effective", "temperature")]
-    facts[0] = facts[0].replace("log_mass", "log mass")
+    told = ("log_mass", "effective", "temperature")
+    facts = [f"{name.replace('_', ' ')} {short(_mean(getattr(answer, name))) or 'unknown'}" for name in told]
     if answer.is_far:
         facts[0] += f" is below every item of the store (lowest left out {short(answer.log_mass_floor)})"
     held = _mean(answer.mass)
-    if held is not None and held < 0.9995:
+    if held is None:
+        facts.append(f"weights are shares of these {answer.scored:,}, which have an unknown share of the mass")
+    elif held < 0.9995:
         facts.append(f"{held:.1%} of the mass")
     if answer.out_of_reach is not None:
         facts.append(f"{answer.out_of_reach:.1%} of it out of reach")
@@ -232,7 +234,8 @@ def comparison_as_html(found: Comparison) -> str:
     exact = "no such key" if found.exact is None else short(found.exact.value)
     ways = [(name, getattr(found, name)) for name in ("hard", "top_k", "soft")]
     rows: list[tuple[Any, ...]] = [("exact", "", "", exact)]
-    rows += [(name.replace("_", " "), Share(_mean(one.mass) or 0.0), value_of(one)) for name, one in ways]
+    shares = [("unknown", "") if one.mass is None else (Share(_mean(one.mass)),) for _, one in ways]
+    rows += [(name.replace("_", " "), *held, value_of(one)) for (name, one), held in zip(ways, shares, strict=True)]
     rows += [(f"soft, T {short(one.temperature)}", Share(one.weight), one.value) for one in found.strip]
     return as_table(
         "One query, in every way", ("way", "weight", "", "answer"), rows, "At other temperatures: that of the heaviest."

@@ -104,6 +104,21 @@ def test_the_best_of_all_are_blended(kind: str, k: int) -> None:
     require_same(found, of_some(kind, np.arange(ROWS), k=k, show=k + 1))
 
 
+def test_a_mass_that_one_part_does_not_know_is_unknown() -> None:
+    """Of the queries that it is asked alone; their weights are shares of the k best, and so is their value."""
+    parts, values = [of_some("number", rows, k=3, show=4) for rows in SHARDS], cells("number", None)
+    whole = merged_best(parts, 3, TEMPERATURE, values, show=3)
+    masses = parts[0].log_mass.copy()
+    masses[2] = np.nan
+    given = {"error_kind": "calibrated", "log_mass": masses, "log_mass_error": np.where(np.isnan(masses), np.nan, 0.1)}
+    found = merged_best([replace(parts[0], **given), *parts[1:]], 3, TEMPERATURE, values, show=3)
+    assert (found[2].log_mass, found[2].mass, found[2].log_mass_error) == (None, None, None)
+    assert found[2].value == pytest.approx(whole[2].value, rel=1e-9)
+    assert found.weights[2] == pytest.approx(whole.weights[2] / whole.weights[2].sum(), rel=1e-9)
+    assert (found[1].log_mass, found[1].mass) == pytest.approx((whole[1].log_mass, whole[1].mass), rel=1e-9)
+    assert 0.0 < found[1].log_mass_error <= 0.11
+
+
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_query_that_sees_nothing_in_a_part_is_answered_by_the_others(kind: str) -> None:
     """With a mask for each query, of which some leave nothing of a shard."""

@@ -45,6 +45,22 @@ def by_name(found: Evaluation) -> dict[str, Way]:
     return {one.way: one for one in found.ways}
 
 
+def test_abstention_goes_by_masses_that_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the k best that an index proposes are not, so all items are asked for them."""
+    db, _, _ = store_of(tmp_path / "s", "label")
+    (queries, codes), (strangers, _) = points(50, 1), points(20, 2)
+    with db:
+        options: dict[str, Any] = {"out_of_scope": strangers + 3, "k": 3}
+        targets = NAMES[codes].tolist()
+        exact = by_name(evaluate(db, queries, targets, **options))["top 3"]
+        count_as_large(monkeypatch)
+        db.build_index("hnsw")
+        found = by_name(evaluate(db, queries, targets, **options))["top 3"]
+        assert found.routes == {"proposed": 50}
+        assert (found.auroc, found.accuracy) == (pytest.approx(exact.auroc), pytest.approx(exact.accuracy, abs=0.1))
+        assert len(found.abstention) == len(exact.abstention)
+
+
 def test_ways_say_how_they_were_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many queries by each route, and why most were scanned, where a scan is not a matter of course."""
     db, _, _ = store_of(tmp_path / "s", "label")

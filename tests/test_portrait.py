@@ -47,6 +47,18 @@ def test_a_part_of_the_mass_and_an_estimate_say_so() -> None:
     assert repr(answer(scored=1)).splitlines()[0] == "49,000"
 
 
+def test_an_unknown_mass_is_no_share() -> None:
+    """As of some k best by an index: weights are said to be shares of these, and nothing is told of all."""
+    found = answer(mass=None, log_mass=None, error=0.25, error_kind="calibrated", log_mass_floor=2.0)
+    told = repr(found).splitlines()[-1]
+    assert told.startswith("log mass unknown, effective 1.75, temperature 0.5, weights are shares of these 9, ")
+    assert "%" not in told
+    assert found.is_far is None
+    assert not {"mass", "log_mass", "is_far"} & set(found.to_dict())
+    table = Comparison(None, found, found, answer(), ())._repr_html_()
+    assert table.count("unknown</td>") == 2
+
+
 def test_the_rows_compared_are_told_where_they_are_more_than_those_blended() -> None:
     """As top-k has it; where both are the same, once is enough."""
     told = answer(rows_read=270_000, route="scan", reason="there is no index")

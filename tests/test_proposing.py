@@ -45,7 +45,8 @@ def test_what_is_proposed_is_scored_again(tmp_path: Path, kind: str, compatibili
         answer = found[0]
         assert (answer.error, answer.error_kind, answer.mass, answer.scored) == (None, "unknown", None, 8)
         assert "error unknown" in repr(answer)
-        assert "mass" not in answer.to_dict()
+        assert not {"mass", "log_mass", "is_far"} & set(answer.to_dict())
+        assert found.weights.sum(1) == pytest.approx(1.0)
         assert db.check().ok
 
 

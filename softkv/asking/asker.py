@@ -152,7 +152,10 @@ def _by_proposals(view: View, question: Question, reason: str) -> Answers:
     numbers = [np.array([number]) for number in range(len(candidates))]
     parts = [(one, answer_among(view, question.part(one), rows)) for one, rows in zip(numbers, candidates, strict=True)]
     found, seen = joined(parts, question.temperature), np.full(len(parts), len(view.snapshot))
-    return replace(found, error=None, error_kind="unknown", mass=None, seen=seen, reason=reason)
+    assert found.mass is not None
+    among = found.weights / found.mass[:, None]  # shares of the k, since nobody knows how much all others weigh
+    unknown: dict[str, Any] = {"error": None, "error_kind": "unknown", "mass": None, "log_mass": np.nan * found.mass}
+    return replace(found, **unknown, weights=among, seen=seen, reason=reason)
 
 
 def _floor(view: View, question: Question) -> float | None:

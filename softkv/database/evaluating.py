@@ -295,7 +295,12 @@ class _Evaluating:
         parts = []
         for start in range(0, len(queries), TOGETHER):
             some = np.arange(start, min(start + TOGETHER, len(queries)))
-            parts.append((some, self.reader.lookup(queries[some], show=1, **options)))
+            found = self.reader.lookup(queries[some], show=1, **options)
+            unknown = np.isnan(found.log_mass) & (options.get("temperature") != self.even)
+            if unknown.any():  # of the k best by an index; whoever abstains has to ask all items
+                exact = self.reader.lookup(queries[some[unknown]], show=1, **{**options, "tolerance": 0})
+                found.log_mass[unknown] = exact.log_mass
+            parts.append((some, found))
             if self.told is not None:
                 self.told(name, int(some[-1]) + 1, len(queries))
         return joined(parts, float(parts[0][1].temperature))

@@ -51,6 +51,8 @@ class Promising:
         """
         answers, promise = self._asked(X), Promise(wrong_at_most, None, confidence)
         promise.require(None)
+        if np.isnan(answers.log_mass).any():
+            raise InputError("expected samples whose log mass is known, got k best by an index. Fit with tolerance=0.")
         # By what they are, and never by their targets, or those that are left would be no fair draw.
         new = ~self._fitted_on(X)
         left = int((~new).sum())

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
-from softkv.doors.cluster.merging import Floats, Sides, like, merged
+from softkv.doors.cluster.merging import Floats, Sides, like
 
 WIDEST = 2.0  # times how far values lie from their mean: how far apart they are at most
 
@@ -32,9 +32,12 @@ def merged_best(
 
     `cells` gives what is blended of rows, (n, p) or codes of the labels of all.
     """
-    every = merged(parts, show=sum(one.rows.shape[1] for one in parts), labels=labels)
+    sides = Sides(tuple(parts), labels)
+    every = sides.merged(sum(one.rows.shape[1] for one in parts))
     logits = every.scores / np.reshape(temperature, (-1, 1))
-    best = _Best.of(every, logits, k, cells, Sides(tuple(parts), labels).column("log_mass_error").max(0))
+    moved = np.where(sides.kinds > 0, 0.0, sides.column("log_mass_error")).max(0)
+    best = _Best.of(every, logits, k, cells, moved)
+    shared = np.where(np.isnan(every.log_mass), best.log_mass, every.log_mass)  # weights are shares of it
     return replace(
         every,
         value=like(every.value, best.value),
@@ -43,10 +46,9 @@ def merged_best(
         mass=np.minimum(np.exp(best.log_mass - every.log_mass), 1.0),
         scored=(every.rows[:, :k] >= 0).sum(1),
         rows=every.rows[:, :show],
-        weights=np.where(every.rows >= 0, np.exp(logits - every.log_mass[:, None]), 0.0)[:, :show],
+        weights=np.where(every.rows >= 0, np.exp(logits - shared[:, None]), 0.0)[:, :show],
         scores=every.scores[:, :show],
-        error=None if every.error is None else best.error + Sides(tuple(parts), labels).column("error").max(0),
-        log_mass_error=None,
+        error=None if every.error is None else best.error + sides.column("error").max(0),
         effective_error=None,
         spread_error=None,
     )

@@ -85,7 +85,7 @@ class Sides:
             labels=self.labels,
             error=self.error,
             **self.told(),
-            log_mass_error=self.where(self.kinds.max(0) > 0, self.log_mass_error),
+            log_mass_error=self.where((self.kinds.max(0) > 0) & ~np.isnan(self.log_mass), self.log_mass_error),
             effective_error=self.where(self.is_drawn, self.effective_error),
             spread_error=None if first.spread is None else self.where(self.is_drawn, self.spread_error),
             count=sum(one.count for one in parts),
