@@ -126,12 +126,16 @@ def test_an_unknown_mass_goes_through_all_doors(db: softkv.SoftKV, tmp_path: Pat
 
 
 def test_nothing_is_promised_by_masses_that_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An estimator whose k best an index proposes is not calibrated by them."""
-    count_as_large(monkeypatch)
-    keys = points(600, 2)
+    """An estimator whose k best an index proposes is not calibrated by them; what was calibrated before says no more."""
+    keys = points(900, 2)
     model = SoftKVRegressor(k=3, path=tmp_path / "s").fit(keys[:400], keys[:400, 0])
+    model.conformalize(keys[400:], keys[400:, 0], wrong_at_most=0.2)
+    assert set(model.predict_known(keys[400:])) <= {True, False}
+    count_as_large(monkeypatch)
     with softkv.open(tmp_path / "s") as db:
         db.build_index("hnsw")
     assert np.isnan(model.decision_evidence(keys[400:])).all()
+    assert set(model.predict_known(keys[400:])) == {None}
+    assert np.isnan(model.predict_interval(keys[400:])[1]).all()
     with pytest.raises(InputError, match="tolerance=0"):
         model.conformalize(keys[400:], keys[400:, 0])
