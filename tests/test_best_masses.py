@@ -126,7 +126,7 @@ def test_an_unknown_mass_goes_through_all_doors(db: softkv.SoftKV, tmp_path: Pat
 
 
 def test_nothing_is_promised_by_masses_that_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An estimator whose k best an index proposes is not calibrated by them; what was calibrated before says no more."""
+    """An estimator whose k best an index proposes is not calibrated by them; one that was before says no more."""
     keys = points(900, 2)
     model = SoftKVRegressor(k=3, path=tmp_path / "s").fit(keys[:400], keys[:400, 0])
     model.conformalize(keys[400:], keys[400:, 0], wrong_at_most=0.2)
