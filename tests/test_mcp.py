@@ -401,7 +401,7 @@ def test_a_store_is_reached_by_its_url(tmp_path: Path, errors: Path) -> None:
     tokens.chmod(0o600)
     with served(tmp_path / "m", options=("--reader-token-file", tokens)) as server:
         url = f"http://127.0.0.1:{server.port}/m"
-        for token, words in ((server.token, None), ("r" * 40, "may only read"), ("wrong", "wants a token, and was shown")):
+        for token, words in ((server.token, None), ("r" * 40, "may only read"), ("wrong", "wants a token")):
             with window(url, errors=errors, env={**os.environ, "SOFTKV_TOKEN": token}) as agent:
                 found = agent.call("recall", query="tea")
                 assert (words in found) if token == "wrong" else (found["memories"][0]["key"] == "drink")
