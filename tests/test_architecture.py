@@ -22,7 +22,7 @@ ALLOWED = {
     "index": {"maths", "progress", "errors"},
     "embedders": {"maths", "progress", "errors"},
     "learning": {"portrait", "maths", "progress", "errors"},
-    "guard": {"errors"},
+    "guard": {"kinds", "errors"},
     "portrait": {"errors"},
     "answer": {"portrait", "guard", "maths", "kinds", "errors"},
     "comparison": {"answer", "portrait"},
@@ -253,6 +253,23 @@ def test_a_kind_is_asked_for_what_is_so_of_it_not_which_it_is() -> None:
 def test_telling_kinds_apart_is_seen(source: str, told: bool) -> None:
     """In whatever form it is written."""
     assert tells_kinds_apart(source) == told
+
+
+def test_one_file_decides_how_a_question_is_answered() -> None:
+    """No other makes a route, writes down the name of a way, or compares with one but for what it was told."""
+    ways = {"gather", "scan", "calibrated", "measured", "proposed"}  # a bound is asked for, so its name is an option's
+    told, made = set(), set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Constant)
+                and node.value in ways
+                and room_of(path) in ("asking", "database", "index")
+            ):
+                told.add(str(path.relative_to(PACKAGE)))
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Route":
+                made.add(str(path.relative_to(PACKAGE)))
+    assert told == made == {"asking/route.py"}
 
 
 def test_no_name_stands_for_two_classes() -> None:

@@ -197,7 +197,7 @@ def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
         named = ", ".join(texts.get(one, f"number {one}") for one in there[:NAMED].tolist())
         raise InputError(
             f"expected strangers that are no items, nor have the vector of one, but {len(there)} of {len(found)} are "
-            f"or have: {named}{', ...' if len(there) > NAMED else ''}. Leave them out."
+            f"or have: {named}{', ...' if len(there) > NAMED else '.'} Leave them out."
         )
     if promise.strangers_at_most is not None:
         promise.require_enough(len(found), promise.strangers_at_most, "strangers")
