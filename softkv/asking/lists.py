@@ -198,7 +198,8 @@ class Asking:
             read = used = blend_of_rows(self.values, chosen, found.near.logits[:, : self.k])
             scored = (chosen >= 0).sum(1)
             log_mass = np.where(np.isnan(found.log_mass_error), np.nan, log_mass)
-        shared = np.where(np.isnan(log_mass), read.log_mass, log_mass)  # weights are shares of it, or else of the k
+        shared = np.array(log_mass)  # weights are shares of it, or else of the k
+        np.copyto(shared, read.log_mass, where=np.isnan(shared))
         logits = np.where(rows >= 0, logits, -np.inf).astype(np.float64)
         temperatures = self.temperatures[some]
         answered = Found(

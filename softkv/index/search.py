@@ -104,8 +104,9 @@ def _planned(index: ListIndex, arena: Readable, tilt: Tilt, plans: Sequence[Plan
     """How lists are opened, how many of them as planned, (b,), and the doubts then, (b,)."""
     opened = opening(index.quick, tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
-    stops, doubts = (np.take_along_axis(x, levels[:, None], axis=1)[:, 0] for x in (opened.stops, opened.doubts))
-    return opened, stops, doubts
+    places = levels[:, None]
+    stops, doubts = np.take_along_axis(opened.stops, places, 1), np.take_along_axis(opened.doubts, places, 1)
+    return opened, stops[:, 0], doubts[:, 0]
 
 
 def best(
