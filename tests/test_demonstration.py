@@ -155,6 +155,7 @@ def test_the_demo_of_a_checkout_goes_through_the_main_job(tmp_path: Path) -> Non
         "late fee 29.2%",
         "is below every item of the store",
         f"The store is {place}.",
+        f"a tour in {tmp_path / 'demo.html'}",
         "softkv page -o page.html",
     ):
         assert fact in done.stdout
