@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 
 import click
 
@@ -50,6 +49,8 @@ def demo(names: tuple[str, ...], only_list: bool, as_page: bool, file: str | Non
 
 def _show(names: tuple[str, ...], file: str | None, *, force: bool) -> None:
     """The examples as a tour: in the browser, or only written."""
+    import tempfile
+
     from softkv_examples.tour import content
 
     from softkv.page import write

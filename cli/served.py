@@ -9,7 +9,6 @@ Does not start servers (serving.py).
 import json
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -75,6 +74,8 @@ def require_path(path: str, doing: str) -> str:
 
 def asked(path: str, what: str, document: dict[str, Any]) -> Any:
     """What the server of a store answers; None where there is none, or it has no answer."""
+    from urllib.parse import urlsplit
+
     url, token = _server(path)
     parts = urlsplit(url)
     if parts.scheme != "http" or not token:

@@ -3,7 +3,6 @@
 Knows answers only by their fields. Does not look anything up.
 """
 
-import html
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -193,12 +192,14 @@ class Share(float):
 
 def as_table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], note: str = "") -> str:
     """A table for a notebook, drawn as the page draws them; all texts are escaped, and none is typeset as a formula."""
-    names = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
+    from html import escape
+
+    names = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return (
         f"<div class='tex2jax_ignore mathjax_ignore' style='font-variant-numeric:tabular-nums'>"
-        f"<b>{html.escape(title)}</b>"
-        f"<table><tr>{names}</tr>{lines}</table><small>{html.escape(note)}</small></div>"
+        f"<b>{escape(title)}</b>"
+        f"<table><tr>{names}</tr>{lines}</table><small>{escape(note)}</small></div>"
     )
 
 
@@ -207,8 +208,10 @@ def _cell(x: Any) -> str:
         track = "background:rgba(128,128,128,.2);border-radius:3px;height:.8em;width:9em"
         wide = f"background:#0072b2;border-radius:3px;height:100%;width:{100 * x:.2f}%"
         return f"<td><div style='{track}'><div style='{wide}'></div></div></td><td>{x:.1%}</td>"
+    from html import escape
+
     side = "right" if isinstance(x, (int, float)) else "left"
-    return f"<td style='text-align:{side}'>{html.escape(short(x))}</td>"
+    return f"<td style='text-align:{side}'>{escape(short(x))}</td>"
 
 
 def as_html(answer: Answer) -> str:

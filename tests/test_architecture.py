@@ -255,6 +255,23 @@ def test_telling_kinds_apart_is_seen(source: str, told: bool) -> None:
     assert tells_kinds_apart(source) == told
 
 
+def test_one_file_decides_how_a_question_is_answered() -> None:
+    """No other makes a route, writes down the name of a way, or compares with one but for what it was told."""
+    ways = {"gather", "scan", "calibrated", "measured", "proposed"}  # a bound is asked for, so its name is an option's
+    told, made = set(), set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Constant)
+                and node.value in ways
+                and room_of(path) in ("asking", "database", "index")
+            ):
+                told.add(str(path.relative_to(PACKAGE)))
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Route":
+                made.add(str(path.relative_to(PACKAGE)))
+    assert told == made == {"asking/route.py"}
+
+
 def test_no_name_stands_for_two_classes() -> None:
     """But for what only the readers of files call so."""
     found: dict[str, list[str]] = {}

@@ -151,10 +151,11 @@ def test_the_demo_of_a_checkout_goes_through_the_main_job(tmp_path: Path) -> Non
     )
     for fact in (
         "added 108",
-        "reserve a book 100.0%",
+        "reserve a book\nweight",
         "late fee 29.2%",
         "is below every item of the store",
         f"The store is {place}.",
+        f"a tour in {tmp_path / 'demo.html'}",
         "softkv page -o page.html",
     ):
         assert fact in done.stdout

@@ -35,6 +35,7 @@ def test_index_decisions_and_large_scans_are_logged(
         caplog.clear()
         db.lookup(KEYS[:3], tolerance=0)
         assert not [one for one in told(caplog) if "scanned" in one[1]]
+        assert asker.LARGE == 2**26
         monkeypatch.setattr(asker, "LARGE", KEYS.size - 1)
         db.lookup(KEYS[:3], tolerance=0)
         scans = [one for one in told(caplog) if "scanned" in one[1]]

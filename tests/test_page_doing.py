@@ -89,7 +89,10 @@ def test_the_temperature_goes_from_hard_to_the_plain_mean(seen: Watched) -> None
         found.append(seen.exact("#effective"))
         temperature = float(seen.page.get_attribute("#temperature", "data-exact"))
         if 0 < temperature < float("inf"):
-            assert seen.exact("#value") == pytest.approx(expected(temperature=temperature).value[0], **NEAR)
+            one = expected(temperature=temperature)
+            assert seen.exact("#value") == pytest.approx(one.value[0], **NEAR)
+            assert seen.exact("#spread") == pytest.approx(one.spread[0], **NEAR)
+            assert seen.exact("#bars .share") == pytest.approx(max(one.weights), **NEAR)
     seen.page.mouse.up()
     assert found == sorted(found)
     assert (found[0], found[-1]) == (1, pytest.approx(COUNT))

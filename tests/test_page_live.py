@@ -87,6 +87,7 @@ def test_typed_questions_are_answered_by_the_store(browser: Any, rents: Path) ->
         assert seen.exact("#value") == pytest.approx(answer["value"], rel=1e-9)
         assert seen.exact("#error") == pytest.approx(answer["error"], rel=1e-9, abs=1e-12)
         assert "route scan" in seen.page.text_content("#whole")
+        assert "above that of all 5 items that were left out" in seen.page.text_content("#evidence-told")
         seen.page.fill("#text", "☃")
         seen.page.keyboard.press("Enter")
         assert says(seen, "#problem", "holds no word that the model knows")

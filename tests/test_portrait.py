@@ -200,6 +200,7 @@ def test_everything_shows_itself_in_a_notebook(tmp_path: Path) -> None:
             assert "<b>:" not in page
             assert "<b> " not in page
             assert "<script" not in page
+        assert "background:#0072b2" in db.lookup(question)._repr_html_()  # bars in the colour of those of the page
     labels = softkv.soft_lookup(KEYS, KEYS, ["<i>", "<i>", "b"])
     assert "&lt;i&gt;" in labels._repr_html_()
     many = softkv.soft_lookup(KEYS, KEYS, KEYS, heads=softkv.Heads(w_q=np.ones((2, 2, 3)), w_k=np.ones((2, 2, 3))))

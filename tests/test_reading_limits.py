@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import json
 import struct
 import tracemalloc
 import zipfile
@@ -234,6 +235,39 @@ def test_equal_texts_of_a_table_are_held_once(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"key": [str(i) for i in range(300)], "value": texts}), path)
     with at_most(24 * MIB):
         assert sum(1 for _ in records(path)) == 300
+
+
+def test_a_matrix_that_is_cut_short_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """What was read before is given; a map of the file would end the process."""
+    path = tmp_path / "v.npy"
+    np.save(path, np.ones((20_000, 512)))
+    reading = records(str(path))
+    assert next(reading).line == 1
+    with open(path, "r+b") as file:
+        file.truncate(1 << 25)
+    with pytest.raises(BadRecord, match="it ends before the last of the rows"):
+        list(reading)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "npy", "npz", "parquet"])
+def test_a_large_file_is_read_in_little_memory(tmp_path: Path, ending: str) -> None:
+    """Of 64 MiB or more less than half is held at any time, in every format."""
+    path = tmp_path / f"a.{ending}"
+    rows = [{"key": str(number), "value": f"{number:>65536}"} for number in range(1024)]
+    if ending in ("npy", "npz"):
+        wide = np.ones((1024, 8192))
+        np.save(path, wide) if ending == "npy" else np.savez(path, vectors=wide, values=wide[:, 0])
+    elif ending == "parquet":
+        table = pyarrow.Table.from_pylist(rows)
+        pyarrow.parquet.write_table(table, path, row_group_size=64, compression="none", use_dictionary=False)
+    elif ending == "csv":
+        path.write_text("key,value\n" + "".join(f"{one['key']},{one['value']}\n" for one in rows))
+    else:
+        path.write_text(json.dumps(rows) if ending == "json" else "\n".join(map(json.dumps, rows)))
+    assert path.stat().st_size >= 64 * MIB
+    del rows
+    with at_most(30 * MIB):
+        assert sum(1 for _ in records(str(path))) == 1024
 
 
 def test_a_column_major_matrix_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

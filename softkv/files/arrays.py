@@ -3,6 +3,9 @@
 keys, texts, values, vectors and payloads (JSON texts), or the arrays that are named as columns would be: all as long as
 another. Rows are read as they are needed, so a header that promises more than there is costs nothing, and neither does
 an archive that unpacks to more than fits in memory, or whose list of members lies. Nothing is ever unpickled.
+
+Not by np.load(mmap_mode="r"): it reads neither archives nor pipes, and ends the process where a file is cut short
+meanwhile.
 """
 
 import io

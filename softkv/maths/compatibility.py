@@ -24,7 +24,7 @@ import numpy as np
 
 from softkv.errors import NotExpressible, ShapeError, ZeroVector
 from softkv.maths.arrays import check_widths, inner, library_of, sharpened
-from softkv.maths.distances import Scorer, by_differences, gaussian, gaussian_by_halves, in_parts, laplace, student
+from softkv.maths.distances import Scorer, by_differences, gaussian, gaussian_by_halves, in_parts
 from softkv.maths.library import Array, Library, Sharpness
 
 
@@ -207,6 +207,21 @@ def _uniform(queries: Array, _sharpness: Sharpness) -> Scorer:
         return library.full((*leading, queries.shape[-2], keys.shape[-2]), 0.0, like=queries)
 
     return score
+
+
+def student(apart: Array) -> Array:
+    """-log(1 + ½‖q-k‖²), whose weights fall as a power of the distance."""
+    library = library_of(apart)
+    squares = library.multiply_total(apart, apart)
+    if not library.finite(library.constant(squares)).all():  # their logarithms are no larger than others
+        wide = library.double(apart)
+        squares = library.multiply_total(wide, wide)
+    return library.cast(-library.log1p(squares * 0.5), apart.dtype)
+
+
+def laplace(apart: Array) -> Array:
+    """-‖q-k‖₁."""
+    return -abs(apart).sum(-1)
 
 
 def _norms(library: Library, vectors: Array, what: str, first: int) -> Array:

@@ -1,4 +1,4 @@
-"""Scores that fall with the distance between a query and a key: gaussian, laplace, student.
+"""Scores that fall with the distance between a query and a key: gaussian, and those of each difference.
 
 Squares of distances cancel where they are taken apart into lengths and a dot product, which is fast. How much can be
 lost is known, and rows for which it would show are scored once more by the differences of the vectors.
@@ -175,21 +175,6 @@ def by_differences(measure: Callable[[Array], Array], queries: Array, sharpness:
         return sharpened(in_parts(pairs, queries, keys), sharpness, spend=True)
 
     return score
-
-
-def student(apart: Array) -> Array:
-    """-log(1 + ½‖q-k‖²), whose weights fall as a power of the distance."""
-    library = library_of(apart)
-    squares = library.multiply_total(apart, apart)
-    if not library.finite(library.constant(squares)).all():  # their logarithms are no larger than others
-        wide = library.double(apart)
-        squares = library.multiply_total(wide, wide)
-    return library.cast(-library.log1p(squares * 0.5), apart.dtype)
-
-
-def laplace(apart: Array) -> Array:
-    """-‖q-k‖₁."""
-    return -abs(apart).sum(-1)
 
 
 def in_parts(pairs: Callable[[Array], Array], asked: Array, rows: Array) -> Array:

@@ -1,6 +1,6 @@
 """What the store costs beside the same bytes written by hand.
 
-Run: python -m tests.benchmarks.storage [batches] [contest] [singles] [large] [many] [--rows N]
+Run: python -m tests.benchmarks.storage [batches] [contest] [singles] [large] [migration] [many] [--rows N]
 
 Every figure is a ratio taken in one run, work and yardstick alternating; a ratio is the median of the pairs' ratios.
 The contest needs LanceDB (`pip install lancedb`), and says so where it is missing.
@@ -18,12 +18,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 import softkv
 from softkv.storage import Store
+from softkv.storage.layout import WINDOW
+from softkv.storage.protocol import generation
 from tests.benchmarks.machine import machine
+from tests.stores import as_format
 
 WIDTH, BATCH = 384, 10_000
 
@@ -44,6 +48,7 @@ def main() -> None:
         "contest": lambda: contest(folder, options.rounds),
         "singles": lambda: singles(folder, options.rounds),
         "large": lambda: large(folder, options.rows),
+        "migration": lambda: [migration(folder, options.rows // 100), migration(folder, options.rows)],
         "many": lambda: many_singles(folder),
     }
     try:
@@ -262,6 +267,28 @@ def large(folder: str, rows: int) -> None:
         for start in range(0, len(dead), BATCH):
             store.delete(dead[start : start + BATCH])
         compaction(folder, store)
+    shutil.rmtree(path)
+
+
+def migration(folder: str, rows: int, rounds: int = 9) -> None:
+    """Opening a store of format 2 to write, which brings it to this format, beside opening it once more."""
+    path, vectors = os.path.join(folder, "old.softkv"), np.ones((BATCH, 64), np.float32)
+    granule, generation.GRANULE = generation.GRANULE, WINDOW  # as format 2 has it
+    with Store.open(path, "n") as store:
+        for start in range(0, rows, BATCH):
+            store.append(vectors, vectors, keys=[f"item {start + number}" for number in range(BATCH)])
+    generation.GRANULE = granule
+
+    def opened() -> None:
+        Store.open(path, "w").close()
+
+    def migrated() -> float:
+        as_format(Path(path), 2)
+        return timed(opened)
+
+    times = [(migrated(), timed(opened)) for _ in range(rounds)]
+    ours, again = (statistics.median(some) for some in zip(*times, strict=True))
+    row(f"open {rows:,} items of format 2 to write, beside once more", ours, again, ours / again, "≤ 100 ms")
     shutil.rmtree(path)
 
 
