@@ -173,7 +173,7 @@ def test_many_vectors_come_from_stdin(clusters: Path) -> None:
     assert "'gold' is not a vector; give numbers between commas" in found[3]["error"]
     with softkv.open(clusters, "r") as db:
         wanted = db.lookup(queries, tolerance=0)
-    assert [found[place]["value"] for place in (0, 1, 5)] == pytest.approx(wanted.value)
+    assert [found[place]["value"] for place in (0, 1, 5)] == pytest.approx(wanted.value, abs=1e-6)
     done = ran("compare", "--vector", "-", "--db", clusters, "--csv", stdin="\n".join([*lines[:2], "gold"]))
     assert (done.code, done.err.partition(": ")[0]) == (1, "stdin:3")
     assert [line.split(",")[0] for line in done.out.splitlines() if ",soft," in line] == ["1", "2"]
