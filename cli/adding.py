@@ -87,7 +87,7 @@ def add(
     wait: float,
     no_progress: bool,
 ) -> None:
-    """Add the item KEY with this VALUE (read from stdin when it is missing or `-`), or the items of a file.
+    """Add the item KEY with this VALUE (missing or `-`: from stdin), or the items of a file.
 
     The store is made if there is none. A file is added in batches, each wholly or not at all.
     """

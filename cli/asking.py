@@ -158,7 +158,7 @@ def compare(
     no_progress: bool,
     form: str | None,
 ) -> int:
-    """Look TEXT up in every way, side by side: exact, hard, top-k and full soft; then at other temperatures.
+    """Look TEXT up side by side: exact, hard, top-k and full soft; then at other temperatures.
 
     With --eval, look up all queries of a file (as `add -i` reads them), and measure how good each way answers.
     """

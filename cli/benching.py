@@ -51,7 +51,7 @@ def bench(
     form: str | None,
     no_progress: bool,
 ) -> None:
-    """Measure this machine: lookups of a store and its index, beside plain FAISS and a full softmax in NumPy.
+    """Measure lookups of a store and its index on this machine, beside plain FAISS and NumPy.
 
     Makes items in clusters, adds them to a store, builds its index, and asks all in turn, with the same threads.
     Ratios matter, single times do not.

@@ -58,7 +58,7 @@ def delete(keys: tuple[str, ...], path: str, where: Any, batch: str | None, wait
 @options.batch
 @options.wait
 def set_(value: str, keys: tuple[str, ...], path: str, where: Any, batch: str | None, wait: float) -> None:
-    """Give the items with these keys, or those that --where matches, another value, all of them or none."""
+    """Give the items with these keys, or those that --where matches, another value: all or none."""
     named = _named(keys, where)
     with served.writing(path, wait=wait) as db:
         given: Any = value

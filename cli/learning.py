@@ -47,7 +47,7 @@ def tune(
     no_progress: bool,
     form: str | None,
 ) -> None:
-    """Choose the temperature at which items, left out one at a time, are best predicted by the others.
+    """Choose the temperature at which items, left out one by one, are best predicted by others.
 
     The store asks so from now on, and compares by the best of the ways that were tried.
     """
@@ -198,7 +198,7 @@ def guard(
     no_progress: bool,
     form: str | None,
 ) -> None:
-    """Find out from which evidence on answers are right; answers say whether they are known from then on.
+    """Find out from which evidence on answers are right; then they say whether they are known.
 
     Items that `tune` and `fit` left out are asked of all others. See `query --known`.
     """

@@ -1,36 +1,69 @@
 """The `softkv` command itself: its version, its help, and how an error becomes one message and an exit code."""
 
+import atexit
+import gc
 import io
 import os
 import sys
+from importlib import import_module
 
 import click
 
 from softkv import __version__
 from softkv.errors import SoftKVError
 
-from . import (
-    adding,
-    asking,
-    benching,
-    clustering,
-    demonstration,
-    dictionary,
-    indexing,
-    learning,
-    models,
-    options,
-    output,
-    serving,
-    transfer,
-    upkeep,
-)
-from .wording import in_options
+from . import options
 
+COMMANDS = {  # with the file of each and what it does, since an import of all files for the help takes as long as click
+    "add": ("adding", "Add the item KEY with this VALUE (missing or `-`: from stdin), or the items of a file."),
+    "backup": ("upkeep", "Copy a store into DIRECTORY, while others read and write it."),
+    "bench": ("benching", "Measure lookups of a store and its index on this machine, beside plain FAISS and NumPy."),
+    "check": ("upkeep", "Compare everything in a store with its checksums, and say what is damaged."),
+    "cluster": ("clustering", "Make and look at clusters: several stores that all other commands take for one."),
+    "compact": ("upkeep", "Leave deleted and replaced items behind, and give their space back."),
+    "compare": ("asking", "Look TEXT up side by side: exact, hard, top-k and full soft; then at other temperatures."),
+    "delete": ("dictionary", "Delete the items with these keys, or those that --where matches, all of them or none."),
+    "demo": ("demonstration", "Show what a soft lookup is, by worked examples: all of them, or those named."),
+    "export": ("transfer", "Write everything in a store to FILE (.jsonl, .parquet, .npz), or the items to .csv."),
+    "fit": ("learning", "Learn to compare: so that items, left out, are best predicted by the others."),
+    "get": ("dictionary", "Print the items with exactly these keys; `-` reads keys from stdin."),
+    "guard": ("learning", "Find out from which evidence on answers are right; then they say whether they are known."),
+    "import": ("transfer", "Make a new store of what `softkv export` wrote."),
+    "index": ("indexing", "Build, look at or drop the index by which lookups read a few percent of a large store."),
+    "info": ("dictionary", "Say what a store is: items, kind of value, embedder, temperature, size."),
+    "list": ("dictionary", "List the items in the order in which they were first added."),
+    "mcp": ("serving", "Be the memory of an agent: answer by the Model Context Protocol on stdin and stdout."),
+    "models": ("models", "List the models that turn texts into vectors, compare fingerprints, distil or convert one."),
+    "page": ("transfer", "Write FILE, a page that shows how lookups come about; it needs no network and no server."),
+    "path": ("dictionary", "Print where the store is; exit code 1 when there is none."),
+    "query": ("asking", "Look TEXT up softly: the average of all values, each weighted by how well its key compares."),
+    "reembed": ("upkeep", "Embed all items again with another model."),
+    "restore": ("upkeep", "Make a store of the backup in DIRECTORY, where nothing is yet."),
+    "serve": ("serving", "Own stores and answer for them over HTTP, until Ctrl-C."),
+    "set": ("dictionary", "Give the items with these keys, or those that --where matches, another value: all or none."),
+    "tune": ("learning", "Choose the temperature at which items, left out one by one, are best predicted by others."),
+}
 INTERRUPTED = 130
 
 
+class Commands(click.Group):
+    """The commands, of which each is imported when it is asked for."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, where `commands` has only what the help says of it."""
+        if super().get_command(ctx, cmd_name) is None:
+            return None
+        file = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
+        return next(one for one in vars(file).values() if isinstance(one, click.Command) and one.name == cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without their files."""
+        click.Group(commands=self.commands).format_commands(ctx, formatter)
+
+
 @click.group(
+    cls=Commands,
+    commands={name: click.Command(name, help=does) for name, (_, does) in COMMANDS.items()},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=options.example("softkv demo"),
 )
@@ -39,45 +72,16 @@ INTERRUPTED = 130
 @click.pass_context
 def softkv(context: click.Context) -> None:
     """A soft key-value store: look things up by likeness, and get an average with an error bar."""
-    command = softkv.commands.get(context.invoked_subcommand or "")
+    command = softkv.get_command(context, context.invoked_subcommand or "")
     if options.STORE in context.meta and command and "path" not in [one.name for one in command.params]:
         raise click.UsageError(f"`softkv {command.name}` uses no store; leave out -d/--db")
 
 
-for command in (
-    adding.add,
-    asking.query,
-    asking.compare,
-    dictionary.get,
-    dictionary.delete,
-    dictionary.set_,
-    dictionary.list_,
-    dictionary.info,
-    dictionary.path_,
-    upkeep.check,
-    upkeep.compact,
-    upkeep.reembed,
-    upkeep.backup,
-    upkeep.restore,
-    indexing.index,
-    learning.tune,
-    learning.fit,
-    learning.guard,
-    transfer.export,
-    transfer.import_,
-    transfer.page,
-    models.models,
-    demonstration.demo,
-    benching.bench,
-    clustering.cluster,
-    serving.serve,
-    serving.mcp,
-):
-    softkv.add_command(command)
-
-
 def main() -> None:
     """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted."""
+    # To look for cycles in all that was imported takes a quarter of a short command, most of it at exit.
+    gc.set_threshold(10_000)
+    atexit.register(gc.freeze)
     # What the terminal has no sign for is spelled out: the answer is worth more than its bars.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -87,6 +91,9 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(code)
     except SoftKVError as error:
+        from . import output
+        from .wording import in_options
+
         output.say(f"softkv: {in_options(str(error))}")
         sys.exit(1)
     except click.ClickException as error:

@@ -12,7 +12,7 @@ COLUMNS = ("name", "origin", "width", "extra")
 @click.group(invoke_without_command=True, epilog=options.example("softkv models"))
 @click.pass_context
 def models(context: click.Context) -> None:
-    """List the models that turn texts into vectors, compare their fingerprints, distil or convert one.
+    """List the models that turn texts into vectors, compare fingerprints, distil or convert one.
 
     Any folder or name of a sentence-transformers model can be given to --model as well.
     """

@@ -69,7 +69,7 @@ def serve(paths: tuple[str, ...], opens: bool, quiet: bool, **settings: Any) -> 
     help="A server that is started here ends when nothing was asked for so long.",
 )
 def mcp(path: str, idle_end: float) -> None:
-    """Be the memory of an agent: answer a client of the Model Context Protocol on stdin and stdout.
+    """Be the memory of an agent: answer by the Model Context Protocol on stdin and stdout.
 
     Many may use one store: it goes through the server of the store, and starts one where there is none. `--db` is a
     path, at which a store is made if there is none, or the URL of a store that is served.

@@ -16,7 +16,7 @@ from . import options, output, served
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @options.progress_off
 def export(file: str, path: str, force: bool, no_progress: bool) -> None:
-    """Write everything in a store to FILE: .jsonl, .parquet or .npz; or the items alone, to .csv."""
+    """Write everything in a store to FILE (.jsonl, .parquet, .npz), or the items to .csv."""
     import softkv
 
     with softkv.open(path, "r") as db, output.progress("exporting", quiet=no_progress) as moved, output.hints():

@@ -40,7 +40,9 @@ def store(tmp_path: Path) -> Path:
 def commands(group: click.Group = softkv, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The name of every command, and of those inside of it."""
     yield above
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from commands(command, (*above, name))
         else:
@@ -57,6 +59,14 @@ def example(command: tuple[str, ...]) -> str:
 def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
     """Every help ends with a line that can be run, of the command itself."""
     assert example(command).startswith(f"Example: softkv {' '.join(command)}")
+
+
+@pytest.mark.parametrize("name", softkv.commands)
+def test_the_help_tells_of_a_command_what_its_own_help_begins_with(name: str) -> None:
+    """The list in the help is made without the files of the commands."""
+    command = softkv.get_command(click.Context(softkv), name)
+    assert command is not None
+    assert softkv.commands[name].help == command.get_short_help_str(200)
 
 
 # A large model is loaded, the worked examples are worked, or contestants rest between their turns.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NO_CONTENT: Content = (None, None, None)
 _NO_TEXTS = crc32(b"-\0-\0=")  # of the content of an item that has a payload and neither text, as most have
-_STRIDE = 1 << 13  # rows that one statement looks at for a filter, so that memory and other threads have their share
+_STRIDE = 1 << 10  # rows that one statement looks at for a filter: they stay in the cache, where 8,192 take 8% longer
 
 _LONGEST_LIST = 1 << 23  # characters of a list of keys that is asked in one statement; see patience.py
 _MOST_ROWS = 1 << 20  # that are asked in one
