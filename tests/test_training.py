@@ -92,9 +92,11 @@ def by_hand(db: softkv.SoftKV, asked: np.ndarray = QUERIES) -> np.ndarray:
 
 def test_what_was_learned_answers_better(waves: softkv.SoftKV) -> None:
     """Than the best temperature alone; and the answers are those of the metric, within their error."""
-    waves.tune()
+    tuned = waves.tune()
     before = error_of(waves)
     fit = waves.fit(planes=False, hold_out=0)
+    assert f"(RMSE {fit.loss**0.5:.4g} instead of {fit.before**0.5:.4g}), rank" in str(fit)
+    assert f"(RMSE {tuned.loss**0.5:.4g}) for " in str(tuned)
     assert error_of(waves) < 0.6 * before
     assert error_of(waves, projection=False) == before
     assert fit.loss < 0.5 * fit.before
