@@ -30,7 +30,7 @@ from .test_docs import PAGES
 
 ROOT = Path(__file__).parent.parent
 JOBS = sorted((ROOT / "tests" / "jobs").glob("*.md"))
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r'(?:\]\(|src=")([^)"\s]+)')
 SHELL = re.compile(r"^ *```sh\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SMALLER = {"--items 1000000": "--items 1000", "$(date +%u)": "1"}  # fewer items, and each day is a Monday
 
