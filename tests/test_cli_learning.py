@@ -291,7 +291,7 @@ def test_mistakes_are_said_in_a_line(
 
 
 def test_too_few_items_to_learn_from_are_named(tmp_path: Path) -> None:
-    """And a store that is not there is not made."""
+    """A message says how many items it takes to learn, and a store that is not there is not made."""
     with softkv.open(tmp_path / "s") as db:
         db.add(["a", "b"], [1.0, 2.0])
     for command in ("tune", "fit"):

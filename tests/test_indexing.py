@@ -85,7 +85,7 @@ def test_the_temperature_by_rule_stays_from_build_to_build(tmp_path: Path) -> No
 
 
 def test_a_reader_sees_an_index_as_soon_as_it_is_there(tmp_path: Path) -> None:
-    """And that it is gone."""
+    """A handle that reads sees an index once it is built, and that it is gone once it is dropped."""
     with filled(tmp_path / "s") as db, softkv.open(tmp_path / "s", "r") as reader:
         query = likely(db)
         assert reader.lookup(query, tolerance=0.5).error_kind == "exact"
@@ -206,7 +206,7 @@ def test_what_no_index_can_help_is_refused(tmp_path: Path, compatibility: str, e
 
 
 def test_an_empty_store_has_nothing_to_index(tmp_path: Path) -> None:
-    """And a reader may not."""
+    """An index of an empty store is refused, and so is one that a reader builds."""
     with softkv.open(tmp_path / "s") as db, pytest.raises(errors.EmptyStore):
         db.build_index()
     with softkv.open(tmp_path / "s", "r") as db, pytest.raises(errors.AccessRefused):

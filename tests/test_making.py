@@ -69,7 +69,7 @@ def test_what_fails_leaves_things_as_they_were(tmp_path: Path, there: bool, erro
 
 
 def test_items_are_overwritten_only_if_they_may_be(tmp_path: Path) -> None:
-    """And never those of a store that somebody is writing to, nor what is no store."""
+    """Nothing is overwritten without leave, nor with it a store that somebody writes to, or what is no store."""
     path, file = tmp_path / "s", tmp_path / "f"
     file.write_text("mine")
     with softkv.open(path) as db:

@@ -233,7 +233,7 @@ def test_a_long_key_does_not_break_the_budget(memories: Memories) -> None:
 
 
 def test_what_is_recalled_ends_at_its_budget(memories: Memories) -> None:
-    """And says how many more there would be, of those that it looked at."""
+    """A recall stops at its budget, and says how many more memories there would be, of those that it looked at."""
     added = [f"{one} {'and so on ' * 20}" for one in FACTS[:100]]
     memories._store.ask(lambda db: db.add([f"f{place}" for place in range(100)], added))
     memories._store.ask(lambda db: db.set_temperature(10.0))

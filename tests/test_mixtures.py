@@ -24,7 +24,7 @@ def test_items_are_what_is_said_of_them(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_same_seed_makes_the_same_items() -> None:
-    """And another others."""
+    """A mixture follows from its seed, and another seed makes others."""
     first, second, other = (mixture(500, 8, 2, 5, seed=seed) for seed in (0, 0, 1))
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
     assert not np.array_equal(first.keys, other.keys)

@@ -53,7 +53,7 @@ def at(seen: Watched, title: str) -> Watched:
 
 
 def test_every_example_has_steps_in_the_order_in_which_it_is_told() -> None:
-    """And each step names panels and a scene that there are."""
+    """The steps of an example follow its tale, and each names panels and a scene that there are."""
     told = content()
     examples = {scene["name"]: scene["example"] for scene in told["scenes"]}
     assert tuple(dict.fromkeys(examples[step["scene"]] for step in STEPS)) == ORDER

@@ -152,7 +152,7 @@ def test_a_failing_backup_does_not_tell_where_it_should_have_gone(client: TestCl
 
 
 def test_texts_are_embedded_anew_with_the_model_of_the_server(tmp_path: Path) -> None:
-    """And with no other."""
+    """A server embeds texts anew with the model that it was given, and with no other."""
     with softkv.open(tmp_path / "fruit", embedder=lambda texts: np.ones((len(texts), 2), np.float32)) as db:
         db.add(["a fox", "two dogs"], [1.0, 2.0])
     with serving(tmp_path / "fruit", model="static") as client:

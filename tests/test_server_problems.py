@@ -66,7 +66,7 @@ def test_a_busy_server_says_in_http_when_to_try_again() -> None:
 
 
 def test_a_status_of_its_own_goes_with_any_error() -> None:
-    """And so do headers; the class and the words are those of the error."""
+    """An error with a status and headers of its own keeps them; its class and words are those of the error."""
     status, headers, body = reply_to(Refused(413, errors.InputError("too large"), {"connection": "close"}))
     assert (status, headers["connection"], headers["content-type"]) == (413, "close", "application/problem+json")
     told = json.loads(body)

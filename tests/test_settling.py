@@ -374,7 +374,7 @@ def test_info_says_what_share_a_lookup_reads(db: softkv.SoftKV) -> None:
 
 
 def test_info_says_of_a_list_that_has_grown_by_far_to_build_again(db: softkv.SoftKV) -> None:
-    """And counts it in the share that lookups read, as long as its items are not divided."""
+    """`info` asks for a build once a list has grown by far, and counts that list in the share that lookups read."""
     before = db.info().index
     keys = (keys_of(1, 1) + 0.02 * np.random.default_rng(0).standard_normal((1500, WIDTH))).astype(np.float32)
     db.add(vectors=keys, values=values_of(keys_of(1, 1)).repeat(1500, axis=0))

@@ -318,7 +318,7 @@ def test_what_was_learned_and_is_damaged_is_missed(waves: softkv.SoftKV, damage:
 
 
 def test_a_tuned_store_remembers_its_temperature(quadrants: softkv.SoftKV) -> None:
-    """And asks by it, also when it is opened again; another way to compare as well."""
+    """A store asks by the temperature that it was tuned to, also by another way to compare, and when opened again."""
     tuned = quadrants.tune(compatibility=["cosine", "gaussian"], k=[5, 20])
     assert tuned.measure == "log-loss"
     assert len(tuned.curves) == 6
