@@ -14,10 +14,11 @@ PACKAGE = ROOT / "softkv"
 ALLOWED = {
     "errors": set(),
     "kinds": set(),
+    "lazily": set(),
     "logs": set(),
     "progress": set(),
     "maths": {"progress", "errors"},
-    "storage": {"logs", "kinds", "progress", "errors"},
+    "storage": {"lazily", "logs", "kinds", "progress", "errors"},
     "files": {"storage", "kinds", "logs", "progress", "errors"},
     "index": {"maths", "progress", "errors"},
     "embedders": {"maths", "progress", "errors"},
@@ -61,6 +62,7 @@ ALLOWED = {
         "doors",
     },
     "doors": {
+        "lazily",
         "page",
         "database",
         "asking",
