@@ -139,7 +139,9 @@ class Answer(Judged):
         The floor is measured when a store finds its temperature: it is of that temperature and comparison, and of all
         items. A `log_mass` that is estimated has to lie below it by more than its error.
         """
-        if self.log_mass_floor is None or (self.error_kind != "exact" and self.log_mass_error is None):
+        if self.log_mass_floor is None or self.log_mass is None:
+            return None
+        if self.error_kind != "exact" and self.log_mass_error is None:
             return None
         return bool(self.log_mass + (self.log_mass_error or 0.0) < self.log_mass_floor)
 

@@ -23,7 +23,7 @@ ALLOWED = {
     "index": {"maths", "progress", "errors"},
     "embedders": {"maths", "progress", "errors"},
     "learning": {"portrait", "maths", "progress", "errors"},
-    "guard": {"errors"},
+    "guard": {"kinds", "errors"},
     "portrait": {"errors"},
     "answer": {"portrait", "guard", "maths", "kinds", "errors"},
     "comparison": {"answer", "portrait"},

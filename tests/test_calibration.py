@@ -50,16 +50,6 @@ def test_a_smaller_tolerance_reads_more() -> None:
     assert stops[0] < stops[-1]
 
 
-def test_a_plan_for_the_mass_keeps_its_error_alone() -> None:
-    """Which is smaller here than that of the value, so it reads less."""
-    known = calibration(1500)
-    plan, other = known.plan(0.2, 0.02, 0.95, of="log_mass_error"), known.plan(0.2, 0.02, 0.95)
-    assert plan is not None
-    assert other is not None
-    assert plan.log_mass_error <= 0.02 < plan.error
-    assert plan.share < other.share
-
-
 def test_no_plan_is_better_than_a_false_one() -> None:
     """Where no level is right enough, or too few queries were asked for so much confidence."""
     assert calibration(1500, scale=10.0).plan(0.2, 0.01, 0.95) is None

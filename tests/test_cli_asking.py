@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from softkv_cli.mixtures import mixture
 
@@ -173,7 +174,7 @@ def test_many_vectors_come_from_stdin(clusters: Path) -> None:
     assert "'gold' is not a vector; give numbers between commas" in found[3]["error"]
     with softkv.open(clusters, "r") as db:
         wanted = db.lookup(queries, tolerance=0)
-    assert [found[place]["value"] for place in (0, 1, 5)] == pytest.approx(wanted.value)
+    assert np.array([found[place]["value"] for place in (0, 1, 5)]) == pytest.approx(wanted.value, rel=1e-5)
     done = ran("compare", "--vector", "-", "--db", clusters, "--csv", stdin="\n".join([*lines[:2], "gold"]))
     assert (done.code, done.err.partition(": ")[0]) == (1, "stdin:3")
     assert [line.split(",")[0] for line in done.out.splitlines() if ",soft," in line] == ["1", "2"]
@@ -324,7 +325,6 @@ def test_a_table_can_be_had_where_there_is_no_terminal(rents: Path) -> None:
         (["query", "a", "-T", "0"], 1, "above 0"),
         (["query", "a", "--compatibility", "taste"], 1, "uniform, got 'taste'. Check the spelling"),
         (["query", "a", "--compatibility", "bilinear"], 1, "They can be given in Python alone."),
-        (["query", "a", "--known"], 1, "--known needs a guard of such answers: the store has no guard."),
         (["query", "a", "--where", '{"rooms": 99}'], 1, "no item matches"),
         (["query", "a", "--where", '{"rooms": {"$near": 9}}'], 1, "$near"),
         (["query", "a", "--tolerance", "-1"], 1, "tolerance"),

@@ -160,7 +160,7 @@ def test_a_token_that_is_missing_is_asked_for(running: Running, monkeypatch: pyt
     """By a command that is given a URL; a path needs none."""
     monkeypatch.delenv("SOFTKV_TOKEN")
     done = ran("query", "gold", "--db", url_of(running))
-    assert (done.code, "Authorization" in done.err) == (1, True)
+    assert (done.code, "wants a token, and was shown none" in done.err) == (1, True)
     done = ran("query", "gold", "--db", f"{url_of(running)}#{running.token}")
     assert (done.code, "SOFTKV_TOKEN" in done.err, running.token in done.err) == (1, True, False)
 

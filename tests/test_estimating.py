@@ -165,9 +165,9 @@ def test_large_batches_are_answered_in_parts(
     parts = db.lookup(queries, tolerance=0.3, **options)
     assert "exact" not in kinds(whole)
     for name in ("value", "spread", "log_mass", "effective", "mass", "weights", "error"):
-        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-4, abs=1e-5)
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-4, abs=1e-5, nan_ok=True)
     assert (parts.rows == whole.rows).all()
-    assert (parts.mass < 1.0).any()
+    assert (np.isnan(parts.mass) if "k" in options else parts.mass < 1.0).any()
 
 
 def test_contributors_have_weights_and_scores(stores: dict[str, softkv.SoftKV]) -> None:

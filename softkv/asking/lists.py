@@ -18,9 +18,8 @@ from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding, summed
 from softkv.asking.route import CALIBRATED, DEAR, UNSURE, against_plan, suits_form, unrehearsed
 from softkv.asking.view import View
-from softkv.index.calibration import UNPLANNED, Plan
+from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
-from softkv.index.measuring import LOG_MASS
 from softkv.index.opening import LEVELS
 from softkv.index.search import Asked, Estimate, Readable, assured, best, calibrated, together
 from softkv.maths.blas import at_most, shared
@@ -35,7 +34,6 @@ LOGITS = 1 << 25  # held at once
 SUMS = 1 << 24  # of values held at once
 TOGETHER = 512  # queries that ask all lists at once
 BROAD = 0.1  # the share of rows that is allowed for where no plan says how many are read
-FOR_MASS = 1 << 22  # numbers of keys that may be read for the mass alone: they take as long as to choose the lists
 GATHERED = 1 << 18  # numbers of keys that are gathered at once
 WORTH_THREADS = 4  # times as many, from which on threads share them
 ROUNDING = 2.0**-22  # of logits, as a share of them
@@ -134,11 +132,9 @@ class Asking:
 
     @cached_property
     def plans(self) -> list[Plan | None]:
-        """The plan of each query; with k, that by which all of the mass is known."""
-        plan, confidence = self.index.calibration.plan, self.question.confidence
-        if self.k is not None:
-            return [plan(one, LOG_MASS, confidence, of="log_mass_error") for one in self.equal.tolist()]
-        return [plan(one, self.question.tolerance, confidence) for one in self.equal.tolist()]
+        """The plan of each query."""
+        question, calibration = self.question, self.index.calibration
+        return [calibration.plan(one, question.tolerance, question.confidence) for one in self.equal.tolist()]
 
     def answers(self, some: Rows) -> Estimate:
         """What the lists say to some of the queries, as many at once as there is room for their logits."""
@@ -182,9 +178,7 @@ class Asking:
             return assured(self.index, arena, asked, tolerance, show=self.show)
         if self.k is not None:
             assert self.depth is not None
-            ways = [self.plans[number] or UNPLANNED for number in some.tolist()]
-            most = FOR_MASS / self.view.layout.key_width
-            return best(self.index, arena, asked, self.depth, ways, most=most, show=max(self.k, self.show))
+            return best(self.index, arena, asked, self.depth, show=max(self.k, self.show))
         plans = [plan for plan in (self.plans[number] for number in some.tolist()) if plan is not None]
         return calibrated(self.index, arena, asked, plans, tolerance, show=self.show)
 
@@ -192,13 +186,13 @@ class Asking:
         """Estimates as answers; those that are not sure may be anything."""
         question, kind = self.question.part(some), self.view.layout.kind
         log_mass, read, used = found.blend.log_mass, found.near.blend, found.blend
+        total = log_mass  # what weights are shares of
         scored, rows, logits = found.near.scored, found.near.rows[:, : self.show], found.near.logits[:, : self.show]
         if self.k is not None:
             chosen = found.near.rows[:, : self.k]
             read = used = blend_of_rows(self.values, chosen, found.near.logits[:, : self.k])
             scored = (chosen >= 0).sum(1)
-            log_mass = np.where(np.isnan(found.log_mass_error), np.nan, log_mass)
-        shared = np.where(np.isnan(log_mass), read.log_mass, log_mass)  # weights are shares of it, or else of the k
+            log_mass, total = np.full(len(some), np.nan), read.log_mass
         logits = np.where(rows >= 0, logits, -np.inf).astype(np.float64)
         temperatures = self.temperatures[some]
         answered = Found(
@@ -210,7 +204,7 @@ class Asking:
             scored=scored,
             seen=np.full(len(some), len(self.view.snapshot)),
             rows=rows,
-            weights=np.exp(logits - shared[:, None]),
+            weights=np.exp(logits - total[:, None]),
             scores=np.where(rows >= 0, logits * temperatures[:, None], -np.inf),
             head_weights=None,
             ranked=None,
@@ -228,7 +222,7 @@ class Asking:
             kind=kind.value,
             error=error,
             error_kind=way,
-            log_mass_error=self._log_mass_error(found, question),
+            log_mass_error=None if self.k is not None else self._log_mass_error(found, question),
             effective_error=found.effective_error,
             spread_error=found.spread_error,
             route=way,

@@ -297,9 +297,9 @@ class _Evaluating:
             some = np.arange(start, min(start + TOGETHER, len(queries)))
             found = self.reader.lookup(queries[some], show=1, **options)
             unknown = np.isnan(found.log_mass) & (options.get("temperature") != self.even)
-            if unknown.any():  # of the k best by an index; whoever abstains has to ask all items
-                exact = self.reader.lookup(queries[some[unknown]], show=1, **{**options, "tolerance": 0})
-                found.log_mass[unknown] = exact.log_mass
+            if unknown.any():  # of the k best by an index, while of all items it is known
+                whole = self.reader.lookup(queries[some[unknown]], show=1, **{**options, "k": None})
+                found.log_mass[unknown] = whole.log_mass
             parts.append((some, found))
             if self.told is not None:
                 self.told(name, int(some[-1]) + 1, len(queries))

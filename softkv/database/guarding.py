@@ -195,9 +195,10 @@ def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     if len(there):  # to leave them out, as of queries, would be to promise less than was asked
         texts = dict(enumerate(repr(one) for one in given if isinstance(one, str)))
         named = ", ".join(texts.get(one, f"number {one}") for one in there[:NAMED].tolist())
+        more = f" and {len(there) - NAMED:,} more" if len(there) > NAMED else ""
         raise InputError(
             f"expected strangers that are no items, nor have the vector of one, but {len(there)} of {len(found)} are "
-            f"or have: {named}{', ...' if len(there) > NAMED else ''}. Leave them out."
+            f"or have: {named}{more}. Leave them out."
         )
     if promise.strangers_at_most is not None:
         promise.require_enough(len(found), promise.strangers_at_most, "strangers")

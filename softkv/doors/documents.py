@@ -69,8 +69,9 @@ def heaviest(
     try:
         while True:
             found = db.lookup(query, k=count, show=count, **options)
-            if found.mass is None and mass is not None:  # an index only proposed rows, so all of them are to be asked
-                found = db.lookup(query, k=count, show=count, tolerance=0, **options)
+            if found.mass is None and mass is not None:  # the index knows no more than the best
+                options["tolerance"] = 0
+                found = db.lookup(query, k=count, show=count, **options)
             # The guard is about lookups of all items, so it is not asked about one of the k best.
             if declining and found.unguarded and db.lookup(query, show=1, **options).known is False:
                 return []

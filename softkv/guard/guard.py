@@ -24,6 +24,7 @@ import numpy.typing as npt
 from softkv.errors import InputError, KindError
 from softkv.guard.conformal import Ranked, within
 from softkv.guard.widths import WidthRule
+from softkv.kinds import ValueKind
 
 SURE, NONE = 4.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
 CHANGED = 0.1  # of the items: from there on the guard is about others
@@ -180,7 +181,7 @@ class Guard:
             promise = f"at most {rare:.4g}% {how}" if rare else "measured, not promised: strangers_at_most"
             told += [f"{found['strangers']:.1%} of strangers are known ({promise})"]
         if found.get("within") is not None:
-            what = "labels_within" if self.coded else "interval" if self.about["kind"] == "number" else "radius"
+            what = "labels_within" if self.coded else "interval" if ValueKind(self.about["kind"]).scalar else "radius"
             told += [f"where all items answer, {what}(0.9) held what is right for {found['within']:.1%}"]
         if left := found.get("left_out"):
             told += [f"{left:,} more are items, or have the vector of one, and were left out"]

@@ -15,7 +15,6 @@ is as near to it as some were to them.
 Shapes: t temperatures, c calibration queries, j levels.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,9 +67,6 @@ class Plan:
         return np.clip(_first(doubts <= self.doubt), self.least, self.most)
 
 
-UNPLANNED = Plan(0.0, 0, 0, math.inf, math.inf, -1.0, -1.0, math.inf, math.inf)  # suits no query
-
-
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """What was measured, and the plans that follow from it."""
@@ -82,21 +78,18 @@ class Calibration:
     surprises: Array  # (t, c, j)
     best: Array  # (c,), the best score of each query
     depths: Array  # (c, len(BEST)), the share of the k best rows that is expected before all of them are found
-    _known: dict[tuple[int, float, float, str], Plan | None] = field(default_factory=dict, init=False)
+    _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
-    def plan(self, temperature: float, tolerance: float, confidence: float, *, of: str = "error") -> Plan | None:
-        """What to read so that an error stays below the tolerance; None when all rows have to be read.
-
-        The error is that of the value, or that `of` the logarithm of the mass: "log_mass_error".
-        """
+    def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
+        """What to read so that the error stays below the tolerance; None when all rows have to be read."""
         ends, edge = self.temperatures[[0, -1]].tolist(), 1 + 1e-6  # kept in float32, and given in float64
         if not ends[0] / edge <= temperature <= ends[1] * edge:
             return None
         place = int(np.searchsorted(self.temperatures, temperature, side="right")) - 1
         cell = max(0, min(place, len(self.temperatures) - 2))
-        wanted = (cell, tolerance, confidence, of)
+        wanted = (cell, tolerance, confidence)
         if wanted not in self._known:
-            self._known[wanted] = self._cheapest(*wanted)
+            self._known[wanted] = self._cheapest(cell, tolerance, confidence)
         return self._known[wanted]
 
     def depth(self, k: int, confidence: float, *, grown: float = 1.0) -> tuple[int, float] | None:
@@ -122,21 +115,21 @@ class Calibration:
         """How many queries choose; the others judge."""
         return int(self.doubts.shape[1]) // 3
 
-    def _cheapest(self, cell: int, tolerance: float, confidence: float, of: str) -> Plan | None:
+    def _cheapest(self, cell: int, tolerance: float, confidence: float) -> Plan | None:
         both = slice(cell, cell + 2)
-        trials = self._trials(both, confidence, getattr(self, f"{of}s"))
+        trials = self._trials(both, confidence)
         trial = next(trials, None)
         for margin in MARGINS:  # ever smaller, so that what did not keep one keeps none of those behind it
             while trial is not None and not trial.worst <= margin * tolerance:
                 trial = next(trials, None)
             plan = None if trial is None else self._judged(both, trial, confidence)
-            if plan is not None and getattr(plan, of) <= ROOM * tolerance:
+            if plan is not None and plan.error <= ROOM * tolerance:
                 return plan
         return None
 
-    def _trials(self, both: slice, confidence: float, errors: Array) -> Iterator[Trial]:
+    def _trials(self, both: slice, confidence: float) -> Iterator[Trial]:
         """Plans in the order of what they cost those that choose; how wrong they are is found for a few at a time."""
-        doubts, errors = (x[both, : self._choosing] for x in (self.doubts, errors))
+        doubts, errors = (x[both, : self._choosing] for x in (self.doubts, self.errors))
         if not doubts.size:
             return
         levels = np.array(LEVELS)

@@ -16,15 +16,14 @@ import numpy.typing as npt
 
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
-from softkv.index.opening import FIRST, Opening, closed, opening, ranked
+from softkv.index.opening import FIRST, closed, opening, ranked
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
-from softkv.maths.farfield import Array, Chosen, Floats, Tilt, bounded, estimated, tilted, unread_mass
+from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
 HARMLESS = 0.05  # of the tolerance
 AHEAD = 64  # lists from which on the likeliest are read ahead, since they may tell that the others would be of no use
 MOST = 0.5  # of the rows: whoever would have to read more of them, scans
-Depth = tuple[int, float]  # how many best rows are looked for, and the share of them to expect
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +71,10 @@ def calibrated(
     are a little unlike those it was judged by.
     """
     tilt = tilted(index.quick, asked.vectors)
-    opened, stops, doubts = _planned(index, arena, tilt, plans)
+    opened = opening(index.quick, tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
+    levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
+    stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
+    doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
     # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
     sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
     nearest, long = np.array([plan.nearest for plan in plans]), np.flatnonzero(sure & (stops > AHEAD))
@@ -100,57 +102,20 @@ def calibrated(
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
 
 
-def _planned(index: ListIndex, arena: Readable, tilt: Tilt, plans: Sequence[Plan]) -> tuple[Opening, Rows, Array]:
-    """How lists are opened, how many of them as planned, (b,), and the doubts then, (b,)."""
-    opened = opening(index.quick, tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
-    levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
-    stops, doubts = (np.take_along_axis(x, levels[:, None], axis=1)[:, 0] for x in (opened.stops, opened.doubts))
-    return opened, stops, doubts
+def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
+    """The best rows, as a calibration says how to find them; of the mass of all others nothing is known.
 
-
-def best(
-    index: ListIndex, arena: Readable, asked: Asked, depth: Depth, plans: Sequence[Plan], *, most: float, show: int
-) -> Estimate:
-    """The best rows, as a calibration says how to find them, and all of the mass.
-
-    What counts of it are the rows that `near` names: no values are read, and both blends have none. Lists without any
-    of the best rows may hold mass that is not to be estimated: those that the plans open are read as well, where they
-    have no more rows than the others, or than `most`. Where they are not, the error of the mass is NaN.
+    What counts are the rows that `near` names: no values are read, and both blends have none.
     """
+    # Lists without any of the best rows may hold most of the mass, and more than their statistics say: in stores of
+    # clusters estimates were off by e^10. To find out which lists tell it takes as long as to find the best rows.
     arena = replace(arena, values=_no_values(arena.rows), some_values=lambda rows: _no_values(len(rows)))
-    tilt, counts = tilted(index.quick, asked.vectors), index.quick.counts
-    order, before = ranked(index.quick, tilt, depth[0])
+    order, before = ranked(index.quick, tilted(index.quick, asked.vectors), depth[0])
     stops = np.maximum((before <= depth[1]).sum(1), 1)
-    likely = [some[:stop] for some, stop in zip(order, stops, strict=True)]
-    allowed = np.maximum([counts[some].sum() for some in likely], most)
-    told = np.array([plan.share for plan in plans]) * counts.sum() <= allowed
-    planned, foretold = [some[:0] for some in likely], np.zeros(len(told), np.float64)
-    if told.any():
-        opened, stops, doubts = _planned(index, arena, tilt, plans)
-        told &= np.array([plan.farthest for plan in plans]) >= doubts
-        planned = [some[:stop] for some, stop in zip(opened.order, np.where(told, stops, 0), strict=True)]
-        foretold = opened.log_mass + asked.added
-    near, unread = read_lists(index, arena, asked, planned, show), np.ones(tilt.logs.shape, np.bool_)
-    rehearsed = _with_unread(near, tilt, asked, unread, planned).log_mass
-    told &= np.array([plan.surprise for plan in plans]) >= np.abs(rehearsed - foretold)
-    others = [some[unread[number, some]] for number, some in enumerate(likely)]
-    if any(map(len, others)):
-        near = both(near, read_lists(index, arena, asked, others, show), show)
-    blend = _with_unread(near, tilt, asked, unread, others)
+    near = read_lists(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange
-    # What was rehearsed is how far off the mass is when the lists of the plan alone are read.
-    error = np.array([plan.log_mass_error for plan in plans]) + np.abs(blend.log_mass - rehearsed)
-    best_rows = Estimate(near, blend, np.zeros(len(told)), np.where(told, error, 0.0), sure)
-    found = _with_tail(index, arena, asked, best_rows, show)
-    return replace(found, log_mass_error=np.where(told, found.log_mass_error, np.nan))
-
-
-def _with_unread(near: Near, tilt: Tilt, asked: Asked, unread: Chosen, lists: Sequence[Rows]) -> Blend:
-    """What was read, and the mass of lists that are `unread`, once these of each query are read as well."""
-    for number, some in enumerate(lists):
-        unread[number, some] = False
-    far = unread_mass(tilt, unread)
-    return merge(near.blend, replace(far, peak=far.peak + asked.added))
+    near, nothing = both(near, tail_of(index, arena, asked, show), show), np.zeros(len(sure))
+    return Estimate(near, near.blend, nothing, nothing, sure)
 
 
 def _no_values(rows: int) -> Values:

@@ -206,13 +206,6 @@ def estimated_apart(
     return Apart(peak.astype(np.float64), masses, shares, pulled.reshape(*shares.shape[:2], -1))
 
 
-def unread_mass(tilt: Tilt, unread: Chosen) -> Blend:
-    """The same without values, for who only wants to know how much there is."""
-    peak, masses = _weighed(tilt, unread)
-    mass = masses.sum(1, dtype=np.float64)
-    return Blend(peak.astype(np.float64), mass, np.empty((len(mass), 0)), _excess(tilt, unread, masses, peak))
-
-
 def _weighed(tilt: Tilt, unread: Chosen) -> tuple[Array, Array]:
     """The highest logarithm of a mass, (b,), and all masses relative to it, (b, l)."""
     logs = np.where(unread, tilt.logs, -np.inf)
