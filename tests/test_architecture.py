@@ -258,7 +258,7 @@ def test_telling_kinds_apart_is_seen(source: str, told: bool) -> None:
 
 
 def test_no_name_stands_for_two_classes() -> None:
-    """But for what only the readers of files call so."""
+    """No two classes have one name, but for what only the readers of files call so."""
     found: dict[str, list[str]] = {}
     for path in [*SOURCES, *(ROOT / "cli").rglob("*.py")]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -89,7 +89,7 @@ def test_sets_are_those_of_the_definition_also_where_labels_are_equal() -> None:
 
 
 def test_a_right_label_is_in_the_set_of_its_own_score_and_not_below() -> None:
-    """So the quantile of scores gives sets that hold right labels as often as it promises; unknown labels never are."""
+    """The quantile of scores gives sets that hold right labels as often as it promises; unknown labels never are."""
     rng = np.random.default_rng(2)
     shares, right = rng.dirichlet(np.ones(5), 200), rng.integers(0, 5, 200)
     scores = heavier(shares, right)

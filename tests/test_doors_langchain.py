@@ -192,7 +192,7 @@ def test_embeddings_of_langchain_belong_to_the_store(tmp_path: Path) -> None:
 
 
 def test_what_fails_while_a_store_is_made_leaves_it_closed(tmp_path: Path) -> None:
-    """So that it can be opened again; and where it is to be made has to be said."""
+    """A store can be opened again after what failed while it was made; where it is to be made has to be said."""
     path = tmp_path / "help.softkv"
     with pytest.raises(KeyTextError):
         SoftKVVectorStore.from_texts(TEXTS[:1], store=path, ids=["#"])

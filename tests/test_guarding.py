@@ -329,7 +329,7 @@ def test_texts_are_known_or_not_and_promise_no_more(tmp_path: Path) -> None:
 
 
 def test_an_estimate_that_straddles_the_threshold_is_neither_known_nor_unknown(numbers: softkv.SoftKV) -> None:
-    """Nor is one whose error nobody knows; an exact answer is."""
+    """Neither known nor unknown is an estimate that straddles the threshold, or whose error nobody knows."""
     found = numbers.lookup([[2.2, 2.2], FAR])
     guard = found.guard
     edge = replace(guard, threshold=float(guard.evidence_of(seen_of(found))[0]) - 0.1)
@@ -381,7 +381,7 @@ def test_the_set_of_an_answer_by_an_index_holds_that_of_the_scan(
 
 
 def test_answers_by_an_index_are_known_as_scans_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those that nobody can tell."""
+    """Answers by an index are known as those of scans are, or not told where the error straddles the threshold."""
     monkeypatch.setattr(route, "CHEAP", 0)
     queries = spots(77, 200)
     with store_of(tmp_path / "s", "number", count=3000) as db:

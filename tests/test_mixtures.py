@@ -46,7 +46,7 @@ def test_clusters_are_of_very_different_sizes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_blocks_are_all_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the last, which is shorter."""
+    """All blocks are filled, also the last, which is shorter."""
     monkeypatch.setattr(mixtures, "BLOCK", 64)
     made = mixture(150, 8, 2, 5, seed=0)
     assert np.linalg.norm(made.keys, axis=1) == pytest.approx(np.ones(150), abs=1e-6)

@@ -141,7 +141,7 @@ def test_a_link_leads_to_a_step_as_it_was_left(browser: Any, seen: Watched, file
 
 @pytest.mark.chromium
 def test_axe_finds_nothing_in_the_tour(seen: Watched) -> None:
-    """Nor in the matrix that a step opens."""
+    """Axe finds nothing in the tour, nor in the matrix that a step opens."""
     at(seen, "Every key asks")
     assert seen.page.is_visible("#matrix")
     found = Axe().run(seen.page)

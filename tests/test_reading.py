@@ -342,7 +342,7 @@ def test_the_mark_that_excel_writes_is_no_part_of_a_name(table: Any) -> None:
 
 
 def test_bytes_that_are_not_utf8_name_line_and_byte_and_the_way_out(table: Any) -> None:
-    """Also when somebody listens for bad records: the file as a whole is in another encoding."""
+    """Bytes that are not UTF-8 end the reading with line, byte and the way out, also where bad records may be."""
     content = "key,value\nAlien,1\nAmélie,2\n".encode("cp1252")
     said: list[BadRecord] = []
     path = table(content)

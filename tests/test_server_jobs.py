@@ -176,7 +176,7 @@ def test_hints_are_told_with_what_came_of_a_job(tmp_path: Path) -> None:
 
 
 def test_neither_paths_nor_models_are_taken_from_clients(tmp_path: Path) -> None:
-    """Nor is anything done that the server was given none for, nor a factory string passed on."""
+    """Clients name neither paths nor models, and do nothing for which the server was given no place."""
     with serving(store(tmp_path)) as client:
         assert "softkv serve --backups DIR" in refused(client, JOBS, {"work": "backup"})[2]
         assert "softkv serve --model NAME" in refused(client, JOBS, {"work": "reembed"})[2]
@@ -258,7 +258,7 @@ def test_what_cannot_be_cancelled_says_so(client: TestClient) -> None:
 
 
 def test_a_job_that_is_over_holds_nothing_of_what_it_was_given(client: TestClient) -> None:
-    """Though it waits in the queue still; else whoever starts and cancels jobs fills the memory."""
+    """A job that is over holds nothing while it waits in the queue: whoever starts and cancels jobs fills no memory."""
     found, queries = client.app.state.stores["fruit"].jobs, vectors_of(150)  # type: ignore[attr-defined]
     alive = weakref.ref(queries)
     with handle(client)._changing:

@@ -97,7 +97,7 @@ def test_a_document_that_names_no_error_is_a_server_error(document: Any) -> None
 
 
 def test_what_the_server_lacks_is_not_to_be_installed_here() -> None:
-    """So it is no ImportError at the client."""
+    """What the server lacks is no ImportError at the client, where it is not to be installed."""
     error = errors.MissingExtra("build_index", package="faiss-cpu", extra="cpu")
     assert status_of(error) == 501
     found = error_of(document_of(error))

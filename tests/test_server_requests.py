@@ -197,7 +197,7 @@ def test_json_that_would_take_much_memory_is_refused_before_it_is_read(client: T
 
 @pytest.mark.parametrize("media", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "*/*"])
 def test_bodies_of_other_types_are_a_415(client: TestClient, media: str) -> None:
-    """So no form of a page of another site is ever read."""
+    """A body of another type is a 415, so that no form of a page of another site is ever read."""
     assert refused(client, "/v1/fruit/lookup", b'{"query": [1, 0, 0, 0, 0]}', content_type=media)[0] == 415
 
 
@@ -275,7 +275,7 @@ def test_a_store_that_is_read_only_refuses_writes(tmp_path: Path) -> None:
 
 
 def test_who_may_only_read_is_told_so(tmp_path: Path) -> None:
-    """So that the page of the server shows no form that would be refused."""
+    """A token that may only read is told so, and the page of the server shows no form that would be refused."""
     filled(tmp_path / "fruit", "number").close()
     for reader in (True, False):
         with serving(tmp_path / "fruit", reader=reader) as client:

@@ -185,7 +185,7 @@ def test_lookups_answer_to_the_last_bit(both: tuple[SoftKV, SoftKV]) -> None:
 
 
 def test_attention_is_the_same_matrix(opening: Opening, tmp_path: Path) -> None:
-    """Also of heads, and of items that ask each other; without the store, weights have the order of its items."""
+    """Attention is the same matrix, also of heads and of items that ask each other; weights have the order of items."""
     filled(tmp_path / "s", "vector", 12).close()
     db = opening(tmp_path / "s")
     with softkv.open(tmp_path / "s", "r") as local:

@@ -91,7 +91,7 @@ def by_hand(db: softkv.SoftKV, asked: np.ndarray = QUERIES) -> np.ndarray:
 
 
 def test_what_was_learned_answers_better(waves: softkv.SoftKV) -> None:
-    """Than the best temperature alone; and the answers are those of the metric, within their error."""
+    """What was learned answers better than the best temperature alone, as the metric does, within the errors stated."""
     tuned = waves.tune()
     before = error_of(waves)
     fit = waves.fit(planes=False, hold_out=0)
