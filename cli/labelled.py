@@ -31,11 +31,6 @@ class Naming:
         """Whether anything but the encoding was asked for."""
         return bool(self.format or self.key or self.text or self.value)
 
-    def asking(self) -> "Naming":
-        """The same for queries without answers: what asks stands for what would be answered."""
-        named = self.vector or tuple(name for name in (self.text or self.key,) if name is not None)
-        return replace(self, value=named or self.value)
-
 
 def options(command: Command) -> Command:
     """--key, --text, --value, --format and --encoding; the command gets them as `naming`."""
@@ -71,13 +66,13 @@ def names_of(given: str | None) -> tuple[str, ...]:
     return () if given is None else tuple(name.strip() for name in given.split(","))
 
 
-def queries_of(source: str, naming: Naming, kind: str | None) -> tuple[Any, list[Any]]:
-    """The queries in a file, texts or vectors, and what they should be answered."""
+def queries_of(source: str, naming: Naming, kind: str | None, *, answered: bool = True) -> tuple[Any, list[Any]]:
+    """The queries in a file, texts or vectors, and what they should be answered, if anything."""
     import numpy as np
 
     from softkv.files import Columns, records
 
-    columns = Columns(key=naming.key, text=naming.text, value=naming.value, payload=(), vector=naming.vector)
+    columns = Columns(naming.key, naming.text, naming.value, (), naming.vector, answered=answered)
     found = list(records(source, format=naming.format, columns=columns, kind=kind, encoding=naming.encoding))
     if found and all(one.vector is not None for one in found):
         return np.stack([np.asarray(one.vector) for one in found]), [one.value for one in found]
@@ -87,10 +82,8 @@ def queries_of(source: str, naming: Naming, kind: str | None) -> tuple[Any, list
 def strangers_of(source: str, naming: Naming) -> Any:
     """The queries in a file without answers; whatever stands where answers would is not looked at."""
     if source.lower().endswith(".npy"):  # a matrix has no columns to name
-        return queries_of(source, Naming(None, naming.encoding, None, None, ()), None)[0]
-    without = naming.asking()
-    asks = without.value != naming.value
-    return queries_of(source, without, ("vector" if without.vector else "text") if asks else None)[0]
+        naming = Naming(None, naming.encoding, None, None, ())
+    return queries_of(source, replace(naming, value=()), None, answered=False)[0]
 
 
 def _text_of(record: "Record", source: str) -> str:

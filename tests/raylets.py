@@ -66,7 +66,7 @@ class Machines:
 
 @contextmanager
 def machines_in(folder: Path, count: int) -> Iterator[Machines]:
-    """So many machines for as long as they are asked for."""
+    """A number of machines, for as long as they are asked for."""
     found = Machines(folder, count)
     try:
         yield found

@@ -157,7 +157,7 @@ def test_a_file_that_others_can_read_or_write_is_not_believed(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
-    """Even by root, who could read it."""
+    """A file of another user is not believed, even by root, who could read it."""
     path = str(closed_fruit(tmp_path / "s"))
     with Store.open(path, "w"):
         announce(path, OURS)

@@ -146,7 +146,7 @@ def test_the_arena_of_somebody_else_is_refused(tmp_path: Path, other: ArenaIdent
 
 
 def test_a_link_in_the_place_of_an_arena_is_refused(tmp_path: Path) -> None:
-    """Even one to a good arena."""
+    """A link in the place of an arena is refused, even one to a good arena."""
     Arena.create(str(tmp_path / "real"), IDENTITY, WINDOW).close()
     (tmp_path / "keys.f32").symlink_to(tmp_path / "real")
     with pytest.raises(NotAStore):

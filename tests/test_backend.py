@@ -43,7 +43,7 @@ def test_a_build_that_cannot_be_loaded_is_no_error(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_finding_the_backend_does_not_import_it() -> None:
-    """Nor does it start a GPU."""
+    """To find the backend neither imports it nor starts a GPU."""
     told = "from softkv.database.backend import backend_name; print(backend_name())"
     script = f"{told}\nimport sys; print('faiss' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -355,7 +355,7 @@ def test_an_unfinished_rebuild_is_finished_after_a_restore(tmp_path: Path) -> No
 
 
 def test_a_refused_backup_leaves_the_unfinished_rebuild_of_the_earlier_one(tmp_path: Path) -> None:
-    """Though the store has dropped it and given its number anew: nothing goes before all that replaces it is sound."""
+    """A refused backup leaves the unfinished rebuild of the earlier one, though the store has dropped it since."""
     path, target = tmp_path / "s.softkv", tmp_path / "backup"
     with Store.open(path, "c") as store:
         grow(store, 200)

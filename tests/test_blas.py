@@ -42,7 +42,7 @@ def two_threads() -> Iterator[None]:
 
 
 def test_one_thread_inside_and_as_many_as_before_afterwards() -> None:
-    """Also where one is inside twice, and when it raises."""
+    """BLAS has one thread inside and as many as before afterwards, also where one is inside twice, and on an error."""
     with at_most(1):
         assert counts() == {1}
         with at_most(1):

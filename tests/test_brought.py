@@ -113,7 +113,7 @@ def test_what_a_function_gives_back_is_checked(otherwise: Any, error: type[Excep
 
 
 def test_the_position_counts_from_the_first_text() -> None:
-    """Also when the text is in a later round."""
+    """The position counts from the first text, also when the text is in a later round."""
     with pytest.raises(UnknownText, match="position 2500, 'xyz'"):
         find(letters).documents([*["tea"] * 2500, "xyz"])
 

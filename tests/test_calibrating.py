@@ -40,7 +40,7 @@ def test_strangers_and_queries_turned_away_are_both_as_rare_as_promised(apart: f
 
 
 def test_strangers_that_are_like_the_items_conflict_with_turning_few_away() -> None:
-    """So no guard is made, and how many strangers would be known is said."""
+    """Where strangers are like the items no guard is made, and how many strangers would be known is said."""
     rng = np.random.default_rng(22)
     seen, strangers = seen_with(rng.standard_normal(400)), seen_with(rng.standard_normal(400) - 1.0)
     with pytest.raises(InputError, match=r"no threshold keeps.*wrong_at_most.*[67]\d\.\d% of strangers are known"):

@@ -155,7 +155,7 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_after_a_commit_counts_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it comes before the command knows of it: --skip would store the batch again, or be refused."""
+    """Ctrl-C after a commit counts what is stored, also before the command knows of it: --skip would store it again."""
     lines = "".join(f"item {number},{number}\n" for number in range(35))
     (tmp_path / "a.csv").write_text("key,value\n" + lines)
     added = loading._added
@@ -382,7 +382,7 @@ def test_a_file_with_a_name_goes_on_by_the_same_command(tmp_path: Path, monkeypa
 
 
 def test_ctrl_c_under_a_name_goes_on_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it comes while the last batch is written."""
+    """Ctrl-C while the last batch is written is followed by the same command, which goes on."""
     (tmp_path / "a.csv").write_text("key,value\n" + "".join(f"item {number},{number}\n" for number in range(15)))
     added = loading._added
 

@@ -181,7 +181,7 @@ def test_many_vectors_come_from_stdin(clusters: Path) -> None:
 
 
 def test_a_vector_and_a_text_exclude_each_other(clusters: Path) -> None:
-    """Also where both are on stdin."""
+    """A vector and a text exclude each other, also where both are on stdin."""
     assert ran("query", "-", "--vector", "-", "--db", clusters).code == 2
 
 

@@ -139,7 +139,7 @@ def test_queries_and_strangers_are_read_from_files(store: Path, tmp_path: Path) 
 
 
 def test_a_query_that_is_not_known_ends_with_three(store: Path) -> None:
-    """And is answered all the same; one that is known ends with none, and without the option all do."""
+    """Exit code 3 comes with the answer all the same; one that is known ends with 0, and without the option all do."""
     ran("guard", "--wrong-at-most", 0.1, "--db", store)
     near = ran("query", "--vector", NEAR, "--known", "--db", store)
     far = ran("query", "--vector", FAR, "--known", "--db", store)

@@ -130,7 +130,7 @@ def test_the_options_of_a_build_are_those_of_the_library(store: Path, tmp_path: 
 def test_mistakes_are_said_in_a_line(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], code: int, said: str
 ) -> None:
-    """And leave no index."""
+    """A mistake is told in one line, and leaves no index."""
     monkeypatch.chdir(tmp_path)
     np.save("few.npy", np.ones((99, 4)))
     np.save("wide.npy", np.ones((120, 5)))

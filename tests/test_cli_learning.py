@@ -204,14 +204,15 @@ def test_queries_out_of_scope_need_no_answers(store: Path, asked: Path, tmp_path
     assert "auroc" not in rows["mean of 3"]
 
 
-def test_texts_are_asked_too(tmp_path: Path) -> None:
-    """With the column of texts guessed, as in a table of two, or named."""
+@pytest.mark.parametrize("others", ["question\ngood morning", "question,kind,place\ngood morning,?,?"])
+def test_texts_are_asked_too(tmp_path: Path, others: str) -> None:
+    """With the column of texts guessed, as in a table of two, or named; what is out of scope needs no answers."""
     with softkv.open(tmp_path / "s", value="label") as db:
         db.add(["a red apple", "a blue car", "a ripe pear"], ["fruit", "thing", "fruit"])
     (tmp_path / "asked.csv").write_text("question,kind\na green apple,fruit\na blue car,thing\n")
-    (tmp_path / "other.csv").write_text("question\ngood morning\n")
-    named = ("--text", "question", "--value", "kind", "--out-of-scope", tmp_path / "other.csv")
-    for options in ((), named):
+    (tmp_path / "other.csv").write_text(others)
+    strange = ("--out-of-scope", tmp_path / "other.csv")
+    for options in ((), strange, ("--text", "question", "--value", "kind", *strange)):
         done = ran("compare", "--eval", tmp_path / "asked.csv", "--db", tmp_path / "s", *options)
         rows = {row["way"]: row for row in map(json.loads, done.out.splitlines())}
         assert (rows["exact"]["answered"], rows["full soft"]["accuracy"]) == (0.5, 1.0)
@@ -290,7 +291,7 @@ def test_mistakes_are_said_in_a_line(
 
 
 def test_too_few_items_to_learn_from_are_named(tmp_path: Path) -> None:
-    """And a store that is not there is not made."""
+    """A message says how many items it takes to learn, and a store that is not there is not made."""
     with softkv.open(tmp_path / "s") as db:
         db.add(["a", "b"], [1.0, 2.0])
     for command in ("tune", "fit"):

@@ -187,7 +187,7 @@ def test_a_read_only_mount_is_called_one(store: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")
 def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> None:
-    """And left as it is."""
+    """A message names a directory that may not be written, which is left as it is."""
     (tmp_path / "fixed").mkdir(mode=0o500)
     done = ran("add", "a key", "fruit", "--db", tmp_path / "fixed" / "s")
     assert done.code == 1

@@ -168,7 +168,7 @@ def test_answers_name_their_items_whatever_is_written_later(numbers: Cluster) ->
 
 
 def test_snapshots_are_let_go_when_nobody_asks(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or when they are closed."""
+    """A snapshot is let go when nobody asks, and when it is closed."""
     hosts = [post.host for post in posts_of(numbers)]
     with numbers.snapshot() as then:
         held = [len(host._views) for host in hosts if host]

@@ -149,7 +149,7 @@ def test_what_cannot_be_done_changes_nothing(wrong: str, tmp_path: Path) -> None
 
 
 def test_a_cluster_that_is_open_for_writing_is_not_divided(tmp_path: Path) -> None:
-    """Nor is it opened for writing while it is."""
+    """A cluster is not divided while it is open for writing, nor opened for writing while it is divided."""
     with clustered(tmp_path / "c", "number") as db, pytest.raises(StoreLocked):
         grow(tmp_path / "c", 4)
     asked = list[str]()
@@ -251,7 +251,7 @@ def test_indexes_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_batch_that_is_sent_again_afterwards_is_made_once(
     name: str, refused: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Also one that some shards had not done: what they have become does it then."""
+    """A batch that is sent again is made once, also by what shards have become that had not done it."""
     change, path = CHANGES[name], tmp_path / "c"
     with clustered(tmp_path / "whole", "number", shards=3) as db:
         told = change(db, "the batch")

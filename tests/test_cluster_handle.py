@@ -3,12 +3,9 @@
 What is expected is asked of one store of the same items.
 """
 
-import itertools
 import multiprocessing
 import re
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -339,36 +336,3 @@ def test_a_handle_does_not_survive_a_fork(numbers: Cluster) -> None:
     assert "open the store again" in here.recv()
     child.join()
     assert len(numbers) == 40
-
-
-mapping_tests = pytest.importorskip("test.mapping_tests", reason="this Python comes without its own tests")
-
-
-class TestClusterProtocol(mapping_tests.BasicTestMappingProtocol):  # type: ignore[misc,name-defined]
-    """What CPython asks of every mapping, asked of clusters of texts."""
-
-    type2test = SoftKV
-
-    def setUp(self) -> None:
-        """A folder for the clusters of one test."""
-        self._folder = tempfile.TemporaryDirectory()
-        self._numbers, self._ending = itertools.count(), ExitStack()
-
-    def tearDown(self) -> None:
-        """Close them all."""
-        self._ending.close()
-        self._folder.cleanup()
-
-    def _reference(self) -> dict[Any, Any]:
-        """Texts alone: keys are embedded, and a store has values of one kind."""
-        return {"the first key": "one value", "the second key": "another value", "the third key": "a third value"}
-
-    def _empty_mapping(self) -> SoftKV:
-        path = Path(self._folder.name) / str(next(self._numbers))
-        create(path, 3, value="text")
-        return self._ending.enter_context(opened(path))
-
-    def _full_mapping(self, data: dict[Any, Any]) -> SoftKV:
-        db = self._empty_mapping()
-        db.update(data)
-        return db

@@ -114,7 +114,7 @@ def test_shards_lie_on_the_disks_that_are_named(tmp_path: Path) -> None:
 
 
 def test_what_was_asked_of_a_cluster_when_it_was_made_holds(tmp_path: Path) -> None:
-    """And for those who open it, as for one store."""
+    """A cluster opened later has the settings that it was made with, as one store has."""
     create(tmp_path / "c", 2, value="number", compatibility="gaussian", temperature=0.5)
     with opened(tmp_path / "c") as db:
         db.add(["a", "b"], [1, 2], vectors=[[1.0], [2.0]])
@@ -131,14 +131,14 @@ def test_what_was_asked_of_a_cluster_when_it_was_made_holds(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("shards", [0, 257, 1.5, True, "8"])
 def test_a_cluster_has_as_many_shards_as_there_are_buckets_at_most(tmp_path: Path, shards: int) -> None:
-    """And at least one; what is no such number makes nothing."""
+    """A number of shards is between one and that of the buckets; any other makes nothing."""
     with pytest.raises(InputError, match="from 1 to 256 shards"):
         create(tmp_path / "c", shards)
     assert not (tmp_path / "c").exists()
 
 
 def test_nothing_is_made_where_something_is(tmp_path: Path) -> None:
-    """And no cluster is started anew."""
+    """A cluster is made neither over something else nor in the place of a cluster."""
     softkv.open(tmp_path / "s").close()
     with pytest.raises(StoreExists, match="there already"):
         create(tmp_path / "s")

@@ -110,7 +110,7 @@ MOST_ROWS = 1.3  # times those of one store
 
 @pytest.mark.parametrize("kind", ["vector", "label"])
 def test_shards_that_draw_rows_read_about_as_many_as_one_store(kind: str, tmp_path: Path) -> None:
-    """Also where they are asked for the rows of several queries at once, or all by a carrier that waits for them."""
+    """Shards read about as many drawn rows as one store, also for several queries and by a carrier that waits."""
     with pytest.MonkeyPatch.context() as patch:
         measured_always(patch)
         keys, read = keys_of(1, 24_000), []

@@ -99,7 +99,7 @@ def test_a_partial_answer_says_how_much_is_out_of_reach(tmp_path: Path) -> None:
 
 
 def test_of_few_shards_nothing_is_stated(tmp_path: Path) -> None:
-    """And of none there is no answer."""
+    """Where too few shards answer, no error is stated, and where none does there is no answer."""
     clustered(tmp_path / "c", "label", 60, shards=3).close()
     lost(tmp_path / "c", 1)
     with opened(tmp_path / "c", mode="r") as db:

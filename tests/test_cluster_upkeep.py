@@ -97,7 +97,7 @@ def test_a_cluster_becomes_a_store_and_a_store_a_cluster(kind: str, ending: str,
 
 
 def test_shards_are_indexed_at_the_temperatures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And forget that; items that come later find their lists."""
+    """Each shard has an index for the temperatures of all, and can drop it; items that come later find their lists."""
     count_as_large(monkeypatch)
     monkeypatch.setattr(indexing, "REHEARSED", 400)
     with clustered(tmp_path / "c", "number", 3000) as db:

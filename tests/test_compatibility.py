@@ -69,7 +69,7 @@ def test_gaussian_may_be_given_the_squares_of_keys(backend: Backend, temperature
 @pytest.mark.parametrize("shift", [0.0, 30.0, 3e3])
 @pytest.mark.parametrize("hidden", [False, True])
 def test_rows_near_the_best_that_is_seen_are_told_by_differences(shift: float, hidden: bool) -> None:
-    """Also far from the origin, where squares cancel, and where the nearest rows are hidden."""
+    """Rows near the best are told by differences, also far from the origin, and where the nearest rows are hidden."""
     keys = (GENERATOR.standard_normal((500, 64)) + shift).astype(np.float32)
     queries = keys[:7] + np.float32(1e-2)
     seen = np.ones((7, 500), np.bool_)

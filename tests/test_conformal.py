@@ -30,7 +30,7 @@ def test_a_quantile_is_the_score_of_its_rank(count: int, share: Fraction) -> Non
 
 
 def test_a_p_value_counts_the_scores_that_are_as_low() -> None:
-    """And the one that is asked about."""
+    """A p-value counts the scores that are as low as the one asked about, and that one."""
     ranked = Ranked.of(np.array([1.0, 2.0, 2.0, 5.0]))
     assert ranked.p_values(np.array([0.0, 1.0, 2.0, 4.0, 9.0])).tolist() == [0.2, 0.4, 0.8, 0.8, 1.0]
 
@@ -89,7 +89,7 @@ def test_sets_are_those_of_the_definition_also_where_labels_are_equal() -> None:
 
 
 def test_a_right_label_is_in_the_set_of_its_own_score_and_not_below() -> None:
-    """So the quantile of scores gives sets that hold right labels as often as it promises; unknown labels never are."""
+    """The quantile of scores gives sets that hold right labels as often as it promises; unknown labels never are."""
     rng = np.random.default_rng(2)
     shares, right = rng.dirichlet(np.ones(5), 200), rng.integers(0, 5, 200)
     scores = heavier(shares, right)
@@ -123,7 +123,7 @@ def test_the_set_of_an_estimate_holds_that_of_the_exact_shares() -> None:
 
 
 def test_of_shares_whose_error_nobody_knows_every_label_is_in_the_set() -> None:
-    """And of those beside it no more than without an error."""
+    """A share whose error is unknown has every label in its set; those beside it get none more than without errors."""
     shares = np.array([[0.8, 0.15, 0.05], [0.8, 0.15, 0.05]])
     assert within(shares, 0.5, np.array([math.nan, 0.0])).tolist() == [[True, True, True], [True, False, False]]
     # By paper: the second is 0.65 behind, so surely lighter where √2 errors are less; of 0.8 then 0.8 − 0.4 is sure.

@@ -30,7 +30,7 @@ def test_binomial_p_values_of_many_trials_do_not_vanish_or_overflow() -> None:
 
 
 def test_how_many_it_takes_to_promise() -> None:
-    """So many without an event reject, and one fewer does not; more may hold some events."""
+    """As many points without an event as it takes reject, and one fewer does not; more may hold some events."""
     for share, confidence in ((0.05, 0.95), (0.02, 0.95), (0.1, 0.8), (0.5, 0.875)):
         least = fewest_trials(share, confidence)
         assert at_most(0, least, share) <= 1 - confidence < at_most(0, least - 1, share)

@@ -30,7 +30,7 @@ def test_the_mask_cannot_be_changed() -> None:
 
 
 def test_the_mask_is_as_long_as_the_rows() -> None:
-    """Also for none, and for just a block."""
+    """The mask is as long as the rows, also of none, and of just a block."""
     for rows in (0, 1, BLOCK, BLOCK + 1):
         assert Deaths().live(rows).shape == (rows,)
 

@@ -438,7 +438,7 @@ def test_pages_that_parts_share_do_not_fill_the_memory(tmp_path: Path) -> None:
 
 
 def test_a_backup_has_the_parts(tmp_path: Path) -> None:
-    """Also an incremental one, and what is restored from it; a damaged one is copied as it is."""
+    """The parts are in a backup, also an incremental one, and in what it restores; a damaged one is copied as it is."""
     with fruit(tmp_path / "s") as store:
         first = store.put_derived("lists", b"first")
         store.backup(tmp_path / "b")
@@ -556,7 +556,7 @@ def test_an_interrupt_anywhere_leaves_the_old_parts_or_the_new(tmp_path: Path, s
 
 
 def test_a_check_holds_one_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a reader that wants the numbers read any."""
+    """A check holds one part at a time, and a reader that wants the numbers reads none."""
     asked, rows = list[int](), Connection.rows
 
     def watched(connection: Connection, *how: Any) -> list[tuple[Any, ...]]:

@@ -25,7 +25,7 @@ def refined(owners: np.ndarray, made_of: np.ndarray, keys: np.ndarray) -> list[l
 
 
 def test_lists_that_are_what_they_were_stay() -> None:
-    """Also those that lost some of their rows; empty ones are left out, and neighbours stay neighbours."""
+    """Lists that lost some rows stay, and neighbours stay neighbours; empty lists are left out."""
     keys = np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype(np.float32)
     owners = np.arange(ROWS) // EACH
     owners[: 2 * EACH] = 2

@@ -192,7 +192,7 @@ def test_embeddings_of_langchain_belong_to_the_store(tmp_path: Path) -> None:
 
 
 def test_what_fails_while_a_store_is_made_leaves_it_closed(tmp_path: Path) -> None:
-    """So that it can be opened again; and where it is to be made has to be said."""
+    """A store can be opened again after what failed while it was made; where it is to be made has to be said."""
     path = tmp_path / "help.softkv"
     with pytest.raises(KeyTextError):
         SoftKVVectorStore.from_texts(TEXTS[:1], store=path, ids=["#"])
@@ -290,7 +290,7 @@ def test_a_retriever_gives_as_many_as_hold_the_mass(tmp_path: Path) -> None:
 
 
 def test_a_retriever_declines_where_the_guard_does(tmp_path: Path) -> None:
-    """And only there: not with a filter or at another temperature, about which the guard says nothing."""
+    """A retriever gives nothing where the guard declines, but does with a filter or at another temperature."""
     with SoftKVVectorStore(tmp_path / "s", Points()) as store:
         store.add_texts(points(0, 600), [{"page": 1}] * 600)
         retriever = SoftKVRetriever(vectorstore=store, mass=0.5, k=9)

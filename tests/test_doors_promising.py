@@ -67,7 +67,7 @@ def test_a_store_brings_its_guard(tmp_path: Path) -> None:
 
 
 def test_without_a_guard_nothing_is_promised() -> None:
-    """Nor with too few samples, nor an interval of several outputs."""
+    """Nothing is promised without a guard, with too few samples, or as an interval of several outputs."""
     model = SoftKVRegressor().fit(FIT, numbers_of(FIT))
     with pytest.raises(InputError, match="conformalize"):
         model.predict_known(ASKED)

@@ -542,7 +542,7 @@ def test_too_few_samples_to_learn_from_are_told(tmp_path: Path) -> None:
 
 
 def test_of_many_samples_some_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the temperature is about that of all of them."""
+    """Of many samples a part is asked, and the temperature is about that of all of them."""
     features, targets = make_friedman1(700, noise=0.5, random_state=0)
     every = SoftKVRegressor().fit(features, targets).temperature_
     monkeypatch.setattr(held, "MOST", 400)

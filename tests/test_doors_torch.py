@@ -308,7 +308,7 @@ def test_a_layer_that_is_shortened_keeps_its_temperature(change: Any) -> None:
 def test_gradients_of_short_rows_are_those_of_long_ones(
     monkeypatch: pytest.MonkeyPatch, compatibility: str, values: Any, leading: Any
 ) -> None:
-    """Though they are widened block by block, and their weights are worked out twice."""
+    """Rows that are widened block by block, their weights worked out twice, have the gradients of long ones."""
     monkeypatch.setattr(weighing, "BLOCK", 4)
     keys, held = drawn(*leading, 9, 4, seed=1).bfloat16(), drawn(*leading, *values, seed=2).bfloat16()
     mask, found = drawn(3, 9, seed=3) > -1, []

@@ -138,7 +138,7 @@ def test_builds_without_the_functions_of_gpus_have_none(monkeypatch: pytest.Monk
 
 
 def test_blas_is_on_inside_and_as_before_outside() -> None:
-    """Also after an exception, and only when the last one leaves."""
+    """BLAS is on inside and as before outside, also after an exception, and only when the last one leaves."""
     before = threshold()
     with by_blas("this"):
         with pytest.raises(ZeroDivisionError), by_blas("that"):

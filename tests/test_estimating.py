@@ -286,7 +286,7 @@ def test_the_best_rows_are_found(stores: dict[str, softkv.SoftKV], compatibility
     ids=str,
 )
 def test_what_is_not_a_plain_lookup_is_scanned(stores: dict[str, softkv.SoftKV], options: dict[str, Any]) -> None:
-    """And exact."""
+    """Questions other than plain lookups are scanned, and answered exactly."""
     db = stores["cosine"]
     assert db.lookup(keys_of(np.random.default_rng(10), 1)[0], **options).error_kind == "exact"
 
@@ -318,7 +318,7 @@ def test_mistakes_are_named_as_in_a_scan(
 
 
 def test_threads_share_an_index(stores: dict[str, softkv.SoftKV]) -> None:
-    """And all get the same answers."""
+    """Threads that ask the same index get the same answers."""
     db, queries = stores["gaussian"], keys_of(np.random.default_rng(11), 30)
     expected, wrong = db.lookup(queries).value, []
 

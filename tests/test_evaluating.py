@@ -265,7 +265,7 @@ def test_what_cannot_be_measured_is_named(
 
 
 def test_texts_as_values_are_neither_right_nor_wrong(tmp_path: Path) -> None:
-    """So there is nothing to measure."""
+    """Texts as values are neither right nor wrong, so there is nothing to measure."""
     with softkv.open(tmp_path / "s") as db:
         db["a boat"] = "It floats."
         with pytest.raises(KindError, match="neither right nor wrong"):

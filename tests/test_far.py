@@ -62,7 +62,7 @@ def test_a_query_far_from_everything_is_told_from_one_that_is_near(tmp_path: Pat
 
 
 def test_all_answers_of_a_batch_know_the_floor(tmp_path: Path) -> None:
-    """Also those that travelled, and each of them for itself."""
+    """Each answer of a batch knows the floor, also one that travelled."""
     with hills(tmp_path / "s") as db:
         answers = db.lookup([NEAR, FAR, NEAR], show=2)
         for some in (answers, pickle.loads(pickle.dumps(answers))):

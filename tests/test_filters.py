@@ -390,7 +390,7 @@ def test_what_cannot_be_understood_is_refused(films: Store, where: Any, place: s
 
 
 def test_a_filter_is_checked_before_the_store_is_asked(tmp_path: Path) -> None:
-    """Even an empty store refuses one; and answers the others with no rows."""
+    """A wrong filter is refused even by an empty store, which answers the others with no rows."""
     with Store.open(tmp_path / "s", "c") as store:
         with pytest.raises(FilterError):
             store.matching({"a": {"$near": 1}})
@@ -493,7 +493,7 @@ def test_threads_may_ask_together(tmp_path: Path) -> None:
 
 
 def test_a_closed_snapshot_answers_no_filter(tmp_path: Path) -> None:
-    """Also none that it has answered before."""
+    """A closed snapshot answers no filter, also none that it has answered before."""
     with filled(tmp_path / "s", FILMS) as store:
         snapshot = store.snapshot()
         snapshot.matching({"year": 2000})
@@ -545,7 +545,7 @@ def test_rows_that_came_later_are_compared_as_well(tmp_path: Path) -> None:
 
 
 def test_a_payload_that_is_no_json_is_damage(tmp_path: Path) -> None:
-    """Also with a checksum that is right: nobody is handed an error of SQLite's or of Python's."""
+    """A payload that is no JSON is damage, also with a checksum that is right, and no error of SQLite or Python."""
     filled(tmp_path / "s", [{"a": 1}]).close()
     ((item, ordinal, born),) = sql(tmp_path / "s", "SELECT item, ordinal, born FROM items_1")
     for forged in ("{", "\\u0000"):

@@ -52,7 +52,7 @@ def test_shuffled_labels_teach_nothing() -> None:
 
 
 def test_the_same_seed_learns_the_same() -> None:
-    """And another seed about as much."""
+    """What is learned follows from the seed, and another seed learns about as much."""
     some = Examples(VECTORS[:200], WAVES[:200, None])
     first, again, other = (fit(some, steps=20, seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(first.metric.factors, again.metric.factors)

@@ -307,7 +307,7 @@ def test_numbers_come_with_intervals_that_are_wider_where_values_are_noisier(num
 
 
 def test_vectors_have_a_radius(tmp_path: Path) -> None:
-    """And no interval."""
+    """A guard of vectors says a radius, and no interval."""
     with store_of(tmp_path / "s", "vector") as db:
         db.guard()
         found = db.lookup([2.2, 2.2])
@@ -329,7 +329,7 @@ def test_texts_are_known_or_not_and_promise_no_more(tmp_path: Path) -> None:
 
 
 def test_an_estimate_that_straddles_the_threshold_is_neither_known_nor_unknown(numbers: softkv.SoftKV) -> None:
-    """Nor is one whose error nobody knows; an exact answer is."""
+    """Neither known nor unknown is an estimate that straddles the threshold, or whose error nobody knows."""
     found = numbers.lookup([[2.2, 2.2], FAR])
     guard = found.guard
     edge = replace(guard, threshold=float(guard.evidence_of(seen_of(found))[0]) - 0.1)
@@ -381,7 +381,7 @@ def test_the_set_of_an_answer_by_an_index_holds_that_of_the_scan(
 
 
 def test_answers_by_an_index_are_known_as_scans_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those that nobody can tell."""
+    """Answers by an index are known as those of scans are, or not told where the error straddles the threshold."""
     monkeypatch.setattr(route, "CHEAP", 0)
     queries = spots(77, 200)
     with store_of(tmp_path / "s", "number", count=3000) as db:
@@ -539,7 +539,7 @@ def test_queries_that_have_the_vector_of_an_item_in_other_words_are_left_out(tmp
 
 
 def test_after_fit_only_items_that_fit_left_out_will_do(tmp_path: Path) -> None:
-    """And that `tune` has left out before it, since `fit` was measured against it."""
+    """A guard takes items that neither `fit` learned from nor the `tune` against which `fit` was measured."""
     with store_of(tmp_path / "s", "number") as db:
         assert db.fit(planes=False).kept
         db.guard()
@@ -609,7 +609,7 @@ def test_what_cannot_be_promised_is_refused_by_name(
 
 
 def test_labels_that_nobody_can_tell_are_never_known_so_the_guard_is_refused(tmp_path: Path) -> None:
-    """And how many are wrong is said."""
+    """A guard of labels that nobody can tell is refused, with how many are wrong."""
     with filled(tmp_path / "s", "label", 600) as db:
         db.tune()
         with pytest.raises(
@@ -634,7 +634,7 @@ def test_a_store_that_kept_nothing_back_is_refused_with_the_remedy(tmp_path: Pat
 
 
 def test_more_than_the_points_can_promise_is_refused(numbers: softkv.SoftKV) -> None:
-    """And what is no share."""
+    """A share that so few points cannot promise is refused, and so is what is no share."""
     found = numbers.lookup([2.2, 2.2])
     with pytest.raises(InputError, match=r"which is what \d+ items that took no part in learning can promise"):
         found.interval(0.999)

@@ -341,7 +341,7 @@ def test_what_was_exported_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_reader_cannot_add(tmp_path: Path) -> None:
-    """And says so before a model is loaded for it."""
+    """A reader that is to add says that it cannot, before a model is loaded for it."""
     filled(tmp_path / "s", "number").close()
     with softkv.open(tmp_path / "s", "r") as db, pytest.raises(AccessRefused, match="open for reading"):
         db.add("a", 1.0)
@@ -596,7 +596,7 @@ def test_items_are_given_other_payloads_with_their_values(tmp_path: Path) -> Non
     ids=["missing", "none", "nameless", "counts", "kind", "nan"],
 )
 def test_other_values_that_cannot_be_are_refused(tmp_path: Path, keys: Any, values: Any, error: type) -> None:
-    """And nothing is written."""
+    """Values that no item can have are refused, and nothing is written."""
     with softkv.open(tmp_path / "s") as db:
         db.add(["x", "y"], [1.0, 2.0], vectors=np.eye(2))
         commit = db.info().commit

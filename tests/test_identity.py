@@ -42,7 +42,7 @@ def test_an_identity_survives_json() -> None:
 
 
 def test_the_same_embedder_is_accepted() -> None:
-    """Also under another name: behaviour counts."""
+    """An embedder that does the same is accepted under another name."""
     identity = Identity.of(find("static"))
     identity.require(find("static"), "films.softkv")
     identity.require(turned(0.0, name="a folder"), "films.softkv")

@@ -144,7 +144,7 @@ def test_a_file_is_durable_before_it_is_named(tmp_path: Path, monkeypatch: pytes
 def test_files_of_a_compaction_are_durable_before_they_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the one commit that names them is that of the new generation."""
+    """What a compaction writes is synced before the commit that names it, which is that of the new generation."""
     with fruit(tmp_path / "s") as store:
         with monkeypatch.context() as patch:
             steps = Steps(tmp_path / "s", patch)

@@ -69,7 +69,7 @@ def test_an_index_changes_no_item(tmp_path: Path) -> None:
 
 
 def test_the_temperature_by_rule_stays_from_build_to_build(tmp_path: Path) -> None:
-    """Also after a compaction, and for handles that find it anew in rows that lie elsewhere by then."""
+    """A temperature by rule stays from build to build, also after a compaction, and for handles that find it anew."""
     with filled(tmp_path / "s") as db:
         db.delete([str(number) for number in range(0, 200, 3)])
     found = []
@@ -85,7 +85,7 @@ def test_the_temperature_by_rule_stays_from_build_to_build(tmp_path: Path) -> No
 
 
 def test_a_reader_sees_an_index_as_soon_as_it_is_there(tmp_path: Path) -> None:
-    """And that it is gone."""
+    """A handle that reads sees an index once it is built, and that it is gone once it is dropped."""
     with filled(tmp_path / "s") as db, softkv.open(tmp_path / "s", "r") as reader:
         query = likely(db)
         assert reader.lookup(query, tolerance=0.5).error_kind == "exact"
@@ -206,7 +206,7 @@ def test_what_no_index_can_help_is_refused(tmp_path: Path, compatibility: str, e
 
 
 def test_an_empty_store_has_nothing_to_index(tmp_path: Path) -> None:
-    """And a reader may not."""
+    """An index of an empty store is refused, and so is one that a reader builds."""
     with softkv.open(tmp_path / "s") as db, pytest.raises(errors.EmptyStore):
         db.build_index()
     with softkv.open(tmp_path / "s", "r") as db, pytest.raises(errors.AccessRefused):
@@ -305,7 +305,7 @@ def test_neighbours_stand_side_by_side() -> None:
 def test_an_index_of_an_earlier_format_is_asked_as_it_is(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for one of labels, which held the share of each: it says that it has to be built again."""
+    """An index of an earlier format is asked as it is; one of labels says that it has to be built again."""
     keys = np.random.default_rng(3).standard_normal((300, 4))
     with softkv.open(tmp_path / "s", value=kind) as db:
         db.add(vectors=keys, values=keys if kind == "vector" else [f"{key[0] > 0}" for key in keys])

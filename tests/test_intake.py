@@ -44,7 +44,7 @@ def test_what_has_no_order_pairs_with_nothing(tmp_path: Path, given: dict[str, A
     ids=str,
 )
 def test_a_dict_is_neither_a_vector_nor_a_value(tmp_path: Path, given: dict[str, Any]) -> None:
-    """Also as the first of them, by which the others are told."""
+    """A dict is neither a vector nor a value, also as the first of them, by which the others are told."""
     with softkv.open(tmp_path / "s") as db:
         with pytest.raises(InputError, match=r"expected|dtype object"):
             db.add(**given)

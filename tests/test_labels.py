@@ -43,7 +43,7 @@ def test_a_label_keeps_its_code_when_nobody_carries_it_any_more() -> None:
 
 
 def test_labels_come_back_as_they_were_given(tmp_path: Path) -> None:
-    """Also the empty one, long ones, and those that only differ in how Unicode composes them."""
+    """Labels come back as given, also empty and long ones, and those that only differ in how Unicode composes them."""
     labels = ["", "\u00e9t\u00e9", "e\u0301te\u0301", "a" * 65_536, "line\nbreak", "🜚"]
     with Store.open(tmp_path / "s", "c") as store:
         store.append(vectors(6), labels, keys=list("abcdef"))

@@ -71,7 +71,7 @@ def test_rows_far_from_all_lists_have_none() -> None:
 
 
 def test_no_row_has_a_list_where_all_are_empty() -> None:
-    """Nor is there anything to find for no rows."""
+    """Where all lists are empty no row has one, and for no rows there is nothing to find."""
     index, centres, turned = made()
     empty = replace(index, lists=replace(index.lists, counts=np.zeros(LISTS)))
     keys, values = rows_like(centres, turned, np.arange(5))
@@ -137,7 +137,7 @@ def test_changes_follow_each_other_up_to_one_that_is_missing() -> None:
 
 
 def test_a_change_replaces_those_that_are_not_much_larger() -> None:
-    """So there are few, and together they say the same."""
+    """A change replaces those that are not much larger, so that few are there, which say the same together."""
     index = made()[0]
     large = change(index, count=200_000)
     small = change(index, first=large.known, since=11)

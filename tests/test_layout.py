@@ -50,7 +50,7 @@ def test_every_arena_has_a_file_of_its_own() -> None:
 
 @pytest.mark.parametrize("number", [1, 999_999, 1_000_000, 123_456_789])
 def test_the_name_of_a_generation_is_recognised(number: int) -> None:
-    """Also beyond six digits."""
+    """The name of a generation is recognised, also beyond six digits."""
     found = GENERATION_NAME.match(generation_name(number))
     assert found
     assert int(found[1]) == number

@@ -258,7 +258,7 @@ def require_layout(db: softkv.SoftKV) -> None:
 def test_built_compacted_and_refined_lists_have_heads_and_random_bodies(
     tmp_path: Path, kind: str, compatibility: str
 ) -> None:
-    """Also where items came and went, were replaced, and where what was learned compares."""
+    """Lists have heads and random bodies, also where items came and went, and where what was learned compares."""
     learned = compatibility == "learned"
     path = filled(tmp_path / "s", kind, "gaussian" if learned else compatibility)
     with softkv.open(path) as db:

@@ -36,7 +36,7 @@ def test_the_order_is_read_part_by_part(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("damage", ["DELETE FROM items_1 WHERE row = 40", "UPDATE items_1 SET died = 1 WHERE row = 40"])
 def test_a_list_that_is_not_that_of_the_living_is_refused(tmp_path: Path, damage: str) -> None:
-    """Also by who wants the last item alone."""
+    """A list that is not that of the living is refused, also by who wants the last item alone."""
     with Store.open(tmp_path / "s", "c") as store:
         store.append(np.ones((60, 2)), np.zeros(60))
     sql(tmp_path / "s", damage)

@@ -87,7 +87,7 @@ def test_writing_on_a_network_is_refused_unless_forced(
 def test_writing_on_an_unknown_platform_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str
 ) -> None:
-    """Also when forced: what is missing there is the lock itself."""
+    """Writing on an unknown platform is refused, also when forced: what is missing there is the lock itself."""
     closed_fruit(tmp_path / "s")
     monkeypatch.setattr("sys.platform", platform)
     with pytest.raises(WritingUnsupported, match=f"on {platform} it reads"):

@@ -69,7 +69,7 @@ def test_what_fails_leaves_things_as_they_were(tmp_path: Path, there: bool, erro
 
 
 def test_items_are_overwritten_only_if_they_may_be(tmp_path: Path) -> None:
-    """And never those of a store that somebody is writing to, nor what is no store."""
+    """Nothing is overwritten without leave, nor with it a store that somebody writes to, or what is no store."""
     path, file = tmp_path / "s", tmp_path / "f"
     file.write_text("mine")
     with softkv.open(path) as db:
@@ -142,7 +142,7 @@ def test_items_that_come_meanwhile_are_not_overwritten(tmp_path: Path, before: b
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
-    """Also to another file system; and a name may be as long as names may."""
+    """A link is followed, also to another file system; and a name may be as long as names may."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as elsewhere:
         there = Path(elsewhere) / ("s" * 200)
         filled(there, "old")
@@ -215,7 +215,7 @@ def test_what_a_death_leaves_beside_the_path_is_put_right(
 
 
 def test_a_death_while_the_old_store_is_erased_leaves_nothing_for_long(tmp_path: Path) -> None:
-    """Nor does one that died twice."""
+    """A death while the old store is erased leaves nothing for long, and neither does a second one."""
     path = tmp_path / "s"
     assert stopped(path, 2, "erase") == ["s"]
     stopped(path, 2)

@@ -327,7 +327,7 @@ def test_servers_that_die_lose_and_double_nothing(store: Path, errors: Path) -> 
 
 
 def test_a_server_that_is_not_asked_ends(store: Path, errors: Path) -> None:
-    """And is started again when it is."""
+    """A server that nobody asks ends, and is started again when somebody does."""
     with window(store, "--idle-end", "1", errors=errors) as agent:
         agent.call("remember", text="The user drinks tea", key="drink")
         former = server_of(store)

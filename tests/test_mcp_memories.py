@@ -90,7 +90,7 @@ def test_without_a_guard_nothing_is_said_to_be_known(memories: Memories) -> None
 
 
 def test_nothing_is_known_where_nothing_is_remembered(memories: Memories) -> None:
-    """Nor where no memory matches; that is an answer and no error."""
+    """Where nothing is remembered, or no memory matches, nothing is known; that is an answer and no error."""
     assert memories.recall("tea") == memories.recall("tea", below=True)
     assert memories.recall("tea").why == "there are no memories"
     memories.remember("The user drinks tea")
@@ -121,7 +121,7 @@ def test_what_else_is_said_of_a_memory_is_not_dropped(memories: Memories, other:
 
 
 def test_a_memory_is_found_by_its_key_too(memories: Memories) -> None:
-    """Or by what is said in their place."""
+    """A memory is found by its key, or by what is said in its place."""
     memories.remember("blue", key="the favourite colour of the user")
     memories.remember("Sunday", key="day of the backup")
     memories.remember("42", found_by="how many seats does the hall have?")
@@ -233,7 +233,7 @@ def test_a_long_key_does_not_break_the_budget(memories: Memories) -> None:
 
 
 def test_what_is_recalled_ends_at_its_budget(memories: Memories) -> None:
-    """And says how many more there would be, of those that it looked at."""
+    """A recall stops at its budget, and says how many more memories there would be, of those that it looked at."""
     added = [f"{one} {'and so on ' * 20}" for one in FACTS[:100]]
     memories._store.ask(lambda db: db.add([f"f{place}" for place in range(100)], added))
     memories._store.ask(lambda db: db.set_temperature(10.0))

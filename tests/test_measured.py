@@ -514,7 +514,7 @@ def plain(large: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_statistics_that_are_nonsense_make_no_answer_wrong(
     plain: Path, tmp_path: Path, statistic: str, value: float
 ) -> None:
-    """Nor raise anything that a user would not understand: the index is refused, or asked for advice that is bad."""
+    """Nonsense in the statistics makes no answer wrong: the index is refused, or asked for advice that is bad."""
     shutil.copytree(plain, tmp_path / "copy")
     altered(fill(f"lists.{statistic}", value))(tmp_path / "copy")
     with softkv.open(tmp_path / "copy" / "s", "r") as db:

@@ -121,7 +121,7 @@ def test_no_other_widths_make_targets_likelier() -> None:
 
 
 def test_intervals_hold_what_they_say_of_normal_targets() -> None:
-    """And too much where spreads are twice as wide as they should be."""
+    """Intervals for normal targets hold the share that they say, and more where spreads are twice too wide."""
     rng = np.random.default_rng(4)
     targets, zeros, ones = rng.standard_normal(20_000), np.zeros(20_000), np.ones(20_000)
     for level, held in measures.coverage(zeros, ones, targets):

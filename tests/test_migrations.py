@@ -104,7 +104,7 @@ def test_all_that_format_3_has_is_made_at_once(old: Path) -> None:
 
 
 def test_every_store_has_a_secret_of_its_own(tmp_path: Path) -> None:
-    """Also one that was repaired from another."""
+    """Every store has a secret of its own, also one that was repaired from another."""
     first, second = closed_fruit(tmp_path / "first"), closed_fruit(tmp_path / "second")
     repair(first, tmp_path / "third")
     assert len({secret_of(path) for path in (first, second, tmp_path / "third")}) == 3
@@ -123,7 +123,7 @@ def test_a_secret_that_is_damaged_is_found(tmp_path: Path, statement: str) -> No
 
 
 def test_a_migration_reads_no_row(old: Path) -> None:
-    """Nor does it take longer in a large store: only the catalog is touched, whatever lies in the arenas."""
+    """A migration touches the catalog alone, whatever lies in the arenas, and takes no longer in a large store."""
     for file in ("keys.f32", "values.vector"):
         flip(old / GENERATION / file, HEADER + 5)
         flip(old / GENERATION / file, HEADER + 3 * WINDOW)

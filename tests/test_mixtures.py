@@ -24,7 +24,7 @@ def test_items_are_what_is_said_of_them(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_same_seed_makes_the_same_items() -> None:
-    """And another others."""
+    """A mixture follows from its seed, and another seed makes others."""
     first, second, other = (mixture(500, 8, 2, 5, seed=seed) for seed in (0, 0, 1))
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
     assert not np.array_equal(first.keys, other.keys)
@@ -46,7 +46,7 @@ def test_clusters_are_of_very_different_sizes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_blocks_are_all_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the last, which is shorter."""
+    """All blocks are filled, also the last, which is shorter."""
     monkeypatch.setattr(mixtures, "BLOCK", 64)
     made = mixture(150, 8, 2, 5, seed=0)
     assert np.linalg.norm(made.keys, axis=1) == pytest.approx(np.ones(150), abs=1e-6)

@@ -167,7 +167,7 @@ def test_what_it_needs_is_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_card_says_what_it_is(tiny: Path, folder: Path) -> None:
-    """And no more files are there than are read."""
+    """The card of a model names it, and beside it lie no more files than are read."""
     card = json.loads((tiny / "model.json").read_text())
     assert (card["format"], card["source"]) == ("softkv-onnx-1", str(folder))
     assert sorted(one.name for one in tiny.iterdir()) == ["model.json", MODEL, "tokenizer.json"]

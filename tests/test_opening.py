@@ -1064,7 +1064,7 @@ def test_a_path_may_be_bytes_or_end_with_a_slash(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["with blank", "ünïcode 🜚", "50%", "a?mode=memory", "a#b", "..dots", "-rf"])
 def test_any_name_will_do_for_a_store(tmp_path: Path, name: str) -> None:
-    """Also those that mean something in an URI, which is how SQLite is given its path."""
+    """Any name will do for a store, also what means something in a URI, which is how SQLite is given its path."""
     closed_fruit(tmp_path / name)
     for mode in ("r", "w"):
         with Store.open(tmp_path / name, mode) as store:

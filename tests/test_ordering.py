@@ -330,7 +330,7 @@ def test_who_is_told_may_not_change_the_store(tmp_path: Path, change: Callable[[
 
 @pytest.mark.parametrize("call", [1, 2, -1])
 def test_an_error_of_who_is_told_leaves_the_store_as_it_was(tmp_path: Path, call: int) -> None:
-    """Also an interrupt, at the first call or the last: the old state, no files, and the same handle goes on."""
+    """An error or interrupt in the callback, at the first call or the last, leaves the old state, and no files."""
     with wide(tmp_path / "s", 24) as store:
         store.put_index("old", b"of the old order")
         before, commit, calls = contents(store), store.commit, list[int]()

@@ -215,7 +215,7 @@ def test_vectors_that_are_all_alike_have_a_plane() -> None:
 
 
 def test_a_page_of_a_store_behind_a_url_is_that_of_its_files(tmp_path: Path) -> None:
-    """But for its name, which is the URL, so that its lines ask the server."""
+    """A page of a store behind a URL is that of its files, but for its name, so that its lines ask the server."""
     filled(tmp_path / "s", "number", 30).close()
     with (
         listening(tmp_path / "s") as url,

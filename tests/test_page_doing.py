@@ -152,7 +152,7 @@ def test_the_map_tells_what_is_pointed_at_and_takes_a_click(seen: Watched) -> No
 
 
 def test_the_map_says_that_its_distances_mislead(seen: Watched) -> None:
-    """And that weights do not come from there."""
+    """The page says that distances on its map mislead, and that weights do not come from there."""
     assert "Distances here mislead; weights do not come from here" in seen.page.text_content("#map-note")
 
 

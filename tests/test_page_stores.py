@@ -87,7 +87,7 @@ def test_a_server_answers_as_its_store_has_learned(browser: Any, tmp_path: Path)
 
 
 def test_deleted_items_take_no_part(browser: Any, tmp_path: Path) -> None:
-    """Nor are they shown; the others are called what they were called before."""
+    """Deleted items take no part and are not shown; the others are called what they were called before."""
     gone = [1, 2, 12, 24]
     kept = [row for row in range(25) if row not in gone]
     with filled(tmp_path / "s", "number", 25, compatibility="gaussian", temperature=0.5) as db:

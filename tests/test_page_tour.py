@@ -53,7 +53,7 @@ def at(seen: Watched, title: str) -> Watched:
 
 
 def test_every_example_has_steps_in_the_order_in_which_it_is_told() -> None:
-    """And each step names panels and a scene that there are."""
+    """The steps of an example follow its tale, and each names panels and a scene that there are."""
     told = content()
     examples = {scene["name"]: scene["example"] for scene in told["scenes"]}
     assert tuple(dict.fromkeys(examples[step["scene"]] for step in STEPS)) == ORDER
@@ -141,7 +141,7 @@ def test_a_link_leads_to_a_step_as_it_was_left(browser: Any, seen: Watched, file
 
 @pytest.mark.chromium
 def test_axe_finds_nothing_in_the_tour(seen: Watched) -> None:
-    """Nor in the matrix that a step opens."""
+    """Axe finds nothing in the tour, nor in the matrix that a step opens."""
     at(seen, "Every key asks")
     assert seen.page.is_visible("#matrix")
     found = Axe().run(seen.page)

@@ -24,7 +24,7 @@ def connection(tmp_path: Path) -> Connection:
 
 
 def test_what_never_ends_is_ended(connection: Connection) -> None:
-    """And the connection is as good as before."""
+    """A statement that never ends is ended, and the connection is as good as before."""
     with pytest.raises(Endless, match="more steps than a catalog of its size can need"):
         connection.rows(FOR_EVER)
     assert issubclass(Endless, StoreDamaged)

@@ -330,7 +330,7 @@ def test_lines_are_counted_where_fields_spread_over_several(table: Any) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("last", [True, False])
 def test_every_kind_of_line_end_will_do(table: Any, end: str, last: bool) -> None:
-    """And the last line needs none."""
+    """Lines may end in any of the usual ways, and the last one in none."""
     text = end.join(["key,value", "a,1", "b,2"]) + (end if last else "")
     assert [(record.line, record.key, record.value) for record in records(table(text))] == [(2, "a", 1), (3, "b", 2)]
 
@@ -342,7 +342,7 @@ def test_the_mark_that_excel_writes_is_no_part_of_a_name(table: Any) -> None:
 
 
 def test_bytes_that_are_not_utf8_name_line_and_byte_and_the_way_out(table: Any) -> None:
-    """Also when somebody listens for bad records: the file as a whole is in another encoding."""
+    """Bytes that are not UTF-8 end the reading with line, byte and the way out, also where bad records may be."""
     content = "key,value\nAlien,1\nAmélie,2\n".encode("cp1252")
     said: list[BadRecord] = []
     path = table(content)
@@ -493,7 +493,7 @@ def test_records_come_lazily_and_files_are_closed(table: Any) -> None:
 
 
 def test_batches_are_full_but_for_the_last() -> None:
-    """And none is empty."""
+    """All batches but the last are full, and none is empty."""
     some = [Record(i, None, None, i, None, None) for i in range(7)]
     assert [[one.line for one in batch] for batch in batches(some, 3)] == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(batches([], 3)) == []

@@ -373,7 +373,7 @@ def test_a_list_is_no_key_text_or_part_of_several_columns(parquet: Any) -> None:
 
 
 def test_parquet_without_pyarrow_names_the_extra(parquet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what to type."""
+    """Without pyarrow, a message names the extra and what to type."""
     path = parquet({"key": ["a"], "value": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtra, match=r"pip install 'softkv\[parquet\]'"):
@@ -474,7 +474,7 @@ def test_an_array_of_the_wrong_kind_is_shown_on_one_line(arrays: Any) -> None:
     ],
 )
 def test_arrays_of_other_types_and_shapes_are_refused_by_name(arrays: Any, given_in: Any, why: str) -> None:
-    """And nothing is unpickled."""
+    """An array of another type or shape is refused by its name, and nothing is unpickled."""
     assert error_of(arrays(**given_in)).startswith(f"films.npz: {why}")
 
 

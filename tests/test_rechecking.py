@@ -300,7 +300,7 @@ def test_a_write_works_for_a_moment_only(
 def test_writes_go_on_with_a_check_about_the_rows_as_they_were(
     db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where items that were left out, and the others, are deleted meanwhile."""
+    """A check is about the rows as they were, also where items that it left out, or others, are deleted meanwhile."""
     Work(monkeypatch, of_row=1e-5, of_query=1e-3)
     add(db, 5, 300)
     last = 0

@@ -66,7 +66,7 @@ def test_a_temperature_by_rule_is_found_again(tmp_path: Path) -> None:
 
 
 def test_a_model_must_be_named_to_begin_with(tmp_path: Path) -> None:
-    """And every item must have a text, or nothing is begun."""
+    """Nothing is begun without the name of a model, nor where an item has no text."""
     with softkv.open(tmp_path / "s") as db:
         db.add(TEXTS, np.arange(25.0))
         with pytest.raises(InputError, match="softkv models"):

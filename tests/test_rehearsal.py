@@ -80,7 +80,7 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
 
 
 def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:
-    """Also where a set is empty."""
+    """Estimates of sets of lists are those of each set alone, also where a set is empty."""
     keys, offsets = drawn()
     lists = measured(lambda a, b: (keys[a:b], keys[a:b, :3]), offsets).narrow()
     sets = np.random.default_rng(2).integers(0, 3, (4, LISTS)).astype(np.int8)

@@ -450,7 +450,7 @@ def test_httpx_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_handle_that_is_closed_while_a_request_is_sent_again_says_so() -> None:
-    """Also where another thread closes it."""
+    """A handle says that it is closed, also where another thread closes it while a request is sent again."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asked = connection.ServerConnection(f"http://127.0.0.1:{silent.getsockname()[1]}/s", SECRET, wait=LONGEST)
         found: list[Exception] = []

@@ -51,7 +51,7 @@ def test_estimates_say_how_many_rows_they_read(indexed: softkv.SoftKV) -> None:
 
 
 def test_a_larger_tolerance_is_kept_where_a_smaller_one_is(indexed: softkv.SoftKV) -> None:
-    """Also where few queries are far off, so that a plan for it has to be chosen as if for a smaller one."""
+    """A larger tolerance is kept where a smaller one is, also where few queries are far off."""
     for tolerance in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
         assert indexed.lookup(QUERIES, tolerance=tolerance).route == "calibrated"
 

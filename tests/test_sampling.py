@@ -244,7 +244,7 @@ def assert_same(one: sampling.Sampled, other: sampling.Sampled, some: slice = sl
 
 @pytest.mark.parametrize("labels", [False, True])
 def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> None:
-    """But for their chances, also where one has read a stratum already, and with strata of few rows and of many."""
+    """A query of a shared draw is told what it is alone, but for chances, also where it has read a stratum already."""
     population, rng = Population(12, labels=labels), np.random.default_rng(13)
     strata = population.strata()
     draw = Draw.of(rng, strata, strata.sizes(150.0))

@@ -228,7 +228,7 @@ def test_the_deepest_payload_is_told_of(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_alone_is_not_mixed_with_what_others_ask(path: Path) -> None:
-    """Also when others ask in other ways at the same time: bit for bit as a handle that nobody else uses."""
+    """Asked alone, a question is answered bit for bit as by a handle that nobody else uses, whoever asks meanwhile."""
     queries = vectors_of(30, seed=8).tolist()
     with serving(path) as client, softkv.open(path, "r") as db:
         ways = [("lookup", "lookup"), ("compare", "compare"), ("nearest", "nearest")]

@@ -56,7 +56,7 @@ def test_a_served_cluster_answers_as_at_its_path(kind: str, tmp_path: Path, monk
 
 
 def test_shards_that_do_not_answer_are_a_problem_that_names_them(tmp_path: Path) -> None:
-    """And no directory; the others answer who asks for that, and the server goes on."""
+    """A problem names shards that do not answer, and no directory; the others answer, and the server goes on."""
     (tmp_path / "disk").mkdir()
     create(tmp_path / "c", 9, [tmp_path / "disk"], value="number")
     with softkv.open(tmp_path / "c") as db:

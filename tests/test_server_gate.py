@@ -214,13 +214,13 @@ def test_without_the_token_nothing_is_told(path: str, given: str | None) -> None
 
 
 def test_two_tokens_in_one_request_are_refused() -> None:
-    """Even if one of them is right."""
+    """A request with two tokens is refused, even if one of them is right."""
     assert asked([*OURS.items(), ("authorization", f"Bearer {READER}")]).status == 401
 
 
 @pytest.mark.parametrize("name", ["token", "access_token", "Token", "t%6fken", "x=1&api_key"])
 def test_a_token_in_the_url_is_refused(name: str) -> None:
-    """Even the right one, and beside the right header: URLs are kept in logs and histories."""
+    """Even the right token is refused in a URL, beside the right header: URLs are kept in logs and histories."""
     assert asked({"host": OURS["host"]}, query=f"{name}={WRITER}").status == 400
     assert asked(query=f"{name}={WRITER}").status == 400
 
@@ -242,7 +242,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_health_answers_without_a_token_and_says_nothing() -> None:
-    """But to the right name alone."""
+    """The path /health answers without a token, with nothing, and to the right name alone."""
     for path in ("/health", "/ready"):
         reply = asked({"host": OURS["host"]}, path=path)
         assert (reply.status, reply.body) == (204, b"")

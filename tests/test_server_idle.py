@@ -104,7 +104,7 @@ def test_a_snapshot_on_loan_is_waited_for(stores: Stores) -> None:
 
 
 def test_a_job_is_waited_for(stores: Stores) -> None:
-    """Also one that has not begun."""
+    """A server waits for its jobs before it ends, also for one that has not begun."""
     jobs, free = stores["films"].jobs, threading.Event()
     jobs._lanes[False].submit(free.wait, LONGEST)
     job = jobs.start("check", {})

@@ -152,7 +152,7 @@ def test_a_failing_backup_does_not_tell_where_it_should_have_gone(client: TestCl
 
 
 def test_texts_are_embedded_anew_with_the_model_of_the_server(tmp_path: Path) -> None:
-    """And with no other."""
+    """A server embeds texts anew with the model that it was given, and with no other."""
     with softkv.open(tmp_path / "fruit", embedder=lambda texts: np.ones((len(texts), 2), np.float32)) as db:
         db.add(["a fox", "two dogs"], [1.0, 2.0])
     with serving(tmp_path / "fruit", model="static") as client:
@@ -176,7 +176,7 @@ def test_hints_are_told_with_what_came_of_a_job(tmp_path: Path) -> None:
 
 
 def test_neither_paths_nor_models_are_taken_from_clients(tmp_path: Path) -> None:
-    """Nor is anything done that the server was given none for, nor a factory string passed on."""
+    """Clients name neither paths nor models, and do nothing for which the server was given no place."""
     with serving(store(tmp_path)) as client:
         assert "softkv serve --backups DIR" in refused(client, JOBS, {"work": "backup"})[2]
         assert "softkv serve --model NAME" in refused(client, JOBS, {"work": "reembed"})[2]
@@ -258,7 +258,7 @@ def test_what_cannot_be_cancelled_says_so(client: TestClient) -> None:
 
 
 def test_a_job_that_is_over_holds_nothing_of_what_it_was_given(client: TestClient) -> None:
-    """Though it waits in the queue still; else whoever starts and cancels jobs fills the memory."""
+    """A job that is over holds nothing while it waits in the queue: whoever starts and cancels jobs fills no memory."""
     found, queries = client.app.state.stores["fruit"].jobs, vectors_of(150)  # type: ignore[attr-defined]
     alive = weakref.ref(queries)
     with handle(client)._changing:

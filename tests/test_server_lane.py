@@ -177,7 +177,7 @@ def test_a_lane_without_threads_fails_its_questions() -> None:
 
 
 def test_a_job_that_has_not_begun_in_time_is_never_begun() -> None:
-    """So a write that its client was told is late has not happened, and will not."""
+    """A job that has not begun in time never begins: a write that its client was told is late does not happen."""
     gate, done = threading.Event(), []
 
     async def late() -> None:
@@ -214,7 +214,7 @@ def test_a_crew_takes_so_many_jobs_and_no_more() -> None:
 
 
 def test_jobs_that_were_given_up_count_until_a_thread_comes_to_them() -> None:
-    """Or clients without patience would fill the memory; what the job holds is let go of at once."""
+    """Jobs that were given up count until a thread comes to them; what they hold is let go of at once."""
     gate = threading.Event()
 
     async def given_up() -> None:

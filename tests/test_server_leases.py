@@ -30,7 +30,7 @@ def db(tmp_path: Path) -> SoftKV:
 
 
 def test_a_snapshot_lasts_a_minute(db: SoftKV) -> None:
-    """And no moment longer; then it is closed."""
+    """A snapshot on loan is closed when its minute is over, and no moment later."""
     assert (SECONDS, MOST) == (60, 16)
     clock = Clock()
     leases = Leases(db.snapshot, clock)

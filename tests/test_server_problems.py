@@ -66,7 +66,7 @@ def test_a_busy_server_says_in_http_when_to_try_again() -> None:
 
 
 def test_a_status_of_its_own_goes_with_any_error() -> None:
-    """And so do headers; the class and the words are those of the error."""
+    """An error with a status and headers of its own keeps them; its class and words are those of the error."""
     status, headers, body = reply_to(Refused(413, errors.InputError("too large"), {"connection": "close"}))
     assert (status, headers["connection"], headers["content-type"]) == (413, "close", "application/problem+json")
     told = json.loads(body)
@@ -97,7 +97,7 @@ def test_a_document_that_names_no_error_is_a_server_error(document: Any) -> None
 
 
 def test_what_the_server_lacks_is_not_to_be_installed_here() -> None:
-    """So it is no ImportError at the client."""
+    """What the server lacks is no ImportError at the client, where it is not to be installed."""
     error = errors.MissingExtra("build_index", package="faiss-cpu", extra="cpu")
     assert status_of(error) == 501
     found = error_of(document_of(error))

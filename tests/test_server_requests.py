@@ -197,7 +197,7 @@ def test_json_that_would_take_much_memory_is_refused_before_it_is_read(client: T
 
 @pytest.mark.parametrize("media", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "*/*"])
 def test_bodies_of_other_types_are_a_415(client: TestClient, media: str) -> None:
-    """So no form of a page of another site is ever read."""
+    """A body of another type is a 415, so that no form of a page of another site is ever read."""
     assert refused(client, "/v1/fruit/lookup", b'{"query": [1, 0, 0, 0, 0]}', content_type=media)[0] == 415
 
 
@@ -263,7 +263,7 @@ def test_what_was_not_expected_is_a_500_without_words(
 
 
 def test_a_store_that_is_read_only_refuses_writes(tmp_path: Path) -> None:
-    """And so is a token that may only read; both may look up."""
+    """Writes are refused by a store that is read-only and by a token that may only read; both may look up."""
     filled(tmp_path / "fruit", "number").close()
     added = {"values": [1.0], "vectors": [QUERY]}
     with serving(tmp_path / "fruit", read_only=True) as client:
@@ -275,7 +275,7 @@ def test_a_store_that_is_read_only_refuses_writes(tmp_path: Path) -> None:
 
 
 def test_who_may_only_read_is_told_so(tmp_path: Path) -> None:
-    """So that the page of the server shows no form that would be refused."""
+    """A token that may only read is told so, and the page of the server shows no form that would be refused."""
     filled(tmp_path / "fruit", "number").close()
     for reader in (True, False):
         with serving(tmp_path / "fruit", reader=reader) as client:
@@ -314,7 +314,7 @@ def test_a_store_may_be_called_as_the_list_of_them(tmp_path: Path) -> None:
 
 
 def test_large_bodies_are_read_beside_the_event_loop(client: TestClient) -> None:
-    """And answered as small ones."""
+    """Large bodies are read beside the event loop, and answered as small ones are."""
     queries = vectors_of(3000)
     assert len(json.dumps(queries.tolist())) > endpoints.ON_LOOP
     found = ask(client, "/v1/fruit/lookup", {"queries": queries.tolist(), "show": 1})

@@ -147,7 +147,7 @@ def test_a_refused_body_is_not_read_for_long(store: Path) -> None:
 
 
 def test_a_body_that_is_too_long_gets_an_answer(store: Path) -> None:
-    """Also for a client that sends all of it before it reads."""
+    """A body that is too long gets an answer, also for a client that sends all of it before it reads."""
     with served(store) as server:
         large = {"keys": ["x" * (17 << 20)]}
         status, problem = server.ask("POST", "/v1/films/items", large)
@@ -305,7 +305,7 @@ def test_what_is_no_request_is_refused_safely(shared: Running, sent: bytes, stat
 
 
 def test_neither_log_nor_figures_nor_description_tell_of_content(store: Path) -> None:
-    """Nor do problems: no token, no key, no value, no text, no query string, no directory."""
+    """Neither logs, figures, the description nor problems tell of tokens, content, query strings or directories."""
     with served(store) as server:
         added = {
             "keys": ["hush-key"],
@@ -402,7 +402,7 @@ def test_a_client_that_takes_its_time_does_not_keep_the_server(store: Path) -> N
 
 
 def test_an_acknowledged_add_outlives_the_server(store: Path) -> None:
-    """Also one that is killed; what it left in the store misleads nobody, and the next server writes over it."""
+    """An acknowledged add outlives the server, also a killed one; what it left behind misleads nobody."""
     for number in range(3):
         with served(store) as server:
             added = {"keys": [f"new{number}"], "values": [9.0], "vectors": [[1.0, 9.0]]}

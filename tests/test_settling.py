@@ -211,7 +211,7 @@ def test_lost_notes_cost_no_answer(db: softkv.SoftKV, monkeypatch: pytest.Monkey
 
 
 def test_an_earlier_commit_keeps_its_notes(db: softkv.SoftKV) -> None:
-    """Also when a larger one has replaced them: then it reads what it cannot know, and is right all the same."""
+    """An earlier commit keeps its notes, or reads what it cannot know when larger ones have replaced them."""
     add(db, 10_000, 300)
     queries = keys_of(7, 50)
     with db.snapshot() as then:
@@ -333,7 +333,7 @@ def test_answers_are_as_close_as_they_say_while_a_store_grows(tmp_path: Path) ->
 
 
 def test_compaction_lays_late_rows_into_their_lists(db: softkv.SoftKV) -> None:
-    """Also where nothing has died; items keep their order."""
+    """A compaction lays late rows into their lists, also where nothing has died; items keep their order."""
     add(db, 10_000, 400)
     before = list(db)
     db.compact()
@@ -351,7 +351,7 @@ def test_compaction_lays_late_rows_into_their_lists(db: softkv.SoftKV) -> None:
 
 
 def test_where_most_rows_are_in_no_list_a_scan_is_no_slower(db: softkv.SoftKV) -> None:
-    """So lookups scan, say why, and `info` says that building again helps."""
+    """Where most rows are in no list lookups scan and say why, and `info` says that building again helps."""
     keys = keys_of(3, 3 * ITEMS)
     db.add(vectors=keys, values=values_of(keys) + 1e4)
     found = db.lookup(keys[0])
@@ -374,7 +374,7 @@ def test_info_says_what_share_a_lookup_reads(db: softkv.SoftKV) -> None:
 
 
 def test_info_says_of_a_list_that_has_grown_by_far_to_build_again(db: softkv.SoftKV) -> None:
-    """And counts it in the share that lookups read, as long as its items are not divided."""
+    """`info` asks for a build once a list has grown by far, and counts that list in the share that lookups read."""
     before = db.info().index
     keys = (keys_of(1, 1) + 0.02 * np.random.default_rng(0).standard_normal((1500, WIDTH))).astype(np.float32)
     db.add(vectors=keys, values=values_of(keys_of(1, 1)).repeat(1500, axis=0))

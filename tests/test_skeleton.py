@@ -47,7 +47,7 @@ def problem(index: faiss.Index, kind: str, rows: int = ROWS) -> str | None:
 @pytest.mark.parametrize("rows", [ROWS, 33, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_faiss_made_is_as_it_should_be(kind: str, rows: int) -> None:
-    """Also with few rows."""
+    """What FAISS made is as it should be, also with few rows."""
     assert problem(filled(kind, rows), kind, rows) is None
 
 

@@ -154,7 +154,7 @@ def test_the_value_scale_is_that_of_the_live_values(tmp_path: Path) -> None:
 
 
 def test_the_value_scale_of_vectors_is_that_of_the_live_ones(tmp_path: Path) -> None:
-    """Also after an outlier is replaced, and after all are gone."""
+    """The value scale is that of the live vectors, also after an outlier is replaced, and after all are gone."""
     values = vectors(30, 5, 3)
     values[7] = 1e12
     with Store.open(tmp_path / "s", "c") as store:

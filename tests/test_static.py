@@ -240,7 +240,7 @@ def test_a_file_that_was_cut_off_is_named_as_damage(copied: Path, name: str, kee
 
 @pytest.mark.parametrize("name", ["model.json", "vectors.npy", "scales.npy", "tokenizer.json"])
 def test_a_missing_file_is_named(copied: Path, name: str) -> None:
-    """So is a folder without one of its files."""
+    """A missing file is named, and so is a folder without one of its files."""
     (copied / name).unlink()
     with pytest.raises(EmbedderError, match="Distil it again"):
         Static.load(copied, "copy")

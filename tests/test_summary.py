@@ -15,7 +15,7 @@ from .test_architecture import loaded_after
 
 
 def test_an_empty_store_has_no_widths_yet(tmp_path: Path) -> None:
-    """Nor a temperature; what was asked for is there."""
+    """An empty store has neither widths nor a temperature yet; what was asked for is there."""
     with softkv.open(tmp_path / "s", value="label") as db:
         found = db.info()
         assert db.value_kind == "label"

@@ -3,9 +3,7 @@
 Every test runs with both kinds of handle. What is expected is asked of a local handle that reads the same files.
 """
 
-import itertools
 import multiprocessing
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -187,7 +185,7 @@ def test_lookups_answer_to_the_last_bit(both: tuple[SoftKV, SoftKV]) -> None:
 
 
 def test_attention_is_the_same_matrix(opening: Opening, tmp_path: Path) -> None:
-    """Also of heads, and of items that ask each other; without the store, weights have the order of its items."""
+    """Attention is the same matrix, also of heads and of items that ask each other; weights have the order of items."""
     filled(tmp_path / "s", "vector", 12).close()
     db = opening(tmp_path / "s")
     with softkv.open(tmp_path / "s", "r") as local:
@@ -462,37 +460,3 @@ def test_a_handle_does_not_survive_a_fork(numbers: SoftKV) -> None:
     assert "open the store again" in here.recv()
     child.join()
     assert len(numbers) == 40
-
-
-mapping_tests = pytest.importorskip("test.mapping_tests", reason="this Python comes without its own tests")
-
-
-class TestRemoteProtocol(mapping_tests.BasicTestMappingProtocol):  # type: ignore[misc,name-defined]
-    """What CPython asks of every mapping, asked of stores of texts behind URLs."""
-
-    type2test = SoftKV
-
-    def setUp(self) -> None:
-        """A folder for the stores of one test."""
-        self._folder = tempfile.TemporaryDirectory()
-        self._numbers, self._ending = itertools.count(), ExitStack()
-
-    def tearDown(self) -> None:
-        """Close them all."""
-        self._ending.close()
-        self._folder.cleanup()
-
-    def _reference(self) -> dict[Any, Any]:
-        """Texts alone: keys are embedded, and a store has values of one kind."""
-        return {"the first key": "one value", "the second key": "another value", "the third key": "a third value"}
-
-    def _empty_mapping(self) -> SoftKV:
-        path = Path(self._folder.name) / str(next(self._numbers))
-        softkv.open(path, value="text").close()
-        url = self._ending.enter_context(listening(path))
-        return self._ending.enter_context(softkv.open(f"{url}/{path.name}"))
-
-    def _full_mapping(self, data: dict[Any, Any]) -> SoftKV:
-        db = self._empty_mapping()
-        db.update(data)
-        return db

@@ -166,7 +166,7 @@ def test_other_blanks_and_quotes_are_ours_as_well(tmp_path: Path) -> None:
 
 
 def test_a_row_is_written_with_a_question_mark_for_every_column(tmp_path: Path) -> None:
-    """So nothing that a user gave is ever part of the SQL."""
+    """A row is written with a question mark for every column, so that nothing a user gave is part of the SQL."""
     connection = Connection(str(tmp_path / "c"), write=True, create=True)
     Catalog(connection).create("store")
     for table in TABLES:

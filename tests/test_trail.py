@@ -256,7 +256,7 @@ def test_texts_that_are_in_are_not_embedded_again(tmp_path: Path, monkeypatch: p
 def test_a_name_is_kept_for_seven_days_after_its_last_batch(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So it cannot be half forgotten."""
+    """A name is kept whole until seven days after its last batch."""
     clock = [0]
     monkeypatch.setattr(batches, "_now", lambda: 1_700_000_000 + clock[0] * DAY)
     cut_off(tmp_path / "s", file, 25)
@@ -307,7 +307,7 @@ def test_two_threads_do_not_load_a_file_twice(tmp_path: Path, file: Path) -> Non
 
 @pytest.mark.parametrize("result", ["[]", "[0,-5,0,0,0,0]", "[1,2]", '["a"]', "[0,1000,0,0,0,0]"])
 def test_a_damaged_record_is_never_believed(tmp_path: Path, file: Path, result: str) -> None:
-    """Nor does it end in anything but an error of ours."""
+    """A damaged record is never believed, and ends in nothing but an error of ours."""
     cut_off(tmp_path / "s", file, 25)
     (kept,) = sql(tmp_path / "s", 'SELECT id, digest, result, "commit", time FROM batches')
     content = (kept[0], kept[1], result, kept[3], kept[4])

@@ -15,7 +15,7 @@ def test_any_sequence_of_texts_will_do() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int64, np.uint8])
 def test_numbers_of_any_type_become_float32(dtype: type) -> None:
-    """And rows that lie scattered in memory become contiguous ones."""
+    """Numbers of any type become float32, and rows that lie scattered in memory become contiguous ones."""
     vectors = checked_vectors(np.ones((4, 3), dtype=dtype).T, ["a", "b", "c"], name="ones", width=4)
     assert vectors.dtype == np.float32
     assert vectors.flags.c_contiguous

@@ -60,7 +60,7 @@ def test_what_goes_in_comes_out(document: Any) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_document_or_an_input_error(body: bytes) -> None:
-    """And nothing else, whoever reads them."""
+    """Whoever reads bytes gets a document or an input error, and nothing else."""
     for classes in (False, True):
         try:
             wire.unpacked(body, classes=classes)

@@ -454,7 +454,7 @@ def test_a_writer_whose_log_may_have_no_name_after_a_power_cut_does_not_open(
 
 @linux_only
 def test_a_poisoned_handle_that_is_closed_keeps_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor a pin on an old generation, though what the caller had in hand when it failed could still be seen in it."""
+    """A poisoned handle keeps nothing open once it is closed, nor a pin on an old generation."""
     store = fruit(tmp_path / "s")
 
     def caller() -> None:

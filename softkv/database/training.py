@@ -29,7 +29,7 @@ from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVec
 from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import WIDEST, may_be_read_off
 from softkv.learning.temperature import size_of, typical_temperature
-from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass
+from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass, told
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.metric import Matrix, Metric
 from softkv.progress import Stages
@@ -64,15 +64,11 @@ class Fit:
         return is_better(self.loss, self.before)
 
     def __str__(self) -> str:
-        if not self.kept:
-            return (
-                f"learned nothing that is better from {self.items:,} items in {self.seconds:.0f} s: {self.measure} "
-                f"{self.loss:.4g} instead of {self.before:.4g}, rank {self.rank}. Nothing has changed"
-            )
-        planes = ", with planes through the items" if self.planes else ""
+        begun, end = ("", "") if self.kept else (" nothing that is better", ". Nothing has changed")
+        planes = ", with planes through the items" if self.planes and self.kept else ""
         return (
-            f"learned from {self.items:,} items in {self.seconds:.0f} s: {self.measure} {self.loss:.4g} instead of "
-            f"{self.before:.4g}, rank {self.rank}{planes}"
+            f"learned{begun} from {self.items:,} items in {self.seconds:.0f} s: "
+            f"{told(self.measure, self.loss, self.before)}, rank {self.rank}{planes}{end}"
         )
 
 

@@ -21,7 +21,8 @@ Vector = list[float] | npt.NDArray[np.float64]
 class Columns:
     """Columns by what they mean; None and () leave it to the reader to guess.
 
-    `payload` names the parts of one, and `document` holds whole payloads as JSON.
+    `payload` names the parts of one, and `document` holds whole payloads as JSON. Records that are not `answered`, such
+    as queries that no item answers, need no values, and get none.
     """
 
     key: str | None = None
@@ -30,6 +31,7 @@ class Columns:
     payload: tuple[str, ...] | None = None
     vector: tuple[str, ...] = ()
     document: str | None = None
+    answered: bool = True
 
     def named(self) -> list[str]:
         """All names that are given, each once."""

@@ -48,7 +48,9 @@ def choose(
     _require_once(names, roles)
     if placed:
         _require_names(names)
-    return _sufficient(roles, names, need_value=words is SINGULAR or bool(left))
+    if not columns.answered:
+        roles = replace(roles, value=())
+    return _sufficient(roles, names, need_value=columns.answered and (words is SINGULAR or bool(left)))
 
 
 def _given(roles: Columns, role: str, name: str) -> Columns:

@@ -32,6 +32,13 @@ Lose = Callable[[Floats], Losses]  # temperatures -> losses
 BAR = 40  # characters of the longest bar
 
 
+def told(measure: str, *losses: float) -> str:
+    """A loss, or one instead of another; of squared errors also their roots, which `evaluate` tells."""
+    text = f"{measure} {' instead of '.join(f'{loss:.4g}' for loss in losses)}"
+    roots = " instead of ".join(f"{loss**0.5:.4g}" for loss in losses)
+    return f"{text} (RMSE {roots})" if measure == "squared error" else text
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """The loss at each temperature that was tried, for one way to compare, with the k best rows or (None) with all."""
@@ -82,7 +89,7 @@ class Tuned:
             if (other.compatibility, other.k) != (self.compatibility, self.k):
                 loss, temperature = other.best
                 rows = "all items" if other.k is None else f"the {other.k} best"
-                lines.append(f"{self.measure} {loss:.4g} at {temperature:.4g} by {other.compatibility}, {rows}")
+                lines.append(f"{told(self.measure, loss)} at {temperature:.4g} by {other.compatibility}, {rows}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -93,7 +100,7 @@ class Tuned:
     def _chosen(self) -> str:
         kept = "" if self.k is None else f", the {self.k} best"
         return (
-            f"temperature {self.temperature:.4g} ({self.compatibility}{kept}): {self.measure} {self.loss:.4g} "
+            f"temperature {self.temperature:.4g} ({self.compatibility}{kept}): {told(self.measure, self.loss)} "
             f"for {self.asked:,} of {self.items:,} items, each left out"
             + ("" if self.sampled is None else f"; a sample of {self.sampled:,} was enough")
         )

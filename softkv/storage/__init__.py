@@ -18,8 +18,9 @@ Does not know about queries, scores or weights.
 (0.5, {'red': True}, 2)
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from softkv.lazily import lazily
 
 if TYPE_CHECKING:
     from softkv.kinds import ValueKind as ValueKind
@@ -61,10 +62,4 @@ _HOMES = {
     "repair": "softkv.storage.repairing",
     "restore": "softkv.storage.protocol.backup",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'softkv.storage' has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES[name]), name)
-    return found
+__getattr__ = lazily(__name__, _HOMES)

@@ -87,7 +87,7 @@ def built(work: str, keys: np.ndarray, values: Any, target: str, kind: str | Non
 
 
 def labels(items: int, width: int, count: int, rounds: int, target: str) -> None:
-    """So many labels, drawn for each item, beside numbers."""
+    """Labels as values, drawn for each item, as many as are asked for."""
     keys, values = mixture(items, width, 1)
     names = np.array([f"label {number}" for number in np.random.default_rng(1).integers(0, count, items)], object)
     ratios, work = [], f"{items:,} × {width}"

@@ -69,7 +69,7 @@ class Bench:
     begun: list[str] = field(default_factory=list)
 
     def sized(self, count: float, least: int = 1) -> int:
-        """So many, scaled down."""
+        """A number of items, scaled down."""
         return max(least, round(count * self.scale))
 
     def begin(self, title: str, *notes: str) -> None:

@@ -48,7 +48,7 @@ def put(db: Any, items: Mixture, start: int, stop: int, **options: Any) -> None:
 
 
 def added(share: float) -> Change:
-    """So many more items."""
+    """A number of further items."""
     return lambda db, items, count: put(db, items, count, count + int(share * count))
 
 

@@ -92,7 +92,7 @@ def points(log: list[Any]) -> Iterator[tuple[int, int]]:
 def test_a_death_at_any_call_leaves_whole_parts_and_the_change_is_completed(
     name: str, nursery: Nursery, seed: int, thorough: bool, tmp_path: Path
 ) -> None:
-    """Also of the next handle, which completes it: the one after that does."""
+    """A death leaves whole parts, also one of the next handle, which completes the change: the one after that does."""
     prepared(tmp_path / "before", name)
     before = parts(tmp_path / "before")
     copytree(tmp_path / "before", tmp_path / "after")

@@ -55,7 +55,7 @@ def items(path: Path) -> dict[str, Any]:
 def test_a_death_at_any_call_leaves_a_whole_cluster_or_none(
     name: str, nursery: Nursery, seed: int, thorough: bool, tmp_path: Path
 ) -> None:
-    """Or an earlier backup, of which each shard is as it was or as it is to be; done again, it is done."""
+    """A death leaves a whole cluster, none, or an earlier backup, of which each shard is as before or done."""
     prepared, root, log = tmp_path / "prepared", tmp_path / "watched", tmp_path / "log"
     (prepared / "disk").mkdir(parents=True)
     with clustered(prepared / "c", "number", shards=SHARDS) as db:

@@ -96,7 +96,7 @@ def require_grown(path: Path, had: dict[bytes, tuple[Any, ...]]) -> None:
 def test_a_death_at_any_call_leaves_every_item_once(
     meanwhile: bool, before: Path, nursery: Nursery, seed: int, thorough: bool, tmp_path: Path
 ) -> None:
-    """Also of the next attempt, and where the cluster was changed in between: what was begun is not believed."""
+    """A death leaves every item once, also one of the next attempt, and where the cluster was changed in between."""
     path, log = tmp_path / "watched" / "c", tmp_path / "log"
     with opened(before / "c", mode="r") as db:
         had = contents(db)

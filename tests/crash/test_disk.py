@@ -52,7 +52,7 @@ def test_what_was_synced_is_there() -> None:
 
 
 def test_a_failed_sync_makes_nothing_durable() -> None:
-    """Nor does a failed write write, but for the part that it wrote."""
+    """A sync that fails makes nothing durable, and a write that fails writes no more than a part."""
     assert contents(log(("write", "f", 0, B), ("fsync", "f", 5)), A) == {A, B}
     assert contents(log(("write", "f", 0, B, 28), ("write", "f", 0, b"", 28)), A + A) == {A + A, B + A}
 
@@ -194,7 +194,7 @@ def test_a_removed_file_that_is_open_takes_writes() -> None:
 
 
 def test_other_calls_change_nothing() -> None:
-    """Nor do those that failed."""
+    """Calls of other kinds, and those that failed, change nothing."""
     calls = log(("mark", ""), ("close", "f"), ("flock", "f"), ("open", "f", os.O_RDONLY), ("unlink", "f", 13))
     assert left(calls, {"f": A, "d": None}) == [{"d": None, "f": A}]
 
@@ -203,7 +203,7 @@ def test_other_calls_change_nothing() -> None:
 
 
 def test_outages_follow_from_the_seed() -> None:
-    """So that what was found can be found again."""
+    """An outage follows from its seed, so that what was found can be found again."""
     disk = Disk({"f": A}).replay(log(("write", "f", 0, B * 40), ("open", "g", CREATE)))
     runs = [[one.tree(disk, Random(3)) for one in outages(disk, Random(seed), 50)] for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]

@@ -66,7 +66,7 @@ def test_a_sync_that_is_left_out_is_noticed(nursery: Nursery, tmp_path: Path, le
 
 
 def test_a_commit_that_is_not_synced_is_noticed(nursery: Nursery, tmp_path: Path) -> None:
-    """And a log of SQLite whose name is not."""
+    """The rules find a commit that is not synced, and a log of SQLite whose name is not."""
     path = tmp_path / "in" / "store"
     path.parent.mkdir()
     log = calls_of(nursery, "whole_store", path, tmp_path / "log")

@@ -4,8 +4,9 @@
 that may be damaged. Public names are looked up on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from softkv.lazily import lazily
 
 if TYPE_CHECKING:
     from softkv.doors.cluster.growing import grow as grow
@@ -16,17 +17,11 @@ if TYPE_CHECKING:
     from softkv.doors.cluster.making import restore as restore
 
 _HOMES = {
-    "create": "handle",
-    "grow": "growing",
-    "check": "looking",
-    "repair": "looking",
-    "restore": "making",
-    "status": "looking",
+    "create": "softkv.doors.cluster.handle",
+    "grow": "softkv.doors.cluster.growing",
+    "check": "softkv.doors.cluster.looking",
+    "repair": "softkv.doors.cluster.looking",
+    "restore": "softkv.doors.cluster.making",
+    "status": "softkv.doors.cluster.looking",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'softkv.doors.cluster' has no attribute {name!r}")
-    found: object = getattr(import_module(f"softkv.doors.cluster.{_HOMES[name]}"), name)
-    return found
+__getattr__ = lazily(__name__, _HOMES)
