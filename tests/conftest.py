@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Options worked out, markers, and no way out: models are not looked for in the user's cache, nor on the network."""
+    """Options worked out, markers, and no way out: models are looked for neither in the user's cache nor online."""
     os.environ["HF_HOME"] = str(config.rootpath / ".pytest_cache" / "huggingface")
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # a port on which nothing listens
     os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
