@@ -47,6 +47,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[softkv.SoftKV]:
             assert made.check().ok
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("k", BEST)
 @pytest.mark.parametrize("temperature", [0.002, 0.004, 0.01, 0.03, 0.1])
 def test_masses_are_as_close_as_they_say(db: softkv.SoftKV, k: int, temperature: float) -> None:
