@@ -38,7 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["HF_HOME"] = str(config.rootpath / ".pytest_cache" / "huggingface")
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # a port on which nothing listens
     os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
-    if not hasattr(config, "workerinput"):  # the processes that xdist starts are handed the options of the first
+    if hasattr(config, "workerinput"):  # one of the processes that xdist starts
+        vars(config.option).update(config.workerinput["decided"])
+    else:
         config.option.seed = _seed(config)
         named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
         config.option.ci = named or config.option.ci or config.option.thorough
@@ -50,6 +52,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: starts processes, crashes them, builds packages, or tries thousands of sequences"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process that xdist starts what was decided by its first one."""
+    node.workerinput["decided"] = {"seed": node.config.option.seed, "ci": node.config.option.ci}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
