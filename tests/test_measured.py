@@ -121,6 +121,7 @@ def assert_kept(db: softkv.SoftKV, queries: np.ndarray, least: int, **options: A
         assert np.array_equal(found.seen, exact.seen)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("compatibility", KINDS)
 @pytest.mark.parametrize("times", [12.0, 100.0])
 def test_temperatures_that_were_not_rehearsed_are_measured(
