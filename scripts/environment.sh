@@ -37,7 +37,8 @@ prepare() {
 }
 
 run_tests() {
-    export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}"  # in each process
+    # Threads of each process would wait for those of the others, and those of OpenMP turn round and round meanwhile.
+    export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
     if [ "$(df -Pk /dev/shm 2>/dev/null | awk 'END { print int($4 / 1e6) }')" -ge 8 ]; then
         export PYTEST_DEBUG_TEMPROOT="${PYTEST_DEBUG_TEMPROOT:-/dev/shm}"
     fi
