@@ -1,5 +1,7 @@
 # Sourced by the scripts beside it: makes .venv when there is none and installs softkv into it, editable.
 # prepare EXTRA installs softkv[EXTRA] ("" for the bare package), once per change of pyproject.toml.
+# run_tests OPTIONS runs pytest in a process for each core; its stores are in memory where there is room, since none has
+# to outlive the machine, and each write is synced.
 
 cd "$(dirname "$0")/.." || exit 1
 
@@ -32,4 +34,13 @@ prepare() {
     fi
     PATH="$PWD/.venv/bin:$PATH"
     export PATH
+}
+
+run_tests() {
+    # Threads of each process would wait for those of the others, and those of OpenMP turn round and round meanwhile.
+    export OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+    if [ "$(df -Pk /dev/shm 2>/dev/null | awk 'END { print int($4 / 1e6) }')" -ge 8 ]; then
+        export PYTEST_DEBUG_TEMPROOT="${PYTEST_DEBUG_TEMPROOT:-/dev/shm}"
+    fi
+    exec pytest -n logical --maxprocesses 8 --dist worksteal "$@"
 }

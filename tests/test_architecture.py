@@ -319,6 +319,7 @@ def test_the_help_of_the_command_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("door", "library"),
     [("sklearn", "sklearn"), ("torch", "torch"), ("langchain", "langchain_core"), ("haystack", "haystack")],

@@ -118,6 +118,7 @@ def test_a_killed_build_goes_on_from_its_last_finished_stage(tmp_path: Path, sta
         assert db.info().freed_by_compact == db.info().dead_rows * 4 * (WIDTH + 1 + 2)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["vector", "label"])
 @pytest.mark.parametrize("stage", ["measuring lists", "rehearsing"])
 def test_what_goes_on_is_what_would_have_been_built(tmp_path: Path, kind: str, stage: str) -> None:

@@ -22,6 +22,7 @@ from .benchmarks.measured_limits import upper_limit
 from .benchmarks.storage import contest
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.ci
 TINY = ("--scale", "0.003", "--rounds", "1", "--pause", "0")
 
 

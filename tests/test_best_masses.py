@@ -47,6 +47,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[softkv.SoftKV]:
             assert made.check().ok
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("k", BEST)
 @pytest.mark.parametrize("temperature", [0.002, 0.01, 0.1, 1.0])
 def test_the_mass_of_the_k_best_is_unknown(db: softkv.SoftKV, k: int, temperature: float) -> None:

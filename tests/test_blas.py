@@ -115,6 +115,7 @@ def test_threads_leave_processors_to_those_that_keep_them_busy(
         assert counts() == {count}
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="the system does not tell")
 def test_who_keeps_processors_busy_is_seen() -> None:
     """A process for each of them."""

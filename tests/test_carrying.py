@@ -306,7 +306,7 @@ def altered(db: softkv.SoftKV, **changes: Any) -> Any:
         {"learned": 3},
         {"directions": True, "centre": np.ones(6)},
     ],
-    ids=str,
+    ids=lambda harm: next(iter(harm)),
 )
 def test_a_projection_that_cannot_be_one_is_refused_and_nothing_stays(
     tmp_path: Path, told: softkv.SoftKV, changes: dict[str, Any]

@@ -79,7 +79,11 @@ ENDLESS = {("serve",), ("mcp",)} | RAY  # are run, and ended, in test_cli_servin
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in commands() if one not in ENDLESS],
+    [
+        pytest.param(one, marks=[pytest.mark.slow, pytest.mark.ci] if one in SLOW else ())
+        for one in commands()
+        if one not in ENDLESS
+    ],
     ids=" ".join,
 )
 def test_every_example_runs(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

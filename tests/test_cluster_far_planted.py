@@ -168,12 +168,14 @@ PLANTED: dict[Callable[[Patch], None], Finder] = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("find", list(dict.fromkeys(PLANTED.values())), ids=lambda find: find.__name__)
 def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path, monkeypatch: Patch) -> None:
     """By any of the finders."""
     find(tmp_path, monkeypatch)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_").replace("_", " "))
 def test_a_planted_bug_is_found(plant: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
     """By the finder of its kind."""

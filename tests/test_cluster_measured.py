@@ -19,6 +19,7 @@ from .clusters import opened, value_like
 from .databases import count_as_large
 from .test_measured import QUERIES, TOLERANCE, keys_of, values_of
 
+pytestmark = pytest.mark.ci
 ITEMS, SHARDS = 36_000, 3
 
 

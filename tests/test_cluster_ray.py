@@ -28,7 +28,7 @@ from softkv.errors import CommitUncertain, OutOfReach, PartlyAdded
 from .databases import filled, vectors_of
 from .raylets import Machines, eventually, held, machines_in, numbers_of, pid_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.alone]
 
 QUERIES = vectors_of(3, seed=5)
 KEYS = [f"new {number}" for number in range(12)]

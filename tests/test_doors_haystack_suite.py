@@ -17,6 +17,7 @@ from haystack.testing import document_store_async as async_suites
 
 from softkv.doors.haystack import SoftKVDocumentStore
 
+pytestmark = pytest.mark.ci
 WIDTH = 768  # of the embeddings in the suites
 
 

@@ -10,6 +10,7 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests, Vector
 
 from softkv.doors.langchain import SoftKVRetriever, SoftKVVectorStore
 
+pytestmark = pytest.mark.ci
 TEXTS = ["Returns are free for 30 days.", "We deliver on Mondays.", "Our shop is in Rome.", "Call us at night."]
 
 

@@ -98,6 +98,7 @@ def require_right(db: softkv.SoftKV, keys: np.ndarray, given: list[str], compati
     assert (np.linalg.norm(found.value - true, axis=1) <= found.error).all()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("labels", "compatibility"), CASES)
 def test_answers_are_as_close_as_they_say(tmp_path: Path, labels: int, compatibility: str) -> None:
     """Cold and warm, after a build and after items came and went, some of them with labels that are new."""

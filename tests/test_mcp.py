@@ -247,6 +247,7 @@ def test_modules_of_the_directory_that_a_client_runs_in_are_not_loaded(store: Pa
     assert not (project / "loaded").exists()
 
 
+@pytest.mark.ci
 def test_two_windows_that_begin_at_once_share_a_server(store: Path, errors: Path) -> None:
     """Each finds what the other has remembered, and whatever was acknowledged is there."""
 
@@ -273,6 +274,7 @@ def test_two_windows_that_begin_at_once_share_a_server(store: Path, errors: Path
     anyio.run(use)
 
 
+@pytest.mark.ci
 def test_a_server_outlives_the_client_that_started_it(store: Path, errors: Path) -> None:
     """However that one ends; the other notices nothing."""
     with window(store, errors=errors, start_new_session=True) as first, window(store, errors=errors) as second:
@@ -285,6 +287,7 @@ def test_a_server_outlives_the_client_that_started_it(store: Path, errors: Path)
         assert server_of(store) == server
 
 
+@pytest.mark.ci
 def test_a_server_that_is_killed_is_replaced(store: Path, errors: Path) -> None:
     """What it left behind misleads nobody, and what it has acknowledged is there."""
     with window(store, errors=errors) as first, window(store, errors=errors) as second:
@@ -300,6 +303,7 @@ def test_a_server_that_is_killed_is_replaced(store: Path, errors: Path) -> None:
         assert first.call("list") == second.call("list")
 
 
+@pytest.mark.ci
 def test_servers_that_die_lose_and_double_nothing(store: Path, errors: Path) -> None:
     """While two clients remember; each is told of each memory that it is there, and it is, once."""
     with window(store, errors=errors) as first, window(store, errors=errors) as second:
@@ -326,6 +330,7 @@ def test_servers_that_die_lose_and_double_nothing(store: Path, errors: Path) -> 
         assert sorted(one["key"] for one in found) == sorted(told)
 
 
+@pytest.mark.ci
 def test_a_server_that_is_not_asked_ends(store: Path, errors: Path) -> None:
     """A server that nobody asks ends, and is started again when somebody does."""
     with window(store, "--idle-end", "1", errors=errors) as agent:
@@ -336,6 +341,7 @@ def test_a_server_that_is_not_asked_ends(store: Path, errors: Path) -> None:
         assert server_of(store) != former
 
 
+@pytest.mark.ci
 def test_a_store_that_somebody_else_writes_to_is_named(store: Path, errors: Path) -> None:
     """The words say who it is, without the path; once it is free, it is used."""
     with window(store, errors=errors) as agent:
@@ -348,6 +354,7 @@ def test_a_store_that_somebody_else_writes_to_is_named(store: Path, errors: Path
         assert agent.call("recall", query="tea")["memories"][0]["key"] == "drink"
 
 
+@pytest.mark.ci
 def test_what_holds_no_texts_is_refused(tmp_path: Path, errors: Path) -> None:
     """Numbers, what is no store, and what no server can name; nothing is changed."""
     (tmp_path / "other").mkdir()
@@ -369,6 +376,7 @@ def test_what_holds_no_texts_is_refused(tmp_path: Path, errors: Path) -> None:
             assert eventually(lambda name=name: announced(str(tmp_path / name)) is None)
 
 
+@pytest.mark.ci
 def test_errors_do_not_say_where_a_store_is(tmp_path: Path, errors: Path) -> None:
     """Neither its path nor its directory, whether it cannot be made or not be served."""
     (tmp_path / "file").touch()
@@ -380,6 +388,7 @@ def test_errors_do_not_say_where_a_store_is(tmp_path: Path, errors: Path) -> Non
         assert store.name in told
 
 
+@pytest.mark.ci
 def test_an_interrupt_ends_a_client_and_no_server(store: Path, errors: Path) -> None:
     """At once, while it waits for the next line; Ctrl-C reaches all processes of the group."""
     with window(store, errors=errors, start_new_session=True) as agent:
@@ -392,6 +401,7 @@ def test_an_interrupt_ends_a_client_and_no_server(store: Path, errors: Path) -> 
         assert server_of(store) == server
 
 
+@pytest.mark.ci
 def test_a_store_is_reached_by_its_url(tmp_path: Path, errors: Path) -> None:
     """With the token of the environment; a reader's reads, a wrong one is told."""
     with softkv.open(tmp_path / "m", value="text") as db:

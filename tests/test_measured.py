@@ -121,6 +121,7 @@ def assert_kept(db: softkv.SoftKV, queries: np.ndarray, least: int, **options: A
         assert np.array_equal(found.seen, exact.seen)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("compatibility", KINDS)
 @pytest.mark.parametrize("times", [12.0, 100.0])
 def test_temperatures_that_were_not_rehearsed_are_measured(
@@ -130,6 +131,7 @@ def test_temperatures_that_were_not_rehearsed_are_measured(
     assert_kept(stores[compatibility], QUERIES, 100, temperature=times * SMALL[compatibility])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("compatibility", KINDS)
 def test_filters_and_masks_are_measured(stores: dict[str, softkv.SoftKV], compatibility: str) -> None:
     """Of items spread over all lists, and of some lists alone."""
@@ -301,6 +303,7 @@ def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None
         assert (apart(found, exact) <= found.error).mean() > 0.8
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("compatibility", "other", "temperature"),
     [
@@ -404,6 +407,7 @@ def test_a_tolerance_that_needs_most_rows_says_so(stores: dict[str, softkv.SoftK
     assert "was not rehearsed" in found.reason
 
 
+@pytest.mark.ci
 def test_items_that_came_and_went_count(large: None, tmp_path: Path) -> None:
     """Late rows of lists are drawn as well, those of no list are read, and dead ones count no more."""
     keys = keys_of(1, ITEMS)
@@ -457,6 +461,7 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
         assert_kept(db, QUERIES, 60, temperature=0.6)
 
 
+@pytest.mark.ci
 def test_lists_whose_spread_is_not_normal(large: None, tmp_path: Path) -> None:
     """In four axes squared distances vary much within a list, and some are thought to have far too much mass."""
     rng = np.random.default_rng(3)
@@ -522,6 +527,7 @@ def test_statistics_that_are_nonsense_make_no_answer_wrong(
         assert (np.abs(found.value - exact.value) <= found.error + exact.error).mean() >= 0.85
 
 
+@pytest.mark.ci
 def test_of_many_labels_few_occur_in_a_list(large: None, tmp_path: Path) -> None:
     """Statistics hold only these, and so do samples."""
     keys = keys_of(1, ITEMS)

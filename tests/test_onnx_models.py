@@ -55,6 +55,7 @@ def sentences(count: int, longest: int) -> list[str]:
     return [" ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)]
 
 
+@pytest.mark.ci
 def test_the_real_model_gives_the_same_vectors(real: Path) -> None:
     """To 1e-4, of short texts and of those that are cut off, alone and together."""
     found, expected = find(str(real)), find("all-MiniLM-L6-v2")
@@ -66,6 +67,7 @@ def test_the_real_model_gives_the_same_vectors(real: Path) -> None:
     assert Identity.of(expected)._difference(Identity.of(found)) is None
 
 
+@pytest.mark.ci
 def test_a_store_of_the_model_in_torch_is_asked_and_filled(real: Path, tmp_path: Path) -> None:
     """Since both have one fingerprint; another model is refused, as always."""
     with softkv.open(tmp_path / "s", embedder="all-MiniLM-L6-v2") as db:

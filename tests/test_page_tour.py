@@ -63,6 +63,7 @@ def test_every_example_has_steps_in_the_order_in_which_it_is_told() -> None:
 
 
 @pytest.mark.chromium
+@pytest.mark.ci
 def test_the_tour_goes_from_its_first_step_to_its_last_and_back(seen: Watched) -> None:
     """By one button each, and nothing goes wrong on the way; a step is a link."""
     for number, step in enumerate(STEPS):
@@ -83,6 +84,7 @@ def test_the_tour_goes_from_its_first_step_to_its_last_and_back(seen: Watched) -
 
 
 @pytest.mark.chromium
+@pytest.mark.ci
 def test_the_numbers_of_the_tour_are_those_of_the_examples(seen: Watched) -> None:
     """What a step's sentences say stands beside them, and is what the example should arrive at."""
     incomes, near = answers("incomes"), {"abs": 1e-4}
@@ -127,6 +129,7 @@ def test_the_numbers_of_the_tour_are_those_of_the_examples(seen: Watched) -> Non
 
 
 @pytest.mark.chromium
+@pytest.mark.ci
 def test_a_link_leads_to_a_step_as_it_was_left(browser: Any, seen: Watched, file: Path) -> None:
     """With the question and the temperature of whoever was there, and the step's own where nothing was changed."""
     at(seen, "A close call")
@@ -140,6 +143,7 @@ def test_a_link_leads_to_a_step_as_it_was_left(browser: Any, seen: Watched, file
 
 
 @pytest.mark.chromium
+@pytest.mark.ci
 def test_axe_finds_nothing_in_the_tour(seen: Watched) -> None:
     """Axe finds nothing in the tour, nor in the matrix that a step opens."""
     at(seen, "Every key asks")

@@ -13,7 +13,7 @@ import pytest
 from .browsing import Watched, opened
 from .servers import eventually
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.ci]
 TEXT = (Path(__file__).parent.parent / "docs" / "page.md").read_text("utf-8")
 STEPS = dict(re.findall(r"^(\d)\. (.*?)(?=^\d\. |^## )", TEXT, re.MULTILINE | re.DOTALL))
 SHELL = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)[0]

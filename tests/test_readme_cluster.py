@@ -18,6 +18,7 @@ with softkv.open("ray:rents", "r") as db:
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_a_shard_is_killed_between_two_questions_and_answers_the_third(tmp_path: Path) -> None:
     """The second is answered in part, with what is out of reach; and all is there when Ray has begun anew."""
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Larger than a machine\n")[1].split("\n## ")[0]

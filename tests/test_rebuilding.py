@@ -901,7 +901,7 @@ class Fate:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("death", ["call", "power"])
-@pytest.mark.parametrize("kind", ["label", "text"])
+@pytest.mark.parametrize("kind", ["label", pytest.param("text", marks=pytest.mark.ci)])
 def test_a_killed_rebuild_is_resumed_where_it_was(
     death: str, kind: str, seed: int, thorough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ import softkv
 from softkv.answer import Answer, Answers, Contributor
 from softkv.database import SoftKV
 from softkv.doors import wire
-from softkv.doors.remote import connection
 from softkv.errors import ServerError
 from softkv.page import FIELDS
 
@@ -83,12 +82,13 @@ def test_names_from_a_server_are_parts_of_paths_and_nothing_else(tmp_path: Path,
     ids=["half a document", "no array", "no gzip", "a page"],
 )
 def test_answers_that_cannot_be_read_are_errors_of_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], body: bytes
+    tmp_path: Path, headers: dict[str, str], body: bytes
 ) -> None:
     """The error tells of the server, and not of what the caller gave, nor of the libraries of the client."""
-    monkeypatch.setattr(connection, "PATIENCE", 0.0)
-    with lied_to(tmp_path / "s", {"get": (headers, body)}) as (db, _), pytest.raises(ServerError):
-        db.get("a")
+    with lied_to(tmp_path / "s", {"get": (headers, body)}) as (db, _):
+        db._connection.patience = 0.0  # type: ignore[attr-defined]
+        with pytest.raises(ServerError):
+            db.get("a")
 
 
 def test_a_page_of_a_server_has_the_fields_of_a_page_alone(tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ def test_a_run_goes_on_at_the_front() -> None:
             assert (gaps > 1).sum() <= 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("labels", [False, True])
 @pytest.mark.parametrize("rows", [60.0, 250.0])
 def test_estimates_are_right_on_average_and_so_is_their_variance(labels: bool, rows: float) -> None:
@@ -196,6 +197,7 @@ def share_kept(labels: bool, confidence: float) -> float:
     return float(np.mean(kept))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
 @pytest.mark.parametrize("labels", [False, True])
 def test_answers_are_within_what_is_stated_as_often_as_that_says(labels: bool, confidence: float) -> None:
@@ -210,6 +212,7 @@ WRONG: dict[str, Callable[[Draw], Any]] = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("bug", WRONG)
 def test_a_wrong_weight_of_strata_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are then within what is stated less often than the test before allows for."""

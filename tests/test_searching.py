@@ -40,6 +40,7 @@ def searched(folder: Path, name: str, seed: int) -> tuple[list[str], Counter[str
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")  # hints about values and columns that were drawn
 @pytest.mark.parametrize("name", STORES)
 def test_no_answer_is_farther_off_than_it_says(tmp_path: Path, name: str, thorough: bool) -> None:

@@ -39,6 +39,7 @@ def described(client: TestClient) -> Any:
     return schema
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.path}")
 def test_what_is_made_from_the_description_is_answered_as_it_says(described: Any, endpoint: Endpoint) -> None:
     """Fit requests and unfit ones: the status, the type and the document are among those that are told of."""

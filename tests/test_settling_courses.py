@@ -216,6 +216,7 @@ def lost_note(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(late, "GROWN", 0)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("bug", [wrong_sign, wrong_list, newer_notes, lost_dead, lost_note])
 def test_a_bug_that_is_planted_is_caught(
     tmp_path: Path, bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from softkv.errors import EmbedderMismatch, KindError, UnknownText
 
 from .embedding import WORDS, tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.crash.recorder import AFTER, BEFORE, MIDWAY, Nursery, Plan, recording
 from tests.crash.stage import killed, share
 from tests.databases import vectors_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 POINTS = 24  # of each change, in the default share
 SHARDS, COUNT = 3, 12

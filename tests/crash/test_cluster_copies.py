@@ -20,7 +20,7 @@ from tests.crash.stage import killed, share
 from tests.crash.test_cluster import POINTS, SHARDS, points
 from tests.databases import vectors_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 
 def backed_up(root: Path, target: str) -> None:

@@ -26,7 +26,7 @@ from tests.crash.test_cluster import points
 from tests.databases import vectors_of
 from tests.test_cluster_growing import contents, directories, furnished, named
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 POINTS = 24  # at which it dies, in the default share
 FULL = 16  # at which the disk is full

@@ -24,7 +24,7 @@ from tests.crash.bank import COLUMNS, Bank, audit
 from tests.crash.children import PATIENCE, Child, Say
 from tests.crash.ledger import Ledger
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small")]
+pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.alone, pytest.mark.usefixtures("small")]
 
 READERS = 3
 LONGEST = 5.0  # seconds that no call of a reader may take, on a busy machine

@@ -31,7 +31,7 @@ from tests.databases import count_as_large
 from tests.stores import CATALOG
 from tests.tiny import shrink
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 RECIPES = {
     "number": Recipe("number", 120, tiny=True),

@@ -25,7 +25,7 @@ from tests.crash.bank import COLUMNS, WIDTH, Bank
 from tests.crash.children import PATIENCE, Child, Say
 from tests.crash.ledger import Ledger
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small")]
+pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.usefixtures("small")]
 
 THREADS = 3
 

@@ -30,6 +30,7 @@ from tests.crash.hostile.trial import Verdict, tried
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.ci,
     pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="memory is measured as Linux tells it"),
 ]
 CORPUS = (catalogs, pages, arenas, indexes, inputs, requests, changes)  # whose cases are in CASES

@@ -16,7 +16,7 @@ from tests.crash.hunters import Grounds, Hunter
 from tests.crash.planted import BUGS
 from tests.crash.recorder import Nursery, sqlite_is_told
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 _LOST = "lost|too many|StoreDamaged|IndexDamaged|do not match|the store is gone|index file|will stay for ever"
 

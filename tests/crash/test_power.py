@@ -16,7 +16,7 @@ from tests.crash.recorder import Nursery
 from tests.crash.rows import KINDS
 from tests.crash.sessions import COURSES, Session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 STATES, THOROUGH = 1_000, 100_000  # different ones, at least
 POINTS, EACH = 30, 6  # calls of a session after which the power is lost, and ways in which it is

@@ -25,7 +25,7 @@ from softkv.storage.disk.arena import VerifiedRows
 from tests.crash.children import PATIENCE, Child, Say
 from tests.crash.rows import Proof
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci, pytest.mark.alone]
 
 ACCOUNTS, DEPOSIT = 20, 100.0
 LONG = 4.0  # seconds; no reader ever waits for a lock, and SQLite would give up after five

@@ -26,7 +26,7 @@ from softkv.storage.catalog import connection
 from tests.crash.children import Child, Say
 from tests.crash.death import sleep_after
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
 WIDTH = 64
 PLAIN: dict[str, Any] = {"value": "number", "compatibility": "dot", "temperature": 1.0}  # no rule has to find anything
