@@ -81,9 +81,14 @@ def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
     """Join Ray at an address, or else the one of this machine, or start one here; whether that was done."""
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", there):
+        try:
+            _require_listening(there)
+        except OSError:  # its head is lost; what was started in its place is another Ray
+            ray.shutdown()
+        else:
+            if address in (None, "auto", there):
+                return False
             raise InputError(f"this process has joined Ray at {there}, and joins no other: close what is open there.")
-        return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         count = len(manifest.shards)

@@ -1,0 +1,62 @@
+"""Routers that come to harm, each a process of its own: `python -m tests.routers dying CLUSTER ADDRESS PLACE`."""
+
+import itertools
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import softkv
+from softkv.doors.cluster.actors import packed
+from softkv.errors import OutOfReach
+
+from .databases import vectors_of
+from .raylets import Machines, divert, held, numbers_of
+
+NEW: dict[str, Any] = {"values": numbers_of(12), "vectors": vectors_of(12, seed=4)}
+
+
+def dying(path: str, address: str, place: str) -> None:
+    """Add one batch, and die over another: while a message that writes is under way, or once it is answered."""
+    left = itertools.count(int(place), -1)
+
+    def send(way: Any, message: Any, *told: Any, **options: Any) -> Any:
+        if options["writes"] and next(left) == 0:
+            way.args[0]._found(revive=True).write.remote(packed(message))
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = way(message, *told, **options)
+        if options["writes"] and next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    with softkv.open(f"ray:{path}", address=address, wait=60) as db:
+        db.add([f"before {place} {number}" for number in range(12)], **NEW)
+        print("before", flush=True)
+        for shard in range(2):
+            divert(db, shard, send)
+        db.add([f"{place} {number}" for number in range(12)], **NEW, batch=f"in the middle {place}")
+        print("after")
+
+
+def beheaded(folder: str) -> None:
+    """Lose Ray with its head under a handle that is open, and open the cluster with the Ray that comes after."""
+    path, first = Path(folder) / "c", Machines(Path(folder), 1)
+    db = held(first, path, shards=1, wait=3.0)
+    first.lose()
+    started = time.monotonic()
+    try:
+        db.lookup(vectors_of(1)[0])
+    except OutOfReach:
+        print("out of reach", time.monotonic() - started < 30.0, flush=True)
+    second = Machines(Path(folder), 1)
+    with softkv.open(f"ray:{path}", address=second.address, wait=60) as again:
+        print(len(again), again.add("new", 1.0, vectors=vectors_of(1)[0]).count, flush=True)
+    second.close()
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    {one.__name__: one for one in (dying, beheaded)}[sys.argv[1]](*sys.argv[2:])
