@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import shutil
 import signal
 import sys
 import time
@@ -14,7 +13,7 @@ from softkv.doors.cluster.actors import packed
 from softkv.errors import OutOfReach
 
 from .databases import vectors_of
-from .raylets import Machines, divert, held, numbers_of
+from .raylets import Machines, divert, eventually, held, numbers_of, pid_of
 
 NEW: dict[str, Any] = {"values": numbers_of(12), "vectors": vectors_of(12, seed=4)}
 
@@ -41,21 +40,20 @@ def dying(path: str, address: str, place: str) -> None:
         print("after")
 
 
-def beheaded(folder: str) -> None:
-    """Lose Ray with its head under a handle that is open, and open the cluster with the Ray that comes after."""
-    path, first = Path(folder) / "c", Machines(Path(folder), 1)
-    db = held(first, path, shards=1, wait=3.0)
+def beheaded(path: str, address: str, disks: str) -> None:
+    """Lose Ray with its head under a handle that is open, and open the cluster with the Ray at the address."""
+    first = Machines(Path(disks), 1)
+    db = held(first, Path(path), shards=1, wait=3.0)
+    pid = pid_of(db, 0)
     first.lose()
+    eventually(lambda: not os.path.exists(f"/proc/{pid}"))
     started = time.monotonic()
     try:
         db.lookup(vectors_of(1)[0])
     except OutOfReach:
         print("out of reach", time.monotonic() - started < 30.0, flush=True)
-    second = Machines(Path(folder), 1)
-    with softkv.open(f"ray:{path}", address=second.address, wait=60) as again:
+    with softkv.open(f"ray:{path}", address=address, wait=60) as again:
         print(len(again), again.add("new", 1.0, vectors=vectors_of(1)[0]).count, flush=True)
-    second.close()
-    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

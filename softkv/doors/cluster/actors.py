@@ -105,11 +105,11 @@ def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
     return False
 
 
-def _require_listening(address: str | None) -> None:
+def _require_listening(address: str | None, seconds: float = DEADLINE) -> None:
     """Notice at once that nobody is at an address, for which Ray would look for minutes."""
     host, _, port = (address or "").rpartition(":")
     if port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=DEADLINE).close()
+        socket.create_connection((host, int(port)), timeout=max(seconds, SOON)).close()
 
 
 def disk_of(manifest: Manifest, path: str, number: int) -> str:
@@ -183,7 +183,7 @@ class ActorSender:
         if not ray.is_initialized():  # it would start a Ray of its own
             raise HandleUnusable(f"Ray has ended, which held {self._given[0]}. Open the cluster again.")
         try:
-            actor = self._found(revive=revive)
+            actor = self._found(revive=revive, seconds=seconds)
             asked = _round.pop() or (actor.write if writes else actor.read).remote(packed(message))
             if _round.beginning:
                 raise Sent(asked)
@@ -192,13 +192,14 @@ class ActorSender:
             raise Unanswered(f"no answer in {seconds:.1f} seconds") from error
         except RayTaskError as error:  # which no message should come to
             return False, error.cause
-        except (RayError, ValueError) as error:
+        except (OSError, RayError, ValueError) as error:
             self._actor = None
             raise Unanswered(str(error).partition("\n")[0]) from error
         return found
 
-    def _found(self, *, revive: bool) -> Any:
+    def _found(self, *, revive: bool, seconds: float = DEADLINE) -> Any:
         if self._actor is None:
+            _require_listening(ray.get_runtime_context().gcs_address, seconds)  # Ray waits for minutes for a head
             named = {"name": self._name, "namespace": self._namespace}
             if revive:
                 options = {**named, **self._options, "lifetime": "detached", "get_if_exists": True}
@@ -210,7 +211,7 @@ class ActorSender:
 
     def stop(self, seconds: float = DEADLINE) -> None:
         """Let the actor finish what it writes, and end it for good."""
-        with suppress(RayError, ValueError):
+        with suppress(OSError, RayError, ValueError):
             actor = self._found(revive=False)
             with suppress(RayError):
                 ray.get(actor.close.remote(), timeout=seconds)
