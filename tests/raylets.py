@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +148,16 @@ def fill(db: Cluster) -> None:
     keys = [f"item {number}" for number in range(40)]
     payloads = [{"n": number, "even": number % 2 == 0} for number in range(40)]
     db.add(keys, values_of("number", 40), vectors=vectors_of(40), payloads=payloads)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that does nothing for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def pid_of(db: Any, shard: int) -> int:

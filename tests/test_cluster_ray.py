@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,6 +45,7 @@ from .raylets import (
     machines_in,
     numbers_of,
     pid_of,
+    stopped,
     turn_off_locks,
 )
 
@@ -81,16 +81,6 @@ def db(cluster: Cluster) -> Iterator[Cluster]:
     for sender in cluster._store._senders:
         vars(sender).pop("send", None)  # of those that were diverted
     assert cluster.check().ok
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """A process that does nothing for a while."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_actors_answer_and_change_as_one_store_does(db: Cluster, tmp_path: Path) -> None:
