@@ -106,7 +106,7 @@ def test_an_actor_that_is_killed_answers_again(db: Cluster, machines: Machines) 
     assert db.lookup(QUERIES).to_json() == before
     assert pid_of(db, 1) != pid
     with stopped(pid_of(db, 1)):
-        impatient = held(machines, Path(db.path), mode="r", wait=0.5)
+        impatient = held(machines, Path(db.path), mode="r", wait=2.0)
         started = time.monotonic()
         with pytest.raises(OutOfReach, match="no answer in"):
             impatient.lookup(QUERIES)
@@ -150,7 +150,7 @@ def test_batches_are_written_once_though_actors_are_killed(db: Cluster, thorough
 
 def test_a_silent_writer_is_named_and_what_it_was_sent_is_done_once(db: Cluster, machines: Machines) -> None:
     """A shard that does not answer by the deadline may do its part later: it does so once."""
-    writer = held(machines, Path(db.path), wait=0.5)
+    writer = held(machines, Path(db.path), wait=2.0)
     with stopped(pid_of(db, 1)), pytest.raises((PartlyAdded, CommitUncertain)) as error:
         writer.add(KEYS, **NEW, batch="silent")
     assert "shard-001" in str(error.value)
