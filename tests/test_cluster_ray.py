@@ -1,15 +1,10 @@
-"""Shards that actors of Ray hold, on machines that fail.
-
-The machines are raylets of this one: they share a kernel, so that what keeps two writers of one shard apart without
-its locks is tested in tests/test_cluster_far.py.
-"""
+"""Shards that actors of Ray hold, on machines that fail: raylets of this one, all of which share its kernel."""
 
 import itertools
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -337,12 +332,17 @@ def test_of_two_processes_of_one_shard_one_acknowledges(db: Cluster, machines: M
     assert db.get_many([*others, *KEYS]) == [*range(12)] * 2
 
 
+def routed(*given: object) -> "subprocess.CompletedProcess[str]":
+    """What became of a router in a process of its own."""
+    command, root = [sys.executable, "-m", "tests.routers", *map(str, given)], Path(__file__).parent.parent
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240)
+
+
 def test_a_router_that_dies_in_the_middle_leaves_whole_parts(db: Cluster, machines: Machines, thorough: bool) -> None:
     """Whoever sends the batch again completes it, and what the router said was done is there."""
     for place in range(8) if thorough else (5, 6):
         keys = [f"{place} {number}" for number in range(12)]
-        given = [sys.executable, "-m", "tests.routers", "dying", db.path, machines.address, str(place)]
-        ran = subprocess.run(given, capture_output=True, text=True, timeout=120)
+        ran = routed("dying", db.path, machines.address, str(place))
         assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "before\n"), ran.stderr
         assert db.get_many([f"before {place} {number}" for number in range(12)]) == numbers_of(12).tolist()
         there = [key in db for key in keys]
@@ -354,10 +354,7 @@ def test_a_router_that_dies_in_the_middle_leaves_whole_parts(db: Cluster, machin
 
 def test_ray_that_is_lost_is_replaced_under_an_open_handle(machines: Machines, tmp_path: Path) -> None:
     """What was asked of it is out of reach within the deadline; by its directory the cluster is opened with another."""
-    disks = machines.disks[0].parent
-    given = [sys.executable, "-m", "tests.routers", "beheaded", tmp_path / "c", machines.address, disks]
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as own:
-        ran = subprocess.run(given, capture_output=True, text=True, timeout=240, env=os.environ | {"RAY_TMPDIR": own})
+    ran = routed("beheaded", tmp_path / "c", machines.address, machines.disks[0].parent)
     said = [
         line for line in ran.stdout.splitlines() if line in ("out of reach True", "40 1")
     ]  # Ray tells of it as well
