@@ -86,6 +86,23 @@ def test_they_draw_rows_as_shards_of_this_process_do(
         assert found.routes == other.routes
 
 
+def test_one_round_of_messages_answers_where_nothing_has_changed(numbers: Cluster) -> None:
+    """Since shards say so where they hold something newer than was seen of them; then all are seen anew."""
+    with far_opened(Path(numbers.path), posts=[copy.copy(post) for post in posts_of(numbers)]) as other:
+        for number in range(3):
+            for shard, post in enumerate(posts_of(numbers)):
+                other.add(f"{number} {shard}", 5.0, vectors=QUERIES[0])
+                assert round(numbers.lookup(QUERIES[0], temperature=1e-3).effective) == 1 + 3 * number + shard
+                for _ in range(2):
+                    post.sent.clear()
+                    numbers.lookup(QUERIES[1])
+                assert post.sent == ["evidence"]
+        other.delete([f"{number} 0" for number in range(3)])
+        assert round(numbers.lookup(QUERIES[0], temperature=1e-3).effective) == 6
+        for post in posts_of(other):
+            post.host = None
+
+
 def every_second() -> Callable[[Any], bool]:
     """The answers that are lost: the first, the third and so on."""
     numbers = itertools.count()

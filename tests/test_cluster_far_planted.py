@@ -43,6 +43,7 @@ ROUTERS = _over_numbers(found_by.test_two_routers_share_the_shards)
 VERSIONS = _over_numbers(found_by.test_messages_of_other_versions_are_refused, "monkeypatch")
 DISK = _over_numbers(found_by.test_a_disk_that_is_gone_is_not_begun_anew, "tmp_path")
 TWO = _over_numbers(found_by.test_of_two_incarnations_one_acknowledges, "monkeypatch")
+SEEN = _over_numbers(found_by.test_one_round_of_messages_answers_where_nothing_has_changed)
 LET_GO = _over_numbers(found_by.test_snapshots_are_let_go_when_nobody_asks, "monkeypatch")
 
 
@@ -143,6 +144,10 @@ def _a_view_is_kept_for_good(patch: Patch) -> None:
     patch.setattr(HostedShard, "_told", stale)
 
 
+def _what_was_last_seen_is_believed(patch: Patch) -> None:
+    patch.setattr(far, "_newest_evidence", far._evidence)
+
+
 def _missing_shards_are_thought_to_hold_little(patch: Patch) -> None:
     patch.setattr(missing, "_highest", lambda question, _one: np.zeros(len(question.queries)))
 
@@ -163,6 +168,7 @@ PLANTED: dict[Callable[[Patch], None], Finder] = {
     _a_later_commit_is_taken_for_a_view: DIES,
     _snapshots_are_held_for_good: LET_GO,
     _a_view_is_kept_for_good: LATE,
+    _what_was_last_seen_is_believed: SEEN,
     _missing_shards_are_thought_to_hold_little: bounds,
     _items_of_another_answer_are_named: surface,
 }

@@ -5,7 +5,9 @@ import re
 import secrets
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +26,10 @@ def test_a_shard_is_killed_between_two_questions_and_answers_the_third(tmp_path:
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Larger than a machine\n")[1].split("\n## ")[0]
     (code,), (shown,) = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "text"))
     environment = os.environ | {"RAY_AUTH_TOKEN": secrets.token_hex(16), "RAY_AUTH_MODE": "token"}
-    ran = subprocess.run(
-        [sys.executable, "-c", code + AGAIN], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
-    )
+    given: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 240}
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as own:  # where no other Ray is found
+        environment["RAY_TMPDIR"] = own
+        ran = subprocess.run([sys.executable, "-c", code + AGAIN], env=environment, **given)
     assert ran.returncode == 0, ran.stderr
     said = [line for line in ran.stdout.splitlines() if "(raylet)" not in line]  # Ray tells of the death as well
     assert said == [*shown.splitlines(), "4 900.0"]

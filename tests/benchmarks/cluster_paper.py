@@ -59,7 +59,7 @@ def _first(memory: bool, slow: bool) -> str:
 def main() -> None:
     """Print a table for each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    defaults = {"millis": 2.7, "bytes_each": 1700.0, "index_each": 60.0, "round_ms": 1.0, "message": 8192.0}
+    defaults = {"millis": 2.7, "bytes_each": 1700.0, "index_each": 60.0, "round_ms": 1.0, "message": 4900.0}
     defaults |= {"merge_ms": 0.05, "gigabits": 10.0, "machine_gb": 256.0, "per_machine": 8}
     for name, number in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(number), default=number)

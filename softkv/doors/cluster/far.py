@@ -11,6 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NoReturn, Protocol, cast
 
@@ -22,7 +23,7 @@ from softkv.asking.sampled import Told
 from softkv.asking.view import View
 from softkv.doors.cluster.hosting import OF_SNAPSHOTS, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
-from softkv.doors.cluster.shard import Carrier, at_once
+from softkv.doors.cluster.shard import Carrier, Moved, at_once
 from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import CommitUncertain, HandleClosed, OutOfReach, StoreReplaced
 from softkv.storage import Added, Block
@@ -222,9 +223,12 @@ class FarView:
         """Its index in a few figures."""
         return self.snapshot.ask("index_info")
 
-    def evidence(self, question: Question, shards: int) -> Answers:
-        """What the shard answers about its own items."""
-        found = self._shard.read("evidence", (self.profile.projection, question, shards), view=self.header.name)
+    def evidence(self, question: Question, shards: int, *, newest: bool = False) -> Answers:
+        """What the shard answers about its own items; `Moved` where this is to be the `newest` commit, and is not."""
+        asked = self.profile.projection, question, shards
+        found = self._shard.read("evidence", asked, {"newest": newest}, view=self.header.name)
+        if found is None:
+            raise Moved
         if isinstance(found.source, Kept):
             self._described = found.source.found
         return cast(Answers, found)
@@ -252,6 +256,10 @@ class FarView:
 
 def _evidence(view: View, question: Question, shards: int) -> Answers:
     return cast(FarView, view).evidence(question, shards)
+
+
+def _newest_evidence(view: View, question: Question, shards: int) -> Answers:
+    return cast(FarView, view).evidence(question, shards, newest=True)
 
 
 def _forecast(view: View, question: Question) -> Told | None:
@@ -285,3 +293,4 @@ class FarStore(ShardedStore):
             writes=writes,
             carrier=Carrier(evidence=_evidence, forecast=_forecast, calls=at_once),
         )
+        self.believing: Carrier = replace(self.carrier, evidence=_newest_evidence)

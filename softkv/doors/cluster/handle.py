@@ -10,7 +10,7 @@ import os
 import shlex
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -23,7 +23,7 @@ from softkv.database import intake
 from softkv.database.begun import FEWEST
 from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
-from softkv.database.handle import SoftKV, name_server, open_here
+from softkv.database.handle import SoftKV, StoreView, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
@@ -31,10 +31,18 @@ from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.making import Path, backup, make
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.places import remove_unnamed
-from softkv.doors.cluster.shard import LocalShard, LostShard, Shard
+from softkv.doors.cluster.shard import Carrier, LocalShard, LostShard, Moved, Shard
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
-from softkv.errors import AccessRefused, InputError, StoreDamaged, StoreError, StoreLocked, StoreNotFound
+from softkv.errors import (
+    AccessRefused,
+    InputError,
+    SnapshotExpired,
+    StoreDamaged,
+    StoreError,
+    StoreLocked,
+    StoreNotFound,
+)
 from softkv.progress import Progress
 from softkv.storage import Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
@@ -170,6 +178,21 @@ class Cluster(SoftKV):
 
     def __init__(self, store: ShardedStore, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
         super().__init__(cast(Store, store), embedding, wanted, writes=writes)
+        self._believed: WholeView | None = None  # what was seen twice, and is likely to be seen again
+
+    def lookup(self, query: Any, **options: Any) -> Any:
+        """Look a query up softly, as `lookup` of a store does.
+
+        Shards in other processes answer about what was last seen of them, or say that they hold something newer: so
+        one round of messages is enough where nothing has changed. Then all are seen anew, and asked again.
+        """
+        believed = self._believed
+        if believed is not None and not options.get("partial") and options.get("mask") is None:
+            if self._store.is_at(believed.snapshot.manifest):
+                with suppress(Moved, SnapshotExpired):
+                    return StoreView(believed, self._embedding).lookup(query, **options)
+            self._believed = None
+        return super().lookup(query, **options)
 
     def _view(self) -> WholeView:
         with self._lock:
@@ -180,8 +203,10 @@ class Cluster(SoftKV):
                 or not same
                 or any(a is not b for a, b in zip(seen.snapshot.views, newest.views, strict=True))
             ):
-                self._seen = seen = self._over(newest)
-            return seen
+                self._seen, self._believed = self._over(newest), None
+            elif self._believed is None and self._store.believing and all(len(one.snapshot) for one in newest.views):
+                self._believed = self._over(seen.snapshot, self._store.believing)
+            return cast(WholeView, self._seen)
 
     def _new_view(self) -> WholeView:
         return self._over(self._store.snapshot())
@@ -190,8 +215,9 @@ class Cluster(SoftKV):
         with self._lock:
             return self._over(self._store.reachable())
 
-    def _over(self, snapshot: WholeSnapshot) -> WholeView:
-        return self._wished(WholeView(snapshot, self._findings, partial(ask_shards, carrier=self._store.carrier)))
+    def _over(self, snapshot: WholeSnapshot, carrier: Carrier | None = None) -> WholeView:
+        ask = partial(ask_shards, carrier=carrier or self._store.carrier)
+        return self._wished(WholeView(snapshot, self._findings, ask))
 
     def info(self) -> Info:
         """What the cluster is, in the figures of one store; `commit` is the sum of those of its shards."""

@@ -157,6 +157,8 @@ class HostedShard:
         if work in WRITING or (work == "upkeep" and given[0] in UPKEEP):
             mode = "r" if work == "upkeep" and given[0] in READING else "w"
             return self._write(mode, work, given, options)
+        if options.pop("newest", False) and self._told(message.view, kept=False) is not None:
+            return None
         view = self._view_of(message.view or "", work)
         if work in ("evidence", "forecast"):
             projection, *asked = given

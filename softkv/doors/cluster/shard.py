@@ -118,6 +118,10 @@ class LocalShard:
         self._db._store.close()
 
 
+class Moved(Exception):
+    """A shard was asked about what it held when it was last seen, and holds something newer."""
+
+
 class LostShard:
     """A store that cannot be opened: whatever is asked of it is out of reach."""
 

@@ -53,6 +53,7 @@ class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
     alone = True  # whether a writer here is the only one
+    believing: Carrier | None = None  # how shards are asked that say so where they are not as they were last seen
 
     def __init__(
         self,
@@ -125,6 +126,12 @@ class ShardedStore:
             manifest, known = Manifest.read(self.path), dict(zip(self.manifest.shards, self.shards, strict=True))
             shards = (known.get(one) or self._opened(manifest, n) for n, one in enumerate(manifest.shards))
             self.move_to(manifest, list(shards))
+
+    def is_at(self, manifest: Manifest) -> bool:
+        """Whether the cluster, which is open, still goes by this manifest."""
+        self._require_open()
+        self._follow()
+        return self.manifest is manifest
 
     def move_to(self, manifest: Manifest, shards: Sequence[Shard]) -> None:
         """Go by another manifest, whose shards are open."""
