@@ -10,7 +10,7 @@ Shapes: b queries, n rows, q query width, d key width, p value width, h heads, s
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -93,6 +93,40 @@ def lookup(
     return found[0] if len(found) == 1 else _joined(inputs, found)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Some of the rows, in arrays of their own: how they are compared, which count, and the number of the first."""
+
+    keys: Array  # (n, d), with as many values
+    values: Values
+    compatibility: str | Compatibility | Callable[[Any, Any], Any]
+    mask: Array | None  # (1, n)
+    first: int
+
+
+def lookup_along(queries: Any, stretches: Sequence[Stretch], *, temperature: Any = 1.0, show: int = 10) -> Found:
+    """Look up (b, q) queries among the rows of all stretches, as `lookup` does among those of one array.
+
+    What a lookup takes beside its rows is done once. Stretches have rows, and are alike but for these: what is checked
+    of the first goes for all.
+    """
+    rows, head = sum(len(one.keys) for one in stretches), stretches[0]
+    inputs = checked(queries, head.keys, head.values, temperature=temperature, show=show)
+    inputs = replace(inputs, show=min(show, rows))
+    each = [replace(inputs, keys=one.keys, values=one.values, mask=one.mask) for one in stretches]
+    compared = [compatibility_of(one.compatibility) for one in stretches]
+    found, step = [], _queries_at_once(inputs)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is found and named
+        for start in range(0, max(inputs.count, 1), step):
+            some, folded = slice(start, min(start + step, inputs.count)), None
+            for given, like, stretch in zip(each, compared, stretches, strict=True):
+                part = _Part(given, like, some, causal=False)
+                folded = part.folded(folded, given.values, given.show, first=stretch.first, parts=len(stretches))
+            assert folded is not None
+            found.append(part.whole(replace(folded, ranking=folded.ranking.in_order())))
+    return found[0] if len(found) == 1 else _joined(inputs, found)
+
+
 class _Part:
     """Some of the queries, on their way through all blocks of rows."""
 
@@ -118,23 +152,35 @@ class _Part:
         inputs = self.inputs
         shown = inputs.show if inputs.heads is None else 0
         if inputs.k is None:
-            full = self.fold(inputs.values, shown)
-            used, seen = full.blend, full.seen
-        else:
-            full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k + 1, shown))
-            best = (x[..., : inputs.k] for x in (full.ranking.rows, full.ranking.logits))
-            used, seen = blend_of_rows(inputs.values, *best), self.library.minimum(full.seen, inputs.k)
+            return self.whole(self.fold(inputs.values, shown))
+        full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k + 1, shown))
+        best = (x[..., : inputs.k] for x in (full.ranking.rows, full.ranking.logits))
+        return self.presented(full, blend_of_rows(inputs.values, *best), self.library.minimum(full.seen, inputs.k))
+
+    def whole(self, full: "_Folded") -> Found:
+        """What there is to say where all rows are blended."""
+        return self.presented(full, full.blend, full.seen)
+
+    def presented(self, full: "_Folded", used: Blend, seen: Array) -> Found:
+        """The findings, by the rows that are blended, of which each query has `seen` so many."""
         refuse_all_masked(full.seen, self.queries.start)
-        refuse_values(inputs.values, used)
-        return self.found(full, used, seen) if inputs.heads is None else self.found_by_heads(full, used, seen)
+        refuse_values(self.inputs.values, used)
+        return self.found(full, used, seen) if self.inputs.heads is None else self.found_by_heads(full, used, seen)
 
     def fold(self, values: Values, shown: int) -> "_Folded":
         """All rows, a block at a time."""
-        folded: _Folded | None = None
-        negligible = self.library.epsilon(self.inputs.dtype) / (4 * math.ceil(self.rows / self.step))
+        folded = self.folded(None, values, shown)
+        return replace(folded, ranking=folded.ranking.in_order())
+
+    def folded(
+        self, folded: "_Folded | None", values: Values, shown: int, *, first: int = 0, parts: int = 1
+    ) -> "_Folded":
+        """All rows, with those that were folded before, in so many parts; `first` is the number of the first row."""
+        negligible = self.library.epsilon(self.inputs.dtype) / (4 * parts * math.ceil(self.rows / self.step))
         for rows, logits in self.blocks():
             peak = self.library.largest(self.library.constant(logits))
-            ranking = (no_ranking(logits, shown) if folded is None else folded.ranking).offer(logits, peak, rows.start)
+            ranking = no_ranking(logits, shown) if folded is None else folded.ranking
+            ranking = ranking.offer(logits, peak, first + rows.start)
             seen = self._seen(logits, rows)
             weights = weigh(logits, peak, masked=self.may_mask, entropy=self.inputs.k is None)
             if folded is None:
@@ -147,7 +193,7 @@ class _Part:
                 folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
             del logits, weights  # the next block is then written where this one was, which is still in the cache
         assert folded is not None
-        return replace(folded, ranking=folded.ranking.in_order())
+        return folded
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """The logits of one block of rows after the other, -inf where masked, for the caller to overwrite."""

@@ -72,6 +72,7 @@ class ShardedStore:
         self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
         self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), writes or lock is not None, False
         self.carrier = carrier or Carrier()
+        self._last: WholeSnapshot | None = None  # as of the newest commits of before
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -91,9 +92,14 @@ class ShardedStore:
         """All shards, each at its newest commit; `kept` whatever is written meanwhile, `partial` those that answer."""
         with self._turns:
             views = self._views(kept=kept, partial=partial)
+            made_of = (id(self.manifest), *map(id, views.values()))
+            if self._last is not None and not kept and not partial and self._last.made_of == made_of:
+                return self._last
             last = [getattr(one, "last_seen", None) for number, one in enumerate(self.shards) if number not in views]
             options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
-            return WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
+            found = WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
+            self._last = self._last if kept or partial else found
+            return found
 
     def snapshot(self) -> WholeSnapshot:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
