@@ -1,7 +1,7 @@
 """All shards as one store to write to: what a handle on a store does with its files, done with those of all shards.
 
 A batch is checked whole before any of it is sent. Then each shard gets its own items under the name of the batch, all
-of them or none, one shard after the other. When all have them, the batch is done; else `PartlyAdded` says which have,
+of them or none, and all shards at once. When all have them, the batch is done; else `PartlyAdded` says which have,
 and sending it again completes it, since a shard does nothing twice under one name.
 
 Does not read (whole.py) or answer (asking.py).
@@ -295,23 +295,18 @@ class ShardedStore:
         everyone: Sequence[int],
         work: Callable[[int], Result],
     ) -> dict[int, Result]:
-        """What each of these shards has done, or did before; `PartlyAdded` unless all have, or none has begun.
+        """What each of these shards has done, or did before; `PartlyAdded` unless all have, or all refuse to begin.
 
-        One goes ahead, and what it refuses is not begun. Then all others are at it at once: most of it is to wait until
-        it is on the disk.
+        All are at it at once: most of it is to wait until it is on the disk.
         """
-        done, refused, unknown = dict(before), dict[int, Exception](), dict[int, Exception]()
-        rest = [shard for shard in everyone if shard not in done]
-        for some in (rest[:1], rest[1:]) if not done else (rest,):
-            calls = [functools.partial(work, shard) for shard in some]
-            for shard, found in zip(some, outcomes(calls, at_once=self.alone), strict=True):
-                if not isinstance(found, Exception):
-                    done[shard] = found
-                    continue
-                certain = isinstance(found, SoftKVError) and not isinstance(found, CommitUncertain)
-                if certain and not done and not unknown:
-                    raise found
-                (refused if certain else unknown)[shard] = found
+        rest = [shard for shard in everyone if shard not in before]
+        found = outcomes([functools.partial(work, shard) for shard in rest], at_once=self.alone)
+        failed = {shard: one for shard, one in zip(rest, found, strict=True) if isinstance(one, Exception)}
+        done = {**before, **{shard: one for shard, one in zip(rest, found, strict=True) if shard not in failed}}
+        refused = {shard: one for shard, one in failed.items() if _is_certain(one)}
+        unknown = {shard: one for shard, one in failed.items() if shard not in refused}
+        if refused and not done and not unknown:
+            raise next(iter(refused.values()))
         if refused or unknown:
             why = next(iter([*refused.values(), *unknown.values()]))
             raise partly_added(named.id if stamp is not None else None, self.shards, done, refused, unknown) from why
@@ -347,6 +342,11 @@ class ShardedStore:
                     closing.callback(self._lock.release)
                 for shard in self.shards:
                     closing.callback(shard.close)
+
+
+def _is_certain(error: Exception) -> bool:
+    """Whether a shard that failed in this way has not done its part."""
+    return isinstance(error, SoftKVError) and not isinstance(error, CommitUncertain)
 
 
 def _is_everywhere(stamp: Stamp | None) -> bool:
