@@ -53,8 +53,9 @@ def changes(path: Path) -> None:
             db.add([*keys[1:], last], values, vectors=vectors)
         assert len(db) == 40
         shards[0].after = CommitUncertain("gone")
-        with pytest.raises(PartlyAdded):
+        with pytest.raises(PartlyAdded) as partly:
             db.add(keys, values, vectors=vectors, batch="one")
+        assert partly.value.unknown == (shards[0].path,)
         shards[0].after = None
         for key in "abcdefgh":
             with pytest.raises(BatchMismatch):

@@ -10,9 +10,10 @@ Shapes: b queries, n rows, q query width, d key width, p value width, h heads, s
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from softkv.maths.blending import (
     merge,
     stand_in,
 )
+from softkv.maths.blocks import Block, Stretch, side_by_side
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
 from softkv.maths.distances import COPIED
 from softkv.maths.heads import Heads
@@ -93,17 +95,6 @@ def lookup(
     return found[0] if len(found) == 1 else _joined(inputs, found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
-    """Some of the rows, in arrays of their own: how they are compared, which count, and the number of the first."""
-
-    keys: Array  # (n, d), with as many values
-    values: Values
-    compatibility: str | Compatibility | Callable[[Any, Any], Any]
-    mask: Array | None  # (1, n)
-    first: int
-
-
 def lookup_along(queries: Any, stretches: Sequence[Stretch], *, temperature: Any = 1.0, show: int = 10) -> Found:
     """Look up (b, q) queries among the rows of all stretches, as `lookup` does among those of one array.
 
@@ -118,12 +109,14 @@ def lookup_along(queries: Any, stretches: Sequence[Stretch], *, temperature: Any
     found, step = [], _queries_at_once(inputs)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is found and named
         for start in range(0, max(inputs.count, 1), step):
-            some, folded = slice(start, min(start + step, inputs.count)), None
-            for given, like, stretch in zip(each, compared, stretches, strict=True):
-                part = _Part(given, like, some, causal=False)
-                folded = part.folded(folded, given.values, given.show, first=stretch.first, parts=len(stretches))
-            assert folded is not None
-            found.append(part.whole(replace(folded, ranking=folded.ranking.in_order())))
+            some = slice(start, min(start + step, inputs.count))
+            parts = [_Part(given, like, some, causal=False) for given, like in zip(each, compared, strict=True)]
+            parts[0].may_mask = any(part.may_mask for part in parts)
+            pairs = zip(parts, stretches, strict=True)
+            blocks = chain.from_iterable(part.blocks_of(one.values, one.first) for part, one in pairs)
+            together = side_by_side(blocks, parts[0].step) if inputs.count == 1 else blocks
+            full = parts[0].folded(together, inputs.show, sum(math.ceil(part.rows / part.step) for part in parts))
+            found.append(parts[0].whole(full))
     return found[0] if len(found) == 1 else _joined(inputs, found)
 
 
@@ -169,31 +162,33 @@ class _Part:
 
     def fold(self, values: Values, shown: int) -> "_Folded":
         """All rows, a block at a time."""
-        folded = self.folded(None, values, shown)
-        return replace(folded, ranking=folded.ranking.in_order())
+        return self.folded(self.blocks_of(values), shown, math.ceil(self.rows / self.step))
 
-    def folded(
-        self, folded: "_Folded | None", values: Values, shown: int, *, first: int = 0, parts: int = 1
-    ) -> "_Folded":
-        """All rows, with those that were folded before, in so many parts; `first` is the number of the first row."""
-        negligible = self.library.epsilon(self.inputs.dtype) / (4 * parts * math.ceil(self.rows / self.step))
-        for rows, logits in self.blocks():
+    def folded(self, blocks: Iterable[Block], shown: int, count: int) -> "_Folded":
+        """The rows of so many blocks at most."""
+        folded: _Folded | None = None
+        negligible = self.library.epsilon(self.inputs.dtype) / (4 * count)
+        for first, logits, seen, values in blocks:
             peak = self.library.largest(self.library.constant(logits))
             ranking = no_ranking(logits, shown) if folded is None else folded.ranking
-            ranking = ranking.offer(logits, peak, first + rows.start)
-            seen = self._seen(logits, rows)
+            ranking = ranking.offer(logits, peak, first)
             weights = weigh(logits, peak, masked=self.may_mask, entropy=self.inputs.k is None)
             if folded is None:
-                folded = _Folded(values.part(rows).blend(weights), ranking, seen)
+                folded = _Folded(values().blend(weights), ranking, seen)
             else:
                 # Blocks that all together stay below rounding are counted, but their values are not blended.
-                block = partial(values.part, rows)
-                light = adds_nothing(folded.blend, weights, block, share=negligible)
-                part = stand_in(folded.blend, weights) if light else block().blend(weights)
+                light = adds_nothing(folded.blend, weights, values, share=negligible)
+                part = stand_in(folded.blend, weights) if light else values().blend(weights)
                 folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
             del logits, weights  # the next block is then written where this one was, which is still in the cache
         assert folded is not None
-        return folded
+        return replace(folded, ranking=folded.ranking.in_order())
+
+    def blocks_of(self, values: Values, first: int = 0) -> Iterator[Block]:
+        """All rows, with their values, of which the first has this number."""
+        for rows, logits in self.blocks():
+            yield first + rows.start, logits, self._seen(logits, rows), partial(values.part, rows)
+            del logits
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """The logits of one block of rows after the other, -inf where masked, for the caller to overwrite."""

@@ -16,7 +16,8 @@ from softkv.asking.view import View
 from softkv.doors.cluster.whole import WholeView
 from softkv.errors import StoreError
 from softkv.maths.blending import Labels, Numbers
-from softkv.maths.lookup import Stretch, lookup_along
+from softkv.maths.blocks import Stretch
+from softkv.maths.lookup import lookup_along
 
 
 def scanned(whole: WholeView, question: Question) -> Answers | None:
@@ -50,9 +51,9 @@ def _stretch(whole: WholeView, place: int, question: Question) -> Stretch:
     """The rows of a shard."""
     view, first = whole.snapshot.views[place], int(whole.snapshot.offsets[place])
     (block,) = view.snapshot.blocks(view.snapshot.rows)
-    values = view.blended(block.values, whole=True)
+    values = whole.blended(block.values, whole=True)
     if isinstance(values, Labels):
-        values = Labels(values.array, len(whole.labels or ()), whole.snapshot.orders[place])
+        values = replace(values, order=whole.snapshot.orders[place])
     mask = None if len(view.snapshot) == view.snapshot.rows else view.snapshot.live[None, :]
     return Stretch(block.vectors, values, view.comparing(question.compatibility), mask, first)
 
