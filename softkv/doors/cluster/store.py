@@ -10,6 +10,7 @@ Does not read (whole.py) or answer (asking.py).
 import functools
 import hashlib
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class ShardedStore:
         self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
         self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), writes or lock is not None, False
         self.carrier = carrier or Carrier()
-        self._last: WholeSnapshot | None = None  # as of the newest commits of before
+        self._last: Callable[[], WholeSnapshot | None] = lambda: None  # if somebody still has it
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -94,12 +95,13 @@ class ShardedStore:
         with self._turns:
             views = self._views(kept=kept, partial=partial)
             made_of = (id(self.manifest), *map(id, views.values()))
-            if self._last is not None and not kept and not partial and self._last.made_of == made_of:
-                return self._last
+            known = None if kept or partial else self._last()
+            if known is not None and known.made_of == made_of:
+                return known
             last = [getattr(one, "last_seen", None) for number, one in enumerate(self.shards) if number not in views]
             options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
             found = WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
-            self._last = self._last if kept or partial else found
+            self._last = self._last if kept or partial else weakref.ref(found)
             return found
 
     def snapshot(self) -> WholeSnapshot:
