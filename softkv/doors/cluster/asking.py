@@ -3,7 +3,7 @@
 With a filter or a mask a shard is asked about what these leave of it, and for the k best of all for its own k best and
 the next. Queries of which all shards together are less sure than was asked for are asked again, at last exactly.
 
-Does not merge (merging.py), and does not answer itself (softkv/asking).
+Does not scan all of them in one go (scanning.py), merge (merging.py), or answer itself (softkv/asking).
 
 Shapes: b queries, n items.
 """
