@@ -17,14 +17,18 @@ from softkv.storage import Added
 from softkv.storage.batch import Batch, shown
 from softkv.storage.threads import beside
 
+AT_ONCE = 32  # shards that are written to
+
 
 def outcomes(calls: Sequence[Callable[[], Any]], *, at_once: bool) -> list[Any]:
     """What calls return, or why they failed. However they are interrupted, none is at work when this ends."""
-    if not at_once or len(calls) < 2:
-        return [_outcome(call) for call in calls]
-    with beside(*(partial(_outcome, call) for call in calls[1:])) as others:
-        mine = _outcome(calls[0])
-    return [mine, *(one.result() for one in others)]
+    found, most = list[Any](), AT_ONCE if at_once else 1
+    for start in range(0, len(calls), most):
+        mine, *rest = calls[start : start + most]
+        with beside(*(partial(_outcome, call) for call in rest)) as others:
+            found.append(_outcome(mine))
+        found += [one.result() for one in others]
+    return found
 
 
 def _outcome(call: Callable[[], Any]) -> Any:
