@@ -13,10 +13,11 @@ import pytest
 
 import softkv
 from softkv.database.changes import require_values
-from softkv.doors.cluster import best, growing, handle, manifest, merging, missing, places, store
+from softkv.doors.cluster import best, growing, handle, manifest, merging, missing, places, scanning, store
 from softkv.doors.cluster.growing import grow
 from softkv.doors.cluster.handle import Cluster
 from softkv.doors.cluster.merging import Sides
+from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.errors import BatchMismatch, CommitUncertain, DuplicateKey, PartlyAdded, StorageFull
 from softkv.storage.catalog import batches
 from softkv.storage.protocol import setting_apart
@@ -52,8 +53,9 @@ def changes(path: Path) -> None:
             db.add([*keys[1:], last], values, vectors=vectors)
         assert len(db) == 40
         shards[0].after = CommitUncertain("gone")
-        with pytest.raises(PartlyAdded):
+        with pytest.raises(PartlyAdded) as partly:
             db.add(keys, values, vectors=vectors, batch="one")
+        assert partly.value.unknown == (shards[0].path,)
         shards[0].after = None
         for key in "abcdefgh":
             with pytest.raises(BatchMismatch):
@@ -124,6 +126,20 @@ def _codes_of_the_first_shard(patch: Patch) -> None:
         return np.stack([np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in parts])
 
     patch.setattr(Sides, "values", property(values))
+
+
+def _codes_are_scanned_as_those_of_all(patch: Patch) -> None:
+    patch.setattr(WholeSnapshot, "orders", property(lambda whole: [None] * len(whole.views)))
+
+
+def _the_last_shard_is_not_scanned(patch: Patch) -> None:
+    along = scanning.lookup_along
+    patch.setattr(scanning, "lookup_along", lambda queries, some, **given: along(queries, some[:-1], **given))
+
+
+def _rows_are_those_of_their_shards(patch: Patch) -> None:
+    stretch = scanning._stretch
+    patch.setattr(scanning, "_stretch", lambda *given: replace(stretch(*given), first=0))
 
 
 def _without_what_is_between_shards(patch: Patch) -> None:
@@ -229,6 +245,9 @@ def _readers_do_not_follow(patch: Patch) -> None:
 
 PLANTED: dict[Callable[[Patch], None], Finder] = {
     _codes_of_the_first_shard: answers,
+    _codes_are_scanned_as_those_of_all: answers,
+    _the_last_shard_is_not_scanned: answers,
+    _rows_are_those_of_their_shards: answers,
     _without_what_is_between_shards: answers,
     _best_by_their_shares_of_their_shards: answers,
     _a_shard_is_taken_for_all: answers,

@@ -6,6 +6,7 @@ Shards fail for real stores: what is to be written is refused before, or written
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -128,13 +129,25 @@ def test_a_change_that_some_shards_miss_is_completed_by_making_it_again(
     assert contents(cluster) == expected
 
 
-def test_a_change_that_the_first_shard_refuses_is_not_begun(cluster: Cluster, change: Change) -> None:
-    """The error is that of the shard."""
+def test_a_change_that_all_shards_refuse_is_not_begun(cluster: Cluster, change: Change) -> None:
+    """The error is that of the first shard."""
     before = contents(cluster)
-    cluster._store.shards[0].before = StorageFull("no space left")
-    with pytest.raises(StorageFull, match="no space left"):
+    for number, shard in enumerate(cluster._store.shards):
+        shard.before = StorageFull(f"no space left in {number}")
+    with pytest.raises(StorageFull, match="no space left in 0"):
         change(cluster, "the batch")
     assert contents(cluster) == before
+
+
+def test_shards_are_written_to_at_once(cluster: Cluster, change: Change) -> None:
+    """None waits for another to have its part on the disk: each begins before any has ended."""
+    met = Barrier(4, timeout=60.0)
+    for shard in cluster._store.shards:
+        for name in WRITES:
+            write = getattr(shard, name)
+            setattr(shard, name, lambda *given, write=write: (met.wait(), write(*given))[1])
+    change(cluster, "the batch")
+    assert not met.broken
 
 
 def test_a_batch_without_a_name_is_given_one(cluster: Cluster) -> None:

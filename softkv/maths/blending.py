@@ -236,6 +236,7 @@ class Labels:
 
     array: Array
     count: int
+    order: Array | None = None  # of the codes, as they are blended: all of them, where it is not theirs
 
     @property
     def dtype(self) -> DType:
@@ -244,7 +245,7 @@ class Labels:
 
     def part(self, rows: slice) -> "Labels":
         """The values of a run of rows."""
-        return Labels(self.array[..., rows], self.count)
+        return Labels(self.array[..., rows], self.count, self.order)
 
     def reach(self, mean: Array) -> Array:
         """At most √2: that of one label from another."""
@@ -252,12 +253,13 @@ class Labels:
 
     def gather(self, rows: Array) -> "Labels":
         """The values of each query's own rows."""
-        return Labels(gather_rows(self.array[..., None], rows)[..., 0], self.count)
+        return Labels(gather_rows(self.array[..., None], rows)[..., 0], self.count, self.order)
 
     def blend(self, weights: Weights) -> Blend:
         """The blend of these values."""
         # Summed by code: a one-hot matrix would hold `count` numbers for every row.
         total = library_of(weights.weights).sums_by_code(self.array, weights.weights, self.count)
+        total = total if self.order is None else total[..., self.order]
         return Blend(weights.peak, total.sum(-1), total, weights.excess)
 
 

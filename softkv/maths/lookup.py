@@ -10,9 +10,10 @@ Shapes: b queries, n rows, q query width, d key width, p value width, h heads, s
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from softkv.maths.blending import (
     merge,
     stand_in,
 )
+from softkv.maths.blocks import Block, Stretch, side_by_side
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
 from softkv.maths.distances import COPIED
 from softkv.maths.heads import Heads
@@ -93,6 +95,31 @@ def lookup(
     return found[0] if len(found) == 1 else _joined(inputs, found)
 
 
+def lookup_along(queries: Any, stretches: Sequence[Stretch], *, temperature: Any = 1.0, show: int = 10) -> Found:
+    """Look up (b, q) queries among the rows of all stretches, as `lookup` does among those of one array.
+
+    What a lookup takes beside its rows is done once. Stretches have rows, and are alike but for these: what is checked
+    of the first goes for all.
+    """
+    rows, head = sum(len(one.keys) for one in stretches), stretches[0]
+    inputs = checked(queries, head.keys, head.values, temperature=temperature, show=show)
+    inputs = replace(inputs, show=min(show, rows))
+    each = [replace(inputs, keys=one.keys, values=one.values, mask=one.mask) for one in stretches]
+    compared = [compatibility_of(one.compatibility) for one in stretches]
+    found, step = [], _queries_at_once(inputs)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is found and named
+        for start in range(0, max(inputs.count, 1), step):
+            some = slice(start, min(start + step, inputs.count))
+            parts = [_Part(given, like, some, causal=False) for given, like in zip(each, compared, strict=True)]
+            parts[0].may_mask = any(part.may_mask for part in parts)
+            pairs = zip(parts, stretches, strict=True)
+            blocks = chain.from_iterable(part.blocks_of(one.values, one.first) for part, one in pairs)
+            together = side_by_side(blocks, parts[0].step) if inputs.count == 1 else blocks
+            full = parts[0].folded(together, inputs.show, sum(math.ceil(part.rows / part.step) for part in parts))
+            found.append(parts[0].whole(full))
+    return found[0] if len(found) == 1 else _joined(inputs, found)
+
+
 class _Part:
     """Some of the queries, on their way through all blocks of rows."""
 
@@ -118,36 +145,50 @@ class _Part:
         inputs = self.inputs
         shown = inputs.show if inputs.heads is None else 0
         if inputs.k is None:
-            full = self.fold(inputs.values, shown)
-            used, seen = full.blend, full.seen
-        else:
-            full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k + 1, shown))
-            best = (x[..., : inputs.k] for x in (full.ranking.rows, full.ranking.logits))
-            used, seen = blend_of_rows(inputs.values, *best), self.library.minimum(full.seen, inputs.k)
+            return self.whole(self.fold(inputs.values, shown))
+        full = self.fold(Vectors(self.keys[..., :0]), max(inputs.k + 1, shown))
+        best = (x[..., : inputs.k] for x in (full.ranking.rows, full.ranking.logits))
+        return self.presented(full, blend_of_rows(inputs.values, *best), self.library.minimum(full.seen, inputs.k))
+
+    def whole(self, full: "_Folded") -> Found:
+        """What there is to say where all rows are blended."""
+        return self.presented(full, full.blend, full.seen)
+
+    def presented(self, full: "_Folded", used: Blend, seen: Array) -> Found:
+        """The findings, by the rows that are blended, of which each query has `seen` so many."""
         refuse_all_masked(full.seen, self.queries.start)
-        refuse_values(inputs.values, used)
-        return self.found(full, used, seen) if inputs.heads is None else self.found_by_heads(full, used, seen)
+        refuse_values(self.inputs.values, used)
+        return self.found(full, used, seen) if self.inputs.heads is None else self.found_by_heads(full, used, seen)
 
     def fold(self, values: Values, shown: int) -> "_Folded":
         """All rows, a block at a time."""
+        return self.folded(self.blocks_of(values), shown, math.ceil(self.rows / self.step))
+
+    def folded(self, blocks: Iterable[Block], shown: int, count: int) -> "_Folded":
+        """The rows of so many blocks at most."""
         folded: _Folded | None = None
-        negligible = self.library.epsilon(self.inputs.dtype) / (4 * math.ceil(self.rows / self.step))
-        for rows, logits in self.blocks():
+        negligible = self.library.epsilon(self.inputs.dtype) / (4 * count)
+        for first, logits, seen, values in blocks:
             peak = self.library.largest(self.library.constant(logits))
-            ranking = (no_ranking(logits, shown) if folded is None else folded.ranking).offer(logits, peak, rows.start)
-            seen = self._seen(logits, rows)
+            ranking = no_ranking(logits, shown) if folded is None else folded.ranking
+            ranking = ranking.offer(logits, peak, first)
             weights = weigh(logits, peak, masked=self.may_mask, entropy=self.inputs.k is None)
             if folded is None:
-                folded = _Folded(values.part(rows).blend(weights), ranking, seen)
+                folded = _Folded(values().blend(weights), ranking, seen)
             else:
                 # Blocks that all together stay below rounding are counted, but their values are not blended.
-                block = partial(values.part, rows)
-                light = adds_nothing(folded.blend, weights, block, share=negligible)
-                part = stand_in(folded.blend, weights) if light else block().blend(weights)
+                light = adds_nothing(folded.blend, weights, values, share=negligible)
+                part = stand_in(folded.blend, weights) if light else values().blend(weights)
                 folded = _Folded(merge(folded.blend, part), ranking, folded.seen + seen)
             del logits, weights  # the next block is then written where this one was, which is still in the cache
         assert folded is not None
         return replace(folded, ranking=folded.ranking.in_order())
+
+    def blocks_of(self, values: Values, first: int = 0) -> Iterator[Block]:
+        """All rows, with their values, of which the first has this number."""
+        for rows, logits in self.blocks():
+            yield first + rows.start, logits, self._seen(logits, rows), partial(values.part, rows)
+            del logits
 
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         """The logits of one block of rows after the other, -inf where masked, for the caller to overwrite."""

@@ -3,7 +3,7 @@
 With a filter or a mask a shard is asked about what these leave of it, and for the k best of all for its own k best and
 the next. Queries of which all shards together are less sure than was asked for are asked again, at last exactly.
 
-Does not merge (merging.py), and does not answer itself (softkv/asking).
+Does not scan all of them in one go (scanning.py), merge (merging.py), or answer itself (softkv/asking).
 
 Shapes: b queries, n items.
 """
@@ -25,6 +25,7 @@ from softkv.asking.view import View
 from softkv.doors.cluster.best import merged_best
 from softkv.doors.cluster.merging import Sides, over_all
 from softkv.doors.cluster.missing import FEWEST, bounded, widened
+from softkv.doors.cluster.scanning import scanned
 from softkv.doors.cluster.shard import Carrier, out_of_reach
 from softkv.doors.cluster.sharing import shared
 from softkv.doors.cluster.whole import WholeView
@@ -43,6 +44,9 @@ def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answer
     if question.heads is not None:
         asked = Rewritten.of(whole, question)
         return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), carrier))
+    at_once = scanned(whole, question)
+    if at_once is not None:
+        return replace(at_once, **_of_all(whole, question))
     found, told = _together(whole, question, carrier)
     for closer in CLOSER:
         nearer = replace(question, tolerance=question.tolerance * closer)

@@ -197,12 +197,7 @@ class Cluster(SoftKV):
     def _view(self) -> WholeView:
         with self._lock:
             newest, seen = self._store.newest(), cast(WholeView | None, self._seen)
-            same = seen is not None and seen.snapshot.manifest is newest.manifest
-            if (
-                seen is None
-                or not same
-                or any(a is not b for a, b in zip(seen.snapshot.views, newest.views, strict=True))
-            ):
+            if seen is None or seen.snapshot is not newest:
                 self._seen, self._believed = self._over(newest), None
             elif self._believed is None and self._store.believing and all(len(one.snapshot) for one in newest.views):
                 self._believed = self._over(seen.snapshot, self._store.believing)

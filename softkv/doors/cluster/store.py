@@ -1,7 +1,7 @@
 """All shards as one store to write to: what a handle on a store does with its files, done with those of all shards.
 
 A batch is checked whole before any of it is sent. Then each shard gets its own items under the name of the batch, all
-of them or none, one shard after the other. When all have them, the batch is done; else `PartlyAdded` says which have,
+of them or none, and all shards at once. When all have them, the batch is done; else `PartlyAdded` says which have,
 and sending it again completes it, since a shard does nothing twice under one name.
 
 Does not read (whole.py) or answer (asking.py).
@@ -10,9 +10,11 @@ Does not read (whole.py) or answer (asking.py).
 import functools
 import hashlib
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from operator import methodcaller
 from typing import Any, TypeVar
 
@@ -21,7 +23,8 @@ import numpy as np
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
 from softkv.doors.cluster.checking import examined
-from softkv.doors.cluster.manifest import MOST, Manifest, bucket_of, bucket_without_key
+from softkv.doors.cluster.manifest import Manifest, bucket_of, bucket_without_key
+from softkv.doors.cluster.parts import added_by, columns_of, keys_of, numbers_of, outcomes, partly_added
 from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
@@ -30,11 +33,10 @@ from softkv.errors import (
     CommitUncertain,
     HandleClosed,
     InputError,
-    PartlyAdded,
     SoftKVError,
 )
 from softkv.storage import Added, Item, Layout, Report
-from softkv.storage.batch import Batch, checked, refuse_duplicates, shown
+from softkv.storage.batch import Batch, checked, refuse_duplicates
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk.locks import FileLock
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
@@ -73,6 +75,7 @@ class ShardedStore:
         self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
         self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), writes or lock is not None, False
         self.carrier = carrier or Carrier()
+        self._last: Callable[[], WholeSnapshot | None] = lambda: None  # if somebody still has it
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -92,9 +95,15 @@ class ShardedStore:
         """All shards, each at its newest commit; `kept` whatever is written meanwhile, `partial` those that answer."""
         with self._turns:
             views = self._views(kept=kept, partial=partial)
+            made_of = (id(self.manifest), *map(id, views.values()))
+            known = None if kept or partial else self._last()
+            if known is not None and known.made_of == made_of:
+                return known
             last = [getattr(one, "last_seen", None) for number, one in enumerate(self.shards) if number not in views]
             options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
-            return WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
+            found = WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
+            self._last = self._last if kept or partial else weakref.ref(found)
+            return found
 
     def snapshot(self) -> WholeSnapshot:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
@@ -193,24 +202,25 @@ class ShardedStore:
         self.require_writable()
         require_known(on_conflict)
         whole, named = self.newest(), self._named(stamp)
-        before = self._recorded(named, 5)
+        before = {} if isinstance(stamp, Unnamed) else self._recorded(named, 5)
         columns: dict[str, Any] = {"keys": keys, "payloads": payloads, "texts": texts, "value_vectors": value_vectors}
         batch = checked(vectors, values, **columns, layout=whole.layout)
         parts = self._parts(batch, named.id)
         if on_conflict == "error":
-            rest = [key for shard, places in parts.items() if shard not in before for key in _keys(batch, places)]
-            refuse_duplicates(rest, whole.find_many(rest))
+            own = {shard: keys_of(batch, places) for shard, places in parts.items() if shard not in before}
+            found = [whole.snapshots[shard].find_many(keys) for shard, keys in own.items()]
+            refuse_duplicates(list(chain(*own.values())), np.concatenate([np.empty(0, np.int64), *found]))
         if settings is not None:
             self.configure(settings)
 
         def work(shard: int) -> list[int]:
             if shard not in parts:
-                return _numbers(self.shards[shard].append_nothing(named))
-            part = _columns(batch, parts[shard], payloads)
-            return _numbers(self.shards[shard].append(part, named, on_conflict))
+                return numbers_of(self.shards[shard].append_nothing(named))
+            part = columns_of(batch, parts[shard], payloads)
+            return numbers_of(self.shards[shard].append(part, named, on_conflict))
 
         everyone = range(len(self.shards)) if _is_everywhere(stamp) else sorted(parts)
-        return _added(self._done(named, stamp, before, everyone, work), whole)
+        return added_by(self._done(named, stamp, before, everyone, work), whole)
 
     def append_nothing(self, stamp: Stamp | None) -> Added:
         """What a batch adds that turned out to be of no items; noted under its name, if it has one."""
@@ -222,7 +232,7 @@ class ShardedStore:
                 stamp,
                 before,
                 range(len(self.shards)),
-                lambda shard: _numbers(self.shards[shard].append_nothing(named)),
+                lambda shard: numbers_of(self.shards[shard].append_nothing(named)),
             )
         return Added(0, 0, 0)
 
@@ -248,11 +258,11 @@ class ShardedStore:
 
     def recorded(self, stamp: Stamp | None) -> Added | None:
         """What became of a batch that all shards know by its name; `BatchMismatch` where one knows other content."""
-        if stamp is None:
+        if stamp is None or isinstance(stamp, Unnamed):
             return None
         self._follow()
         before = self._recorded(self._named(stamp), 5)
-        return _added(before, self.newest()) if len(before) == len(self.shards) else None
+        return added_by(before, self.newest()) if len(before) == len(self.shards) else None
 
     def done(self, stamp: Stamp) -> Mapping[int, list[int]]:
         """What shards have done under the name of a batch."""
@@ -294,21 +304,21 @@ class ShardedStore:
         everyone: Sequence[int],
         work: Callable[[int], Result],
     ) -> dict[int, Result]:
-        """What each of these shards has done, or did before; `PartlyAdded` unless all have, or none has begun."""
-        done, refused, unknown = dict(before), dict[int, Exception](), dict[int, Exception]()
-        for shard in everyone:
-            if shard in done:
-                continue
-            try:
-                done[shard] = work(shard)
-            except Exception as error:
-                certain = isinstance(error, SoftKVError) and not isinstance(error, CommitUncertain)
-                if certain and not done and not unknown:
-                    raise
-                (refused if certain else unknown)[shard] = error
+        """What each of these shards has done, or did before; `PartlyAdded` unless all have, or all refuse to begin.
+
+        All are at it at once: most of it is to wait until it is on the disk.
+        """
+        rest = [shard for shard in everyone if shard not in before]
+        found = outcomes([functools.partial(work, shard) for shard in rest], at_once=self.alone)
+        failed = {shard: one for shard, one in zip(rest, found, strict=True) if isinstance(one, Exception)}
+        done = {**before, **{shard: one for shard, one in zip(rest, found, strict=True) if shard not in failed}}
+        refused = {shard: one for shard, one in failed.items() if _is_certain(one)}
+        unknown = {shard: one for shard, one in failed.items() if shard not in refused}
+        if refused and not done and not unknown:
+            raise next(iter(refused.values()))
         if refused or unknown:
             why = next(iter([*refused.values(), *unknown.values()]))
-            raise _partly(named.id if stamp is not None else None, self.shards, done, refused, unknown) from why
+            raise partly_added(named.id if stamp is not None else None, self.shards, done, refused, unknown) from why
         return done
 
     # Upkeep
@@ -343,57 +353,11 @@ class ShardedStore:
                     closing.callback(shard.close)
 
 
+def _is_certain(error: Exception) -> bool:
+    """Whether a shard that failed in this way has not done its part."""
+    return isinstance(error, SoftKVError) and not isinstance(error, CommitUncertain)
+
+
 def _is_everywhere(stamp: Stamp | None) -> bool:
     """Whether shards without a part of a batch remember its name: by then a filter may match items of theirs."""
     return stamp is not None and not isinstance(stamp, Unnamed) and stamp.tells is None
-
-
-def _keys(batch: Batch, places: Sequence[int]) -> list[str]:
-    return [key for key in (batch.keys[place] for place in places) if key is not None]
-
-
-def _columns(batch: Batch, places: Sequence[int], payloads: Sequence[Any] | None) -> dict[str, Any]:
-    """Some items of a batch, as columns for a store."""
-    part, kind = batch.take(places), batch.layout.kind
-    texts, worded, _ = zip(*part.contents, strict=True) if part.contents else (None, None, None)
-    values: Any = part.labels if kind.coded else worded if kind.embedded else part.values
-    return {
-        "vectors": part.vectors,
-        "values": values[:, 0] if kind.scalar else values,
-        "keys": part.keys,
-        "texts": texts,
-        "payloads": None if payloads is None else [payloads[place] for place in places],
-        "value_vectors": part.values if kind.embedded else None,
-    }
-
-
-def _numbers(added: Added) -> list[int]:
-    """What became of a part, as it is recorded."""
-    return [added.first_row, added.first_number, added.count, added.replaced, added.ignored]
-
-
-def _added(parts: Mapping[int, list[int]], whole: WholeSnapshot) -> Added:
-    """What became of all parts: of several, items have no rows and numbers in a row."""
-    some = {shard: part for shard, part in parts.items() if part[2] or part[4]}
-    _, _, *counts = np.sum([[0] * 5, *some.values()], 0).tolist()
-    if len(some) != 1:
-        return Added(0, 0, *counts)
-    ((shard, (row, number, *_)),) = some.items()
-    return Added(int(whole.offsets[shard]) + row, number * MOST + shard, *counts)
-
-
-def _partly(
-    name: str | None,
-    shards: Sequence[Shard],
-    done: Mapping[int, Any],
-    refused: Mapping[int, Exception],
-    unknown: Mapping[int, Exception],
-) -> PartlyAdded:
-    first = next(iter([*refused.values(), *unknown.values()]))
-    again = "Make the same change again" if name is None else f"Send it again as it was, with batch={shown(name)}"
-    return PartlyAdded(
-        f"{len(done)} of {len(done) + len(refused) + len(unknown)} shards have done their part, and others have not "
-        f"({first}). {again}, to complete it: shards that have their part do nothing twice.",
-        name,
-        *([shards[number].path for number in some] for some in (done, refused, unknown)),
-    )

@@ -281,6 +281,15 @@ class WholeSnapshot(Snapshot):
         there = [one.labels() if one.layout is not None else [] for one in self.snapshots]
         return [np.array([known[label] for label in labels], np.int64) for labels in there]
 
+    @cached_property
+    def orders(self) -> list[Rows]:
+        """For each shard, the codes that its labels have there, in the order of the labels of all; then codes of none.
+
+        Empty where values are no labels.
+        """
+        others = [np.setdiff1d(np.arange(len(self.labels())), codes) for codes in self._codes]
+        return [np.argsort(np.append(*both)) for both in zip(self._codes, others, strict=True)]
+
     def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
         """All rows, in blocks, which are copied."""
         for start in range(0, self.rows, rows):
