@@ -60,7 +60,7 @@ def test_every_help_ends_with_an_example(command: tuple[str, ...]) -> None:
 
 
 # A large model is loaded, the worked examples are worked, or contestants rest between their turns.
-SLOW = {("models", "distil"), ("demo",), ("bench",), ()}
+SLOW = {("models", "distil"), ("models", "onnx"), ("demo",), ("bench",), ()}
 
 
 RAY = {("cluster", "start"), ("cluster", "stop"), ("cluster", "processes")}  # are run in test_cluster_ray.py
