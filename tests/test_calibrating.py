@@ -21,6 +21,7 @@ def seen_with(evidence: np.ndarray) -> Seen:
     return Seen(nothing, evidence, np.ones(len(evidence)), None, nothing, nothing)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("apart", "fewest"), [(2.2, 0), (3.0, 200)])
 def test_strangers_and_queries_turned_away_are_both_as_rare_as_promised(apart: float, fewest: int) -> None:
     """Where values are neither right nor wrong, in 95 of 100 draws less 3.3 deviations; few are refused needlessly."""

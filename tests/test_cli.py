@@ -70,7 +70,7 @@ def test_the_help_tells_of_a_command_what_its_own_help_begins_with(name: str) ->
 
 
 # A large model is loaded, the worked examples are worked, or contestants rest between their turns.
-SLOW = {("models", "distil"), ("demo",), ("bench",), ()}
+SLOW = {("models", "distil"), ("models", "onnx"), ("demo",), ("bench",), ()}
 
 
 RAY = {("cluster", "start"), ("cluster", "stop"), ("cluster", "processes")}  # are run in test_cluster_ray.py

@@ -672,8 +672,9 @@ def test_nothing_is_written_or_removed_through_a_link(tmp_path: Path) -> None:
 def test_a_reader_without_write_permission_reads_them(tmp_path: Path) -> None:
     """From a store that nobody writes to, in a directory that is not his."""
     indexed(tmp_path / "s")
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        folder.chmod(folder.stat().st_mode | 0o055)
+    for folder in [tmp_path, *tmp_path.parents][:4]:
+        if (mode := folder.stat().st_mode) & 0o055 != 0o055:
+            folder.chmod(mode | 0o055)
 
     def look() -> None:
         with Store.open(tmp_path / "s") as reader:
