@@ -115,7 +115,7 @@ class Machines:
 
 @contextmanager
 def machines_in(folder: Path, count: int) -> Iterator[Machines]:
-    """A number of machines, for as long as they are asked for, where no other Ray of this one is found or finds them."""
+    """Some machines, for as long as they are asked for, where no other Ray of this one is found or finds them."""
     with (
         tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as own,
         pytest.MonkeyPatch.context() as patch,
