@@ -13,6 +13,7 @@ from softkv.database import indexing
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.doors.cluster.shard import Carrier
 from softkv.doors.cluster.shard import at_once as all_at_once
+from softkv.doors.cluster.whole import WholeView
 from tests.stores import with_secret
 
 from .clusters import opened, value_like
@@ -32,17 +33,25 @@ def measured_always(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(route, "DRAWN", 5)
 
 
-@pytest.fixture(scope="module", params=["vector", "number", "label"])
+def asked_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """Lists of shards are not put side by side, so that shards are asked as those in other processes are."""
+    patch.setattr(WholeView, "index", property(lambda _: None))
+
+
+@pytest.fixture(scope="module", params=["vector", "number", "label", "vector side by side", "label side by side"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Shards with an index each, which count as large, and of which to draw rows takes no time."""
     path, keys = tmp_path_factory.mktemp("measured") / "c", keys_of(1, ITEMS)
+    kind, _, together = request.param.partition(" ")
     with pytest.MonkeyPatch.context() as patch:
         measured_always(patch)
-        create(path, SHARDS, value=request.param, compatibility="cosine", temperature=0.05)
+        if not together:
+            asked_one_by_one(patch)
+        create(path, SHARDS, value=kind, compatibility="cosine", temperature=0.05)
         with opened(path) as db:
             payloads = [{"third": number % 3 == 0} for number in range(ITEMS)]
             names = [str(number) for number in range(ITEMS)]
-            db.add(names, values_of(request.param, keys), vectors=keys, payloads=payloads)
+            db.add(names, values_of(kind, keys), vectors=keys, payloads=payloads)
         for number in range(SHARDS):  # so that the same rows are drawn every time
             with_secret(path / f"shard-{number:03}", f"shard {number}".encode().ljust(32))
         with opened(path) as db:
@@ -114,6 +123,7 @@ def test_shards_that_draw_rows_read_about_as_many_as_one_store(kind: str, tmp_pa
     """Shards read about as many drawn rows as one store, also for several queries and by a carrier that waits."""
     with pytest.MonkeyPatch.context() as patch:
         measured_always(patch)
+        asked_one_by_one(patch)
         keys, read = keys_of(1, 24_000), []
         for shards in (1, 6):
             create(tmp_path / str(shards), shards, value=kind, compatibility="cosine", temperature=0.05)

@@ -4,5 +4,6 @@ Reading order: question.py; profile.py (what a store remembers), embedding.py (i
 learned.py and indexed.py (the projection and the index of one commit), view.py (one commit); route.py (how a question
 is answered, and why); scan.py (by all rows), planes.py, lists.py (by the index), heads.py (several heads by it),
 proposed.py (by what another index proposes), rounding.py (how far a scan can be trusted), joined.py (answers to some of
-the queries, put together); given.py and asker.py (what was asked, with all defaults filled in).
+the queries, put together), spanning.py (several stores as one); given.py and asker.py (what was asked, with all
+defaults filled in).
 """

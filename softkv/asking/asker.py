@@ -59,16 +59,17 @@ def ask(view: View, question: Question) -> Answers:
 
 
 def _ask(view: View, question: Question) -> Answers:
-    found = _found(view, question) if view.elsewhere is None else view.elsewhere(question)
+    found = by_route(view, question) if view.elsewhere is None else view.elsewhere(question)
     return replace(_logged(view, found), log_mass_floor=_floor(view, question), **promised(*view.guard, question))
 
 
-def _found(view: View, question: Question) -> Answers:
+def by_route(view: View, question: Question) -> Answers:
+    """The answers to a question, in the way that suits it."""
     way, reason = route(view, question)
     if question.heads is not None and way in (CALIBRATED, BOUND, MEASURED):
         # What each head asks is a plain question, and their answers are projected.
         asked = Rewritten.of(view, question)
-        return of_all_heads(view, question, asked, _found(view, asked.flat(question)))
+        return of_all_heads(view, question, asked, by_route(view, asked.flat(question)))
     if way in (CALIBRATED, BOUND):
         return _by_lists(view, question, reason)
     if way == MEASURED:

@@ -143,7 +143,8 @@ class Asking:
         return parts[0] if len(parts) == 1 else together(parts)
 
     def _at_once(self) -> int:
-        behind, known = len(self.view.snapshot.live) - self.index.rows, self.index.rows
+        known = self.index.known
+        behind = len(self.view.snapshot.live) - known + len(self.index.strangers)
         most = BROAD
         if self.k is None and not self.question.guarantee:
             most = max(LEVELS[plan.most] for plan in self.plans if plan is not None)
@@ -254,19 +255,34 @@ class Asking:
         """The logits of some queries with some rows, of which so few are gathered at once that caches hold them."""
         lengths, step = self._lengths(), max(1, GATHERED // self.view.layout.key_width)
 
-        def gathered(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
-            for first in range(start, stop, step):
-                here, compared = rows[first : min(first + step, stop)], self.compatibility
-                if self.question.by_learned or not self.suits_form:
-                    compared = compatibility_of(self.view.comparing(self.question.compatibility, here))
-                keys, inverse = self.view.snapshot.vectors(here), None if lengths is None else lengths[here]
-                place = slice(first - start, first - start + len(here))
-                self._score(some, compared, keys, inverse)(queries, 0, len(here), out[:, place])
+        def gathered(start: int, stop: int) -> Score:
+            here, compared = rows[start:stop], self.compatibility
+            if self.question.by_learned or not self.suits_form:
+                compared = compatibility_of(self.view.comparing(self.question.compatibility, here))
+            inverse = None if lengths is None else lengths[here]
+            return self._score(some, compared, self.view.snapshot.vectors(here), inverse)
+
+        def remembering(end: int) -> Score:
+            """Scores that gather rows before the end, and those of short runs that follow each other at once."""
+            first, last, held = 0, 0, None
+
+            def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+                nonlocal first, last, held
+                for at in range(start, stop, step):
+                    until = min(at + step, stop)
+                    if held is None or at < first or until > last:
+                        first, last = at, min(at + step, end)
+                        held = gathered(first, last)
+                    held(queries, at - first, until - first, out[:, at - start : until - start])
+
+            return score
+
+        alone = remembering(len(rows))
 
         def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
             if stop - start < WORTH_THREADS * step:
-                return gathered(queries, start, stop, out)
-            return shared(lambda first, last: gathered(queries, first, last, out[:, first - start :]), start, stop)
+                return alone(queries, start, stop, out)
+            return shared(lambda at, end: remembering(end)(queries, at, end, out[:, at - start :]), start, stop)
 
         return score
 

@@ -39,7 +39,9 @@ class Candidates:
 
 
 def scan(view: View, question: Question, reason: str) -> Answers:
-    """The answers to a question, of all rows that may count, scanned for this reason."""
+    """The answers to a question, of all rows that may count, scanned for this reason; each store scans its own."""
+    if view.elsewhere is not None:
+        return replace(view.elsewhere(replace(question, tolerance=0.0)), reason=reason)
     candidates = _candidates(view, question)
     if candidates.rows is not None:
         return replace(_answered(view, question, candidates), route=GATHER, reason=candidates.reason)

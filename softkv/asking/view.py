@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from softkv.asking.together import Together
 from softkv.embedders import Identity
 from softkv.errors import NotExpressible, ZeroVector
 from softkv.guard.guard import Guard
+from softkv.index.calibration import Calibration
 from softkv.index.candidates import Proposer
 from softkv.index.lists import ListIndex
 from softkv.index.strata import Population
@@ -33,6 +34,7 @@ from softkv.learning.temperature import typical_temperature, unit_of_scores
 from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.maths.farfield import Lists
 from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Rows
 
@@ -298,6 +300,15 @@ class Reach:
         return Reach(self.middle, max(self.radius, math.sqrt(farthest)))
 
 
+class Spanned(NamedTuple):
+    """The lists of several stores side by side: of which indexes they are, and what became of each."""
+
+    labels: tuple[str, ...] | None
+    indexes: Sequence[ListIndex]
+    turned: Sequence[Lists]
+    lists: Lists
+
+
 class Findings:
     """What a handle found out about its store and need not find again, shared with its snapshots.
 
@@ -309,6 +320,8 @@ class Findings:
         self.together: Together[View] = Together()
         self._temperatures: dict[tuple[str, Identity | None], Temperature] = {}
         self.indexes, self.proposers, self.projections = Indexes(), Proposers(), Projections()
+        self.spanned: Spanned | None = None
+        self.rehearsed: tuple[tuple[object, ...], Calibration] | None = None  # of several stores, and by what
         self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at
         self._lock = threading.Lock()
 

@@ -2,9 +2,10 @@
 
 Reading order: intake.py (what `add` was given), loading.py (items of a file), columns.py (all items as arrays),
 carrying.py (what was learned, on its way into another store), targets.py and evaluating.py, reader.py (everything that
-reads; lookups are in softkv/asking), summary.py and backend.py, training.py, indexing.py and proposing.py,
-reembedding.py, upkeep.py, aside.py (what a stop leaves beside a path), stamping.py and changes.py (everything that
-changes items), handle.py, making.py (a store that takes its place when it is done), opening.py (`open`).
+reads; lookups are in softkv/asking), summary.py and backend.py, training.py, indexing.py, rehearsing.py (the lists of
+several stores together) and proposing.py, reembedding.py, upkeep.py, aside.py (what a stop leaves beside a path),
+stamping.py and changes.py (everything that changes items), handle.py, making.py (a store that takes its place when it
+is done), opening.py (`open`).
 """
 
 from softkv.database.carrying import LearnedNotCarried, import_from

@@ -72,7 +72,7 @@ def build(
     """Build an index of everything that is in the store now; it is there when this returns."""
     progress = told or untold
     started, before = time.monotonic(), view()
-    asked, backend = _checked_queries(before, wanted.queries), chosen_backend(wanted.backend)
+    asked, backend = checked_queries(before, wanted.queries), chosen_backend(wanted.backend)
     form = form_for(before, asked)
     live = np.flatnonzero(before.snapshot.live)
     _require_enough(before, len(live))
@@ -218,7 +218,7 @@ def rehearsed_temperatures(view: View, given: tuple[float, float] | None) -> Arr
     return np.unique(np.geomspace(low, high, steps).astype(np.float32)).astype(np.float64)
 
 
-def _checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
+def checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
     """The queries to calibrate on, as vectors, if there are any."""
     if given is None:
         return None
@@ -319,7 +319,7 @@ def _rehearsed(
         offsets,
         _rows(snapshot, form),
         counted,
-        *_queries(form, snapshot.vectors(held_out) if asked is None else asked),
+        *queries_as_asked(form, snapshot.vectors(held_out) if asked is None else asked),
         temperatures,
         scale=snapshot.value_scale,
         progress=partial(progress, "rehearsing"),
@@ -328,7 +328,7 @@ def _rehearsed(
     return ListIndex(form, offsets, lists, calibration, facts, heads=begun.heads)
 
 
-def _queries(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
+def queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
     """The queries as dot products take them, in no order: some of them choose, and others judge; what scores add."""
     vectors = np.random.default_rng(2).permutation(vectors)
     rewritten, added = form.queries(vectors, COMPATIBILITIES.get(form.compatibility), np.ones(len(vectors)))

@@ -31,7 +31,7 @@ Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 OUTGROWN = 2.0  # times as many rows as an index was made of, from which on it is to be built again
 FAR = 1.15  # times the radius of a list: how far a late row of it may be from its mean
-_MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
+MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
 
 
 def _nobody() -> Counts:
@@ -51,6 +51,7 @@ class ListIndex:
     estimates: Lists | None = None  # `quick` as it is by now, where that differs from what was measured
     sizes: Counts | None = None  # (l,), how many rows lists were made of, where late rows were laid into them since
     heads: Counts | None = None  # (l,), how many of the first rows of each list are its head, dead ones included
+    bodies: tuple[Counts, Counts] | None = None  # (l,) each: where rows that joined lie in random order, until where
 
     @property
     def rows(self) -> int:
@@ -142,7 +143,7 @@ class ListIndex:
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
         arrays = statistics_encoded(self.lists, "lists.")
-        arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in _MEASURED}
+        arrays |= {f"calibration.{name}": getattr(self.calibration, name) for name in MEASURED}
         facts = {"form": self.form.name, "compatibility": self.form.compatibility, "built": self.facts}
         rows = {"offsets": self.offsets, "joined": self.joined}
         form = {"centre": self.form.centre, "lengths": self.form.lengths}
@@ -160,7 +161,7 @@ class ListIndex:
         facts, arrays = decoded(content)
         try:
             lists = statistics_decoded(arrays, "lists.")
-            measured = [arrays[f"calibration.{one}"] for one in _MEASURED]
+            measured = [arrays[f"calibration.{one}"] for one in MEASURED]
             form = Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"])
             if form.name == "learned":
                 form = replace(form, metric=metric(str(facts["built"]["projection"])) if metric else None)
@@ -219,7 +220,7 @@ class ListIndex:
             return "was calibrated on queries without a best score"
         if measured.depths.shape != (len(measured.best), len(BEST)):
             return f"holds depths of shape {measured.depths.shape}"
-        for name in _MEASURED[1:-2]:
+        for name in MEASURED[1:-2]:
             shape = getattr(measured, name).shape
             if shape != (len(temperatures), measured.doubts.shape[1], len(LEVELS)):
                 return f"holds {name} of shape {shape}"

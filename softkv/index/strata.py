@@ -51,6 +51,11 @@ class Population:
         ends = index.offsets[:-1] + heads
         self.ahead: Counts = (ends if self._body is None else np.searchsorted(self._body, ends)) - self._firsts[:-1]
         self.shuffled: Counts = self._inside - self.ahead  # the bodies of lists, which lie behind their heads
+        if index.bodies is not None:
+            assert not index.rows
+            listed, owners = members[starts[0] :], np.repeat(np.arange(len(self.counts)), self.counts)
+            before, until = (np.bincount(owners, listed < edge[owners], len(edge)) for edge in index.bodies)
+            self.ahead, self.shuffled = before.astype(np.int64), (until - before).astype(np.int64)
 
     @property
     def strata(self) -> Strata:

@@ -15,5 +15,6 @@ and, for more rows than anybody wants to read:
     nearfield.py      some runs of rows, one by one           runs -> Blend, and the heaviest rows
     farfield.py       what the others add, and how surely     statistics of lists -> Blend, bounds
     moments.py        these statistics                        rows -> lists; lists without some rows
+    abreast.py        lists of several stores           as if they were those of one
     forms.py          any compatibility as a dot product      what lists know keys and queries by
 """

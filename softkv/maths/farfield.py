@@ -95,6 +95,14 @@ class Lists:
             counted = replace(counted, **{name: getattr(self, name) / units.size**power})
         return counted.narrow()
 
+    def as_given(self, units: "Units") -> "Lists":
+        """Statistics of values as they are, in float64, of those that `rounded` made in these units; but for bounds."""
+        found = Lists(*(getattr(self, field.name).astype(np.float64) for field in fields(self)))
+        if isinstance(found.values, Shares):
+            return found
+        found = replace(found, values=found.values * units.size + units.middle, slope=found.slope * units.size)
+        return replace(found, **{name: getattr(found, name) * units.size**2 for name in ("scatter", "noise")})
+
     def narrow(self) -> "Lists":
         """Statistics in float32, as they are."""
         return Lists(*(getattr(self, field.name).astype(np.float32) for field in fields(self)))

@@ -83,6 +83,15 @@ class Form:
             return np.concatenate([moved, -0.5 * np.einsum("ij,ij->i", moved, moved)[:, None]], axis=1)
         return keys
 
+    def onto(self, other: "Form") -> tuple[Floats, Floats]:
+        """What k′ of keys is multiplied with, (d, d), and what is then added, so that it is k′ by another centre."""
+        width = self.width(len(self.centre))
+        turn, shift = np.eye(width), np.zeros(width)
+        if self.name == "gaussian":
+            moved = self.centre - other.centre
+            turn[-1, :-1], shift[:-1], shift[-1] = -moved, moved, -0.5 * moved @ moved
+        return turn, shift
+
     def queries(self, queries: Array, compatibility: Compatibility | None, sharpness: Array) -> tuple[Array, Floats]:
         """q′ times β, (b, q) -> (b, d or d + 1), and what is added to every logit of a query, (b,)."""
         nothing = np.zeros(len(queries))

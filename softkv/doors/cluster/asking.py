@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Answers
+from softkv.asking.asker import by_route
 from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
 from softkv.asking.question import Question
+from softkv.asking.route import CALIBRATED, MEASURED, route
 from softkv.asking.sampled import Told
 from softkv.asking.scan import over_rows
 from softkv.asking.view import View
@@ -29,7 +31,7 @@ from softkv.doors.cluster.scanning import scanned
 from softkv.doors.cluster.shard import Carrier, out_of_reach
 from softkv.doors.cluster.sharing import shared
 from softkv.doors.cluster.whole import WholeView
-from softkv.errors import AllMasked, InputError
+from softkv.errors import AllMasked, InputError, StoreError
 from softkv.maths.sampling import Elsewhere
 from softkv.storage.layout import Mask, Rows
 
@@ -44,7 +46,8 @@ def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answer
     if question.heads is not None:
         asked = Rewritten.of(whole, question)
         return of_all_heads(whole, question, asked, ask_shards(whole, asked.flat(question), carrier))
-    at_once = scanned(whole, question)
+    at_once = _estimated(whole, question)
+    at_once = scanned(whole, question) if at_once is None else at_once
     if at_once is not None:
         return replace(at_once, **_of_all(whole, question))
     found, told = _together(whole, question, carrier)
@@ -60,6 +63,16 @@ def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answer
                 again = replace(again, rows_read=again.rows_read + found.rows_read[doubtful])
             found = joined([(np.arange(len(found)), found), (doubtful, again)], question.temperature)
     return found
+
+
+def _estimated(whole: WholeView, question: Question) -> Answers | None:
+    """The answers by the lists of all shards, as if their rows lay in one store; None where each is to be asked."""
+    if question.k is not None or question.guarantee or question.by_learned or not whole.parts:
+        return None
+    try:
+        return by_route(whole, question) if route(whole, question).way in (CALIBRATED, MEASURED) else None
+    except (StoreError, OSError):  # so that the shard that cannot be read is named
+        return None
 
 
 def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, cast
 from softkv.asking.embedding import Embedding, Given
 from softkv.asking.profile import Profile
 from softkv.asking.scan import require_items
+from softkv.asking.spanning import NAME as TOGETHER
 from softkv.asking.view import View
 from softkv.database import intake
 from softkv.database.begun import FEWEST
@@ -25,6 +26,7 @@ from softkv.database.changes import require_values
 from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, StoreView, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
+from softkv.database.rehearsing import rehearsed_together
 from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
@@ -36,6 +38,7 @@ from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import (
     AccessRefused,
+    IndexDamaged,
     InputError,
     SnapshotExpired,
     StoreDamaged,
@@ -248,7 +251,17 @@ class Cluster(SoftKV):
             options["temperatures"] = float(steps[0]), float(steps[-1])
         for shard in self._to_index():
             shard.upkeep("build_index", kind, **options)
+        if kind == "lists":
+            whole, queries = cast(WholeView, self._asked_view()), options.get("queries")
+            steps = rehearsed_temperatures(whole, options["temperatures"])
+            if queries is not None or not whole.is_rehearsed(steps):
+                self._keep(rehearsed_together(whole, steps, queries, options.get("progress")))
         return self.info()
+
+    def _keep(self, rehearsed: bytes | None) -> None:
+        """Let the first shard that has rows keep what was rehearsed by all together, if anything was."""
+        if rehearsed is not None:
+            next(shard for shard in self._store.shards if shard.view().snapshot.rows).put_index(TOGETHER, rehearsed)
 
     def _to_index(self) -> list[Shard]:
         """The shards with items enough for an index; where none has, the first with any, which says so."""
@@ -266,14 +279,18 @@ class Cluster(SoftKV):
         """Forget the indexes of all shards; lookups scan again."""
         for shard in self._store.shards:
             shard.upkeep("drop_index")
+            shard.drop_index(TOGETHER)
 
     def compact(self) -> None:
         """Leave deleted and replaced items of all shards behind, one shard after the other."""
         with self._changing:
             if "guard" in self._store.settings:
                 self._store.configure(rebased(self._store.settings, self._view()))
+            file = self._view().rehearsed  # which stays readable
             for shard in self._store.shards:
                 shard.upkeep("compact")
+            with suppress(IndexDamaged):
+                self._keep(None if file is None else bytes(file.read()))
 
     def backup(self, directory: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
         """Copy the cluster into a directory, or what is new into an earlier backup, as `backup` of a store does.

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from softkv.answer import Answers, Described
 from softkv.asking.learned import Learned
 from softkv.asking.question import Question
+from softkv.asking.spanning import Part, Spanning
 from softkv.asking.view import Findings, Reach, View
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.errors import KeyMissing, KeyTextError
@@ -209,7 +210,7 @@ class WholeSnapshot(Snapshot):
         """Of each shard that has some of these rows: its number, which of them these are, and its own rows."""
         numbers = checked_rows(rows, self.rows)
         owners = np.searchsorted(self.offsets, numbers, side="right") - 1
-        for shard in np.unique(owners).tolist():
+        for shard in np.flatnonzero(np.bincount(owners)).tolist():
             places = np.flatnonzero(owners == shard)
             yield shard, places, numbers[places] - self.offsets[shard]
 
@@ -258,7 +259,7 @@ class WholeSnapshot(Snapshot):
 
         def read(shard: int, own: Rows) -> Any:
             cells = self.snapshots[shard].values(own)
-            return self._codes[shard][cells] if self._codes else cells
+            return self.codes[shard][cells] if self.codes else cells
 
         return np.asarray(self._gathered(rows, read))
 
@@ -273,7 +274,7 @@ class WholeSnapshot(Snapshot):
         return list(dict.fromkeys(named))
 
     @cached_property
-    def _codes(self) -> list[Rows]:
+    def codes(self) -> list[Rows]:
         """The codes that the codes of each shard stand for; empty where values are no labels."""
         if self.layout is None or not self.layout.kind.coded:
             return []
@@ -287,8 +288,8 @@ class WholeSnapshot(Snapshot):
 
         Empty where values are no labels.
         """
-        others = [np.setdiff1d(np.arange(len(self.labels())), codes) for codes in self._codes]
-        return [np.argsort(np.append(*both)) for both in zip(self._codes, others, strict=True)]
+        others = [np.setdiff1d(np.arange(len(self.labels())), codes) for codes in self.codes]
+        return [np.argsort(np.append(*both)) for both in zip(self.codes, others, strict=True)]
 
     def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
         """All rows, in blocks, which are copied."""
@@ -334,7 +335,7 @@ class WholeSnapshot(Snapshot):
                 one.close()
 
 
-class WholeView(View):
+class WholeView(Spanning):
     """All shards of a cluster, with what a lookup needs to know of them."""
 
     snapshot: WholeSnapshot
@@ -348,6 +349,16 @@ class WholeView(View):
     def elsewhere(self, question: Question) -> Answers:
         """The answers of all shards."""
         return self._ask(self, question)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The shards that have rows, if all of them lie here; else none."""
+        whole, missing = self.snapshot, self.snapshot.partial and self.snapshot.missing(range(len(self.snapshot.views)))
+        if missing or not all(isinstance(view, View) for view in whole.views):
+            return []
+        places = [place for place, view in enumerate(whole.views) if view.snapshot.rows]
+        codes = whole.codes or dict.fromkeys(places)
+        return [Part(whole.views[place], int(whole.offsets[place]), codes[place]) for place in places]
 
     @property
     def filled(self) -> list[View]:

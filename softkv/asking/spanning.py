@@ -1,0 +1,177 @@
+"""The rows of several stores as those of one, with one index: the lists of all, side by side.
+
+The index is made of those that the stores have, and read from no file. Rows of a list do not lie side by side among
+those of all, so all of them count as rows that joined it later, and are gathered.
+
+Does not say which stores, nor answer what is not estimated by the index (View.elsewhere).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from softkv.asking.view import Spanned, View
+from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.index.calibration import BEST, Calibration
+from softkv.index.encoding import decoded, encoded
+from softkv.index.lists import MEASURED, ListIndex
+from softkv.index.opening import LEVELS
+from softkv.index.verdict import CHANGED, Verdict
+from softkv.logs import log_of
+from softkv.maths.abreast import abreast, turned
+from softkv.maths.farfield import Array, Lists
+from softkv.maths.forms import Form
+from softkv.storage import IndexFile
+from softkv.storage.layout import Rows
+
+NAME = "lists-together"  # of the index file of what was rehearsed by all, in the first store
+MARKED = 64  # queries whose doubts tell an index from others
+LOG = log_of(__name__)
+MOST = 1 << 19  # rows; with more, to put their lists side by side after a change takes longer than it saves
+
+
+class Part(NamedTuple):
+    """A store, and its place among all."""
+
+    view: View
+    first: int  # row, among those of all
+    codes: Rows | None  # that its codes of labels have among those of all
+
+
+class Spanning(View):
+    """The rows of several stores, one store after the other."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The stores, if all of them lie here; else none."""
+        raise NotImplementedError
+
+    @cached_property
+    def index(self) -> ListIndex | None:
+        """The lists of all stores; None where there are none that can be put side by side."""
+        parts = [(one, one.view.index) for one in self.parts] if self.snapshot.rows <= MOST else []
+        known = [(one, index) for one, index in parts if index is not None]
+        if not known or not _alike([index.form for _, index in known]):
+            return None
+        indexes = [index for _, index in known]
+        joined, first = np.full(self.snapshot.rows, -1, np.int64), 0
+        for one, index in known:
+            inside = np.repeat(np.arange(len(index.made_of)), np.diff(index.offsets))
+            owners = np.concatenate([inside, index.joined])
+            joined[one.first : one.first + len(owners)] = np.where(owners >= 0, owners + first, -1)
+            first += len(index.made_of)
+        return ListIndex(
+            _form_of(indexes),
+            np.zeros(first + 1, np.int64),
+            self._lists(known),
+            self._calibration(indexes),
+            {"items": _made_of(indexes)},
+            joined,
+            sizes=np.concatenate([index.made_of for index in indexes]),
+            bodies=_bodies(known),
+        )
+
+    def _lists(self, known: Sequence[tuple[Part, ListIndex]]) -> Lists:
+        """Their statistics, which are kept for as long as those of all stores stay, and those of each as long as it."""
+        kept, first, indexes = self.findings.spanned, known[0][1], [index for _, index in known]
+        if kept is None or (kept.labels, kept.indexes) != (self.labels, indexes):
+            same = kept is not None and kept.indexes[0].form is first.form
+            before = dict(zip(kept.indexes, kept.turned, strict=True)) if kept is not None and same else {}
+            parts = [before.get(index) or turned_to(index, _as_given(index), first) for index in indexes]
+            lists = abreast(parts, [one.codes for one, _ in known], len(self.labels or ()))
+            kept = self.findings.spanned = Spanned(self.labels, indexes, parts, lists)
+        return kept.lists
+
+    def _calibration(self, indexes: Sequence[ListIndex]) -> Calibration:
+        """What was rehearsed by all these lists together, while nearly all items are those of then; else nothing."""
+        if len(indexes) == 1:
+            return indexes[0].calibration
+        file = self.rehearsed
+        if file is None or sum(one.view.changes for one in self.parts) > CHANGED * _made_of(indexes):
+            return UNREHEARSED
+        of, kept = (file.path, file.commit, *(index.calibration for index in indexes)), self.findings.rehearsed
+        if kept is None or kept[0] != of:
+            kept = self.findings.rehearsed = of, self._read(file, _marks(indexes))
+        file.close()
+        return kept[1]
+
+    def _read(self, file: IndexFile, marks: list[str]) -> Calibration:
+        try:
+            facts, arrays = decoded(file.read())
+            return Calibration(*(arrays[name] for name in MEASURED)) if facts["of"] == marks else UNREHEARSED
+        except (IndexDamaged, FormatTooNew, KeyError, TypeError) as error:
+            LOG.warning("what all shards of %s rehearsed together cannot be used: %s", self.snapshot.path, error)
+            return UNREHEARSED
+
+    @property
+    def rehearsed(self) -> IndexFile | None:
+        """The file of what was rehearsed by the lists of all stores together, as `calibration_encoded` has it."""
+        return self.parts[0].view.snapshot.index(NAME) if self.parts else None
+
+    def is_rehearsed(self, temperatures: Array) -> bool:
+        """Whether that was done for the lists of now, at these temperatures."""
+        known = UNREHEARSED.temperatures if self.index is None else self.index.calibration.temperatures
+        return len(known) == len(temperatures) and np.allclose(known, temperatures, rtol=1e-6)
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """That on a store whose calibration no longer holds, if there is one."""
+        verdicts = [one.view.verdict for one in self.parts]
+        return next((one for one in verdicts if one is not None and one.withdrawn), None)
+
+
+def calibration_encoded(calibration: Calibration, indexes: Sequence[ListIndex]) -> bytes:
+    """What was rehearsed by the lists of all these indexes together, as bytes that are kept with the first store."""
+    return b"".join(encoded({"of": _marks(indexes)}, {name: getattr(calibration, name) for name in MEASURED}))
+
+
+def _marks(indexes: Sequence[ListIndex]) -> list[str]:
+    """What tells indexes from others, and stays when their rows are laid in another order."""
+    some = (np.ascontiguousarray(index.calibration.doubts[:, :MARKED]) for index in indexes)
+    return [hashlib.blake2b(one.data, digest_size=16).hexdigest() for one in some]
+
+
+def _made_of(indexes: Sequence[ListIndex]) -> int:
+    return sum(int(index.made_of.sum()) for index in indexes)
+
+
+def _alike(forms: Sequence[Form]) -> bool:
+    """Whether lists are about keys of one form, and of nothing that was learned."""
+    names = {(form.name, form.compatibility) for form in forms}
+    return len(names) == 1 and all(form.metric is None for form in forms)
+
+
+def _bodies(known: Sequence[tuple[Part, ListIndex]]) -> tuple[Rows, Rows]:
+    """The first row of each list that lies in random order, and the one behind the last."""
+    starts, stops = [], []
+    for one, index in known:
+        heads = np.diff(index.offsets) if index.heads is None else index.heads
+        starts.append(one.first + index.offsets[:-1] + heads)
+        stops.append(one.first + index.offsets[1:])
+    return np.concatenate(starts), np.concatenate(stops)
+
+
+def _form_of(indexes: Sequence[ListIndex]) -> Form:
+    lengths = np.stack([index.form.lengths for index in indexes])
+    return replace(
+        indexes[0].form, lengths=np.array([lengths[:, 0].min(), np.median(lengths[:, 1]), lengths[:, 2].max()])
+    )
+
+
+def turned_to(index: ListIndex, lists: Lists, first: ListIndex) -> Lists:
+    """The lists of an index, with these statistics, by the keys and along the axes of the first."""
+    return turned(lists, *index.form.onto(first.form), first.lists.axes)
+
+
+def _as_given(index: ListIndex) -> Lists:
+    return index.lists if index.estimates is None else index.estimates.as_given(index.units)
+
+
+_NONE = np.empty((0, 0, len(LEVELS)), np.float32)
+UNREHEARSED = Calibration(
+    np.empty(0, np.float32), _NONE, _NONE, _NONE, _NONE, np.empty(0, np.float32), np.empty((0, len(BEST)), np.float32)
+)

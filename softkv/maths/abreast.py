@@ -1,0 +1,94 @@
+"""Lists of several stores side by side, as if they were those of one: along the axes of the first.
+
+Each store has found axes, a slope and a profile of its own. The covariances of its lists are turned into the axes of
+the first; what is left out by that is no more than what one store leaves out anyway, so that estimates are as good, but
+nothing can be bound by them. The slope is the mean of those of all stores, by their rows.
+
+Does not read rows, nor find the lists of a store (moments.py).
+
+Shapes: l lists, d key width, r leading axes, s labels with a slope, p value width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.maths.farfield import Array, Floats, Lists, packed, unpacked
+from softkv.maths.shares import Shares
+
+Codes = npt.NDArray[np.int64]
+TOGETHER = 4096  # lists that are turned at once
+EACH = ("counts", "means", "spreads", "outside", "value_radii", "scatter", "noise")  # of what lists have one each
+
+
+def turned(lists: Lists, turn: Floats, shift: Floats, axes: Array) -> Lists:
+    """The lists of a store, in float64, once its keys are multiplied with `turn`, (d, d), and moved by `shift`, (d,).
+
+    They are then along these axes.
+    """
+    lead, whole_turn = lists.leading, axes.T @ turn @ lists.axes
+    grown, own = whole_turn.T @ whole_turn, whole_turn[:lead]
+    others = (own[:, lead:] * lists.profile) @ own[:, lead:].T
+    spreads, sums = np.empty(lists.spreads.shape), np.empty((2, len(lists.counts)))
+    for start in range(0, len(lists.counts), TOGETHER):
+        some = slice(start, start + TOGETHER)
+        inner = unpacked(lists.spreads[some], lead)
+        sums[0, some] = np.einsum("lij,ij->l", inner, grown[:lead, :lead])
+        inner = own[:, :lead] @ inner @ own[:, :lead].T + lists.outside[some, None, None] * others
+        spreads[some], sums[1, some] = packed(inner), np.einsum("lii->l", inner)
+    whole = sums[0] + lists.outside * (np.diag(grown)[lead:] @ lists.profile)
+    means, slope = lists.means @ turn.T + shift, lists.slope @ np.linalg.inv(whole_turn)
+    outside = np.maximum(whole - sums[1], 0.0)
+    return replace(lists, means=means, axes=axes, spreads=spreads, outside=outside, slope=slope)
+
+
+def abreast(parts: Sequence[Lists], codes: Sequence[Codes | None], labels: int = 0) -> Lists:
+    """The lists of all stores, those of the first before those of the second, along axes that they share.
+
+    Where values are so many `labels`, `codes` are those that each store's own have among all.
+    """
+    found = {name: np.concatenate([getattr(one, name) for one in parts]) for name in EACH}
+    weights = [max(float(one.counts.sum()), 1.0) for one in parts]
+    values, slope = _of_labels(parts, codes, weights, labels) if labels else _of_vectors(parts, weights)
+    endless = np.full((len(found["counts"]), 2), np.inf)  # so that whoever bounds by it says nothing
+    return Lists(
+        **found,
+        axes=parts[0].axes,
+        profile=parts[0].profile,
+        widest=endless[:, 0],
+        radii=endless,
+        values=values,
+        slope=slope,
+        slope_gaps=endless,
+    )
+
+
+def _of_vectors(parts: Sequence[Lists], weights: Sequence[float]) -> tuple[Array | Shares, Floats]:
+    """The means of the values of all lists, and their slope."""
+    slope: Floats = np.average([one.slope for one in parts], axis=0, weights=weights)
+    return np.concatenate([one.vectors for one in parts]), slope
+
+
+def _of_labels(
+    parts: Sequence[Lists], codes: Sequence[Codes | None], weights: Sequence[float], labels: int
+) -> tuple[Array | Shares, Floats]:
+    """The shares of labels in all lists, by the codes of all, and the slope of those that have one in any store."""
+    entries, sloped, first = [], [], 0
+    for one, own in zip(parts, codes, strict=True):
+        shares = one.values
+        assert isinstance(shares, Shares)
+        assert own is not None
+        entries.append((shares.owners + first, own[shares.codes], shares.tallies))
+        sloped.append(own[shares.sloped])
+        first += shares.shape[0]
+    places = np.unique(np.concatenate(sloped))
+    slope, rows = np.zeros((len(places), len(parts[0].axes))), np.zeros((len(places), 1))
+    for some, one, weight in zip(sloped, parts, weights, strict=True):
+        at = np.searchsorted(places, some)
+        slope[at] += weight * one.slope
+        rows[at] += weight
+    owners, all_codes, tallies = (np.concatenate(x) for x in zip(*entries, strict=True))
+    found = Shares.of(owners, all_codes, tallies, lists=first, labels=labels)
+    return replace(found, sloped=places), slope / np.maximum(rows, 1.0)

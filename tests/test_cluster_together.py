@@ -1,0 +1,145 @@
+"""The lists of all shards side by side: estimates as of one store, while they are those that were rehearsed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softkv.asking.joined import joined
+from softkv.database import indexing
+from softkv.doors.cluster.handle import Cluster, create
+from softkv.index.strata import Population
+from softkv.maths.strata import Draw, Sizes
+from tests.stores import with_secret
+
+from .clusters import opened, value_like
+from .databases import count_as_large
+from .test_cluster_measured import asked_one_by_one, measured_always
+from .test_measured import KINDS, SMALL, TOLERANCE, keys_of, most_misses, values_of
+
+pytestmark = pytest.mark.ci
+ITEMS, SHARDS, ASKED = 16_000, 4, 400
+ROWS = 1.3  # times those that one store reads, at most
+BEST = 0.9  # of the heaviest items are named, at least
+QUERIES = keys_of(9, ASKED)
+
+
+def made(path: Path, compatibility: str, shards: int) -> Cluster:
+    """A cluster with an index, in which the same rows are drawn every time."""
+    keys, kind, temperature = keys_of(1, ITEMS), KINDS[compatibility], SMALL[compatibility]
+    create(path, shards, value=kind, compatibility=compatibility, temperature=temperature)
+    with opened(path) as db:
+        db.add([str(number) for number in range(ITEMS)], values_of(kind, keys), vectors=keys)
+    for number in range(shards):
+        with_secret(path / f"shard-{number:03}", f"shard {number}".encode().ljust(32))
+    db = opened(path)
+    db.build_index(temperatures=(temperature / 5, 4 * temperature))
+    return db
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def clusters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Cluster]]:
+    """The same items in one shard, and in several; all count as large."""
+    folder = tmp_path_factory.mktemp("together")
+    with pytest.MonkeyPatch.context() as patch:
+        count_as_large(patch)
+        patch.setattr(indexing, "REHEARSED", 400)
+        found = {shards: made(folder / str(shards), request.param, shards) for shards in (1, SHARDS)}
+        yield found
+        for db in found.values():
+            assert db.check().ok
+            db.close()
+
+
+def is_rehearsed(db: Cluster) -> bool:
+    """Whether what all shards rehearsed together counts."""
+    index = db._view().index
+    return index is not None and len(index.calibration.temperatures) > 0
+
+
+def require_kept(found: Any, exact: Any, kind: str, *, least: int) -> None:
+    """At least so many answers are of a kind, and as many of them as they say are within what they state."""
+    there = np.broadcast_to(np.array(found.error_kind, object), len(found)) == kind
+    assert there.sum() >= least, found.routes
+    apart = (value_like(found, exact) - exact.value).reshape(len(found), -1)
+    assert (np.linalg.norm(apart, axis=1) > found.error)[there].sum() <= most_misses(int(there.sum()))
+    moved = np.abs(found.log_mass - exact.log_mass)
+    assert (moved > found.log_mass_error)[there].sum() <= most_misses(int(there.sum()))
+
+
+def test_estimates_that_all_shards_rehearsed_hold_as_often_as_they_say(clusters: dict[int, Cluster]) -> None:
+    """Of queries that took no part in it, and they read about as many rows as one store does."""
+    read = {}
+    for shards, db in clusters.items():
+        exact, found = (db.lookup(QUERIES, tolerance=tolerance) for tolerance in (0.0, TOLERANCE))
+        require_kept(found, exact, "calibrated", least=380)
+        read[shards] = np.median(found.rows_read)
+        best = [one.scores[:, 0] for one in (found, exact)]
+
+        assert np.isclose(*best, rtol=1e-4).mean() >= BEST
+    assert read[SHARDS] <= ROWS * read[1]
+
+
+def test_rows_drawn_from_all_shards_at_once_tell_the_error_as_often_as_they_say(clusters: dict[int, Cluster]) -> None:
+    """By as many draws as there are queries, at a temperature that was not rehearsed."""
+    db = clusters[SHARDS]
+    with pytest.MonkeyPatch.context() as patch:
+        measured_always(patch)
+        options: dict[str, Any] = {"temperature": 10 * db._view().usual_temperature, "tolerance": 2 * TOLERANCE}
+        exact = db.lookup(QUERIES, **options | {"tolerance": 0.0})
+        each = [db.lookup(query[None], **options) for query in QUERIES]
+        found = joined([(np.array([n]), one) for n, one in enumerate(each)], None)
+        require_kept(found, exact, "measured", least=300)
+
+
+def test_every_row_of_a_list_may_be_drawn(clusters: dict[int, Cluster]) -> None:
+    """Of all lists of all shards, and each once."""
+    view = clusters[SHARDS]._view()
+    assert view.index is not None
+    population = Population(view.index, None)
+    everything = Sizes(np.ones(len(population.counts)), population.counts)
+    strata = population.strata
+    draw = Draw._of(np.random.default_rng(0), strata, everything, np.flatnonzero(strata.counts))
+    rows = population.rows(draw)
+    np.testing.assert_array_equal(np.sort(rows), np.arange(ITEMS))
+    np.testing.assert_array_equal(view.index.joined[rows], draw.strata[draw.owners])
+    assert population.shuffled.sum() > ITEMS / 2
+
+
+def test_shards_that_cannot_be_put_side_by_side_answer_each_by_its_own_plan(clusters: dict[int, Cluster]) -> None:
+    """As those in other processes do."""
+    db = clusters[SHARDS]
+    exact = db.lookup(QUERIES, tolerance=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        asked_one_by_one(patch)
+        require_kept(db.lookup(QUERIES, tolerance=TOLERANCE), exact, "calibrated", least=200)
+
+
+def test_what_comes_and_goes_is_in_the_answers_at_once(clusters: dict[int, Cluster]) -> None:
+    """Also where no shard has noted it yet; what was rehearsed is kept by a compaction, and not by many changes."""
+    db, asked = clusters[SHARDS], {"tolerance": TOLERANCE}
+    query, kind = QUERIES[:1], KINDS[db.info().compatibility or ""]
+    near = db.lookup(query, **asked)[0].contributors[0].key
+    value = values_of(kind, keys_of(1, ITEMS))[0]
+    db.add(["new"], [value], vectors=query)
+    if db.info().compatibility != "dot":
+        assert db.lookup(query, **asked)[0].contributors[0].key == "new"
+    with pytest.MonkeyPatch.context() as patch:
+        measured_always(patch)
+        warm = db.lookup(query, temperature=10 * db._view().usual_temperature, tolerance=2 * TOLERANCE)
+        assert warm.error_kind == "measured"
+    db.delete(["new", near])
+    found = db.lookup(QUERIES, **asked)
+    assert near not in {one.key for one in found[0].contributors}
+    db.compact()
+    exact = db.lookup(QUERIES, tolerance=0.0)
+    require_kept(db.lookup(QUERIES, **asked), exact, "calibrated", least=380)
+    db.delete([str(number) for number in range(2_000) if str(number) != near])
+    assert not is_rehearsed(db)
+    db.build_index()
+    assert is_rehearsed(db)
+    assert db.lookup(query, **asked).error_kind == "calibrated"
+    db.drop_index()
+    assert db.lookup(query, **asked).error_kind == "exact"
