@@ -219,7 +219,7 @@ def lab(light: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("without", [None, *SEEN_WITHOUT])
 def test_colours_are_told_apart_by_the_colour_blind(scheme: int, without: str | None) -> None:
-    """Those of labels, that of all other labels, and the ends and the middle of the scale of numbers, to eyes of every kind."""
+    """Those of labels, that of all others, and three places on the scale of numbers, to eyes of every kind."""
     blind = np.eye(3) if without is None else np.array(SEEN_WITHOUT[without])
     names = [[*(f"c{number}" for number in range(7)), "rest"], ["low", "middle", "high"]]
     for some in names:

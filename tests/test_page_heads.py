@@ -48,7 +48,7 @@ def cells(seen: Any) -> list[float]:
 def test_heads_are_brought_to_the_page_of_a_server(
     count: int, browser: Any, tmp_path: Path, heads: softkv.Heads, file: Path
 ) -> None:
-    """The store answers by all of them, at the ends of the slider as well; the switch shows one; then there are none again."""
+    """The store answers by all of them, at the ends of the slider as well; the switch shows one alone."""
     filled(tmp_path / "s", "vector", count, compatibility="dot").close()
     with (
         guarded(tmp_path / "s", read_only=True) as server,

@@ -7,6 +7,7 @@ import pytest
 
 import softkv
 
+from .browsing import opened
 from .databases import filled
 from .listening import guarded
 from .looking import RENTS, answered, chooses, looking, rents_at, says
@@ -81,6 +82,18 @@ def test_items_of_a_larger_store_are_found_wherever_they_are(browser: Any, tmp_p
         seen.page.fill("#find", "")
         assert says(seen, "#where-in", "1 to 25")
         assert seen.told == []
+
+
+def test_items_without_a_key_are_found_by_their_number(browser: Any, tmp_path: Path) -> None:
+    """As the store calls them."""
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(values=[1.0, 2.0, 3.0], vectors=[[0.0], [1.0], [2.0]])
+        db.page(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as seen:
+        for find, told in (("#2", "1 to 1 of 1"), ("null", "no item")):
+            seen.page.fill("#find", find)
+            seen.settled()
+            assert seen.page.text_content("#where-in") == told
 
 
 def test_an_empty_store_is_filled_from_the_page(browser: Any, tmp_path: Path) -> None:

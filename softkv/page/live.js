@@ -170,10 +170,11 @@ function tellOwn(answer, ways) {
   put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
   const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
   const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
-  const part = scene.total > scene.count ? ` The map and the steps are of the ${counted(scene.count)} items that this page has.` : '';
+  const these = scene.heads ? 'The map, the four ways' : 'The map'; // what is compared in one request takes no heads
+  const part = scene.total > scene.count ? ` ${these} and the steps are of the ${counted(scene.count)} items that this page has.` : '';
   const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
   put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
-  if (scene.heads) return; // which have no other ways
+  if (scene.heads) return;
   const exact = ways && (ways.exact || { value: 'no such key: a dictionary fails' });
   const all = ways ? [exact, ways.hard, ways.top_k, ways.soft] : Array(4).fill({ value: '…' });
   all.forEach((one, i) => {

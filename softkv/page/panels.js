@@ -97,8 +97,7 @@ function showWays(exact, weights, order) {
     [`top ${k}`, top ? withSpread(top) : 'not with heads', best.held, top && top.value],
     ['soft', withSpread(now.found), order.length ? 1 : 0, now.found.value],
   ];
-  const number = (x) => (typeof x === 'number' ? x : null);
-  fillTable('ways', ways.map(([name, answer, held, exactly]) => [[name], [answer, number(exactly)], [percent(held), held]]));
+  fillTable('ways', ways.map(([name, answer, held, found]) => [[name], [answer, exactly(found)], [percent(held), held]]));
   byId('k').max = scene.count;
   if (document.activeElement !== byId('k')) byId('k').value = state.k;
 }

@@ -128,8 +128,8 @@ function showItems() {
   const meeting = `${counted(now.told.count)} of ${counted(scene.count)} items`;
   put('filtered', state.where ? `${meeting} meet ${harmless(JSON.stringify(state.where))}; the others take no part.` : '');
   const wanted = shown.find.toLowerCase();
-  const holds = (row) => `${scene.keys[row]} ${scene.texts[row] || ''}`.toLowerCase().includes(wanted);
-  const rows = rowsOf(scene.numbers, seen).filter((row) => !wanted || holds(row));
+  const called = (row) => [scene.keys[row] || `#${scene.numbers[row]}`, scene.texts[row]].join(' ');
+  const rows = rowsOf(scene.numbers, seen).filter((row) => !wanted || called(row).toLowerCase().includes(wanted));
   const whole = live && scene.total > scene.count; // then the server has the list
   const count = !whole ? rows.length : state.where || wanted ? Infinity : scene.total;
   shown.page = Math.max(0, Math.min(shown.page, Math.ceil(count / LISTED) - 1));
@@ -166,7 +166,7 @@ function showLines() {
   const link = location.href.split('#')[0] + linkOf(state).replace(/^#$/, '');
   const found = { link, ...(example || linesOf(scene, asked, temperature, state.where)) };
   const all = scene.total > scene.count ? `, all ${counted(scene.total)} items of it,` : '';
-  const note = `These ask the store${all} what is asked here${scene.heads ? '; heads are those the page was written with' : ''}.`;
+  const note = `These ask the store${all} what is asked here${scene.heads ? '; heads are those of this page' : ''}.`;
   put('lines-note', example ? 'A command tells this example with all its code.' : note);
   const names = Object.keys(LINES).filter((name) => found[name]);
   const build = () => make('div', {}, make('dt'), make('dd', {}, make('code', { tabIndex: 0 }), make('button', { textContent: 'Copy' })));
