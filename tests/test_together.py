@@ -98,6 +98,34 @@ def test_those_who_wait_are_answered_together() -> None:
         assert one.value == pytest.approx(alone.value, abs=1e-4)  # logits of 300 in float32
 
 
+def test_threads_that_ask_again_are_waited_for() -> None:
+    """Two threads that go on asking are answered by batches of two, also where each has to come back first."""
+    together: Together[Any] = Together(share=200.0)
+    asked: list[int] = []
+
+    def working(_: object, given: Question) -> Answers:
+        asked.append(len(given.queries))
+        threading.Event().wait(0.005)  # what an answer takes
+        return answered(_, given)
+
+    def one_after_another(places: range) -> None:
+        for place in places:
+            together.ask("store", question(place), working)
+
+    at_once([lambda: one_after_another(range(20)), lambda: one_after_another(range(20, 40))])
+    assert sum(asked) == 40
+    assert asked.count(2) >= 15
+
+
+def test_threads_that_do_not_ask_again_are_waited_for_only_once() -> None:
+    """After that the next questions do not wait for anybody."""
+    together: Together[Any] = Together()
+    held = Held()
+    while_held(together, held, [lambda: together.ask("store", question(0), held)])
+    assert len(together.ask("store", question(1), answered)) == 1
+    assert together._crowd == 1
+
+
 def test_each_is_answered_by_itself_where_that_is_wanted() -> None:
     """One thread after another, bit for bit as if nobody else had asked."""
     together: Together[Any] = Together(1)
