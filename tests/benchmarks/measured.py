@@ -39,6 +39,7 @@ from .machine import machine
 
 VALUE_WIDTH, ASKED = 64, 60
 LAPLACE, AT_ONCE = (0.5, 5.0), 256
+ROOM = 1 << 30  # numbers in keys, of which there is a copy for torch
 TEMPERATURES = (0.02, 0.05, 0.07, 0.1, 0.5, 5.0)
 GOALS = (0.05, 0.07, 0.1)  # the temperatures at which goals are judged
 LIKE, OTHERS = 0.1, 0.5  # the goals beside torch, of queries like the items and of all others
@@ -57,33 +58,31 @@ def made(path: Path, items: Mixture, count: int) -> None:
     """A store of these items with an index, some that came since, and some that went."""
     firsts = items.keys[:, 0]
     far = np.quantile(firsts, 0.1)
-    payloads = [
-        {
-            "half": number % 2 == 0,
-            "left": bool(first < 0),
-            "most": number % 10 > 0,
-            "tenth": number % 10 == 3,
-            "far left": bool(first < far),
-        }
-        for number, first in enumerate(firsts)
-    ]
+
+    def payload(number: int) -> dict[str, bool]:
+        told = {"half": number % 2 == 0, "most": number % 10 > 0, "tenth": number % 10 == 3}
+        return told | {"left": bool(firsts[number] < 0), "far left": bool(firsts[number] < far)}
+
     with softkv.open(path, "n") as db:
         for start in range(0, count, 10_000):
             part = slice(start, min(start + 10_000, count))
             names = [f"item {number}" for number in range(part.start, part.stop)]
-            db.add(names, items.values[part], vectors=items.keys[part], payloads=payloads[part])
+            payloads = [payload(number) for number in range(part.start, part.stop)]
+            db.add(names, items.values[part], vectors=items.keys[part], payloads=payloads)
         db.build_index()
         put(db, items, count, len(items.keys))
         db.delete([f"item {number}" for number in range(0, count, 100)])
 
 
 def exact_torch(db: Any) -> Callable[..., Any] | None:
-    """A softmax over the directions of all keys by torch, in the faster of two ways, if it is installed."""
+    """A softmax over the directions of keys by torch in the faster of two ways; None without it, or without room."""
     try:
         import torch
     except ImportError:
         return None
     snapshot = db._view().snapshot
+    if snapshot.rows * snapshot.layout.key_width > ROOM:
+        return None
     rows = np.flatnonzero(snapshot.live)
     keys, values = torch.from_numpy(snapshot.vectors(rows)), torch.from_numpy(snapshot.values(rows))
     keys /= torch.linalg.norm(keys, dim=1, keepdim=True)
