@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.stores import with_secret
 
 from .commands import ran
 from .databases import measured_always
+from .test_list_layout import rewritten
 from .test_measured import ITEMS, MATRIX, QUERIES, TOLERANCE, WIDTH, keys_of, values_of
 
 T, ASKED = 0.05, 12
@@ -250,3 +252,28 @@ def test_what_is_drawn_follows_from_the_secret_the_generation_and_the_query(
     with_secret(other, b"another".ljust(32))
     with softkv.open(other, "r") as db:
         assert seed(db) != first
+
+
+def test_an_index_of_an_earlier_layout_is_drawn_from_as_it_is(path: Path, tmp_path: Path) -> None:
+    """Its lists have no bodies in random order, so each row is drawn by itself; `info` says to build again."""
+    copy = Path(shutil.copytree(path, tmp_path / "copy"))
+    rewritten(copy, lambda index: replace(index, heads=None))
+    with softkv.open(copy, "r") as db:
+        assert "what is measured is read from twice as many places" in str(db.info().index)
+        pairs = [[db.lookup(one, temperature=20.0, tolerance=t) for t in (TOLERANCE, 0)] for one in QUERIES[:ASKED]]
+    assert {found.route for found, _ in pairs} == {"measured"}
+    assert all(abs(found.value - exact.value) <= 2 * found.error for found, exact in pairs)
+
+
+def test_an_index_is_rehearsed_from_a_fifth_of_the_temperature_to_a_hundred_times(db: softkv.SoftKV) -> None:
+    """By default; at both ends answers are calibrated, and beyond them measured."""
+    low, high = db.info().index.built["temperatures"]
+    assert 0.19 * T <= low <= 0.2 * T
+    assert 100 * T <= high <= 110 * T
+    for times, inside in ((0.9, low), (1.1, high)):
+        ways = [
+            {db.lookup(one, temperature=t, tolerance=0.2).route for one in keys_of(9, 10)}
+            for t in (inside, times * inside)
+        ]
+        assert "calibrated" in ways[0], ways
+        assert "calibrated" not in ways[1], ways
