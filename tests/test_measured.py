@@ -279,7 +279,7 @@ def test_the_heaviest_of_the_rows_that_were_read_are_named(stores: dict[str, sof
 
 
 def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None:
-    """What each asks is a question like any other."""
+    """What each asks is a question like any other, also with a filter or a mask; each states errors of its own."""
     rng = np.random.default_rng(3)
     query, key, value = (rng.standard_normal((2, 6, n)) / np.sqrt(n) for n in (WIDTH, WIDTH, 5))
     heads = softkv.Heads(query, key, value)
@@ -293,13 +293,13 @@ def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None
     with_secret(path, b"x" * 32)
     with softkv.open(path) as other:
         other.build_index(temperatures=(0.06, 1.2))
-        found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options) for tolerance in (0.3, 0))
-        assert "measured" in str(found.error_kind)
-        assert (apart(found, exact) <= found.error).mean() > 0.8
-        some = {"where": {"odd": True}}
-        found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options, **some) for tolerance in (0.3, 0))
-        assert "measured" in str(found.error_kind)
-        assert (apart(found, exact) <= found.error).mean() > 0.8
+        for some in ({}, {"where": {"odd": True}}, {"mask": np.arange(ITEMS) % 4 > 0}):
+            asked = options | some
+            found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **asked) for tolerance in (0.3, 0))
+            assert "measured" in str(found.error_kind)
+            assert (apart(found, exact) <= found.error).mean() > 0.8
+            assert (np.abs(found.log_mass - exact.log_mass) <= found.log_mass_error).mean() > 0.8
+            assert (np.abs(found.effective - exact.effective) <= found.effective_error).mean() > 0.8
 
 
 @pytest.mark.ci
