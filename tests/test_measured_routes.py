@@ -13,6 +13,7 @@ import pytest
 import softkv
 from softkv.asking import route, sampled
 from softkv.index import measuring
+from softkv.index.strata import Population
 from softkv.maths.compatibility import additive, bilinear
 from tests.stores import with_secret
 
@@ -277,3 +278,34 @@ def test_an_index_is_rehearsed_from_a_fifth_of_the_temperature_to_a_hundred_time
         ]
         assert "calibrated" in ways[0], ways
         assert "calibrated" not in ways[1], ways
+
+
+def test_rows_of_a_list_that_a_query_reads_whole_do_not_count_again(
+    db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are drawn for other queries of a batch: these alone take them for a sample."""
+    look, whole = measuring._Measuring._look, list[np.ndarray]()
+
+    def noted(self: Any, left: Any, sizes: Any) -> Any:
+        found = look(self, left, sizes)
+        whole.append(left.own[:, found.draw.strata[found.draw.owners]])
+        assert np.array_equal(np.isneginf(found.logits), whole[-1])
+        return found
+
+    monkeypatch.setattr(measuring._Measuring, "_look", noted)
+    found = db.lookup(np.concatenate([keys_of(9, 3), QUERIES[:3]]), temperature=0.2, tolerance=TOLERANCE, where=SOME)
+    assert found.routes["measured"] > 1
+    assert any(one.any() and not one.all(0).all() for one in whole)
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.5])
+def test_only_bodies_of_lists_are_taken_for_rows_in_random_order(db: softkv.SoftKV, kept: float) -> None:
+    """Heads are not, which lie before them, farthest first; of either as many rows as are left."""
+    index, live = db._view().index, np.random.default_rng(0).random(ITEMS) < kept
+    population = Population(index, None if kept == 1 else live)
+    inside = np.arange(ITEMS) - np.repeat(index.offsets[:-1], np.diff(index.offsets))
+    lists = np.repeat(np.arange(len(index.heads)), np.diff(index.offsets))
+    in_head = inside < index.heads[lists]
+    assert np.array_equal(population.ahead, np.bincount(lists[in_head & live], minlength=len(index.heads)))
+    assert np.array_equal(population.shuffled, np.bincount(lists[~in_head & live], minlength=len(index.heads)))
+    assert population.ahead.sum() > 0.04 * kept * ITEMS
