@@ -226,7 +226,7 @@ class Asking:
             effective_error=found.effective_error,
             spread_error=found.spread_error,
             route=way,
-            rows_read=found.near.scored,
+            rows_read=found.near.scored + (0 if found.tried is None else found.tried),
             source=self.view,
         )
 

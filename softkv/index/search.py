@@ -60,6 +60,7 @@ class Estimate:
     sure: npt.NDArray[np.bool_]  # (b,)
     effective_error: Floats | None = None  # (b,), of the effective number of rows, where it is known
     spread_error: Floats | None = None  # (b,), of the spread, where it is known
+    tried: Rows | None = None  # (b,), how many rows were compared besides, to find out how many to read
 
 
 def calibrated(
