@@ -111,7 +111,7 @@ def test_the_best_of_more_rows_are_looked_for_as_fewer_of_those_rehearsed() -> N
 
 
 def test_queries_with_the_same_best_rows_count_as_one_once_rows_have_changed() -> None:
-    """A depth is larger where they tell less, and none is known where they tell of too few cases; nor by an old file."""
+    """A depth is larger where they tell less, and none is known where they tell of too few cases."""
     known = calibration(1500)
     assert known.depth(4, 0.95, changed=True) is None
     before = known.depth(4, 0.95)
