@@ -1,10 +1,11 @@
 """Check, after many items came and went, whether the index still answers as exactly as it states.
 
 A few hundred items are drawn and left out, and asked at some temperatures: exactly, for which all rows are read, and by
-the index as it is without them. That goes on within the writes of one handle, for MOST seconds in each, and is about
-the rows as they were when it began; rows do not change within a generation. What was found so far is kept by the handle
-alone: with another generation, or another process, a check begins anew. The verdict is a small derived part of the
-store, in a commit of its own; without it, the check is only made again.
+the index as it is without them. Whether it would find their k best is told by the lists in which these lie. That goes
+on within the writes of one handle, for MOST seconds in each, and is about the rows as they were when it began; rows do
+not change within a generation. What was found so far is kept by the handle alone: with another generation, or another
+process, a check begins anew. The verdict is a small derived part of the store, in a commit of its own; without it, the
+check is only made again.
 
 An index that was calibrated on queries of its own is not checked: left-out items are unlike them.
 
@@ -266,14 +267,15 @@ def _found(asking: Asking, ranking: Ranking) -> Generator[float, None, npt.NDArr
     yield MOST
     for place, k in enumerate(BEST, 1):
         depth, start = asking.depth_of(k), 0
-        if depth is None:  # nothing is stated of these
-            seen[place], start = len(usual), len(usual)
+        if depth is None:  # nothing is stated of so many
+            seen[place] = len(usual)
+            continue
         while start < len(usual):
             some = usual[start : start + pace.size]
             with pace.measured(len(some)):
                 tilt, most = tilted(index.quick, asking.vectors[some]), index.form.most(asking.added[some])
                 shares = needed(index.quick, tilt, k, most, owners[start : start + len(some), :k])
-                seen[place] += int((shares <= depth[1]).sum()) if depth else 0
+                seen[place] += int((shares <= depth[1]).sum())
             start += len(some)
             yield pace.next
     return seen
