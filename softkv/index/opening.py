@@ -81,6 +81,11 @@ def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Arra
     with np.errstate(over="ignore"):  # of a list whose keys are all alike
         beyond = counts * _above((end - means) / deviations)
         impossible = beyond.sum(1, keepdims=True)
+        # Half of the rows of a list are above its mean: without this, halvings of what far lists span would not do.
+        below = np.argsort(-means, axis=1)
+        above = np.take_along_axis(np.maximum(0.5 * counts - beyond, 0.0), below, axis=1).cumsum(1) > k
+        first = np.take_along_axis(means, np.take_along_axis(below, above.argmax(1)[:, None], axis=1), axis=1)
+        low = np.where(above[:, -1:], first, low)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             more = (counts * _above((middle - means) / deviations)).sum(1, keepdims=True) - impossible > k
