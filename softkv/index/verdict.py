@@ -102,8 +102,8 @@ class Verdict:
             return None
 
     def _is_sound(self) -> bool:
-        counts = (self.file, self.changes, self.items, self.ranked)
-        counts += self.asked + self.values + self.masses + self.found
+        each = self.asked + self.values + self.masses + self.found
+        counts = (self.file, self.changes, self.items, self.ranked, *each)
         if not all(is_count(one) for one in counts) or len(self.temperatures) > MOST_TEMPERATURES:
             return False
         if not all(type(one) is float and 0 < one < math.inf for one in (1.0 - self.confidence, *self.temperatures)):
