@@ -158,7 +158,8 @@ def _check(view: View, file: int) -> Steps:
             seen[:, place] += yield from _compared(asking, truth)
         best += yield from _found(asked[0], ranking)
     each, (ranked, *found) = (tuple(some) for some in seen.tolist()), best.tolist()
-    return Verdict(file, view.changes, len(view.snapshot), CONFIDENCE, tuple(temperatures), *each, ranked, tuple(found))
+    verdict = Verdict(file, view.changes, len(view.snapshot), CONFIDENCE, tuple(temperatures), *each)
+    return replace(verdict, ranked=ranked, found=tuple(found))
 
 
 def _leaving(view: View, rows: Rows) -> Generator[float, None, ListIndex]:

@@ -12,7 +12,7 @@ Shapes: b queries, n rows of a block, p value width.
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,8 @@ class Verdict:
         """The verdict in these facts, which may be anything; None where they are none."""
         try:
             numbers, each = ([facts[name] for name in names] for names in (_NUMBERS, _EACH))
-            best = facts.get("ranked", 0), tuple(facts.get("found", ()))
-            found = cls(*numbers, *(tuple(one) for one in each), *best)
+            found = cls(*numbers, *(tuple(one) for one in each))
+            found = replace(found, ranked=facts.get("ranked", 0), found=tuple(facts.get("found", ())))
             return found if found._is_sound() else None
         except (TypeError, KeyError, ValueError):
             return None
