@@ -98,7 +98,7 @@ def test_a_list_of_outliers_is_not_expected_to_hold_the_best_of_all(tmp_path: Pa
         if deleted:
             gone = np.random.default_rng(3).permutation(6000)[:deleted]
             db.delete([str(n) for n in gone.tolist()])
-        for k in (1, 8, 64):
+        for k in (1, 8, 32):
             share, right = found(db, "lengths", k)
             assert share > 0.8
             assert right > 0.9

@@ -157,9 +157,9 @@ def _check(view: View, file: int) -> Steps:
         for place, (asking, truth) in enumerate(zip(asked, truths, strict=True)):
             seen[:, place] += yield from _compared(asking, truth)
         best += yield from _found(asked[0], ranking)
-    each, (ranked, *found) = (tuple(some) for some in seen.tolist()), best.tolist()
-    verdict = Verdict(file, view.changes, len(view.snapshot), CONFIDENCE, tuple(temperatures), *each)
-    return replace(verdict, ranked=ranked, found=tuple(found))
+    (answered, values, masses), (ranked, *found) = (tuple(some) for some in seen.tolist()), best.tolist()
+    each = tuple(temperatures), answered, values, masses, ranked, tuple(found)
+    return Verdict(file, view.changes, len(view.snapshot), CONFIDENCE, *each)
 
 
 def _leaving(view: View, rows: Rows) -> Generator[float, None, ListIndex]:
