@@ -24,7 +24,7 @@ def keys_of(kind: str, count: int, seed: int) -> np.ndarray:
     rng, centres = np.random.default_rng([5, seed]), np.random.default_rng(7).standard_normal((CLUSTERS, WIDTH))
     keys = centres[rng.integers(0, CLUSTERS, count)] + 0.4 * rng.standard_normal((count, WIDTH))
     if kind == "lengths":
-        keys *= np.exp(1.5 * rng.standard_normal((count, 1)))
+        keys *= np.exp(1.8 * rng.standard_normal((count, 1)))
     return (keys + 30.0 * (kind == "offset")).astype(np.float32)
 
 
