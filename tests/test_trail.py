@@ -97,7 +97,7 @@ def test_what_was_cut_off_goes_on_where_it_was(
 def test_a_kill_between_any_two_batches_costs_nothing(tmp_path: Path, file: Path, part: int, moment: str) -> None:
     """Before the first, between two, before the end is recorded; the same command in a new process adds the rest."""
     arguments = ["add", "-i", str(file), "--vector", "x,y", "--value", "value", "--batch", "monday"]
-    arguments += ["--db", str(tmp_path / "s")]
+    arguments += ["--db", str(tmp_path / "s"), "--compatibility", "cosine"]  # chosen, so that nothing is said of it
     killed = (
         "import os, signal, softkv.database.loading as loading; loading.BATCH = 10\n"
         "written, count = loading._added, 0\n"

@@ -23,6 +23,9 @@ def beside(*jobs: Callable[[], Result]) -> Iterator[list["Future[Result]"]]:
     work, and a row that is written late may cover a row of the next batch. Here nothing begins before all threads are
     there.
     """
+    if not jobs:
+        yield []
+        return
     running: list[Future[Result]] = [Future() for _ in jobs]
     gate, manned = threading.Event(), False
 

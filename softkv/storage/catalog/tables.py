@@ -136,14 +136,13 @@ def insertion(table: str, *, replacing: bool = False) -> str:
 
 def seal(*content: int | str | bytes | None) -> int:
     """A checksum of the fields of a catalog row, the same on every machine. Bytes may be many, and are not copied."""
-    checksum, between = 0, b""
+    checksum, texts = 0, list[str]()
     for field in content:
         if isinstance(field, bytes):
-            checksum = crc32(field, crc32(between + b"b", checksum))
+            checksum, texts = crc32(field, crc32("\0".join([*texts, "b"]).encode(), checksum)), [""]
         else:
-            checksum = crc32(between + f"{type(field).__name__[:1]}{field}".encode(), checksum)
-        between = b"\0"
-    return checksum
+            texts.append(f"{type(field).__name__[0]}{field}")
+    return crc32("\0".join(texts).encode(), checksum)
 
 
 def item_seal(item: int, ordinal: int, born: int, key: bytes | None, content: int) -> int:
