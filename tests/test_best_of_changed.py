@@ -11,6 +11,7 @@ import pytest
 import softkv
 from softkv.asking import indexed
 from softkv.database import indexing, rechecking
+from softkv.index import rehearsal
 from softkv.index.verdict import Verdict
 
 from .databases import count_as_large
@@ -49,8 +50,9 @@ def found(db: softkv.SoftKV, kind: str, k: int, asked: int = 300, seed: int = 99
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores count as large from the first item on, and nothing is checked while items come and go."""
+    """Stores count as large from the first item on, of which any part is read; nothing is checked meanwhile."""
     count_as_large(monkeypatch)
+    monkeypatch.setattr(rehearsal, "MOST", 1.0)
     monkeypatch.setattr(indexing, "REHEARSED", 480)
     monkeypatch.setattr(rechecking, "is_cheap", lambda _: True)
 
@@ -102,6 +104,21 @@ def test_a_list_of_outliers_is_not_expected_to_hold_the_best_of_all(tmp_path: Pa
             share, right = found(db, "lengths", k)
             assert share > 0.8
             assert right > 0.9
+
+
+def test_where_most_rows_would_be_read_for_the_best_they_are_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read a row in a list takes longer than in a scan; other lookups are answered by the index all the same."""
+    monkeypatch.undo()
+    count_as_large(monkeypatch)
+    with made(tmp_path / "s", "lengths", 6000) as db:
+        for k in (1, 32):
+            answer = db.lookup(keys_of("lengths", 1, 99)[0], k=k)
+            assert answer.route == "scan"
+            assert answer.reason == f"to find the {k} best by the index as surely as asked for takes as long as a scan"
+    with made(tmp_path / "t", "plain", 6000) as db:
+        assert found(db, "plain", 1)[0] == 1.0
 
 
 def shallow(db: softkv.SoftKV) -> None:

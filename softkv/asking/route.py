@@ -45,7 +45,7 @@ MOST_READ = "so many rows would be read as rehearsed that a scan takes no longer
 CHANGED = (
     "few items are among the {} best of most queries, and others may be by now; `softkv index build` rehearses again"
 )
-SPREAD = "no part of the lists was found to hold the {} best as surely as asked for"
+SPREAD = "to find the {} best by the index as surely as asked for takes as long as a scan"
 UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
 MOST_DRAWN = 0.4  # the share of the rows from which on all are read instead of some drawn
 # What drawing takes, as numbers of keys that a scan reads in that time.

@@ -32,7 +32,7 @@ from softkv.asking.view import View
 from softkv.errors import SoftKVError
 from softkv.index.calibration import BEST
 from softkv.index.lists import ListIndex
-from softkv.index.opening import needed
+from softkv.index.opening import needed, ranked
 from softkv.index.verdict import CHANGED, Truth, Verdict, moved
 from softkv.logs import log_of
 from softkv.maths.farfield import Units, tilted
@@ -275,7 +275,8 @@ def _found(asking: Asking, ranking: Ranking) -> Generator[float, None, npt.NDArr
             some = usual[start : start + pace.size]
             with pace.measured(len(some)):
                 tilt, most = tilted(index.quick, asking.vectors[some]), index.form.most(asking.added[some])
-                shares = needed(index.quick, tilt, k, most, owners[start : start + len(some), :k])
+                order, before = ranked(index.quick, tilt, k, most)
+                shares = needed(index.quick, order, before, owners[start : start + len(some), :k])
                 seen[place] += int((shares <= depth[1]).sum())
             start += len(some)
             yield pace.next

@@ -95,12 +95,11 @@ def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Arra
     return likely, before / np.maximum(expected.sum(1, keepdims=True), np.finfo(np.float32).tiny)
 
 
-def needed(lists: Lists, tilt: Tilt, k: int, most: Floats, owners: Counts) -> Array:
-    """The share of the k best rows that is expected before all of these lists are open, (b, m) -> (b,).
+def needed(lists: Lists, order: Counts, before: Array, owners: Counts) -> Array:
+    """The share of the best rows, `before` each list in order, that is expected before all owners are open, (b,).
 
-    1 where one of them is not among those that are looked at; a list of -1 is none, and needs nothing.
+    1 where one of them, (b, k), is not among those that are looked at; a list of -1 is none, and needs nothing.
     """
-    order, before = ranked(lists, tilt, k, most)
     shares = np.ones((len(order), len(lists.counts) + 1))
     shares[:, -1] = 0.0
     np.put_along_axis(shares, order, before, axis=1)

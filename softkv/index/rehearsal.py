@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from softkv.index.calibration import BEST, Calibration, independent
-from softkv.index.opening import LEVELS, Opening, needed, opening
+from softkv.index.calibration import BEST, Calibration, independent, quantile_of
+from softkv.index.opening import LEVELS, Opening, needed, opening, ranked
 from softkv.maths.farfield import (
     AS_GIVEN,
     Apart,
@@ -47,6 +47,8 @@ ASKED = 512  # queries that go through all rows together
 BLOCK = 1 << 13  # rows scored together
 SCORED = 1 << 26  # scores held at once, where labels are counted
 TOGETHER = 1 << 13  # labels counted together
+USUAL = 0.95  # the share of the queries whose k best are to be found
+MOST = 0.4  # of the rows: where lists with more of them are read for the k best, a scan takes no longer
 _SO_FAR = np.tri(len(LEVELS), len(LEVELS) + 1, dtype=np.float32)  # (j, j + 1), what is opened at each level
 _LATER = 1 - _SO_FAR  # and what is opened later or never
 
@@ -135,11 +137,21 @@ def _scores(queries: Array, keys: Array, counted: Mask) -> Array:
 
 
 def _depths(whole: Whole, offsets: Counts, queries: Array, keys: Array, ranking: Ranking) -> Array:
-    """The share of the k best rows that is expected before all of them are found, (c, ks); 1 where they are not."""
+    """The share of the k best rows that is expected before all of them are found, (c, ks); 1 where they are not.
+
+    Of a k for which more than MOST of the rows would be read on average, it is 1 for all queries.
+    """
     lists, (owners, own) = whole.lists.rounded(), (_owners(offsets, x) for x in (ranking.rows, whole.askers))
     tilt = without(lists, tilted(lists, queries), queries, own, keys)
-    found = [needed(lists, tilt, k, whole.most, owners[:, :k]) for k in BEST]
-    return np.stack(found, axis=1).astype(np.float32)
+    found = np.empty((len(queries), len(BEST)), np.float32)
+    for place, k in enumerate(BEST):
+        order, before = ranked(lists, tilt, k, whole.most)
+        found[:, place] = needed(lists, order, before, owners[:, :k])
+        # A decision for each query would leave those for which the lists suffice, and of these more may be wrong.
+        opened = lists.counts[order] * (before <= quantile_of(found[:, place], USUAL))
+        if opened.sum() > MOST * len(queries) * lists.counts.sum():
+            found[:, place] = 1.0
+    return found
 
 
 def _owners(offsets: Counts, rows: Counts) -> Counts:
