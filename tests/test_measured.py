@@ -342,7 +342,7 @@ def test_a_withdrawn_calibration_is_not_believed_and_queries_are_measured(
     """At a temperature that was rehearsed, alone and with a filter."""
     db, options = stores["cosine"], {"temperature": 2 * SMALL["cosine"], "tolerance": TOLERANCE}
     assert db.lookup(keys_of(33, 1)[0], **options).route == "calibrated"
-    monkeypatch.setattr(route, "against_calibration", lambda _: "it does not hold")
+    monkeypatch.setattr(route, "against_calibration", lambda *_: "it does not hold")
     for where in (None, {"third": False}):
         found = db.lookup(keys_of(33, 20), **options, where=where)
         assert "measured" in found.routes

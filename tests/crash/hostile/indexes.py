@@ -105,7 +105,7 @@ STATISTICS = (
     "scatter",
     "noise",
 )
-MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
+MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths", "independent")
 for statistic in STATISTICS:
     for value in (np.nan, np.inf, -1e300):
         add(f"lists whose {statistic} are {value}", lists(fill(f"lists.{statistic}", value)))
