@@ -411,16 +411,25 @@ def test_items_that_came_and_went_count(large: None, tmp_path: Path) -> None:
     """Late rows of lists are drawn as well, those of no list are read, and dead ones count no more."""
     keys = keys_of(1, ITEMS)
     with softkv.open(tmp_path / "s", value="vector", compatibility="cosine", temperature=0.05) as db:
-        db.add([str(number) for number in range(ITEMS)], values_of("vector", keys), vectors=keys)
+        payloads = [{"third": number % 3 == 0} for number in range(ITEMS)]
+        db.add([str(number) for number in range(ITEMS)], values_of("vector", keys), vectors=keys, payloads=payloads)
     with_secret(tmp_path / "s", b"s" * 32)
     with softkv.open(tmp_path / "s") as db:
         db.build_index(temperatures=(0.01, 0.2))
         more = keys_of(2, 3000)
-        db.add([f"late {number}" for number in range(3000)], values_of("vector", more) + 1.0, vectors=more)
+        payloads = [{"third": number % 3 == 0} for number in range(3000)]
+        db.add(
+            [f"late {number}" for number in range(3000)],
+            values_of("vector", more) + 1.0,
+            vectors=more,
+            payloads=payloads,
+        )
         db.delete([str(number) for number in range(0, ITEMS, 5)])
         db.add([f"few {number}" for number in range(200)], values_of("vector", more[:200]), vectors=more[:200])
         assert_kept(db, QUERIES, 100, temperature=0.6)
         assert_kept(db, QUERIES, 100, temperature=5.0)
+        with softkv.open(tmp_path / "s", "r") as fresh:
+            assert_kept(fresh, QUERIES[:60], 40, temperature=0.6, where={"third": False})
         db.compact()
         assert_kept(db, QUERIES, 100, temperature=0.6)
 
