@@ -699,10 +699,15 @@ def test_more_than_the_points_can_promise_is_refused(numbers: softkv.SoftKV) -> 
 
 
 def test_a_guard_that_cannot_be_read_is_damage(numbers: softkv.SoftKV) -> None:
-    """Of the settings, which hold it."""
+    """Of the settings, which hold it; so is one that is about values of another kind, by its name."""
     settings = Profile.of(numbers._store.settings).settings()
+    other = {**settings["guard"], "about": {**settings["guard"]["about"], "kind": "label"}}
+    numbers._store.configure({**settings, "guard": other})
+    with pytest.raises(StoreDamaged, match="is about values of kind 'label'"):
+        numbers.lookup([2.2, 2.2])
     for wrong in (
         {},
+        other,
         {**settings["guard"], "evidence": {"count": 3, "values": ""}},
         {**settings["guard"], "base": [1]},
     ):
