@@ -9,7 +9,7 @@ import pytest
 import softkv
 from softkv.answer import Answer
 from softkv.asking import route
-from softkv.database import SoftKV
+from softkv.database import SoftKV, indexing
 
 from . import reference
 
@@ -23,6 +23,15 @@ def count_as_large(patch: pytest.MonkeyPatch) -> None:
     """Let stores count as large from the first item on, so that they are asked by their index."""
     patch.setattr(route, "CHEAP", 0)
     patch.setattr(route, "SCATTERED", 0)
+
+
+def measured_always(patch: pytest.MonkeyPatch) -> None:
+    """Let stores count as large, few queries be rehearsed, and to draw rows take no time."""
+    count_as_large(patch)
+    patch.setattr(indexing, "REHEARSED", 400)
+    for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
+        patch.setattr(route, name, 0)
+    patch.setattr(route, "DRAWN", 5)
 
 
 def values_of(kind: str, count: int, seed: int = 0) -> Any:

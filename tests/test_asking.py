@@ -170,7 +170,11 @@ def test_an_empty_store_has_no_average(tmp_path: Path) -> None:
         assert len(db) == 0
 
 
-@pytest.mark.parametrize("option", [{"tolerance": -1}, {"tolerance": None}, {"confidence": 1.0}, {"guarantee": "hope"}])
+REFUSED: list[dict[str, object]] = [{"tolerance": -1}, {"tolerance": None}, {"guarantee": "hope"}]
+REFUSED += [{"confidence": one} for one in (1.0, 0.0, -0.5, 1.5, float("nan"), None, True)]
+
+
+@pytest.mark.parametrize("option", REFUSED)
 def test_promises_that_nobody_could_keep_are_refused(tmp_path: Path, option: dict[str, object]) -> None:
     """A tolerance below 0, a certainty of 1 from a sample, an unknown guarantee."""
     with filled(tmp_path / "s", "number", count=3) as db, pytest.raises(InputError, match=next(iter(option))):

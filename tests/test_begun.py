@@ -102,10 +102,12 @@ def require_sound(db: softkv.SoftKV) -> None:
     [*((stage, "cosine") for stage in STAGES), *((stage, "gaussian") for stage in STAGES[2:])],
 )
 def test_a_killed_build_goes_on_from_its_last_finished_stage(tmp_path: Path, stage: str, compatibility: str) -> None:
-    """With what was added and deleted meanwhile, and there is one generation at the end."""
+    """With what was added and deleted meanwhile; the catalog names what is finished, and no generation is left over."""
     filled(tmp_path / "s", compatibility=compatibility)
     killed_at(tmp_path / "s", stage)
     with softkv.open(tmp_path / "s") as db:
+        assert len(list((tmp_path / "s").glob("generation-*"))) == 1
+        assert (begun.NAME in db._store._catalog.index_names(db._view().snapshot.generation)) == (LEFT[stage] != STAGES)
         assert (db.info().building is None) == (LEFT[stage] == STAGES)
         db.add([f"late {number}" for number in range(30)], np.zeros(30), vectors=keys_of(30, 3))
         db.delete([str(number) for number in range(1, ITEMS, 50)])

@@ -1,11 +1,13 @@
 """Products of matrices by one thread, for as long as somebody wants that."""
 
+import itertools
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,8 @@ def test_threads_leave_processors_to_those_that_keep_them_busy(
     running: list[int], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as they are looked at; of two processors one is always taken."""
+    clock = itertools.count(step=blas.PROBED / 10)  # of its own: on a busy machine one look may take all the time
+    monkeypatch.setattr(blas, "time", SimpleNamespace(perf_counter=lambda: next(clock), sleep=lambda _: None))
     told = iter([*running, *[running[-1]] * 1000])
     monkeypatch.setattr(blas, "_running_elsewhere", lambda: next(told))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -148,7 +152,7 @@ def test_rows_are_shared_among_threads_and_errors_come_back(monkeypatch: pytest.
         blas.shared(work, 5, 5 + rows)
         assert (seen[5:] == 1).all()
         assert not seen[:5].any()
-        assert processors > 1 or len(threads) == 1
+        assert 1 <= len(threads) <= min(processors, blas.SHARED)
 
     def fails(start: int, stop: int) -> None:
         if stop == 10:

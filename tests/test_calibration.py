@@ -110,6 +110,24 @@ def test_the_best_of_more_rows_are_looked_for_as_fewer_of_those_rehearsed() -> N
     assert known.depth(65, 0.9, grown=3.0) is None
 
 
+def test_queries_with_the_same_best_rows_count_as_one_once_rows_have_changed() -> None:
+    """A depth is larger where they tell less, and none is known where they tell of too few cases."""
+    known = calibration(1500)
+    assert known.depth(4, 0.95, changed=True) is None
+    before = known.depth(4, 0.95)
+    assert before is not None
+    for worth, deeper in ((1500, False), (300, True), (59, True)):
+        known.independent[BEST.index(4)] = worth
+        found = known.depth(4, 0.95, changed=True)
+        assert found is not None
+        assert (found[1] > before[1]) is deeper
+    assert found[1] == known.depths[:, 2].max()
+    known.independent[BEST.index(4)] = 58
+    assert known.depth(4, 0.95, changed=True) is None
+    assert known.depth(4, 0.9, changed=True) is not None
+    assert known.depth(4, 0.95) == before
+
+
 def test_infinite_errors_and_doubts_make_no_plan() -> None:
     """Where estimates left float32, quietly; other temperatures keep their plans."""
     known = calibration(1500)

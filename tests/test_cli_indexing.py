@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import signal
 import sys
@@ -196,6 +197,15 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, place: str, name: str) -> N
         return found
 
     monkeypatch.setattr(module, name, then_ctrl_c)
+
+
+def test_a_build_on_a_terminal_shows_where_it_is(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar with the name of the stage and how far that is, instead of a line for each."""
+    monkeypatch.setenv("TERM", "xterm")
+    shown = ran("index", "build", "--db", store, *QUICK, watched=True).err
+    assert shown.startswith("this takes about ")
+    assert re.search(r"rehearsing .* \d+/\d+", shown)
+    assert "\nrehearsing\n" not in shown
 
 
 @pytest.mark.parametrize(

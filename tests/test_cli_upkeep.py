@@ -1,6 +1,7 @@
 """`softkv check`, `compact` and `reembed`; `export` and `import`; `models`."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,7 @@ def test_what_readers_hold_is_told_apart_from_dead_rows(tmp_path: Path) -> None:
         answers = db.lookup(keys[:3])
         db.delete([f"#{number}" for number in range(1, 1001)])
         assert (db.info().freed_by_compact, db.info().held_by_readers) == (1000 * 4 * (64 + 1 + 2), 0)
+        assert re.search(r"freed by compact +268,000\n", ran("info", "-d", path, terminal=True).out)
         db.compact()
         held = db.info().held_by_readers
         assert (db.info().dead_rows, db.info().freed_by_compact) == (0, 0)

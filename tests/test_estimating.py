@@ -401,7 +401,8 @@ def test_rows_that_were_added_are_in_lists_for_every_process(
             for options in ({}, {"guarantee": "bound", "temperature": db.info().temperature * 100}, {"k": 10}):
                 found = db.lookup(queries, tolerance=0.1, **options)
                 exact = db.lookup(queries, **(options | {"tolerance": 0}))
-                assert kinds(found).count("exact") < (200 if "guarantee" in options else 20)
+                few = "k" in options and "dot" in compatibility  # keys are the best of most queries
+                assert kinds(found).count("exact") < (201 if few else 200 if "guarantee" in options else 20)
                 share = (apart(found, exact) <= found.error + exact.error).mean()
                 assert share >= (1.0 if "guarantee" in options else 0.92), (number, options)
                 assert (found.scored <= len(db)).all()

@@ -1,6 +1,7 @@
 """Items out of what other programs keep: collections of llm and Chroma, and indexes of FAISS."""
 
 import os
+import pickle
 import shutil
 import sqlite3
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.errors import BadRecord, InputError, MissingExtra
+from softkv.errors import BadRecord, InputError, MissingExtra, SoftKVError
 from softkv.files.indexes import VectorsRounded
 
 from .commands import ran
@@ -117,6 +118,35 @@ def test_the_command_takes_what_other_programs_keep(tmp_path: Path, films: Path)
     assert (done.code, done.err.splitlines()[-1]) == (0, "added 4")
     assert ran("add", "--from", "llm", films, "-i", films, "-d", store).code == 2
     assert "expected --values for 'faiss'" in ran("add", "--from", "faiss", films, "-d", store).err
+    index = ("add", "--from", "faiss", index_of(tmp_path, "Flat"), "--values", values_of(tmp_path))
+    assert ran(*index, "-d", tmp_path / "u").err.splitlines()[-1] == "added 200"
+
+
+class Planted:
+    """What makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.pkl", "a.index", "a.jsonl", "a.parquet"])
+def test_no_pickle_is_ever_opened(db: softkv.SoftKV, tmp_path: Path, name: str) -> None:
+    """Whatever it is called, and whether it is the whole of a file or in an array; what it would do is not done."""
+    planted: Any = np.array([Planted(tmp_path / "opened")], object)
+    if name == "a.npz":
+        np.savez(tmp_path / name, value=planted, vectors=planted, key=planted)
+    elif name == "a.npy":
+        np.save(tmp_path / name, planted, allow_pickle=True)
+    else:
+        (tmp_path / name).write_bytes(pickle.dumps(planted))
+    for options in ({}, {"format": "faiss", "values": values_of(tmp_path)}, {"format": "llm"}, {"format": "chroma"}):
+        with pytest.raises(SoftKVError):
+            db.load(tmp_path / name, **options)
+    assert not (tmp_path / "opened").exists()
+    assert len(db) == 0
 
 
 def index_of(folder: Path, made: str, ids: Any = None, metric: int = faiss.METRIC_L2) -> str:
@@ -266,10 +296,15 @@ def test_a_directory_of_chroma_is_read_by_its_client(thorough: bool, tmp_path: P
     subprocess.run([sys.executable, str(MADE / "make.py"), str(tmp_path)], check=True, env=environment)
     asked = [sys.executable, "-c", CHROMA, str(tmp_path / "chroma"), str(tmp_path / "s")]
     said = subprocess.run(asked, check=True, env=environment, capture_output=True, text=True).stdout.splitlines()
-    assert said[0].endswith("which collection? Give collection=; there are 'films', 'bare'")
+    assert said[0].endswith("which collection? Give collection=; there are 'bare', 'films'")
     films = {"0": "a boy seeks treasure", "1": "two boats", "2": "the lost map"}
     metadata = {"stars": 3.5, "label": "sea"}
     assert said[1] == f"{films} {metadata} {[2.0, 4.0, 0.0, 1.0, 1.0, 0.0, 1.0]} cosine"
     assert said[2:] == ["1500 gaussian", "True v1499"]
+    command = [sys.executable, "-m", "softkv_cli", "add", "--from", "chroma", str(tmp_path / "chroma")]
+    for collection, more in (("bare", ["--value", "row"]), ("films", [])):
+        whole = [*command, "--collection", collection, *more, "-d", str(tmp_path / collection)]
+        done = subprocess.run(whole, check=True, env=environment, capture_output=True, text=True)
+        assert done.stderr.splitlines()[-1] == ("added 1,500" if collection == "bare" else "added 3")
     with softkv.open(tmp_path / "t") as db:  # what the present llm makes is read as well
         assert db.load(tmp_path / "llm.db", format="llm", collection="films").count == 4

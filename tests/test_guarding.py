@@ -18,6 +18,7 @@ from softkv.database.held_out import held_out
 from softkv.errors import EmptyStore, InputError, KindError, ShapeError, StoreDamaged, StoreError
 from softkv.guard.conformal import heavier
 from softkv.guard.judged import seen_of
+from softkv.portrait import short
 
 from .databases import KINDS, filled, values_of, vectors_of
 
@@ -194,6 +195,53 @@ def test_a_small_store_has_a_guard_that_keeps_its_promise_on_average(tmp_path: P
         assert db.lookup([2.2, 2.2]).promised["share"] == 0.9
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["label", "number"])
+def test_familiarity_of_queries_like_those_that_calibrate_is_uniform(tmp_path: Path, kind: str) -> None:
+    """Of real lookups, over 12 stores and 200 queries each; sets of labels are empty where nothing is known alone."""
+    levels, held = np.array([0.1, 0.25, 0.5, 0.75, 0.9]), np.zeros(5)
+    for seed in range(12):
+        asked, answers = spots(2000 + seed, 199), labels_of if kind == "label" else numbers_of
+        with store_of(tmp_path / str(seed), kind, seed, 300) as db:
+            db.guard(0.2, queries=asked, answers=answers(asked))
+            found = db.lookup(spots(3000 + seed, 200), tolerance=0.0)
+        held += (found.familiarity[:, None] <= levels).mean(0) / 12
+        if kind == "label":
+            assert [bool(one) for one in found.labels_within(0.9)] == found.known.tolist()
+    # The deviation of a mean over 12 beta-binomial shares, each calibrated on 199 points.
+    assert (np.abs(held - levels) <= 3.3 * np.sqrt(levels * (1 - levels) * (1 / 200 + 1 / 201) / 12)).all(), held
+
+
+def test_evidence_is_the_log_mass_per_item_and_of_labels_four_logits_of_the_largest_share(tmp_path: Path) -> None:
+    """By hand, from what the answer says."""
+    for kind in ("label", "number"):
+        with store_of(tmp_path / kind, kind) as db:
+            db.guard(0.2)
+            found = db.lookup([2.2, 0.3])
+        largest = float(np.max(found.value)) if kind == "label" else 0.5
+        by_hand = found.log_mass - math.log(600) + 4.0 * math.log(largest / (1.0 - largest))
+        assert found.guard.evidence_of(seen_of(found)) == pytest.approx([by_hand], rel=1e-6)
+
+
+def test_intervals_go_by_how_far_items_lie_from_planes(tmp_path: Path) -> None:
+    """Where numbers rise steeply they are as wide as the noise is there, and not as the slope is high."""
+    rng = np.random.default_rng(8)
+    x, asked = rng.uniform(-3, 3, (1200, 2)), rng.uniform(-2.5, 2.5, (1000, 2))
+    values, wanted = (40 * one[:, 0] + np.exp(one[:, 0]) * rng.standard_normal(len(one)) for one in (x, asked))
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        db.add(vectors=x, values=values)
+        db.tune()
+        assert db.fit(planes=True).planes
+        db.guard()
+        found = db.lookup(asked, tolerance=0.0)
+        assert found.routes == {"scan": 1000}
+    radii, noisy = found.radius(0.9), asked[:, 0] > 0
+    # The deviation of a beta-binomial share, calibrated on about 240 points.
+    assert abs((np.abs(found.value - wanted) <= radii).mean() - 0.9) <= 3.3 * math.sqrt(0.09 * (1 / 240 + 1 / 1000))
+    assert radii[noisy].mean() > 2.5 * radii[~noisy].mean()
+    assert radii[~noisy].mean() < 3.0
+
+
 def test_observed_figures_are_told_in_words_and_in_info(labels: softkv.SoftKV) -> None:
     """How many are known, how many of these wrong, and what was promised."""
     found = labels.guard(wrong_at_most=0.1, strangers_at_most=0.2, strangers=spots(9, 100) + 40.0)
@@ -293,9 +341,11 @@ def test_no_set_is_promised_where_too_many_labels_are_of_no_item(tmp_path: Path)
 
 
 def test_numbers_come_with_intervals_that_are_wider_where_values_are_noisier(numbers: softkv.SoftKV) -> None:
-    """Around the value, wider for more; of one answer a pair, of many a matrix."""
+    """Around the value, wider for more; of one answer a pair, of many a matrix; told in the place of the spread."""
     here = numbers.lookup([-2.2, 2.2])
     low, high = here.interval(0.9)
+    assert repr(here).startswith(f"{short(here.value)}, {short(low)} to {short(high)} in 9 of 10\n")
+    assert f"(values spread by {short(here.spread)})" in repr(replace(here, guard=None))
     assert low < here.value < high
     assert here.radius(0.9) == pytest.approx((high - low) / 2)
     assert here.radius(0.5) < here.radius(0.95)
@@ -311,6 +361,7 @@ def test_vectors_have_a_radius(tmp_path: Path) -> None:
     with store_of(tmp_path / "s", "vector") as db:
         db.guard()
         found = db.lookup([2.2, 2.2])
+        assert f", within {short(found.radius(0.9))} in 9 of 10\n" in repr(found)
         assert 0.0 < found.radius(0.8) < found.radius(0.95)
         assert found.to_dict()["promised"] == {"share": 0.9, "radius": found.radius(0.9)}
         with pytest.raises(KindError, match="radius"):
@@ -401,9 +452,9 @@ def test_answers_by_an_index_are_known_as_scans_are(tmp_path: Path, monkeypatch:
         (lambda db: db.set_temperature(3.0), "is about temperature"),
         (lambda db: db.tune(compatibility="laplace"), "is about comparing by 'gaussian'"),
         (lambda db: db.fit(planes=False), "has learned to compare otherwise"),
-        (lambda db: db.delete([f"spot 0 {n}" for n in range(61)]), "61 items changed"),
-        (lambda db: db.add(values=values_of("number", 61), vectors=vectors_of(61, 2)), "61 items changed"),
-        (lambda db: db.set_values([f"spot 0 {n}" for n in range(61)], [0.0] * 61), "61 items changed"),
+        (lambda db: db.delete([f"spot 0 {n}" for n in range(60)]), "60 items changed"),
+        (lambda db: db.add(values=values_of("number", 60), vectors=vectors_of(60, 2)), "60 items changed"),
+        (lambda db: db.set_values([f"spot 0 {n}" for n in range(60)], [0.0] * 60), "60 items changed"),
     ],
 )
 def test_a_guard_goes_stale_and_answers_say_why(numbers: softkv.SoftKV, change: Any, why: str) -> None:
@@ -431,12 +482,12 @@ def test_a_guard_goes_stale_when_items_are_embedded_anew(tmp_path: Path) -> None
 
 
 def test_few_changes_leave_a_guard_also_through_a_compaction(numbers: softkv.SoftKV) -> None:
-    """Those before and after it add up."""
+    """Those before and after it add up, to less than a tenth and then to one."""
     numbers.delete([f"spot 0 {n}" for n in range(30)])
-    numbers.compact()
-    numbers.add(values=values_of("number", 20), vectors=vectors_of(20, 2))
+    numbers.compact()  # to 570 items
+    numbers.add(values=values_of("number", 26), vectors=vectors_of(26, 2))
     assert numbers.lookup([2.2, 2.2]).known
-    numbers.delete([f"spot 0 {n}" for n in range(30, 65)])
+    numbers.set_values(["spot 0 40"], [0.0])
     assert numbers.lookup([2.2, 2.2]).known is None
 
 
@@ -470,7 +521,7 @@ def test_answers_to_items_that_ask_are_not_judged(numbers: softkv.SoftKV) -> Non
         found.interval()
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".npz"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".npz", ".parquet"])
 def test_a_guard_travels_with_its_items(numbers: softkv.SoftKV, tmp_path: Path, suffix: str) -> None:
     """Through an export and its import, a repair, and a compaction; and what had changed is not forgotten."""
     numbers.delete([f"spot 0 {n}" for n in range(40)])
@@ -621,13 +672,17 @@ def test_labels_that_nobody_can_tell_are_never_known_so_the_guard_is_refused(tmp
 
 
 def test_a_store_that_kept_nothing_back_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    """Never tuned, tuned on all, empty."""
+    """Never tuned, tuned on all, tuned before a share was remembered, empty."""
     with filled(tmp_path / "s", "number", 400) as db:
         with pytest.raises(InputError, match=r"was never tuned.*softkv tune"):
             db.guard()
         db.tune(hold_out=0)
-        with pytest.raises(InputError, match=r"has learned from all of its items.*softkv tune"):
-            db.guard()
+        for _ in range(2):
+            with pytest.raises(InputError, match=r"has learned from all of its items.*softkv tune"):
+                db.guard()
+            settings = Profile.of(db._store.settings).settings()
+            tuned = {name: one for name, one in settings["temperature"].items() if name not in ("held", "last")}
+            db._store.configure({**settings, "temperature": tuned})
         db.clear()
         with pytest.raises(EmptyStore):
             db.guard()
@@ -644,10 +699,15 @@ def test_more_than_the_points_can_promise_is_refused(numbers: softkv.SoftKV) -> 
 
 
 def test_a_guard_that_cannot_be_read_is_damage(numbers: softkv.SoftKV) -> None:
-    """Of the settings, which hold it."""
+    """Of the settings, which hold it; so is one that is about values of another kind, by its name."""
     settings = Profile.of(numbers._store.settings).settings()
+    other = {**settings["guard"], "about": {**settings["guard"]["about"], "kind": "label"}}
+    numbers._store.configure({**settings, "guard": other})
+    with pytest.raises(StoreDamaged, match="is about values of kind 'label'"):
+        numbers.lookup([2.2, 2.2])
     for wrong in (
         {},
+        other,
         {**settings["guard"], "evidence": {"count": 3, "values": ""}},
         {**settings["guard"], "base": [1]},
     ):

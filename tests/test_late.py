@@ -19,18 +19,18 @@ from softkv.maths.moments import measured
 LISTS, EACH, WIDTH = 60, 30, 16
 
 
-def made(seed: int = 0) -> tuple[ListIndex, np.ndarray, np.ndarray]:
+def made(seed: int = 0, count: int = LISTS) -> tuple[ListIndex, np.ndarray, np.ndarray]:
     """An index of rows in clusters, a list each, with the centres of these, and how a value follows from a key."""
     rng = np.random.default_rng(seed)
-    centres, turned = 3.0 * rng.standard_normal((LISTS, WIDTH)), rng.standard_normal((WIDTH, 2))
-    keys = (np.repeat(centres, EACH, axis=0) + rng.standard_normal((LISTS * EACH, WIDTH))).astype(np.float32)
+    centres, turned = 3.0 * rng.standard_normal((count, WIDTH)), rng.standard_normal((WIDTH, 2))
+    keys = (np.repeat(centres, EACH, axis=0) + rng.standard_normal((count * EACH, WIDTH))).astype(np.float32)
     values = np.tanh(keys @ turned).astype(np.float32)
-    offsets = np.arange(0, LISTS * EACH + 1, EACH)
+    offsets = np.arange(0, count * EACH + 1, EACH)
     lists = measured(lambda start, stop: (keys[start:stop], values[start:stop]), offsets)
     cell = np.zeros((1, 1, len(LEVELS)))
     calibration = Calibration(np.ones(1), cell, cell, cell, cell, np.zeros(1), np.zeros((1, len(BEST))))
     form = Form("dot", "dot", np.zeros(WIDTH), np.ones(3))
-    return ListIndex(form, offsets, lists, calibration, {"items": LISTS * EACH}), centres, turned
+    return ListIndex(form, offsets, lists, calibration, {"items": count * EACH}), centres, turned
 
 
 def rows_like(centres: np.ndarray, turned: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,6 +56,21 @@ def test_rows_find_the_list_they_are_like() -> None:
     found = Homes(index).of(keys, values)
     assert (found == nearest).mean() > 0.97
     assert found.dtype == np.int32
+
+
+def test_a_row_is_compared_with_few_of_many_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the centres of groups of lists, and with the lists of the nearest of these."""
+    index, centres, turned = made(count=900)
+    homes, keys = Homes(index), rows_like(centres, turned, np.arange(900))
+    compared, plain = list[int](), late._closeness
+
+    def counted(points: np.ndarray, others: np.ndarray) -> np.ndarray:
+        compared.append(len(points) * len(others))
+        return plain(points, others)
+
+    monkeypatch.setattr(late, "_closeness", counted)
+    assert (homes.of(*keys) == np.arange(900)).mean() > 0.9
+    assert sum(compared) < 900 * 900 / 3
 
 
 def test_rows_far_from_all_lists_have_none() -> None:

@@ -151,3 +151,23 @@ def test_all_rows_and_as_many_best_rows_lose_alike() -> None:
     losses = left_out(scores, LABELS, np.arange(ITEMS), temperatures, ks=[ITEMS - 1])
     np.testing.assert_allclose(losses.full, losses.best[ITEMS - 1], rtol=1e-5)
     assert 5 < losses.full.max() < 16
+
+
+def test_scores_are_worked_out_once_for_all_temperatures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many blocks of them for many temperatures as for one, and none of them twice."""
+    monkeypatch.setattr(leaving, "BLOCK", 25)
+    monkeypatch.setattr(leaving, "TOGETHER", 16)
+
+    def blocks(temperatures: np.ndarray) -> list[tuple[int, int]]:
+        seen = list[tuple[int, int]]()
+
+        def noted(some: np.ndarray, start: int, stop: int) -> np.ndarray:
+            seen.append((some[0], start))
+            return scores(some, start, stop)
+
+        left_out(noted, LABELS, np.arange(ITEMS), temperatures)
+        return seen
+
+    found = blocks(np.geomspace(0.01, 100, 41))
+    assert found == blocks(TEMPERATURES[:1])
+    assert len(found) == len(set(found)) == 4 * 3

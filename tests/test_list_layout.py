@@ -412,6 +412,29 @@ def test_an_index_without_heads_is_read_and_gets_some_when_rows_are_laid_anew(in
         require_layout(db)
 
 
+def test_late_rows_of_an_index_without_heads_are_noted_by_the_next_writer(
+    indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lists go on, by the format of earlier versions, too; what building again brings is said."""
+    monkeypatch.setattr("softkv.index.encoding.FORMAT", 2)
+    rewritten(indexed, lambda index: replace(index, heads=None))
+    monkeypatch.undo()
+    count_as_large(monkeypatch)
+    with softkv.open(indexed) as db, monkeypatch.context() as earlier:
+        earlier.setattr("softkv.asking.indexed.FEWEST", 1 << 30)
+        added(db, [f"late {number}" for number in range(LATE)], keys_of(LATE, 2))
+        assert db.info().index.waiting == LATE
+    with softkv.open(indexed) as db:
+        db.delete("7")
+        found = db.info().index
+        assert (found.added, found.waiting, found.strangers < LATE / 10) == (LATE, 0, True)
+        assert "are not in random order" in found.again
+        queries = keys_of(50, 5)
+        answers, exact = (db.lookup(queries, tolerance=tolerance) for tolerance in (0.5, 0))
+        assert "calibrated" in answers.route
+        assert (np.abs(answers.value - exact.value) <= answers.error + exact.error).all()
+
+
 HOSTILE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "larger than lists": lambda heads: heads + 1000,
     "larger than one list": lambda heads: np.append(heads[:-1], ITEMS),

@@ -122,6 +122,30 @@ def test_answers_are_as_close_as_they_say(tmp_path: Path, labels: int, compatibi
         assert db.check().ok
 
 
+@pytest.mark.ci
+def test_many_labels_go_through_refining_and_an_export(tmp_path: Path) -> None:
+    """An index is refined with labels that came since, and one is built of what was exported and imported."""
+    rng = np.random.default_rng(11)
+    keys = keys_of(rng, ITEMS + 900)
+    given = [*labels_of(rng, keys[:ITEMS], 5000), *(f"new {number % 400}" for number in range(900))]
+    with softkv.open(tmp_path / "s", value="label", compatibility="cosine") as db:
+        db.add(vectors=keys[:ITEMS], values=given[:ITEMS])
+        db.build_index()
+        db.add(vectors=keys[ITEMS:], values=given[ITEMS:])
+        stages = set[str]()
+        db.build_index(progress=lambda stage, _done, _all: stages.add(stage))
+        assert "refining lists" in stages
+        assert len(db.lookup(keys[0]).labels) > 1024
+        require_right(db, keys, given, "cosine", 12)
+        db.export(tmp_path / "e.npz")
+    softkv.import_from(tmp_path / "e.npz", tmp_path / "t")
+    with softkv.open(tmp_path / "t") as db:
+        assert db.info().index is None
+        db.build_index()
+        require_right(db, keys, given, "cosine", 13)
+        assert db.check().ok
+
+
 def test_every_item_may_have_a_label_of_its_own(tmp_path: Path) -> None:
     """Then a distribution is the weights themselves."""
     keys = keys_of(np.random.default_rng(1), ITEMS)

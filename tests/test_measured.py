@@ -14,14 +14,13 @@ import pytest
 import softkv
 from softkv.asking import lists as asking_lists
 from softkv.asking import route
-from softkv.database import indexing
 from softkv.maths.compatibility import additive, bilinear
 from softkv.maths.strata import Draw
 from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 from tests.stores import with_secret
 
-from .databases import count_as_large
+from .databases import measured_always
 
 ITEMS, WIDTH = 12_000, 10
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label"}
@@ -51,11 +50,7 @@ def values_of(kind: str, keys: np.ndarray) -> Any:
 def large() -> Iterator[None]:
     """Stores count as large from the first item on, and to draw rows takes no time."""
     with pytest.MonkeyPatch.context() as patch:
-        count_as_large(patch)
-        patch.setattr(indexing, "REHEARSED", 400)
-        for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
-            patch.setattr(route, name, 0)
-        patch.setattr(route, "DRAWN", 5)
+        measured_always(patch)
         yield
 
 
@@ -117,8 +112,12 @@ def assert_kept(db: softkv.SoftKV, queries: np.ndarray, least: int, **options: A
     for found, exact in measured:
         assert found.route == "measured"
         assert found.error[0] <= TOLERANCE * db._view().snapshot.value_scale * 1.001
-        assert found.rows_read[0] < 0.5 * len(db)
+        assert found.scored[0] < 0.5 * len(db)
+        assert found.rows_read[0] > found.scored[0]
         assert np.array_equal(found.seen, exact.seen)
+        if db._view().layout.kind.coded:  # no label has less than nothing
+            assert found.value.min() >= 0
+            assert found.value.sum() == pytest.approx(1, rel=1e-5)
 
 
 @pytest.mark.ci
@@ -280,7 +279,7 @@ def test_the_heaviest_of_the_rows_that_were_read_are_named(stores: dict[str, sof
 
 
 def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None:
-    """What each asks is a question like any other."""
+    """What each asks is a question like any other, also with a filter or a mask; each states errors of its own."""
     rng = np.random.default_rng(3)
     query, key, value = (rng.standard_normal((2, 6, n)) / np.sqrt(n) for n in (WIDTH, WIDTH, 5))
     heads = softkv.Heads(query, key, value)
@@ -294,13 +293,13 @@ def test_heads_are_measured_one_by_one(stores: dict[str, softkv.SoftKV]) -> None
     with_secret(path, b"x" * 32)
     with softkv.open(path) as other:
         other.build_index(temperatures=(0.06, 1.2))
-        found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options) for tolerance in (0.3, 0))
-        assert "measured" in str(found.error_kind)
-        assert (apart(found, exact) <= found.error).mean() > 0.8
-        some = {"where": {"odd": True}}
-        found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **options, **some) for tolerance in (0.3, 0))
-        assert "measured" in str(found.error_kind)
-        assert (apart(found, exact) <= found.error).mean() > 0.8
+        for some in ({}, {"where": {"odd": True}}, {"mask": np.arange(ITEMS) % 4 > 0}):
+            asked = options | some
+            found, exact = (other.lookup(QUERIES[:20], tolerance=tolerance, **asked) for tolerance in (0.3, 0))
+            assert "measured" in str(found.error_kind)
+            assert (apart(found, exact) <= found.error).mean() > 0.8
+            assert (np.abs(found.log_mass - exact.log_mass) <= found.log_mass_error).mean() > 0.8
+            assert (np.abs(found.effective - exact.effective) <= found.effective_error).mean() > 0.8
 
 
 @pytest.mark.ci
@@ -343,7 +342,7 @@ def test_a_withdrawn_calibration_is_not_believed_and_queries_are_measured(
     """At a temperature that was rehearsed, alone and with a filter."""
     db, options = stores["cosine"], {"temperature": 2 * SMALL["cosine"], "tolerance": TOLERANCE}
     assert db.lookup(keys_of(33, 1)[0], **options).route == "calibrated"
-    monkeypatch.setattr(route, "against_calibration", lambda _: "it does not hold")
+    monkeypatch.setattr(route, "against_calibration", lambda *_: "it does not hold")
     for where in (None, {"third": False}):
         found = db.lookup(keys_of(33, 20), **options, where=where)
         assert "measured" in found.routes
@@ -412,16 +411,25 @@ def test_items_that_came_and_went_count(large: None, tmp_path: Path) -> None:
     """Late rows of lists are drawn as well, those of no list are read, and dead ones count no more."""
     keys = keys_of(1, ITEMS)
     with softkv.open(tmp_path / "s", value="vector", compatibility="cosine", temperature=0.05) as db:
-        db.add([str(number) for number in range(ITEMS)], values_of("vector", keys), vectors=keys)
+        payloads = [{"third": number % 3 == 0} for number in range(ITEMS)]
+        db.add([str(number) for number in range(ITEMS)], values_of("vector", keys), vectors=keys, payloads=payloads)
     with_secret(tmp_path / "s", b"s" * 32)
     with softkv.open(tmp_path / "s") as db:
         db.build_index(temperatures=(0.01, 0.2))
         more = keys_of(2, 3000)
-        db.add([f"late {number}" for number in range(3000)], values_of("vector", more) + 1.0, vectors=more)
+        payloads = [{"third": number % 3 == 0} for number in range(3000)]
+        db.add(
+            [f"late {number}" for number in range(3000)],
+            values_of("vector", more) + 1.0,
+            vectors=more,
+            payloads=payloads,
+        )
         db.delete([str(number) for number in range(0, ITEMS, 5)])
         db.add([f"few {number}" for number in range(200)], values_of("vector", more[:200]), vectors=more[:200])
         assert_kept(db, QUERIES, 100, temperature=0.6)
         assert_kept(db, QUERIES, 100, temperature=5.0)
+        with softkv.open(tmp_path / "s", "r") as fresh:
+            assert_kept(fresh, QUERIES[:60], 40, temperature=0.6, where={"third": False})
         db.compact()
         assert_kept(db, QUERIES, 100, temperature=0.6)
 

@@ -286,7 +286,7 @@ def test_the_line_for_a_key_asks_with_that_key(browser: Any, folder: Path, monke
     names["db"].close()
 
 
-SIZES = [(375, "light"), (375, "dark"), (1280, "light"), (1280, "dark"), (2560, "light")]
+SIZES = [(375, "light"), (375, "dark"), (1280, "light"), (1280, "dark"), (2560, "light"), (2560, "dark")]
 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)

@@ -135,6 +135,32 @@ def test_fingers_do_what_a_mouse_does(touched: Watched, browser: Any, page: Path
         assert len({both, first, seen.exact("#effective")}) == 3
 
 
+WIDTHS = """all => all.map(one => {
+    const [range, told] = [document.createRange(), one.textContent];
+    range.selectNodeContents(one);
+    const right = range.getBoundingClientRect().right;
+    const widths = [...'0123456789'].map(digit => {
+        one.textContent = digit.repeat(9);
+        range.selectNodeContents(one);
+        return range.getBoundingClientRect().width;
+    });
+    one.textContent = told;
+    return [right, Math.max(...widths) - Math.min(...widths), getComputedStyle(one).fontVariantNumeric];
+})"""
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("place", ["#bars .share", "#ways td.number", "#list td:nth-child(5)", ".facts dd"])
+def test_numbers_are_aligned(place: str, browser: Any, page: Path) -> None:
+    """All digits are equally wide, whatever the font, and the numbers of a column end at one edge."""
+    with opened(browser, page) as seen:
+        shown = [one for one in seen.page.eval_on_selector_all(place, WIDTHS) if one[0] > 0]  # others are hidden
+    assert len(shown) > 2
+    assert {one[2] for one in shown} == {"tabular-nums"}
+    assert max(one[1] for one in shown) < 0.01
+    assert max(one[0] for one in shown) - min(one[0] for one in shown) < 0.5
+
+
 @pytest.mark.chromium
 def test_the_policy_refuses_what_is_not_of_the_page(browser: Any, page: Path) -> None:
     """A script, a style, a picture and a request that something might bring into it."""
@@ -193,9 +219,9 @@ def lab(light: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 @pytest.mark.parametrize("without", [None, *SEEN_WITHOUT])
 def test_colours_are_told_apart_by_the_colour_blind(scheme: int, without: str | None) -> None:
-    """Those of labels, and the ends of the scale of numbers with its middle, to eyes of every kind."""
+    """Those of labels, that of all others, and three places on the scale of numbers, to eyes of every kind."""
     blind = np.eye(3) if without is None else np.array(SEEN_WITHOUT[without])
-    names = [[f"c{number}" for number in range(7)], ["low", "middle", "high"]]
+    names = [[*(f"c{number}" for number in range(7)), "rest"], ["low", "middle", "high"]]
     for some in names:
         places = [lab(np.clip(blind @ linear(re.findall(rf"--{one}: (#\w+)", STYLE)[scheme]), 0, 1)) for one in some]
         assert min(np.linalg.norm(a - b) for a, b in combinations(places, 2)) > 10

@@ -7,6 +7,7 @@ import pytest
 
 import softkv
 
+from .browsing import opened
 from .databases import filled
 from .listening import guarded
 from .looking import RENTS, answered, chooses, looking, rents_at, says
@@ -51,6 +52,48 @@ def test_all_items_of_a_larger_store_are_listed(browser: Any, tmp_path: Path) ->
         assert says(seen, "#edited", "Saved")
         assert item(server, "many", f"item {2495 + drawn.index(False)}")["value"] == 7.5
         assert seen.told == []
+
+
+def test_items_of_a_larger_store_are_found_wherever_they_are(browser: Any, tmp_path: Path) -> None:
+    """On the map or not, page by page, and behind a filter; where none is found, that is said."""
+    filled(tmp_path / "many", "number", 2510).close()
+    names = "all => all.map(one => one.textContent)"
+    with guarded(tmp_path / "many") as server, looking(browser, server) as seen:
+        assert answered(seen)
+        seen.page.fill("#find", "ITEM 24")
+        found = []
+        for told in ("1 to 2,414", "2,415 to 2,439", "2,440 to 2,464", "2,465 to 2,489", "2,490 to the last"):
+            assert says(seen, "#where-in", f"found, from item {told}")
+            found += seen.page.eval_on_selector_all("#list th button", names)
+            if "last" not in told:
+                seen.page.click("#after")
+        assert found == [f"item {row}" for row in range(2510) if str(row).startswith("24")]
+        assert seen.page.is_disabled("#after")
+        seen.page.click("#before")
+        assert says(seen, "#where-in", "25 found, from item 2,465 to 2,489")
+        seen.page.fill("#find", "nobody")
+        assert says(seen, "#where-in", "none found, from item 1 to the last")
+        seen.page.fill("#find", "item 24")
+        seen.page.select_option("#field", "n")
+        seen.page.select_option("#operator", "$gte")
+        seen.page.fill("#operand", "2470")
+        seen.page.click("#filter button")
+        assert says(seen, "#where-in", "25 found, from item 1 to 25")
+        seen.page.fill("#find", "")
+        assert says(seen, "#where-in", "1 to 25")
+        assert seen.told == []
+
+
+def test_items_without_a_key_are_found_by_their_number(browser: Any, tmp_path: Path) -> None:
+    """As the store calls them."""
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(values=[1.0, 2.0, 3.0], vectors=[[0.0], [1.0], [2.0]])
+        db.page(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as seen:
+        for find, told in (("#2", "1 to 1 of 1"), ("null", "no item")):
+            seen.page.fill("#find", find)
+            seen.settled()
+            assert seen.page.text_content("#where-in") == told
 
 
 def test_an_empty_store_is_filled_from_the_page(browser: Any, tmp_path: Path) -> None:

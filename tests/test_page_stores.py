@@ -15,6 +15,7 @@ from .browsing import opened
 from .databases import count_as_large, filled, vectors_of
 from .listening import guarded
 from .looking import answered, looking, says
+from .servers import eventually
 
 pytestmark = pytest.mark.chromium
 FAR = [60.0, 60.0]
@@ -64,6 +65,30 @@ def test_the_page_of_a_server_says_what_was_read_and_estimated(
         assert "these are the heaviest of the rows read" in seen.page.text_content("#rest")
         assert seen.all_exact("#bars .share") == pytest.approx([one.weight for one in answer.contributors], rel=1e-6)
         assert seen.told == []
+
+
+def test_the_error_is_of_the_temperature_that_is_shown(browser: Any, tmp_path: Path) -> None:
+    """It moves with the slider; while the store has not answered yet, none of another temperature stands there."""
+    filled(tmp_path / "many", "number", 2500, compatibility="gaussian", temperature=0.5).close()
+    held: list[Any] = []
+    with guarded(tmp_path / "many", read_only=True) as server, looking(browser, server) as seen:
+        assert answered(seen)
+        key, errors = seen.page.text_content("#asked").split("“")[1][:-1], [seen.exact("#error")]
+        seen.page.route("**/v1/many/lookup", lambda route: held.append(route))
+        for press in ("PageDown", "PageUp", "PageUp"):
+            seen.page.focus("#warmth")
+            seen.page.keyboard.press(press)
+            assert eventually(lambda: seen.page.text_content("#error") == "…" and len(held) == 1)
+            assert seen.page.get_attribute("#error", "data-exact") is None
+            held.pop().continue_()
+            assert answered(seen)
+            warm = float(seen.page.get_attribute("#temperature", "data-exact"))
+            with softkv.open(tmp_path / "many", "r") as db:
+                answer = db.lookup(db.item(key).vector, temperature=warm)
+            assert seen.exact("#error") == pytest.approx(answer.error, rel=1e-6)
+            assert seen.exact("#value") == pytest.approx(answer.value, rel=1e-9)
+            errors.append(answer.error)
+    assert len(set(errors)) == 3 < len(errors)
 
 
 def test_a_server_answers_as_its_store_has_learned(browser: Any, tmp_path: Path) -> None:

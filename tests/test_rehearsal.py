@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from softkv.index import rehearsal
-from softkv.index.opening import LEVELS, closed, opening
-from softkv.index.rehearsal import rehearsed
+from softkv.index.calibration import BEST
+from softkv.index.opening import LEVELS, closed, opening, ranked
+from softkv.index.rehearsal import Whole, rehearsed
 from softkv.maths import shares
 from softkv.maths.farfield import estimated, estimated_apart, tilted, unpacked
 from softkv.maths.moments import measured, with_rows
@@ -59,6 +60,7 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
     queries, counted = (keys[rng.choice(ITEMS, 7)] * 1.05).astype(np.float32), np.ones(ITEMS, np.bool_)
     lists = measured(lambda a, b: (keys[a:b], given[a:b]), offsets, labels=LABELS if kind == "labels" else 0)
     counted[gone := rng.choice(ITEMS, 200, replace=False)] = False
+    whole = lists
     lists = with_rows(lists, np.searchsorted(offsets, gone, side="right") - 1, keys[gone], given[gone], sign=-1.0)
     scale = float(np.sqrt(values.var(axis=0).sum()))
     found = rehearsed(
@@ -70,6 +72,7 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
         np.zeros(len(queries)),
         TEMPERATURES,
         scale=scale,
+        whole=Whole(whole, np.ones(ITEMS, np.bool_), np.full(7, -1), np.full(7, np.inf)),
     )
     for number, query in enumerate(queries.astype(np.float64)):
         for place, temperature in enumerate(TEMPERATURES):
@@ -77,6 +80,43 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
             assert found.errors[place, number] == pytest.approx(errors, rel=2e-3, abs=2e-5)
             assert found.log_mass_errors[place, number] == pytest.approx(masses, rel=2e-3, abs=2e-5)
     assert found.best == pytest.approx((queries @ keys[counted].T).max(1), rel=1e-5)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_depths_are_those_of_a_store_without_the_one_that_asks(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no other row: of statistics measured anew without it, and of its best among all others."""
+    monkeypatch.setattr(rehearsal, "MOST", 1.0)
+    keys, offsets = drawn()
+    keys[offsets[-2] :: 40] *= 30.0 if far else 1.0
+    keys[0] = keys[1] + 0.01  # what is asked by the only other row of a list
+    values, askers = keys[:, :1], np.array([0, 1, 2, 700, 1500, 2999])
+    most = np.full(len(askers), 30.0)
+    whole = measured(lambda a, b: (keys[a:b], values[a:b]), offsets)
+    counted = np.ones(ITEMS, np.bool_)
+    counted[askers] = False
+    owners = np.searchsorted(offsets, np.arange(ITEMS), side="right") - 1
+    held_out = with_rows(whole, owners[askers], keys[askers], values[askers], sign=-1.0)
+    found = rehearsed(
+        held_out,
+        offsets,
+        lambda a, b: (keys[a:b], values[a:b]),
+        counted,
+        keys[askers],
+        np.zeros(len(askers)),
+        TEMPERATURES,
+        scale=1.0,
+        whole=Whole(whole, np.ones(ITEMS, np.bool_), askers, most),
+    )
+    for number, row in enumerate(askers.tolist()):
+        alone = with_rows(whole, owners[[row]], keys[[row]], values[[row]], sign=-1.0).rounded()
+        scores = keys.astype(np.float64) @ keys[row]
+        scores[row] = -np.inf
+        for place, k in enumerate(BEST):
+            order, before = ranked(alone, tilted(alone, keys[[row]]), k, most[:1])
+            best = owners[np.argsort(-scores)[:k]]
+            expected = max(before[0, order[0] == owner].item() for owner in best.tolist())
+            assert found.depths[number, place] == pytest.approx(expected, abs=0.02)  # the list counts one row more
+    assert found.best == pytest.approx((keys[askers] @ keys[counted].T).max(1), rel=1e-5)
 
 
 def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:

@@ -380,6 +380,16 @@ def test_sizes_are_enough_for_all_queries_that_can_have_enough() -> None:
     assert both.of(np.array([1])).within.tolist() == other.within.tolist()
 
 
+def test_strata_of_which_most_rows_would_be_drawn_are_read_whole() -> None:
+    """Of the others fewer than that share are drawn."""
+    strata = Population(8).strata()
+    for rows in (300.0, 400.0, 600.0):
+        sizes = strata.sizes(rows)
+        whole, share = sizes.whole(strata.counts), sizes.rows / np.maximum(strata.counts, 1)
+        assert (share[~whole & (sizes.chances == 1)] <= 0.7).all()
+        assert (whole & (strata.counts > 10)).any()
+
+
 def test_what_is_read_whole_has_no_error() -> None:
     """Then nothing is drawn, and the sums are those of all rows."""
     population = Population(9)

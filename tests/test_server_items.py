@@ -50,7 +50,8 @@ def walked(client: TestClient, path: str, document: dict[str, Any], **options: A
     start: int | None = document.pop("start", 0)
     while start is not None:
         page = ask(client, path, document | {"start": start}, **options)
-        assert len(page["items"]) or page["next"] is None
+        assert page["next"] is None or page["next"] > start
+        assert len(page["items"]) or page["next"] is None or "find" in document
         found += page["items"]
         start = page["next"]
     return found
@@ -111,6 +112,30 @@ def test_items_are_selected_page_by_page(path: Path, where: dict[str, Any] | Non
             whole = walked(client, SELECT, wanted | {"whole": True}, packed=True)
             assert len(whole) == len(expected)
             assert all(map(alike, whole, expected))
+
+
+@pytest.mark.parametrize("find", ["ITEM 1", "#41", "m 2", "nobody", ""])
+def test_items_are_found_by_what_their_key_contains(path: Path, find: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its case, and however few are looked at for a page; after the filter, between a start and a stop."""
+    with serving(path) as client, softkv.open(path, "r") as db:
+        for searched, limit, stop in ((1 << 16, 1000, None), (1 << 16, 2, None), (5, 2, None), (7, 1000, 12)):
+            monkeypatch.setattr(items, "SEARCHED", searched)
+            for where in (None, {"even": True}):
+                among = db.select(where, start=3, stop=stop)
+                expected = [told(one, whole=False) for one in among if find.lower() in one.name]
+                wanted = {"where": where, "find": find, "start": 3, "stop": stop, "limit": limit}
+                assert walked(client, SELECT, wanted) == expected
+
+
+def test_items_are_found_by_their_text(tmp_path: Path) -> None:
+    """What was embedded, where that is not the key; by characters of any alphabet."""
+    with softkv.open(tmp_path / "fruit") as db:
+        db.add(["a", "b"], [1.0, 2.0], texts=["a Straße by the river", "ΟΔΥΣΣΕΥΣ at sea"])
+        db.add(["river c"], [3.0])
+    with serving(tmp_path / "fruit") as client:
+        for find, keys in (("River", ["a", "river c"]), ("STRASSE", ["a"]), ("οδυσσευς", ["b"]), ("mountain", [])):
+            assert [one["key"] for one in ask(client, SELECT, {"find": find})["items"]] == keys
+        assert refused(client, SELECT, {"find": 3})[0] == 422
 
 
 def test_pages_of_a_snapshot_go_together(path: Path) -> None:

@@ -15,6 +15,7 @@ from softkv.asking import indexed
 from softkv.asking.indexed import NAME
 from softkv.database import indexing, settling
 from softkv.errors import StorageFull
+from softkv.index import search
 from softkv.storage import Store
 
 from .databases import count_as_large
@@ -136,6 +137,54 @@ def test_a_reader_goes_on_with_what_it_knows_while_that_is_nearly_all(
         assert read[2:] == [ITEMS + 220]
         assert np.array_equal(pinned.lookup(queries, tolerance=0.1).value, answer)
         pinned.close()
+
+
+def test_a_new_process_works_out_nothing_that_is_noted(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither which lists late rows are in, nor what those that died took along."""
+    add(db, 10_000, 300)
+    db.delete(names(0, 100))
+    assert told(db) == (300, 100, 0)
+    of = indexed.Drift.of
+
+    def of_none(lists: Any, owners: np.ndarray, *given: Any, **options: Any) -> Any:
+        assert not len(owners)
+        return of(lists, owners, *given, **options)
+
+    monkeypatch.setattr(indexed, "Homes", None)
+    monkeypatch.setattr(indexed.Drift, "of", of_none)
+    assert_right(db.path)
+
+
+def test_of_late_rows_those_in_lists_that_are_opened_are_read(
+    db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no others, in a new process as well."""
+    add(db, 10_000, 1500)
+    read, plain = list[tuple[int, int]](), search.read_lists
+
+    def counted(index: Any, arena: Any, asked: Any, lists: Any, show: int) -> Any:
+        near = plain(index, arena, asked, lists, show)
+        owners = index.owners(np.arange(index.known))
+        read.extend((int(np.isin(owners, some).sum()), int(one)) for some, one in zip(lists, near.scored, strict=True))
+        return near
+
+    monkeypatch.setattr(search, "read_lists", counted)
+    with softkv.open(db.path, "r") as reader:
+        assert "calibrated" in reader.lookup(keys_of(99, 20), tolerance=0.1).route
+    assert read
+    assert all(members == scored for members, scored in read)
+    assert max(scored for _, scored in read) < 1500
+
+
+def test_no_index_is_built_unasked(tmp_path: Path) -> None:
+    """However many items come and go."""
+    with softkv.open(tmp_path / "bare", value="vector", compatibility="cosine") as bare:
+        add(bare, 0, ITEMS)
+        bare.delete(names(0, 1000))
+        bare.compact()
+        add(bare, 10_000, 1000)
+        assert bare.info().index is None
+        assert bare.lookup(keys_of(1, 1)[0]).reason == "there is no index; `softkv index build`"
 
 
 def test_items_that_are_replaced_leave_their_list_and_find_one(db: softkv.SoftKV) -> None:

@@ -76,6 +76,19 @@ def test_where_weights_are_sharp_few_rows_are_read(monkeypatch: pytest.MonkeyPat
     assert total / mass[:, None] == pytest.approx(truth(weights, values), rel=1e-9)
 
 
+@pytest.mark.parametrize("temperature", [0.001, 0.01, 0.05, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("queries", [1, 8])
+def test_wide_values_are_not_summed_in_float64(
+    temperature: float, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any temperature a few rows enclose the means, or few rows are heavy; else next to nothing is summed again."""
+    rng, again = np.random.default_rng(10), list[int]()
+    logits, values = rng.standard_normal((queries, ROWS)) / temperature, rng.standard_normal((ROWS, 384), np.float32)
+    monkeypatch.setattr(summing, "_doubled", lambda _, one, array: again.append(array.size) or one @ array)
+    summed(weights_of(logits), values, lambda mean: np.full(len(mean), 100.0))
+    assert sum(again) <= values.size // 20
+
+
 def test_light_rows_with_far_values_are_read() -> None:
     """A value of 1e30 moves a mean of a few units from forty logits below the peak."""
     logits, values = np.full((1, ROWS), -300.0), np.ones((ROWS, 1), np.float32)

@@ -109,3 +109,14 @@ def test_bytes_that_no_tally_packs_to_are_damage(size: int) -> None:
     """Three numbers and two equal halves, or it is none."""
     with pytest.raises(StoreDamaged, match=f"{size} bytes"):
         Tally.unpack(bytes(size))
+
+
+@pytest.mark.parametrize("width", [1, 384, 5000])
+def test_few_numbers_are_summed_at_a_time(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few that BLAS shares them with no other thread, which may have to wait for a processor."""
+    sizes, product = list[int](), np.vdot
+    monkeypatch.setattr(np, "vdot", lambda one, other: sizes.append(one.size) or product(one, other))
+    values = np.random.default_rng(0).standard_normal((30_000 // width + 1, width))
+    found = Tally.empty().changed(values, values[:0])
+    assert found.scale() == pytest.approx(np.sqrt(((values - values.mean(0)) ** 2).sum(1).mean()))
+    assert max(sizes) < 10_000 < sum(sizes)

@@ -10,9 +10,12 @@ import pytest
 
 import softkv
 from softkv.answer import Answers
+from softkv.asking import lists, scan
 from softkv.asking.question import Question
 from softkv.asking.together import Together
 from softkv.errors import SoftKVError
+
+from .databases import count_as_large
 
 KEYS = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
 
@@ -96,6 +99,34 @@ def test_those_who_wait_are_answered_together() -> None:
         assert len(one) == 1
         assert one.rows.tolist() == alone.rows.tolist()
         assert one.value == pytest.approx(alone.value, abs=1e-4)  # logits of 300 in float32
+
+
+def test_threads_that_ask_again_are_waited_for() -> None:
+    """Two threads that go on asking are answered by batches of two, also where each has to come back first."""
+    together: Together[Any] = Together(share=200.0)
+    asked: list[int] = []
+
+    def working(_: object, given: Question) -> Answers:
+        asked.append(len(given.queries))
+        threading.Event().wait(0.005)  # what an answer takes
+        return answered(_, given)
+
+    def one_after_another(places: range) -> None:
+        for place in places:
+            together.ask("store", question(place), working)
+
+    at_once([lambda: one_after_another(range(20)), lambda: one_after_another(range(20, 40))])
+    assert sum(asked) == 40
+    assert asked.count(2) >= 15
+
+
+def test_threads_that_do_not_ask_again_are_waited_for_only_once() -> None:
+    """After that the next questions do not wait for anybody."""
+    together: Together[Any] = Together()
+    held = Held()
+    while_held(together, held, [lambda: together.ask("store", question(0), held)])
+    assert len(together.ask("store", question(1), answered)) == 1
+    assert together._crowd == 1
 
 
 def test_each_is_answered_by_itself_where_that_is_wanted() -> None:
@@ -203,3 +234,30 @@ def test_threads_get_what_one_thread_gets(kind: str, tmp_path: Path) -> None:
                 assert one["value"] == pytest.approx(other["value"], abs=1e-5)
                 assert one["error"] == pytest.approx(other["error"], rel=0.5)
                 assert [c["key"] for c in one["contributors"]] == [c["key"] for c in other["contributors"]]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_handle_computes_one_lookup_at_a_time(indexed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads ask it, by a scan and by the index: no more threads work than one lookup keeps busy."""
+    count_as_large(monkeypatch)
+    module, name = (lists, "calibrated") if indexed else (scan, "lookup")
+    real, inside, most = getattr(module, name), list[int](), list[int]()
+    keys = np.random.default_rng(2).standard_normal((1000, 4)).astype(np.float32)
+    with softkv.open(tmp_path / "s", temperature=0.5) as db:
+        db.add(vectors=keys, values=keys[:, 0].astype(float))
+        if indexed:
+            db.build_index()
+
+        def held(*given: Any, **options: Any) -> Any:
+            inside.append(1)
+            while not most and len(inside) == 1 and len(db._findings.together._waiting) < 7:  # until all have asked
+                threading.Event().wait(0.001)
+            most.append(len(inside))
+            found = real(*given, **options)
+            inside.pop()
+            return found
+
+        monkeypatch.setattr(module, name, held)
+        found = at_once([lambda key=key: db.lookup(key, tolerance=0.3) for key in keys[:8]])
+    assert most == [1, 1]
+    assert {one.error_kind for one in found} - {"exact"} == ({"calibrated"} if indexed else set())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from softkv.learning.leaving import Losses
-from softkv.learning.tuning import chosen, curves
+from softkv.learning.tuning import FINER, STEPS, chosen, curves
 
 
 def bowl(best: float) -> "object":
@@ -31,6 +31,18 @@ def test_the_best_temperature_is_found(best: float) -> None:
         assert len(curve.losses) == len(curve.temperatures)
     assert str(tuned).count(" <") == 1
     assert tuned.floor == -tuned.full.best[1]
+
+
+def test_temperatures_are_tried_together() -> None:
+    """In one pass over the items around the first, and one between the neighbours of the best of them."""
+    passes = list[int]()
+
+    def lose(temperatures: np.ndarray) -> Losses:
+        passes.append(len(temperatures))
+        return bowl(1.5)(temperatures)
+
+    curves(lose, "dot", 1.0, [5])
+    assert passes == [2 * STEPS + 1, 2 * FINER]
 
 
 def test_a_floor_that_is_no_number_is_none() -> None:

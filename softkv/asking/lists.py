@@ -126,9 +126,14 @@ class Asking:
     def depth(self) -> tuple[int, float] | None:
         """How the k best rows are found."""
         assert self.k is not None
+        return self.depth_of(self.k)
+
+    def depth_of(self, k: int) -> tuple[int, float] | None:
+        """How so many best rows are found."""
         if self.index.grown > OUTGROWN:
             return None
-        return self.index.calibration.depth(self.k, self.question.confidence, grown=self.index.grown)
+        known, changed = self.index.calibration, self.view.changes > 0
+        return known.depth(k, self.question.confidence, grown=self.index.grown, changed=changed)
 
     @cached_property
     def plans(self) -> list[Plan | None]:
@@ -227,7 +232,7 @@ class Asking:
             effective_error=found.effective_error,
             spread_error=found.spread_error,
             route=way,
-            rows_read=found.near.scored,
+            rows_read=found.near.scored + (0 if found.tried is None else found.tried),
             source=self.view,
         )
 

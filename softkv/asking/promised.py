@@ -40,7 +40,7 @@ def _stale(guard: Guard, profile: Profile, snapshot: Snapshot) -> str | None:
         return f"the store has learned to compare otherwise since the guard was made. {AGAIN}"
     if (None if profile.embedder is None else profile.embedder.to_json()) != guard.about["embedder"]:
         return f"the items were embedded anew since the guard was made. {AGAIN}"
-    if changed > CHANGED * items:
+    if changed / max(1, items) >= CHANGED:
         return f"{changed:,} items changed since the guard was made of {items:,}. {AGAIN}"
     return None
 

@@ -42,6 +42,10 @@ NOTHING = "the index proposed no rows"
 FILTERED = "the index was not rehearsed for some of the items"
 PLANNED = "so many rows would be read as rehearsed that drawing some takes less time"
 MOST_READ = "so many rows would be read as rehearsed that a scan takes no longer"
+CHANGED = (
+    "few items are among the {} best of most queries, and others may be by now; `softkv index build` rehearses again"
+)
+SPREAD = "to find the {} best by the index as surely as asked for takes as long as a scan"
 UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
 MOST_DRAWN = 0.4  # the share of the rows from which on all are read instead of some drawn
 # What drawing takes, as numbers of keys that a scan reads in that time.
@@ -153,15 +157,15 @@ def _against_rehearsals(view: View, question: Question) -> str | None:
     """Why what was rehearsed says nothing of a question that suits the lists."""
     if question.guarantee:
         return None
-    return against_calibration(view) or (None if question.asks_all else FILTERED)
+    return against_calibration(view, question.k) or (None if question.asks_all else FILTERED)
 
 
-def against_calibration(view: View) -> str | None:
-    """Why what was rehearsed when the index was built is not to be believed any more."""
+def against_calibration(view: View, k: int | None = None) -> str | None:
+    """Why what was rehearsed when the index was built is not to be believed any more; of the k best, if these count."""
     verdict = view.verdict
     if view.index is not None and not len(view.index.calibration.temperatures):
         return "all shards together were not rehearsed, or hold other items by now; `softkv index build`"
-    if verdict is None or not verdict.withdrawn:
+    if verdict is None or not (verdict.withdrawn or (k is not None and verdict.lost(k))):
         return None
     return f"the calibration of the index no longer holds: {verdict}; `softkv index build`"
 
@@ -238,8 +242,11 @@ def unrehearsed(index: ListIndex, question: Question, temperature: float, equal:
     calibration = index.calibration
     if question.k is not None and index.grown > OUTGROWN:
         return f"the best of {index.grown:.1f} times as many items were not rehearsed; `softkv index build` does"
-    if question.k is not None:
+    if question.k is not None and question.k > BEST[-1]:
         return f"at most the {BEST[-1]} best are found by the index, and {question.k:,} were not rehearsed"
+    if question.k is not None:
+        kept = calibration.depth(question.k, question.confidence, grown=index.grown) is not None
+        return (CHANGED if kept else SPREAD).format(question.k)
     low, high = (float(one) * temperature / equal for one in calibration.temperatures[[0, -1]])
     if low <= temperature <= high:
         return f"no plan keeps within {question.tolerance:g} for {question.confidence:.0%}; a larger tolerance is kept"

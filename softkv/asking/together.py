@@ -2,13 +2,15 @@
 
 A lookup keeps all processors busy by itself: its products of matrices run on every one of them. Several at once would
 wait for each other longer than they compute. So one thread computes at a time, and the others wait; the next takes all
-that was asked in the same way meanwhile, and answers it as a batch, which takes little longer than a single lookup. A
-thread alone notices nothing.
+that was asked in the same way meanwhile, and answers it as a batch, which takes little longer than a single lookup.
+Threads that have just been answered mostly ask again, so it waits a little for them, but never longer than a share of
+what the last answers took. A thread alone notices nothing.
 
 Only single queries over all items wait. A batch, a filter, a mask or heads are computed at once, beside the others.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -23,6 +25,7 @@ from softkv.asking.question import Question
 Asked = TypeVar("Asked")  # what is asked: a commit of a store
 Ask = Callable[[Asked, Question], Answers]
 MOST = 64  # questions that are answered together
+SHARE = 0.1  # of the time of the last answers, to wait for more questions at most
 
 
 class _Waiting(Generic[Asked]):
@@ -44,12 +47,14 @@ class _Waiting(Generic[Asked]):
 class Together(Generic[Asked]):
     """The questions of all threads to one handle."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, *, share: float = SHARE) -> None:
         """Answer so many questions together; with 1 each by itself, still one after another."""
-        self._most = most
+        self._most, self._share = most, share
         self._lock = threading.RLock()  # a signal may come while it is held, and its handler ask as well
         self._waiting: list[_Waiting[Asked]] = []
         self._turn: _Waiting[Asked] | None = None  # the question of the thread that computes, or is about to
+        self._crowd, self._took = 1, 0.0  # questions there when the last were answered; seconds that this took
+        self._gathered = threading.Event()  # so many are there again
 
     def ask(self, asked: Asked, question: Question, ask: Ask[Asked]) -> Answers:
         """The answers to a question, perhaps found together with those to questions of other threads."""
@@ -76,22 +81,36 @@ class Together(Generic[Asked]):
                 self._turn = mine
                 return
             self._waiting.append(mine)
+            if len(self._waiting) + 1 >= self._crowd:
+                self._gathered.set()
         mine.turn.wait()
+
+    def _gather(self) -> None:
+        """Wait for as many questions as there were, but only a little: those who asked them may not come back."""
+        with self._lock:
+            self._gathered.clear()
+            missing = len(self._waiting) + 1 < min(self._crowd, self._most)
+        if missing:
+            self._gathered.wait(self._took * self._share)
 
     def _answer(self, mine: _Waiting[Asked], ask: Ask[Asked]) -> None:
         """Answer a question with all that wait and suit it; where that fails, each is left to its thread."""
+        self._gather()
         with self._lock:
             some = [one for one in self._waiting if one.suits(mine)][: self._most - 1]
             self._waiting = [one for one in self._waiting if one not in some]
-        if not some:
-            mine.answers = ask(mine.asked, mine.question)
-            return
+        began = time.perf_counter()
         try:
+            if not some:
+                mine.answers = ask(mine.asked, mine.question)
+                return
             with suppress(Exception):  # of one of them: its thread is told when it asks by itself
                 answers = ask(mine.asked, _as_one([one.question for one in (mine, *some)]))
                 for place, one in enumerate((mine, *some)):
                     one.answers = part_of(answers, place)
         finally:
+            with self._lock:
+                self._crowd, self._took = 1 + len(some) + len(self._waiting), time.perf_counter() - began
             for one in some:
                 one.turn.set()
 

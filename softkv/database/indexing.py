@@ -31,7 +31,7 @@ from softkv.index.dividing import divided
 from softkv.index.engine import chosen_backend
 from softkv.index.forecast import Forecast, forecast
 from softkv.index.lists import ListIndex
-from softkv.index.rehearsal import rehearsed
+from softkv.index.rehearsal import Whole, rehearsed
 from softkv.learning.temperature import size_of
 from softkv.logs import log_of
 from softkv.maths.blas import free_threads
@@ -42,7 +42,7 @@ from softkv.maths.moments import Rows as Blocks
 from softkv.maths.moments import measured, with_rows
 from softkv.progress import Stages, untold
 from softkv.storage import Snapshot, Store
-from softkv.storage.layout import Rows
+from softkv.storage.layout import Mask, Rows
 from softkv.storage.protocol.publishing import Content
 
 LOG = log_of(__name__)
@@ -308,20 +308,30 @@ def _rehearsed(
     lists, offsets = begun.lists, begun.offsets
     assert lists is not None
     most = REFINED if begun.is_refined else REHEARSED
-    held_out = _drawn(snapshot, begun.rows, most) if asked is None else np.empty(0, np.int64)
-    counted = snapshot.live[: begun.rows].copy()
-    counted[held_out] = False
-    gone = np.flatnonzero(~counted)
-    owners = np.searchsorted(offsets, gone, side="right") - 1
-    values = summable(snapshot.values(gone), snapshot)
+    held_out = _drawn(snapshot, begun.rows, most) if asked is None else np.full(len(asked), -1)
+    order = np.random.default_rng(2).permutation(len(held_out))  # some of them choose, and others judge
+    askers = held_out[order]
+    queries, added = queries_as_asked(form, snapshot.vectors(askers) if asked is None else asked[order])
+    live = snapshot.live[: begun.rows]
+    counted = live.copy()
+    counted[askers[askers >= 0]] = False
+
+    def among(some: Mask) -> Lists:
+        """The statistics of some rows."""
+        gone = np.flatnonzero(~some)
+        owners, values = np.searchsorted(offsets, gone, side="right") - 1, summable(snapshot.values(gone), snapshot)
+        return with_rows(lists, owners, form.keys(snapshot.vectors(gone)), values, sign=-1.0)
+
     calibration = rehearsed(
-        with_rows(lists, owners, form.keys(snapshot.vectors(gone)), values, sign=-1.0),
+        among(counted),
         offsets,
         _rows(snapshot, form),
         counted,
-        *queries_as_asked(form, snapshot.vectors(held_out) if asked is None else asked),
+        queries,
+        added,
         temperatures,
         scale=snapshot.value_scale,
+        whole=Whole(among(live), live, askers, form.most(added)),
         progress=partial(progress, "rehearsing"),
     )
     facts = {"calibrated on": "items" if asked is None else "queries"}
@@ -329,8 +339,7 @@ def _rehearsed(
 
 
 def queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
-    """The queries as dot products take them, in no order: some of them choose, and others judge; what scores add."""
-    vectors = np.random.default_rng(2).permutation(vectors)
+    """The queries as dot products take them, and what scores add."""
     rewritten, added = form.queries(vectors, COMPATIBILITIES.get(form.compatibility), np.ones(len(vectors)))
     return rewritten if form.measures_distance else rewritten.astype(np.float32), added
 

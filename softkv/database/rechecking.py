@@ -1,10 +1,11 @@
 """Check, after many items came and went, whether the index still answers as exactly as it states.
 
 A few hundred items are drawn and left out, and asked at some temperatures: exactly, for which all rows are read, and by
-the index as it is without them. That goes on within the writes of one handle, for MOST seconds in each, and is about
-the rows as they were when it began; rows do not change within a generation. What was found so far is kept by the handle
-alone: with another generation, or another process, a check begins anew. The verdict is a small derived part of the
-store, in a commit of its own; without it, the check is only made again.
+the index as it is without them. Whether it would find their k best is told by the lists in which these lie. That goes
+on within the writes of one handle, for MOST seconds in each, and is about the rows as they were when it began; rows do
+not change within a generation. What was found so far is kept by the handle alone: with another generation, or another
+process, a check begins anew. The verdict is a small derived part of the store, in a commit of its own; without it, the
+check is only made again.
 
 An index that was calibrated on queries of its own is not checked: left-out items are unlike them.
 
@@ -29,10 +30,13 @@ from softkv.asking.question import CONFIDENCE, TOLERANCE, Question
 from softkv.asking.route import CALIBRATED, against_calibration, against_loose, is_cheap
 from softkv.asking.view import View
 from softkv.errors import SoftKVError
+from softkv.index.calibration import BEST
 from softkv.index.lists import ListIndex
+from softkv.index.opening import needed, ranked
 from softkv.index.verdict import CHANGED, Truth, Verdict, moved
 from softkv.logs import log_of
-from softkv.maths.farfield import Units
+from softkv.maths.farfield import Units, tilted
+from softkv.maths.ranking import Ranking, no_ranking
 from softkv.storage import Store
 from softkv.storage.layout import Mask, Rows
 
@@ -132,6 +136,8 @@ def _told(verdict: Verdict) -> tuple[int, str]:
             logging.WARNING,
             "the calibration of the index of %s no longer holds, so answers are measured, or all items scanned: %s",
         )
+    if verdict.lost():
+        return logging.WARNING, "the k best by the index of %s are scanned, since too few of them are found: %s"
     return logging.INFO, "checked the calibration of the index of %s: %s"
 
 
@@ -144,14 +150,16 @@ def _check(view: View, file: int) -> Steps:
     counted = view.snapshot.live.copy()
     counted[left_out] = False
     temperatures = _temperatures(view, index)
-    seen = np.zeros((3, len(temperatures)), np.int64)
+    seen, best = np.zeros((3, len(temperatures)), np.int64), np.zeros(1 + len(BEST), np.int64)
     for some in _portions(view, left_out, len(temperatures)):
         asked = [Asking(view, index, _question(view, index, some, one), counted) for one in temperatures]
-        truths = yield from _exactly(view, index, asked, counted)
+        truths, ranking = yield from _exactly(view, index, asked, counted)
         for place, (asking, truth) in enumerate(zip(asked, truths, strict=True)):
             seen[:, place] += yield from _compared(asking, truth)
-    each = (tuple(some) for some in seen.tolist())
-    return Verdict(file, view.changes, len(view.snapshot), CONFIDENCE, tuple(temperatures), *each)
+        best += yield from _found(asked[0], ranking)
+    (answered, values, masses), (ranked, *found) = (tuple(some) for some in seen.tolist()), best.tolist()
+    each = tuple(temperatures), answered, values, masses, ranked, tuple(found)
+    return Verdict(file, view.changes, len(view.snapshot), CONFIDENCE, *each)
 
 
 def _leaving(view: View, rows: Rows) -> Generator[float, None, ListIndex]:
@@ -199,22 +207,30 @@ class _Pace:
         self.next = took * self.size / done
 
 
-def _exactly(view: View, index: ListIndex, asked: list[Asking], counted: Mask) -> Generator[float, None, list[Truth]]:
-    """The exact answers to all questions, by all rows that count; values are counted in the units of the index."""
+def _exactly(
+    view: View, index: ListIndex, asked: list[Asking], counted: Mask
+) -> Generator[float, None, tuple[list[Truth], Ranking]]:
+    """The exact answers to all questions, and the best rows of each, by all rows that count.
+
+    Values are counted in the units of the index.
+    """
     snapshot, coldest, pace, start = view.snapshot, asked[0], _Pace(FIRST, SCANNED), 0
     width = view.layout.value_width if view.labels is None else len(view.labels)
     found = [Truth(coldest.count, width) for _ in asked]
+    ranking = no_ranking(np.empty((coldest.count, 0), np.float32), BEST[-1])
     while start < snapshot.rows:
         stop = min(start + pace.size, snapshot.rows)
         with pace.measured(stop - start):
             logits = coldest.logits(start, stop)
+            logits[:, ~counted[start:stop]] = -np.inf
+            ranking = ranking.offer(logits, logits.max(1), start)
             values = _in_units(summable(snapshot.values(np.arange(start, stop)), snapshot), index.units)
             for asking, truth in zip(asked, found, strict=True):
                 cooler = np.float32(coldest.temperatures[0] / asking.temperatures[0])
                 truth.add(logits * cooler, values, counted[start:stop])
         start = stop
         yield pace.next
-    return found
+    return found, ranking.in_order()
 
 
 def _in_units(values: npt.NDArray[Any], units: Units) -> npt.NDArray[Any]:
@@ -240,4 +256,28 @@ def _compared(asking: Asking, truth: Truth) -> Generator[float, None, npt.NDArra
             within = sure & (apart <= stated.error), sure & (off <= stated.log_mass_error)
             seen += [int(one.sum()) for one in (sure, *within)]
         yield pace.next
+    return seen
+
+
+def _found(asking: Asking, ranking: Ranking) -> Generator[float, None, npt.NDArray[np.int64]]:
+    """How many of the queries are like those rehearsed, and for how many of these the k best are found, for each k."""
+    index, pace, seen = asking.index, _Pace(1, ESTIMATED), np.zeros(1 + len(BEST), np.int64)
+    equal = np.where(np.isfinite(asking.equal), asking.equal, np.nan)
+    usual = np.flatnonzero(ranking.logits[:, 0] * equal >= index.calibration.strange)
+    owners, seen[0] = index.owners(ranking.rows[usual].ravel()).reshape(len(usual), -1), len(usual)
+    yield MOST
+    for place, k in enumerate(BEST, 1):
+        depth, start = asking.depth_of(k), 0
+        if depth is None:  # nothing is stated of so many
+            seen[place] = len(usual)
+            continue
+        while start < len(usual):
+            some = usual[start : start + pace.size]
+            with pace.measured(len(some)):
+                tilt, most = tilted(index.quick, asking.vectors[some]), index.form.most(asking.added[some])
+                order, before = ranked(index.quick, tilt, k, most)
+                shares = needed(index.quick, order, before, owners[start : start + len(some), :k])
+                seen[place] += int((shares <= depth[1]).sum())
+            start += len(some)
+            yield pace.next
     return seen

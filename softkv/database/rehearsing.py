@@ -15,7 +15,7 @@ from softkv.asking.indexed import summable
 from softkv.asking.spanning import Part, Spanning, calibration_encoded, turned_to
 from softkv.database import indexing
 from softkv.index.lists import ListIndex
-from softkv.index.rehearsal import rehearsed
+from softkv.index.rehearsal import Whole, rehearsed
 from softkv.maths.abreast import abreast
 from softkv.maths.blas import free_threads
 from softkv.maths.farfield import Array, Lists
@@ -36,32 +36,38 @@ def rehearsed_together(view: Spanning, temperatures: Array, queries: Any, told: 
     lists = [(one, one.view.index_as_written.index) for one in view.parts]
     known = [(one, index) for one, index in lists if index is not None]
     order = np.concatenate([one.first + np.arange(index.rows) for one, index in known])
-    counted = snapshot.live[order]
+    ends, sizes = np.cumsum([index.rows for _, index in known]), [np.diff(index.offsets) for _, index in known]
+    live, random = snapshot.live[order], np.random.default_rng(1)
     if asked is None:
-        live = np.flatnonzero(counted)
-        random = np.random.default_rng(1)
-        held_out = np.sort(random.choice(live, min(len(live) // 4, indexing.REHEARSED), replace=False))
-        counted[held_out] = False
-        asked = snapshot.vectors(order[held_out])
-    parts, first = [], 0
-    for one, index in known:
-        there = counted[first : first + index.rows]
-        parts.append(turned_to(index, _left(one, index, there), known[0][1]))
-        first += index.rows
-    sizes = np.concatenate([np.diff(index.offsets) for _, index in known])
+        there = np.flatnonzero(live)
+        askers = random.choice(there, min(len(there) // 4, indexing.REHEARSED), replace=False)  # in no order
+        asked = snapshot.vectors(order[askers])
+    else:
+        askers, asked = np.full(len(asked), -1), random.permutation(asked)
+    asking, added = indexing.queries_as_asked(form, asked)
+    counted = live.copy()
+    counted[askers[askers >= 0]] = False
 
     def rows(start: int, stop: int) -> tuple[Array, Array]:
         some = order[start:stop]
         return form.keys(snapshot.vectors(some)), summable(snapshot.values(some), snapshot)
 
+    def among(some: Mask) -> Lists:
+        """The statistics of some rows."""
+        each = zip(known, np.split(some, ends[:-1]), strict=True)
+        left = [turned_to(index, _left(one, index, there), known[0][1]) for (one, index), there in each]
+        return abreast(left, [one.codes for one, _ in known], len(view.labels or ()))
+
     calibration = rehearsed(
-        abreast(parts, [one.codes for one, _ in known], len(view.labels or ())),
-        np.append(0, sizes.cumsum()),
+        among(counted),
+        np.append(0, np.concatenate(sizes).cumsum()),
         rows,
         counted,
-        *indexing.queries_as_asked(form, asked),
+        asking,
+        added,
         temperatures,
         scale=snapshot.value_scale,
+        whole=Whole(among(live), live, askers, form.most(added)),
         progress=partial(told or untold, "rehearsing all shards together"),
     )
     return calibration_encoded(calibration, [index for _, index in known])

@@ -234,6 +234,8 @@ def _again(view: View, index: ListIndex, loose: int) -> str | None:
     items = len(view.snapshot)
     if against_calibration(view):
         return "its calibration no longer holds, so answers are measured, or all items scanned"
+    if view.verdict is not None and view.verdict.lost():
+        return "the k best are no longer found as surely as it states, so all items are scanned for them"
     if loose > LOOSE * items:
         return f"{loose:,} of {items:,} items are in no list, and every lookup reads them"
     counts = index.quick.counts

@@ -85,7 +85,7 @@ class Promising:
             return found
         if self.guard_.about != (how := self._how(found)):
             raise InputError(f"expected {self.guard_.about}, as calibrated, got {how}. Call `conformalize` again.")
-        if abs(found.count - self.guard_.items) > CHANGED * self.guard_.items:
+        if abs(found.count - self.guard_.items) / self.guard_.items >= CHANGED:
             raise InputError(
                 f"expected about {self.guard_.items:,} items in the store, as when it was calibrated, got "
                 f"{found.count:,}. Call `conformalize` again."

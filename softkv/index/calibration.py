@@ -78,6 +78,8 @@ class Calibration:
     surprises: Array  # (t, c, j)
     best: Array  # (c,), the best score of each query
     depths: Array  # (c, len(BEST)), the share of the k best rows that is expected before all of them are found
+    # (len(BEST),), how many queries that share none of their best rows would tell as much; 0 where nobody knows.
+    independent: Array = field(default_factory=lambda: np.zeros(len(BEST)))
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -92,15 +94,22 @@ class Calibration:
             self._known[wanted] = self._cheapest(cell, tolerance, confidence)
         return self._known[wanted]
 
-    def depth(self, k: int, confidence: float, *, grown: float = 1.0) -> tuple[int, float] | None:
+    def depth(
+        self, k: int, confidence: float, *, grown: float = 1.0, changed: bool = False
+    ) -> tuple[int, float] | None:
         """How many best rows to look for, and the share of them to expect, so that the k best are all found.
 
-        Where there are `grown` times as many rows as were rehearsed, the k best lie as far out as fewer did then.
+        Where there are `grown` times as many rows as were rehearsed, the k best lie as far out as fewer did then. Once
+        rows have `changed`, others may be the best, and queries that had the same best rows have told of one case only.
         """
         place, farther = (int(np.searchsorted(BEST, count)) for count in (k, k / grown))
         if place == len(BEST):
             return None
-        shares = [limit(self.depths[None, :, one], confidence) for one in (place, farther)]
+        worth = [int(self.independent[one]) if changed else len(self.depths) for one in (place, farther)]
+        shares = [
+            limit(self.depths[None, :, one], confidence, many)
+            for one, many in zip((place, farther), worth, strict=True)
+        ]
         known = [one for one in shares if one is not None and one < 1]
         return (BEST[place], max(known)) if len(known) == len(shares) else None
 
@@ -189,16 +198,30 @@ def _first(fine: npt.NDArray[np.bool_]) -> Counts:
     return first
 
 
-def limit(errors: Array, confidence: float) -> float | None:
+def independent(rows: Counts) -> float:
+    """How many queries that share no row tell as much as these with their best rows, (c, k); -1 is no row.
+
+    >>> independent(np.array([[3], [5], [8]])), independent(np.array([[3], [3], [3]]))
+    (3.0, 1.0)
+    """
+    often = np.bincount(rows[rows >= 0])
+    return float(len(rows) * often.sum() / max(1, int((often * often).sum())))
+
+
+def limit(errors: Array, confidence: float, worth: int | None = None) -> float | None:
     """What this share of all errors like these is below, (t, c) -> the largest over t; None if there are too few.
+
+    `worth` says as how many they count, where they depend on each other.
 
     >>> limit(np.arange(1.0, 1001.0)[None], 0.95)
     962.0
     >>> limit(np.arange(1.0, 51.0)[None], 0.95) is None
     True
     """
-    rank = _rank(errors.shape[1], confidence)
-    return None if rank is None else float(np.sort(errors, axis=1)[:, rank - 1].max())
+    count = errors.shape[1]
+    worth = count if worth is None else worth
+    rank = _rank(worth, confidence)
+    return None if rank is None else float(np.sort(errors, axis=1)[:, -(-rank * count // worth) - 1].max())
 
 
 @lru_cache

@@ -31,7 +31,7 @@ Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 OUTGROWN = 2.0  # times as many rows as an index was made of, from which on it is to be built again
 FAR = 1.15  # times the radius of a list: how far a late row of it may be from its mean
-MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
+MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths", "independent")
 
 
 def _nobody() -> Counts:
@@ -161,7 +161,8 @@ class ListIndex:
         facts, arrays = decoded(content)
         try:
             lists = statistics_decoded(arrays, "lists.")
-            measured = [arrays[f"calibration.{one}"] for one in MEASURED]
+            unknown = {"calibration.independent": np.zeros(len(BEST))}
+            measured = [(unknown | arrays)[f"calibration.{one}"] for one in MEASURED]
             form = Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"])
             if form.name == "learned":
                 form = replace(form, metric=metric(str(facts["built"]["projection"])) if metric else None)
@@ -220,7 +221,12 @@ class ListIndex:
             return "was calibrated on queries without a best score"
         if measured.depths.shape != (len(measured.best), len(BEST)):
             return f"holds depths of shape {measured.depths.shape}"
-        for name in MEASURED[1:-2]:
+        if (
+            measured.independent.shape != (len(BEST),)
+            or not ((measured.independent >= 0) & (measured.independent <= len(measured.best))).all()
+        ):
+            return "counts more queries than were asked"
+        for name in MEASURED[1:5]:
             shape = getattr(measured, name).shape
             if shape != (len(temperatures), measured.doubts.shape[1], len(LEVELS)):
                 return f"holds {name} of shape {shape}"

@@ -33,6 +33,7 @@ AGAIN = 0.65  # of it, when it did
 MORE = 8.0  # times as well as by the first draw is a variance thought to be known by the second
 FLOOR = 0.05  # of the tolerance is stated at least: where nearly all is read, what is seen to vary says little
 LOG_MASS = 0.05  # how far the logarithm of the mass may be off, at most
+VARIED = 0.1  # the standard deviation of the mass, as a share of it, from which on a ratio to it would be biased
 MOST_WANTED = 1e100  # of which the square is a number
 DOUBTED = 3.0  # times as many rows as may be read are thought to be needed before no row is drawn
 SEEN = 4  # rows of each list that stand for it where its statistics do not tell
@@ -103,6 +104,7 @@ class _Look:
     draw: Draw
     rows: Rows  # (r,), that were drawn
     logits: Array  # (b, r)
+    compared: Rows  # (b,), how many rows were read for it alone
     known: Blend  # of the rows of whole lists and beside, counted from the peak of all, in the units of the lists
     beside: Elsewhere
     e: Floats  # (b, r)
@@ -149,7 +151,8 @@ class _Measuring:
         nothing = np.full(len(asked.vectors), np.inf)
         plain = replace(known, blend=replace(known.blend, excess=None, square=None))
         spread = nothing if isinstance(self.arena.values, Numbers) else None
-        found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread)
+        none = np.zeros(len(nothing), np.int64)
+        found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread, none)
         left = _Open(np.arange(len(nothing)), asked, thought.own, known, beside, thought.values, thought.masses)
         read = thought.own @ self.population.counts
         # One that would read most of what may be read leaves little to draw for the others.
@@ -179,7 +182,9 @@ class _Measuring:
 
     def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
         """These answers, with those that can be measured by drawing no more than about `most` rows."""
-        advised, told, thought = left, self._look(left, pilot).told, left.values.variance(pilot)
+        advised, look, thought = left, self._look(left, pilot), left.values.variance(pilot)
+        told, seen = look.told, 0 if self.tells else np.minimum(self.population.counts, SEEN).sum()
+        tried = look.compared + seen
         for aim, known in ((AIM, MORE), (AGAIN, 1.0)):
             corrected = left.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, values=corrected)
@@ -187,19 +192,21 @@ class _Measuring:
                 np.square(aim * wanted * left.beside.wanted) / one.factors(self.confidence, known=known)
                 for wanted, one in ((self.wanted, told.of_value), (LOG_MASS, told.of_mass))
             )
+            allowed = np.minimum(allowed, np.square(aim * VARIED * left.beside.wanted))
             sizes, ratios = left.values.enough(goals, most, also=(left.masses, allowed))
             some = np.flatnonzero(ratios <= 1.0)
-            left, advised = left.of(some), advised.of(some)
+            left, advised, tried = left.of(some), advised.of(some), tried[some]
             if not len(some):
                 break
             look = self._look(left, sizes)
             estimate = self._estimate(look, advised.values.variance(sizes), advised.masses.variance(sizes))
+            estimate = replace(estimate, tried=tried)
             found = estimate if len(left.numbers) == len(found.sure) else _put(found, left.numbers, estimate)
             rest = np.flatnonzero(~estimate.sure)
             if not len(rest):
                 break
             told, thought = _cut(look.told, rest), left.values.variance(sizes)[rest]
-            left, advised = left.of(rest), advised.of(rest)
+            left, advised, tried = left.of(rest), advised.of(rest), (tried + look.compared)[rest]
         return found
 
     def _with_lists(self, left: _Open, lists: Chosen) -> Near:
@@ -228,7 +235,8 @@ class _Measuring:
         others = np.exp(np.minimum(left.beside.log_mass - peak, FARTHEST))
         mass, total = mass + others, total + others[:, None] * left.beside.value
         told = sampled(draw, e, values, mass=mass, total=total, random=self.random)
-        return _Look(whole, draw, rows, logits, Blend(peak, mass, total, None), left.beside, e, values, told)
+        compared = whole.scored - left.known.scored + (logits > -np.inf).sum(1)
+        return _Look(whole, draw, rows, logits, compared, Blend(peak, mass, total, None), left.beside, e, values, told)
 
     def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
         """What a look says, with variances of no less than these: rows may lack what matters."""
@@ -238,7 +246,8 @@ class _Measuring:
         error = np.hypot(np.where(told.mass > 0, of_value.error(self.confidence), np.inf), FLOOR * wanted)
         off = of_mass.error(self.confidence)
         log_mass_error = np.hypot(log_error(off), FLOOR * allowed)
-        sure = (error <= wanted) & (log_mass_error <= allowed)
+        varied = of_mass.variance.sum(1) > np.square(VARIED * look.beside.wanted)
+        sure = (error <= wanted) & (log_mass_error <= allowed) & ~varied
         log_own = np.minimum(blend.log_mass - look.beside.log_mass, FARTHEST)
         larger = 1.0 + np.exp(-log_own)  # than the mass of the rows here is that of all
         error, log_mass_error = error * larger, np.where(larger > 1.0, np.log1p(off * larger), log_mass_error)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import Array, Chosen, Lists, Tilt, critical, distances, logarithm
+from softkv.maths.farfield import Array, Chosen, Floats, Lists, Tilt, critical, distances, logarithm
 
 Counts = npt.NDArray[np.int64]
 
@@ -61,10 +61,12 @@ def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = 
     return Opening(order, stops, doubts, log_mass)
 
 
-def ranked(lists: Lists, tilt: Tilt, k: int) -> tuple[Counts, Array]:
+def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Array]:
     """The lists to open when only the k best rows are wanted, (b, m), and the share found before each of them.
 
-    A logit above which k rows are expected, if logits are normal, says how many of these each list holds.
+    A logit above which k rows are expected says how many of these each list holds, if logits are normal up to `most`,
+    (b,), above which none can be. Without that end, a list of a few far keys, whose logits spread a thousand times as
+    much as those of others, would be expected to hold half of the best rows of every query.
     """
     best = likeliest(lists, tilt)
     some = min(LIKELY, best.shape[1])
@@ -73,16 +75,36 @@ def ranked(lists: Lists, tilt: Tilt, k: int) -> tuple[Counts, Array]:
     means, counts = np.take_along_axis(tilt.peaks, likely, axis=1), lists.counts[likely]
     deviations = np.sqrt(np.take_along_axis(tilt.variances, likely, axis=1)) + np.finfo(np.float32).tiny
     there = counts > 0  # nothing is expected of the others, and they are nowhere
+    end = most.astype(means.dtype)[:, None]
     low = np.where(there, means - FAR * deviations, np.inf).min(1, keepdims=True)
-    high = np.where(there, means + FAR * deviations, -np.inf).max(1, keepdims=True)
+    high = np.minimum(np.where(there, means + FAR * deviations, -np.inf).max(1, keepdims=True), end)
     with np.errstate(over="ignore"):  # of a list whose keys are all alike
+        beyond = counts * _above((end - means) / deviations)
+        impossible = beyond.sum(1, keepdims=True)
+        # Half of the rows of a list are above its mean: without this, halvings of what far lists span would not do.
+        below = np.argsort(-means, axis=1)
+        above = np.take_along_axis(np.maximum(0.5 * counts - beyond, 0.0), below, axis=1).cumsum(1) > k
+        first = np.take_along_axis(means, np.take_along_axis(below, above.argmax(1)[:, None], axis=1), axis=1)
+        low = np.where(above[:, -1:], first, low)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            more = (counts * _above((middle - means) / deviations)).sum(1, keepdims=True) > k
+            more = (counts * _above((middle - means) / deviations)).sum(1, keepdims=True) - impossible > k
             low, high = np.where(more, middle, low), np.where(more, high, middle)
-        expected = counts * _above((low - means) / deviations)
+        expected = np.maximum(counts * _above((low - means) / deviations) - beyond, 0.0)
     before = expected.cumsum(1) - expected
     return likely, before / np.maximum(expected.sum(1, keepdims=True), np.finfo(np.float32).tiny)
+
+
+def needed(lists: Lists, order: Counts, before: Array, owners: Counts) -> Array:
+    """The share of the best rows, `before` each list in order, that is expected before all owners are open, (b,).
+
+    1 where one of them, (b, k), is not among those that are looked at; a list of -1 is none, and needs nothing.
+    """
+    shares = np.ones((len(order), len(lists.counts) + 1))
+    shares[:, -1] = 0.0
+    np.put_along_axis(shares, order, before, axis=1)
+    found: Array = np.take_along_axis(shares, owners, axis=1).max(1)
+    return found
 
 
 def _above(deviations: Array) -> Array:

@@ -5,6 +5,9 @@ would have read at each level is known before, so the sums over rows are kept le
 out: they are in no sum, and whoever calls has taken them out of the statistics. A list that knows its own asker is
 easier to judge than any other.
 
+How deep the k best lie is found among all rows, by the statistics with all of them, without the one that asks: a single
+row may be the best of all queries, or may change what is expected of a list so much that the order of lists is another.
+
 Values are counted in the units of the lists, from their middle, so that nothing is lost where they are far from zero.
 
 Shapes: c calibration queries, n rows of a block, d key width, p value width, t temperatures, j levels, l lists.
@@ -17,9 +20,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from softkv.index.calibration import BEST, Calibration
-from softkv.index.opening import LEVELS, Opening, opening, ranked
-from softkv.maths.farfield import AS_GIVEN, Apart, Array, Floats, Lists, Units, estimated_apart, tilted, unpacked
+from softkv.index.calibration import BEST, Calibration, independent, quantile_of
+from softkv.index.opening import LEVELS, Opening, needed, opening, ranked
+from softkv.maths.farfield import (
+    AS_GIVEN,
+    Apart,
+    Array,
+    Floats,
+    Lists,
+    Units,
+    estimated_apart,
+    tilted,
+    unpacked,
+    without,
+)
 from softkv.maths.moments import Rows
 from softkv.maths.ranking import Ranking, no_ranking
 from softkv.maths.shares import Shares
@@ -33,8 +47,20 @@ ASKED = 512  # queries that go through all rows together
 BLOCK = 1 << 13  # rows scored together
 SCORED = 1 << 26  # scores held at once, where labels are counted
 TOGETHER = 1 << 13  # labels counted together
+USUAL = 0.95  # the share of the queries whose k best are to be found
+MOST = 0.4  # of the rows: where lists with more of them are read for the k best, a scan takes no longer
 _SO_FAR = np.tri(len(LEVELS), len(LEVELS) + 1, dtype=np.float32)  # (j, j + 1), what is opened at each level
 _LATER = 1 - _SO_FAR  # and what is opened later or never
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """All rows, those that ask among them, as lookups will find them."""
+
+    lists: Lists  # what is known of the lists with all of them
+    live: Mask
+    askers: Counts  # (c,), the row that asks each query; -1 where none does
+    most: Floats  # (c,), the highest score that a row can have
 
 
 def rehearsed(
@@ -47,6 +73,7 @@ def rehearsed(
     temperatures: Array,
     *,
     scale: float,
+    whole: Whole,
     progress: Progress | None = None,
 ) -> Calibration:
     """Measure how wrong estimates by these lists are, on (c, d) queries as dot products take them.
@@ -64,28 +91,38 @@ def rehearsed(
 
     parts, kind = [], _OfLabels if labels else _OfVectors
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is never promised
-        ranking = _ranking(queries, rows, counted, told(0))
-        depths = _depths(quick, offsets, queries, ranking)
+        ranking, keys, peaks = _ranking(queries, rows, counted, whole, told(0))
+        depths = _depths(whole, offsets, queries, keys, ranking)
         for number, start in enumerate(range(0, len(queries), step), 1):
             some = slice(start, start + step)
-            rehearsal = kind(quick, units, queries[some], ranking.logits[some, 0], temperatures, scale)
+            rehearsal = kind(quick, units, queries[some], peaks[some], temperatures, scale)
             rehearsal.read(offsets, rows, counted, told(number))
             parts.append([np.where(np.isnan(x), np.inf, x) for x in rehearsal.compared()])
     doubts, errors, log_masses, surprises = (
         np.concatenate(x, axis=1, dtype=np.float32) for x in zip(*parts, strict=True)
     )
-    nearest = (ranking.logits[:, 0] + added).astype(np.float32)
-    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises, nearest, depths)
+    nearest = (peaks + added).astype(np.float32)
+    worth = np.array([independent(ranking.rows[:, :k]) for k in BEST])
+    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises, nearest, depths, worth)
 
 
-def _ranking(queries: Array, rows: Rows, counted: Mask, told: Callable[[int], None]) -> Ranking:
-    """The best rows of each query."""
-    found = no_ranking(np.empty((len(queries), 0), queries.dtype), BEST[-1])
+def _ranking(
+    queries: Array, rows: Rows, counted: Mask, whole: Whole, told: Callable[[int], None]
+) -> tuple[Ranking, Array, Array]:
+    """The best of all rows for each query but the one that asks, the keys of those, and the best score that counts."""
+    found, peaks = no_ranking(np.empty((len(queries), 0), queries.dtype), BEST[-1]), np.full(len(queries), -np.inf)
+    asking = np.zeros(queries.shape)
     for start, stop in _blocks(len(counted), BLOCK):
-        scores = _scores(queries, rows(start, stop)[0], counted[start:stop])
+        keys = rows(start, stop)[0]
+        scores = _scores(queries, keys, whole.live[start:stop])
+        here = np.flatnonzero((whole.askers >= start) & (whole.askers < stop))
+        places = whole.askers[here] - start
+        asking[here], scores[here, places] = keys[places], -np.inf
         found = found.offer(scores, scores.max(1, initial=-np.inf), start)
+        scores[:, ~counted[start:stop]] = -np.inf
+        peaks = np.maximum(peaks, scores.max(1, initial=-np.inf))
         told(stop)
-    return found.in_order()
+    return found.in_order(), asking, peaks.astype(found.logits.dtype)
 
 
 def _blocks(total: int, step: int) -> Iterator[tuple[int, int]]:
@@ -99,17 +136,27 @@ def _scores(queries: Array, keys: Array, counted: Mask) -> Array:
     return scores
 
 
-def _depths(lists: Lists, offsets: Counts, queries: Array, ranking: Ranking) -> Array:
-    """The share of the k best rows that is expected before all of them are found, (c, ks); 1 where they are not."""
-    owners = np.asarray(np.searchsorted(offsets, np.maximum(ranking.rows, 0), side="right") - 1)
-    tilt, found = tilted(lists, queries), []
-    for k in BEST:
-        order, before = ranked(lists, tilt, k)
-        shares = np.ones((len(order), len(lists.counts)))
-        np.put_along_axis(shares, order, before, axis=1)
-        needed = np.where(ranking.rows[:, :k] >= 0, np.take_along_axis(shares, owners[:, :k], axis=1), 0.0)
-        found.append(needed.max(1))
-    return np.stack(found, axis=1).astype(np.float32)
+def _depths(whole: Whole, offsets: Counts, queries: Array, keys: Array, ranking: Ranking) -> Array:
+    """The share of the k best rows that is expected before all of them are found, (c, ks); 1 where they are not.
+
+    Of a k for which more than MOST of the rows would be read on average, it is 1 for all queries.
+    """
+    lists, (owners, own) = whole.lists.rounded(), (_owners(offsets, x) for x in (ranking.rows, whole.askers))
+    tilt = without(lists, tilted(lists, queries), queries, own, keys)
+    found = np.empty((len(queries), len(BEST)), np.float32)
+    for place, k in enumerate(BEST):
+        order, before = ranked(lists, tilt, k, whole.most)
+        found[:, place] = needed(lists, order, before, owners[:, :k])
+        # A decision for each query would leave those for which the lists suffice, and of these more may be wrong.
+        opened = lists.counts[order] * (before <= quantile_of(found[:, place], USUAL))
+        if opened.sum() > MOST * len(queries) * lists.counts.sum():
+            found[:, place] = 1.0
+    return found
+
+
+def _owners(offsets: Counts, rows: Counts) -> Counts:
+    """The lists of rows, -1 for no row."""
+    return np.asarray(np.searchsorted(offsets, rows, side="right") - 1)
 
 
 class _Rehearsal(ABC):

@@ -60,6 +60,7 @@ class Estimate:
     sure: npt.NDArray[np.bool_]  # (b,)
     effective_error: Floats | None = None  # (b,), of the effective number of rows, where it is known
     spread_error: Floats | None = None  # (b,), of the spread, where it is known
+    tried: Rows | None = None  # (b,), how many rows were compared besides, to find out how many to read
 
 
 def calibrated(
@@ -110,7 +111,8 @@ def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, floa
     # Lists without any of the best rows may hold most of the mass, and more than their statistics say: in stores of
     # clusters estimates were off by e^10. To find out which lists tell it takes as long as to find the best rows.
     arena = replace(arena, values=_no_values(arena.rows), some_values=lambda rows: _no_values(len(rows)))
-    order, before = ranked(index.quick, tilted(index.quick, asked.vectors), depth[0])
+    most = index.form.most(asked.added)
+    order, before = ranked(index.quick, tilted(index.quick, asked.vectors), depth[0], most)
     stops = np.maximum((before <= depth[1]).sum(1), 1)
     near = read_lists(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange

@@ -2,7 +2,8 @@
 
 Items that were left out are asked exactly and by the index. By a calibration that holds, at least the confidence of all
 answers are within what they state, so of those that were asked very few are often not: a calibration is withdrawn where
-as few as were seen would be within it with a probability below CHANCE.
+as few as were seen would be within it with a probability below CHANCE; and so is what it says of the k best where these
+were found for as few.
 
 Asks nothing itself, and does not choose the items (database/rechecking.py).
 
@@ -11,11 +12,12 @@ Shapes: b queries, n rows of a block, p value width.
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from softkv.index.calibration import BEST
 from softkv.index.lists import Counts, ListIndex, Mask
 from softkv.maths.farfield import Array, Floats
 from softkv.maths.quantiles import at_most
@@ -40,6 +42,8 @@ class Verdict:
     asked: tuple[int, ...]  # how many of the left-out items the index answered
     values: tuple[int, ...]  # how many of these values were within the error that is stated
     masses: tuple[int, ...]  # and how many log masses
+    ranked: int = 0  # how many of the left-out items the best others were looked for
+    found: tuple[int, ...] = ()  # for how many of these the k best were all found, for each k that is rehearsed
 
     @property
     def withdrawn(self) -> bool:
@@ -56,9 +60,23 @@ class Verdict:
             seen += [(at_most(within, asked, share), within, asked, what) for within, asked in each]
         return min(seen)
 
+    def lost(self, k: int | None = None) -> str | None:
+        """How seldom the k best were found, if that is too seldom by now; by default those of any number."""
+        wanted = next((many for many in BEST if k is not None and many >= k), None)
+        seen = [
+            (at_most(found, self.ranked, self.confidence), found, many)
+            for many, found in zip(BEST, self.found, strict=False)
+            if k is None or many == wanted
+        ]
+        chance, found, many = min(seen, default=(1.0, 0, 0))
+        if chance * len(self.found) >= CHANCE or not self.ranked:
+            return None
+        return f"the {many} best found for {found / self.ranked:.0%} of {self.ranked}"
+
     def __str__(self) -> str:
         _, within, asked, what = self._worst
-        return f"{within / max(1, asked):.0%} of {asked} {what} within what it states"
+        said, lost = f"{within / max(1, asked):.0%} of {asked} {what} within what it states", self.lost()
+        return said if lost is None else f"{said}, and {lost}"
 
     def encoded(self) -> bytes:
         """The verdict as bytes."""
@@ -78,18 +96,22 @@ class Verdict:
         try:
             numbers, each = ([facts[name] for name in names] for names in (_NUMBERS, _EACH))
             found = cls(*numbers, *(tuple(one) for one in each))
+            found = replace(found, ranked=facts.get("ranked", 0), found=tuple(facts.get("found", ())))
             return found if found._is_sound() else None
         except (TypeError, KeyError, ValueError):
             return None
 
     def _is_sound(self) -> bool:
-        counts = (self.file, self.changes, self.items, *self.asked, *self.values, *self.masses)
+        each = self.asked + self.values + self.masses + self.found
+        counts = (self.file, self.changes, self.items, self.ranked, *each)
         if not all(is_count(one) for one in counts) or len(self.temperatures) > MOST_TEMPERATURES:
             return False
         if not all(type(one) is float and 0 < one < math.inf for one in (1.0 - self.confidence, *self.temperatures)):
             return False
         seen = zip(self.values + self.masses, self.asked * 2, strict=True)
         alike = len(self.asked) == len(self.values) == len(self.masses) == len(self.temperatures)
+        if len(self.found) not in (0, len(BEST)) or not max(self.found, default=0) <= self.ranked <= MOST_ASKED:
+            return False
         return alike and 1.0 - self.confidence < 1.0 / SLACK and all(one <= asked <= MOST_ASKED for one, asked in seen)
 
 

@@ -157,6 +157,30 @@ def tilted(lists: Lists, queries: Array) -> Tilt:
     return Tilt(reduced, beyond, peaks, within, variances, thaw, logs)
 
 
+def without(lists: Lists, tilt: Tilt, queries: Array, owners: npt.NDArray[np.int64], keys: Array) -> Tilt:
+    """What each query asks of all lists once the row that asks it, (b, d), has left its list; -1 is no list.
+
+    Masses, and how many rows there are, stay as they are. A list without any other row is as unlikely as any.
+    """
+    some = np.flatnonzero(owners >= 0)
+    own, left = owners[some], lists.counts[owners[some]] - 1.0
+    apart = (keys[some] - lists.means[own]).astype(lists.means.dtype)
+    turned = apart @ lists.axes
+    along = np.einsum("bd,bd->b", tilt.reduced[some], turned[:, : lists.leading])
+    outside = np.einsum("bd,bd->b", turned[:, lists.leading :], turned[:, lists.leading :])
+    alone, left = left < 1, np.maximum(left, 1.0)
+    # Σ' = (n Σ − n/(n − 1) y yᵀ) / (n − 1), and m' = m − y / (n − 1).
+    more = lists.counts[own] / left
+    within = np.maximum(more * (tilt.within[some, own] - along * along / left), 0.0)
+    outside = np.maximum(more * (lists.outside[own] - outside / left), 0.0)
+    peaks, variances = tilt.peaks.copy(), tilt.variances.copy()
+    peaks[some, own] -= np.einsum("bd,bd->b", queries[some].astype(apart.dtype), apart) / left
+    peaks[some[alone], own[alone]] = tilt.peaks[some[alone]].min(1)
+    variances[some, own] = within + ((tilt.beyond[some] ** 2) @ lists.profile) * outside
+    variances[some[alone], own[alone]] = 0.0
+    return replace(tilt, peaks=peaks, variances=variances)
+
+
 def critical(counts: Array) -> Array:
     """√(2 ln n): how many σ above the mean the highest of n rows is."""
     return np.sqrt(2.0 * np.log(np.maximum(counts, 1)))

@@ -106,6 +106,10 @@ class Form:
         assert compatibility.rewrite is not None
         return compatibility.rewrite(queries) * sharpness[:, None], nothing
 
+    def most(self, added: Floats) -> Floats:
+        """The highest product q′·k′ that a key can have, (b,): that of distance 0, where distances are measured."""
+        return -added if self.measures_distance else np.full(len(added), np.inf)
+
     def temperatures(self, queries: Array, compatibility: Compatibility, sharpness: Array) -> Array:
         """At which temperature to look up how wrong an estimate is, (b,), of q′ times β; inf where nobody knows.
 

@@ -98,8 +98,7 @@ function drawMap(looked, near) {
   }
   pen.globalAlpha = 1;
   const ringed = (row, colour) => {
-    pen.strokeStyle = colour;
-    pen.lineWidth = 2;
+    [pen.strokeStyle, pen.lineWidth] = [colour, 2];
     round(...at(row), radius(row) + 2.5);
     pen.stroke();
   };
@@ -136,8 +135,7 @@ function labelled(pen, text, x, y, beside, boxes, width, height, colour = palett
     const box = [left - 2, base - 12, left + wide + 2, base + 4];
     const free = box[0] >= 0 && box[2] <= width && box[1] >= 0 && box[3] <= height;
     if (!free || boxes.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
-    pen.lineWidth = 3;
-    pen.strokeStyle = palette['--card'];
+    [pen.strokeStyle, pen.lineWidth] = [palette['--card'], 3];
     pen.strokeText(text, left, base);
     pen.fillStyle = colour;
     pen.fillText(text, left, base);
@@ -221,8 +219,7 @@ function drawMatrix(matrix, cursor) {
     pen.restore();
   });
   if (cursor) {
-    pen.strokeStyle = palette['--mark'];
-    pen.lineWidth = 2;
+    [pen.strokeStyle, pen.lineWidth] = [palette['--mark'], 2];
     pen.strokeRect(margin + cursor[1] * cell, margin + cursor[0] * cell, cell, cell);
   }
   pen.textAlign = 'left';

@@ -74,14 +74,14 @@ async function enter() {
 }
 /* Take up a store: some of its items for the page, and what it is. Until they have come, the page is of the store before. */
 let loads = 0; // stores that were asked for: the last one counts
-async function load(name) {
+async function load(name, heads = headsOf(name)) {
   const turn = (loads += 1);
-  const asked = inStore('POST', 'scene', {}, { name });
+  const asked = inStore('POST', 'scene', { heads }, { name });
   const found = await asked.catch((error) => (error.kind === 'EmptyStore' ? null : Promise.reject(error)));
   if (turn !== loads) return;
   const scene = found && sceneOf(found.told);
   const same = byId('store').dataset.shown === name;
-  const kept = same && scenes[0] ? scenes[0].queries : [];
+  const kept = same && heads === headsOf(name) && scenes[0] ? scenes[0].queries : [];
   if (!same) hold(null, '', undefined);
   byId('store').dataset.shown = name;
   byId('stores').hidden = served.length < 2;
@@ -95,14 +95,22 @@ async function load(name) {
   if (!scene) return put('about', 'This store is empty, so there is nothing to look up yet. Its first item says what values are.');
   scenes.push(Object.assign(scene, { name, url: `${location.origin}/${name}`, queries: kept }));
   [now, commit, own] = [null, found.commit, { busy: {} }];
-  byId('typed').hidden = false;
+  const worded = ['label', 'text'].includes(scene.kind); // which heads cannot project
+  [byId('typed').hidden, byId('bring').hidden, byId('headless').hidden] = [false, worded, !scene.heads];
   return put('foot', `Answers are those of ${location.host}. This page keeps the token for this tab, and nothing else.`);
+}
+/* The projections that a store is looked at with, and others, or none, for the one that is shown. */
+const headsOf = (name) => (scenes[0] && scenes[0].name === name ? scenes[0].heads : null);
+async function bring(heads) {
+  const { text } = now.asked;
+  await load(scenes[0].name, heads);
+  return text === null ? go({}) : type(text);
 }
 /* Ask in words of one's own: the server makes a vector of them, and the page goes on from there. */
 async function type(text) {
   const there = scenes[0].queries.findIndex((one) => one.text === text);
   if (there >= 0) return go({ query: `q${there}`, look: null });
-  const [query] = (await inStore('POST', 'scene', { items: 1, queries: [text] })).told.queries;
+  const [query] = (await inStore('POST', 'scene', { items: 1, queries: [text], heads: scenes[0].heads })).told.queries;
   scenes[0].queries.push(hydrated(scenes[0], query));
   return go({ query: `q${scenes[0].queries.length - 1}`, look: null });
 }
@@ -117,6 +125,7 @@ function showOwn() {
   const there = own.asked === asking;
   byId('answer').setAttribute('aria-busy', String(!(there && own.ways)));
   now.own = there ? own.answer : null;
+  put('error', '…'); // what stands there is of what was asked before
   if (now.own) tellOwn(now.own, own.ways);
   else put('whole', 'Asking the store…');
   const of = own;
@@ -132,9 +141,10 @@ async function askOwn(asking, method) {
     const [key, wanted, k, hard] = JSON.parse(asking);
     // What was learned is worked into the vectors of the page, so the key's own is asked for.
     if (wanted.query === null) wanted.query = (await inStore('POST', 'items/get', { keys: [key], whole: true })).told.items[0].vector;
-    Object.assign(wanted, method === 'compare' ? { k } : hard && { k: 1, show: 1 });
+    const { heads } = scenes[0];
+    Object.assign(wanted, method === 'compare' ? { k } : { heads, ...(hard && { k: 1, show: 1 }) });
     const { told } = await inStore('POST', method, wanted);
-    if (method === 'lookup') Object.assign(there, { asked: asking, answer: told, ways: null });
+    if (method === 'lookup') Object.assign(there, { asked: asking, answer: told, ways: heads && {} });
     else if (there.asked === asking) there.ways = told;
   });
   there.busy[method] = false;
@@ -148,25 +158,28 @@ function valueTold(answer) {
 }
 const plainly = (x) => (typeof x === 'number' ? figure(x) : Array.isArray(x) ? vectorOf(x, 6) : brief(x || '', 160));
 function tellOwn(answer, ways) {
-  const { scene } = now;
+  const { scene, head } = now;
   const [value, ...rest] = valueTold(answer);
-  put('value', value, typeof answer.value === 'number' ? answer.value : null);
+  put('value', value, exactly(answer.value));
   put('spread', [...rest, answer.known === false ? 'not known' : ''].filter(Boolean).join(', '), answer.spread);
-  put('effective', figure(answer.effective), answer.effective);
-  if (now.temperature !== 0) put('logmass', figure(answer.log_mass), answer.log_mass);
+  const [effective, logMass] = [answer.effective, answer.log_mass].map((x) => (Array.isArray(x) ? (head < 0 ? mean(x) : x[head]) : x));
+  put('effective', figure(effective), effective);
+  if (now.temperature !== 0) put('logmass', figure(logMass), logMass);
   if (!state.where) put('count', counted(scene.total), scene.total);
   byId('error-row').hidden = answer.error === undefined;
   put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
   const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
   const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
-  const part = scene.total > scene.count ? ` The map and the steps are of the ${counted(scene.count)} items that this page has.` : '';
+  const these = scene.heads ? 'The map, the four ways' : 'The map'; // what is compared in one request takes no heads
+  const part = scene.total > scene.count ? ` ${these} and the steps are of the ${counted(scene.count)} items that this page has.` : '';
   const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
   put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
+  if (scene.heads) return;
   const exact = ways && (ways.exact || { value: 'no such key: a dictionary fails' });
   const all = ways ? [exact, ways.hard, ways.top_k, ways.soft] : Array(4).fill({ value: '…' });
   all.forEach((one, i) => {
     const { cells } = byId('ways').tBodies[0].rows[i];
-    put(cells[1], valueTold(one).filter(Boolean).join(one.distribution ? ', ' : ' '), typeof one.value === 'number' ? one.value : null);
+    put(cells[1], valueTold(one).filter(Boolean).join(one.distribution ? ', ' : ' '), exactly(one.value));
     put(cells[2], one.mass === undefined ? '' : percent(one.mass), one.mass);
   });
 }
@@ -204,13 +217,15 @@ function holdOnly({ key, value, payload }) {
   hold(null, key, value, payload);
   go({ look: null });
 }
-/* The items of the whole store from one on, as far as the list shows them; those that have not come are asked for. */
-let [listed, listing] = [{ of: null }, false];
+/* The items of the whole store from one on, as far as the list shows them; those that have not come are asked for.
+   Where some are to be found among them, a page begins with the item before which the page before it has ended. */
+let [listed, listing, starts] = [{ of: null }, false, [0]];
 function listOwn(scene, start) {
-  const wanted = { where: state.where, start, limit: LISTED };
+  const { page, find } = shown;
+  const wanted = { where: state.where, find: find || null, start, limit: LISTED };
   const of = JSON.stringify([scene.name, commit, wanted]);
   if (listed.of === of) return listed;
-  const came = ({ told }) => go(void (listed = { of, ...told }));
+  const came = ({ told }) => go(void ([listed, starts[page + 1]] = [{ of, ...told }, told.next]));
   if (!listing) tried(() => inStore('POST', 'items/select', wanted, scene).then(came).finally(() => (listing = false)), false);
   listing = true;
   return { items: [], next: null, none: '…' };
@@ -280,12 +295,15 @@ function listenLive(on) {
   form('typed', () => byId('text').value.trim() && type(byId('text').value.trim()));
   form('editing', () => change(save));
   on('delete', 'click', () => tried(() => change(discard)));
+  on('projections', 'click', () => (byId('projections').value = '')); // or the same file again would be no change
+  on('projections', 'change', () => tried(async () => bring(parsed(await byId('projections').files[0].text()))));
+  on('headless', 'click', () => tried(() => bring(null)));
   on('store', 'change', () => tried(async () => {
     await load(byId('store').value).catch((error) => {
       if (scenes[0]) byId('store').value = scenes[0].name;
       throw error;
     });
     state = { ...USUAL };
-    go({});
+    look({ page: 0 });
   }));
 }

@@ -3,24 +3,20 @@
 function listen() {
   const on = (id, event, does) => byId(id).addEventListener(event, does);
   on('warmth', 'input', () => go({ T: warmthAt(Number(byId('warmth').value)) }));
-  on('hard', 'click', () => go({ T: 0 }));
-  on('usual', 'click', () => go({ T: null }));
-  on('mean', 'click', () => go({ T: Infinity }));
+  for (const [id, T] of [['hard', 0], ['usual', null], ['mean', Infinity]]) on(id, 'click', () => go({ T }));
   on('query', 'change', () => byId('query').value !== 'item' && go({ query: byId('query').value, look: null }));
   on('k', 'input', () => Number(byId('k').value) >= 1 && go({ k: Math.floor(Number(byId('k').value)) }));
   on('attend', 'click', () => look({ attention: !shown.attention }));
   on('causal', 'change', () => look({ causal: byId('causal').checked }));
+  const only = (where) => [look({ page: 0 }), go({ where })];
   on('filter', 'submit', (event) => {
     event.preventDefault();
-    shown.page = 0;
-    go({ where: { [byId('field').value]: { [byId('operator').value]: operandOf(byId('operand').value) } } });
+    only({ [byId('field').value]: { [byId('operator').value]: operandOf(byId('operand').value) } });
   });
-  on('everyone', 'click', () => go({ where: null }));
+  on('everyone', 'click', () => only(null));
   on('find', 'input', () => look({ find: byId('find').value, page: 0 }));
-  on('before', 'click', () => look({ page: shown.page - 1 }));
-  on('after', 'click', () => look({ page: shown.page + 1 }));
-  on('tour-next', 'click', () => goToStep(state.step + 1));
-  on('tour-back', 'click', () => goToStep(state.step - 1));
+  for (const [id, by] of [['before', -1], ['after', 1]]) on(id, 'click', () => look({ page: shown.page + by }));
+  for (const [id, by] of [['tour-back', -1], ['tour-next', 1]]) on(id, 'click', () => goToStep(state.step + by));
   on('tour-choice', 'change', () => goToStep(Number(byId('tour-choice').value)));
   on('skip', 'click', (event) => {
     event.preventDefault();

@@ -33,18 +33,13 @@ function scoresOf(way, query, keys, lengths) {
   const width = query.length;
   const own = way === 'cosine' ? lengthOf(query, 0, width) : 1;
   const found = new Float64Array(keys.length / width);
-  for (let row = 0; row < found.length; row++) {
-    found[row] = ends(summed(query, keys, row * width, term), width, own * lengths[row]);
-  }
-  return found;
+  return found.map((_, row) => ends(summed(query, keys, row * width, term), width, own * lengths[row]));
 }
 
 /* Weights of scores at a temperature: 0 is the best alone, Infinity all alike. Rows that are not seen weigh 0. */
 function weigh(scores, temperature, seen) {
   const weights = new Float64Array(scores.length);
-  let peak = -Infinity;
-  let best = -1;
-  let count = 0;
+  let [peak, best, count] = [-Infinity, -1, 0];
   for (let row = 0; row < scores.length; row++) {
     if (seen && !seen[row]) continue;
     count += 1;
@@ -54,8 +49,7 @@ function weigh(scores, temperature, seen) {
     if (best >= 0) weights[best] = 1;
     return { weights, count, mass: Number(best >= 0), logMass: NaN, effective: Number(best >= 0), best };
   }
-  let mass = 0;
-  let excess = 0;
+  let [mass, excess] = [0, 0];
   for (let row = 0; row < scores.length; row++) {
     if (seen && !seen[row]) continue;
     const below = temperature === Infinity ? 0 : scores[row] / temperature - peak / temperature;
@@ -70,11 +64,9 @@ function weigh(scores, temperature, seen) {
 }
 
 /* The rows from the heaviest on, the first of equals first. */
-const inOrder = (weights, scores, seen) => {
-  const rows = [];
-  for (let row = 0; row < weights.length; row++) if (!seen || seen[row]) rows.push(row);
-  return rows.sort((a, b) => weights[b] - weights[a] || scores[b] - scores[a] || a - b);
-};
+const rowsOf = (all, seen) => Array.from(all, (_, row) => row).filter((row) => !seen || seen[row]);
+const inOrder = (weights, scores, seen) =>
+  rowsOf(weights, seen).sort((a, b) => weights[b] - weights[a] || scores[b] - scores[a] || a - b);
 
 /* The weights of the k best rows alone, of 1 in all, and the share of all weight that they hold. */
 function bestOf(order, weights, k) {
@@ -98,9 +90,7 @@ function blend(scene, weights) {
   }
   if (scene.kind === 'vector') return { value: meanOf(scene.values, weights, scene.value_width) };
   const shares = new Map();
-  for (let row = 0; row < weights.length; row++) {
-    if (weights[row] > 0) shares.set(scene.values[row], (shares.get(scene.values[row]) || 0) + weights[row]);
-  }
+  weights.forEach((weight, row) => weight > 0 && shares.set(scene.values[row], (shares.get(scene.values[row]) || 0) + weight));
   const ranked = [...shares].sort((a, b) => b[1] - a[1]);
   return { shares: ranked.map(([code, share]) => [scene.labels ? scene.labels[code] : code, share, code]) };
 }

@@ -60,13 +60,13 @@ const warmthAt = (slide) => {
   return slide === 500 ? null : now.scene.temperature * 10 ** ((slide - 500) * (DECADES / 500));
 };
 
+const exactly = (x) => (typeof x === 'object' && x ? JSON.stringify(Array.from(x)) : typeof x === 'number' ? x : null);
 const mean = (numbers) => numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
 function showAnswer() {
   const { scene, asked, found, heard, head, weights, order, told } = now;
   const shares = scene.kind === 'label' && told.count ? sharesOf(found) : null;
-  const exactly = typeof found.value === 'object' ? `[${found.value.join(',')}]` : found.value;
   const spread = found.spread === undefined || told.count < 2 ? '' : `± ${figure(found.spread)}`;
-  put('value', told.count ? (shares || [answerOf(scene, found)])[0] : 'nothing: the filter leaves no item', exactly);
+  put('value', told.count ? (shares || [answerOf(scene, found)])[0] : 'nothing: the filter leaves no item', exactly(found.value));
   put('spread', shares ? shares.slice(1).join(', ') : spread, found.spread);
   const one = head < 0 ? heard : [told];
   const [effective, logMass] = [mean(one.map((each) => each.effective)), mean(one.map((each) => each.logMass))];
@@ -97,8 +97,7 @@ function showWays(exact, weights, order) {
     [`top ${k}`, top ? withSpread(top) : 'not with heads', best.held, top && top.value],
     ['soft', withSpread(now.found), order.length ? 1 : 0, now.found.value],
   ];
-  const number = (x) => (typeof x === 'number' ? x : null);
-  fillTable('ways', ways.map(([name, answer, held, exactly]) => [[name], [answer, number(exactly)], [percent(held), held]]));
+  fillTable('ways', ways.map(([name, answer, held, found]) => [[name], [answer, exactly(found)], [percent(held), held]]));
   byId('k').max = scene.count;
   if (document.activeElement !== byId('k')) byId('k').value = state.k;
 }
@@ -110,8 +109,8 @@ const withSpread = (found) => `${answerOf(now.scene, found)}${found.spread === u
 
 const BARS = 12;
 /* The heaviest items: those of the whole store where it has told them, else those of the page. */
-function heaviest() {
-  const { scene, weights, order, own: answer, temperature } = now;
+function heaviest(answer) {
+  const { scene, weights, order, temperature } = now;
   if (answer && scene.total > scene.count) {
     return answer.contributors.map((one) => ({
       name: brief(one.text && one.key[0] === '#' ? one.text : one.key, 48),
@@ -125,7 +124,8 @@ function heaviest() {
 }
 function showWeights(looked) {
   const { scene } = now;
-  const all = heaviest();
+  const own = now.head < 0 ? now.own : null; // the store tells which are heaviest in all heads together
+  const all = heaviest(own);
   const narrow = matchMedia('(max-width: 34rem)').matches;
   byId('bars').classList.toggle('long', narrow || all.some((one) => one.name.length > 28 || one.value.length > 16));
   const parts = () => ['name', 'track', 'share', 'told'].map((name) => make('span', { className: name }));
@@ -142,10 +142,10 @@ function showWeights(looked) {
     line.firstChild.setAttribute('aria-pressed', String(all[i].row === looked));
   });
   const left = 1 - all.reduce((sum, one) => sum + one.weight, 0);
-  const others = (now.own ? scene.total : now.told.count) - all.length;
-  const more = state.where && now.own ? 'others' : `${counted(others)} more`;
+  const others = (own ? scene.total : now.told.count) - all.length;
+  const more = state.where && own ? 'others' : `${counted(others)} more`;
   const any = others > 0 && now.told.count;
-  const read = now.own && now.own.contributors_are ? `; these are ${now.own.contributors_are}` : '';
+  const read = own && own.contributors_are ? `; these are ${own.contributors_are}` : '';
   put('rest', any ? `and ${more}, with ${percent(Math.max(0, left))} of the weight together${read}` : '');
 }
 

@@ -53,7 +53,7 @@ function work() {
   const temperature = state.T === null ? scene.temperature : state.T;
   const seen = now && now.scene === scene && now.where === state.where ? now.seen : seenOf(scene, state.where);
   const heard = scores.map((one) => weigh(one, temperature, seen));
-  const head = scene.heads && state.head >= 0 ? state.head : -1;
+  const head = scene.heads && state.head < scene.heads.w_q.length ? state.head : -1;
   const told = head < 0 ? heard[0] : heard[head];
   const weights = heard.length > 1 && head < 0 ? averaged(heard) : told.weights;
   const order = inOrder(weights, scores[Math.max(0, head)], seen);
@@ -113,15 +113,12 @@ function stateOf(hash) {
   } catch {
     one.where = null;
   }
-  const scene = scenes[one.scene];
-  if (scene && scene.heads && one.head >= scene.heads.w_q.length) one.head = -1;
   return one;
 }
 
 /* Go on to another state: at most one picture for each frame, and one entry of the history for each rest. */
 const look = (change) => go(void Object.assign(shown, change));
-let waiting = false;
-let resting = 0;
+let [waiting, resting] = [false, 0];
 function go(change) {
   state = { ...state, ...change };
   if (!waiting) {

@@ -95,7 +95,7 @@ function showAttention() {
   tellCell();
 }
 function attended(scene, temperature, seen, head) {
-  const rows = scene.numbers.map((_, row) => row).filter((row) => !seen || seen[row]).slice(0, ATTEND);
+  const rows = rowsOf(scene.numbers, seen).slice(0, ATTEND);
   const part = new Float64Array(rows.length * scene.width);
   rows.forEach((row, i) => part.set(scene.vectors.subarray(row * scene.width, (row + 1) * scene.width), i * scene.width));
   const lengths = rows.map((row) => scene.lengths[row]);
@@ -128,12 +128,12 @@ function showItems() {
   const meeting = `${counted(now.told.count)} of ${counted(scene.count)} items`;
   put('filtered', state.where ? `${meeting} meet ${harmless(JSON.stringify(state.where))}; the others take no part.` : '');
   const wanted = shown.find.toLowerCase();
-  const holds = (row) => `${scene.keys[row]} ${scene.texts[row] || ''}`.toLowerCase().includes(wanted);
-  const rows = scene.numbers.map((_, row) => row).filter((row) => (!seen || seen[row]) && (!wanted || holds(row)));
-  const whole = live && scene.total > scene.count && !wanted; // then the server has the list
-  const count = !whole ? rows.length : state.where ? Infinity : scene.total;
+  const called = (row) => [scene.keys[row] || `#${scene.numbers[row]}`, scene.texts[row]].join(' ');
+  const rows = rowsOf(scene.numbers, seen).filter((row) => !wanted || called(row).toLowerCase().includes(wanted));
+  const whole = live && scene.total > scene.count; // then the server has the list
+  const count = !whole ? rows.length : state.where || wanted ? Infinity : scene.total;
   shown.page = Math.max(0, Math.min(shown.page, Math.ceil(count / LISTED) - 1));
-  const start = shown.page * LISTED;
+  const start = whole && wanted ? starts[shown.page] : shown.page * LISTED;
   const ofPage = (row) => [row, nameOf(scene, row, 80), valueOf(scene, row, 80), scene.payloads[row]];
   const ofStore = ({ key, value, payload }) => [rowOf(scene, key), brief(key, 80), brief(plainly(value), 80), payload];
   const there = whole ? listOwn(scene, start) : { items: rows.slice(start, start + LISTED), next: start + LISTED };
@@ -151,7 +151,10 @@ function showItems() {
     put(line.cells[4], row < 0 ? '' : percent(weights[row]), weights[row]);
   });
   const of = count < Infinity ? ` of ${counted(count)}` : '';
-  put('where-in', here.length ? `${counted(start + 1)} to ${counted(start + here.length)}${of}` : there.none || 'no item');
+  const end = there.next === null ? 'the last' : counted(there.next);
+  const found = `${here.length || 'none'} found, from item ${counted(start + 1)} to ${end}`;
+  const told = here.length ? `${counted(start + 1)} to ${counted(start + here.length)}${of}` : 'no item';
+  put('where-in', there.none || (whole && wanted ? found : told));
   byId('before').disabled = shown.page === 0;
   byId('after').disabled = there.next === null || there.next >= count;
 }
@@ -163,7 +166,7 @@ function showLines() {
   const link = location.href.split('#')[0] + linkOf(state).replace(/^#$/, '');
   const found = { link, ...(example || linesOf(scene, asked, temperature, state.where)) };
   const all = scene.total > scene.count ? `, all ${counted(scene.total)} items of it,` : '';
-  const note = `These ask the store${all} what is asked here${scene.heads ? '; heads are those the page was written with' : ''}.`;
+  const note = `These ask the store${all} what is asked here${scene.heads ? '; heads are those of this page' : ''}.`;
   put('lines-note', example ? 'A command tells this example with all its code.' : note);
   const names = Object.keys(LINES).filter((name) => found[name]);
   const build = () => make('div', {}, make('dt'), make('dd', {}, make('code', { tabIndex: 0 }), make('button', { textContent: 'Copy' })));

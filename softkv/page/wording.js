@@ -77,7 +77,8 @@ const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u20
 /* How a store is asked for what a state shows, beside the query: whatever is not its own way. */
 function optionsOf(scene, temperature, where) {
   const warm = temperature && temperature !== scene.temperature && { temperature };
-  return { ...(temperature === Infinity ? { compatibility: 'uniform' } : warm), ...(where && { where }) };
+  const end = { 0: scene.heads && { k: 1 }, Infinity: scene.heads ? { temperature: 1e30 } : { compatibility: 'uniform' } }[temperature];
+  return { ...(end || warm), ...(where && { where }) };
 }
 /* The lines that ask what the page asks: of the whole store, by Python, command and curl. */
 function linesOf(scene, asked, temperature, where) {

@@ -1,8 +1,9 @@
 """What it takes to make an index, and to tune: seconds, beside what was forecast, and labels beside numbers.
 
-Run: SOFTKV_DATA=folder python -m tests.benchmarks.builds [wide labels many large tune] [--scale X] [--rounds N]
+Run: SOFTKV_DATA=folder python -m tests.benchmarks.builds [wide range labels many large tune] [--scale X] [--rounds N]
 
     wide    300,000 keys 256 wide with values 128 wide, in 2,000 clusters
+    range   100,000 keys 128 wide, rehearsed as far as by default, in turns with temperatures up to 7.6 times the rule's
     large   1,000,000 keys 384 wide with values 64 wide
     labels  30,000 keys 32 wide with 1,000 labels, in turns with numbers
     many    100,000 keys 64 wide with 5,000 labels in the same way, and with 5,000 that follow the keys; then lookups of
@@ -29,9 +30,10 @@ import softkv
 from tests.benchmarks.index_report import never_cheap
 from tests.benchmarks.machine import machine
 
-PARTS = ("wide", "labels", "many", "large", "tune")
+PARTS = ("wide", "range", "labels", "many", "large", "tune")
 PIECE = 50_000  # items added together
 ASKED = 200  # lookups
+NARROW = 0.2, 7.6  # temperatures, as shares of that of the rule
 
 
 def main() -> None:
@@ -45,6 +47,8 @@ def main() -> None:
     print("| work | seconds | of the processor | forecast | stages | target |\n|---|---|---|---|---|---|")
     if "wide" in chosen.parts:
         built("300,000 × 256, values 128 wide", *mixture(int(300_000 * chosen.scale), 256, 128), "≤ 60 s")
+    if "range" in chosen.parts:
+        ranges(int(100_000 * chosen.scale), chosen.rounds, "≤ 1.3 ×")
     if "large" in chosen.parts:
         built("1,000,000 × 384, values 64 wide", *mixture(int(1_000_000 * chosen.scale), 384, 64), "≤ 80 s")
     if "labels" in chosen.parts:
@@ -65,25 +69,51 @@ def mixture(items: int, key_width: int, value_width: int) -> tuple[np.ndarray, n
     return keys, np.tanh(keys[:, :value_width])
 
 
-def built(work: str, keys: np.ndarray, values: Any, target: str, kind: str | None = None) -> float:
-    """Build an index of these, in a fresh store; print a line, and return the seconds."""
+def built(
+    work: str,
+    keys: np.ndarray,
+    values: Any,
+    target: str,
+    kind: str | None = None,
+    times: tuple[float, float] | None = None,
+) -> float:
+    """Build an index of these, in a fresh store; print a line, and return the seconds.
+
+    It is rehearsed from and to so many `times` the temperature by rule, or as far as by default.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder,
         softkv.open(os.path.join(folder, "s"), value=kind, compatibility="cosine") as db,
     ):
         for start in range(0, len(keys), PIECE):
             db.add(vectors=keys[start : start + PIECE], values=values[start : start + PIECE])
-        db.info()  # the temperature by rule is found once, and no part of a build
-        forecast, begun = db.forecast_index(), {}
+        rule = db.info().temperature  # which is found once, and no part of a build
+        temperatures = None if times is None else (times[0] * rule, times[1] * rule)
+        forecast, begun = db.forecast_index(temperatures=temperatures), {}
 
         def told(stage: str, _done: int, _total: int) -> None:
             begun.setdefault(stage, time.perf_counter())
 
-        wall, processor = timed(lambda: db.build_index(backend="cpu", progress=told))
+        wall, processor = timed(lambda: db.build_index(backend="cpu", temperatures=temperatures, progress=told))
         ends = [*list(begun.values())[1:], time.perf_counter()]
     stages = ", ".join(f"{name} {end - start:.1f}" for (name, start), end in zip(begun.items(), ends, strict=True))
     print(f"| {work} | {wall:.1f} | {processor:.1f} | {forecast.seconds:.0f} | {stages} | {target} |", flush=True)
     return wall
+
+
+def ranges(items: int, rounds: int, target: str) -> None:
+    """Temperatures as far as by default, and fewer."""
+    keys, values = mixture(items, 128, 64)
+    ratios, work = [], f"{items:,} × 128"
+    for _ in range(rounds):
+        narrow = built(f"{work}, rehearsed to {NARROW[1]} × the rule's temperature", keys, values, "", times=NARROW)
+        ratios.append(built(f"{work}, rehearsed to 100 ×", keys, values, "") / narrow)
+    ratio("100 × beside less", ratios, target)
+
+
+def ratio(work: str, ratios: list[float], target: str) -> None:
+    """Print the line about what took how many times as long as something else."""
+    print(f"| {work} | {np.median(ratios):.2f} × | | | {min(ratios):.2f}–{max(ratios):.2f} | {target} |", flush=True)
 
 
 def labels(items: int, width: int, count: int, rounds: int, target: str) -> None:
@@ -94,8 +124,7 @@ def labels(items: int, width: int, count: int, rounds: int, target: str) -> None
     for _ in range(rounds):
         numbers = built(f"{work} with numbers", keys, values[:, 0].astype(float), "", "number")
         ratios.append(built(f"{work} with {count:,} labels", keys, names, "", "label") / numbers)
-    told = f"{min(ratios):.2f}–{max(ratios):.2f}"
-    print(f"| {count:,} labels beside numbers | {np.median(ratios):.2f} × | | | {told} | {target} |", flush=True)
+    ratio(f"{count:,} labels beside numbers", ratios, target)
 
 
 def asked(items: int, width: int, count: int) -> None:

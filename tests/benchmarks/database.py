@@ -91,13 +91,22 @@ def firsts(folder: Path, rows: int, repeats: int) -> None:
         with softkv.open(folder / "first.softkv", "r") as db:
             return ask(db)
 
-    works = {
-        "one pass over the keys": lambda: np.load(folder / "keys.npy", mmap_mode="r").sum(),
-        "first info()": lambda: first(lambda db: db.info()),
-        "one pass over the payloads": lambda: table.execute(asked).fetchall(),
-        "first where=, of which 1% match": lambda: first(lambda db: db.lookup(keys[0], where=few, temperature=1.0)),
-    }
-    table_of(rows, turns(works, repeats), ["one pass over the keys"] * 2 + ["one pass over the payloads"] * 2)
+    def ruled(compatibility: str) -> Any:
+        known._findings.forget()  # as a writer finds it, which leaves it to readers
+        return known._view().temperature_by_rule(compatibility)
+
+    with softkv.open(folder / "first.softkv", "r") as known:
+        works = {
+            "one pass over the keys": lambda: np.load(folder / "keys.npy", mmap_mode="r").sum(),
+            "first info()": lambda: first(lambda db: db.info()),
+            "the temperature by rule, cosine": lambda: ruled("cosine"),
+            "the temperature by rule, gaussian": lambda: ruled("gaussian"),
+            "one pass over the payloads": lambda: table.execute(asked).fetchall(),
+            "first where=, of which 1% match": lambda: first(lambda db: db.lookup(keys[0], where=few, temperature=1.0)),
+            "where= again": lambda: known.lookup(keys[0], where=few, temperature=1.0),
+        }
+        beside = ["one pass over the keys"] * 4 + ["one pass over the payloads"] * 3
+        table_of(rows, turns(works, repeats), beside)
     table.close()
 
 

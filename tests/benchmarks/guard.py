@@ -13,7 +13,6 @@ answered into what calibrates and what is judged. Texts are embedded once for ea
 """
 
 import argparse
-import csv
 import json
 import os
 import shutil
@@ -34,6 +33,7 @@ from softkv.guard.guard import Guard, Seen
 from softkv.guard.judged import seen_of
 from softkv.learning.measures import auroc
 
+from .embedders import _banking
 from .learning import MODELS, _embedded
 from .machine import machine
 
@@ -41,6 +41,7 @@ SECTIONS = ("evidence", "coverage", "risk", "widths", "time")
 LEVELS, SPLITS, TRIES = (0.8, 0.9, 0.95), 20, 200
 SETS = ("concrete", "energy", "kin8nm")
 WRONG = (0.01, 0.02, 0.05)
+POOLS = {"CLINC150": 12_000, "Banking77": 6_000}  # how many questions learn
 WIDTH, KINDS = 384, ("label", "number")  # of stores that are timed
 MAPIE = """
 import json, sys
@@ -83,11 +84,12 @@ def main() -> None:
         _evidence(data, chosen.folder, chosen.models)
     if {"coverage", "risk"} & {*chosen.sections}:
         for model in chosen.models:
-            for way, seen, codes in _pool(data, chosen.folder, model):
-                if "coverage" in chosen.sections:
-                    _coverage(f"CLINC150, {model}, {way}", seen, codes, None, 3000)
-                if "risk" in chosen.sections:
-                    _risk(f"CLINC150, {model}, {way}", seen, codes)
+            for name, learned in POOLS.items():
+                for way, seen, codes in _pool(data, name, chosen.folder, model):
+                    if "coverage" in chosen.sections:
+                        _coverage(f"{name}, {model}, {way}", seen, codes, None, 3000, learned)
+                    if "risk" in chosen.sections:
+                        _risk(f"{name}, {model}, {way}", seen, codes, learned)
     for name in SETS if {"coverage", "widths"} & {*chosen.sections} else ():
         _regression(data, name, chosen.sections, chosen.mapie)
 
@@ -121,23 +123,19 @@ def answered(evidence: Any, right: Any, share: float) -> float:
 def _tasks(data: Path) -> dict[str, tuple[Texts, Texts, list[str], Texts, list[str]]]:
     """Items, queries and strangers to choose by, queries and strangers to judge by."""
     clinc = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
-    bank = {}
-    for part in ("train", "test"):
-        with (data / "banking77" / f"{part}.csv").open(newline="", encoding="utf-8") as file:
-            bank[part] = [(row["text"], row["category"]) for row in csv.DictReader(file)]
-    rng = np.random.default_rng(0)
+    (trained, judged), rng = (list(zip(*some, strict=True)) for some in _banking(str(data))), np.random.default_rng(0)
     away = set(rng.permutation(sorted({label for _, label in clinc["train"]}))[:30].tolist())
     inside = {part: [one for one in clinc[part] if one[1] not in away] for part in ("train", "val", "test")}
     out = {part: [text for text, label in clinc[part] if label in away] for part in ("val", "test")}
-    mixed = rng.permutation(len(bank["train"]))
-    items, val = ([bank["train"][n] for n in some] for some in (mixed[2000:], mixed[:2000]))
+    mixed = rng.permutation(len(trained))
+    items, val = ([trained[n] for n in some] for some in (mixed[2000:], mixed[:2000]))
     texts = {name: [text for text, _ in clinc[name]] for name in ("val", "test", "oos_val", "oos_test")}
     return {
         "CLINC150, out of scope": (clinc["train"], clinc["val"], texts["oos_val"], clinc["test"], texts["oos_test"]),
         "CLINC150, 30 intents left out": (inside["train"], inside["val"], out["val"], inside["test"], out["test"]),
-        "Banking77 by CLINC150": (items, val, texts["val"], bank["test"], texts["test"]),
+        "Banking77 by CLINC150": (items, val, texts["val"], judged, texts["test"]),
         "CLINC150 by Banking77": (
-            clinc["train"], clinc["val"], [text for text, _ in val], clinc["test"], [text for text, _ in bank["test"]],
+            clinc["train"], clinc["val"], [text for text, _ in val], clinc["test"], [text for text, _ in judged],
         ),
     }  # fmt: skip
 
@@ -188,13 +186,16 @@ def _learned(vectors: Any, values: Any, kind: str, compatibility: str) -> Iterat
         yield "fitted", db
 
 
-def _pool(data: Path, folder: Path, model: str) -> Iterator[tuple[str, Seen, Any]]:
-    """CLINC150 as one pool: 12,000 questions learn, and what the store answers the other 10,500, once."""
-    parts = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
-    texts = [one for part in ("train", "val", "test") for one in parts[part]]
-    vectors = _embedded(folder, f"pool-{model}", MODELS[model], [text for text, _ in texts])
+def _pool(data: Path, name: str, folder: Path, model: str) -> Iterator[tuple[str, Seen, Any]]:
+    """A set of questions as one pool, of which some learn, and what the store answers the others, once."""
+    if name == "Banking77":
+        texts = [one for part in _banking(str(data)) for one in zip(*part, strict=True)]
+    else:
+        parts = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
+        texts = [one for part in ("train", "val", "test") for one in parts[part]]
+    vectors = _embedded(folder, f"{name}-pool-{model}", MODELS[model], [text for text, _ in texts])
     labels, order = np.array([label for _, label in texts]), np.random.default_rng(0).permutation(len(texts))
-    learn, rest = order[:12_000], order[12_000:]
+    learn, rest = np.split(order, [POOLS[name]])
     for way, db in _learned(vectors[learn], labels[learn].tolist(), "label", "cosine"):
         answers = db.lookup(vectors[rest], show=1, tolerance=0)
         places = {name: code for code, name in enumerate(answers.labels)}
@@ -223,7 +224,7 @@ def _range(level: float, calibrate: int, judged: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _coverage(name: str, seen: Seen, aims: Any, widths: Any, calibrate: int, items: int = 12_000) -> None:
+def _coverage(name: str, seen: Seen, aims: Any, widths: Any, calibrate: int, items: int) -> None:
     count = len(aims)
     print(f"\n{name}: {SPLITS} splits, {calibrate:,} calibrate and {count - calibrate:,} are judged")
     print("| promised | held, mean | least, most | 99% range | within it | below it | by tenth of difficulty |")
@@ -249,7 +250,7 @@ def _coverage(name: str, seen: Seen, aims: Any, widths: Any, calibrate: int, ite
         )
 
 
-def _risk(name: str, seen: Seen, codes: Any) -> None:
+def _risk(name: str, seen: Seen, codes: Any, items: int) -> None:
     right = seen.value.argmax(1) == codes
     print(f"\n{name}: {right.mean():.1%} right, {TRIES} splits, 3,000 calibrate")
     print("| wrong at most | kept in splits (goal: 184) | known, mean | wrong of these, mean | promised nothing |")
@@ -258,7 +259,7 @@ def _risk(name: str, seen: Seen, codes: Any) -> None:
         kept, known, wrong, none = 0, [], [], 0
         for some, others in _splits(len(codes), 3000, TRIES):
             try:
-                guard = _guard(seen, codes, some, None, 12_000, share)
+                guard = _guard(seen, codes, some, None, items, share)
             except softkv.errors.InputError:  # nothing is known then, so nothing is wrong
                 none, kept = none + 1, kept + 1
                 continue

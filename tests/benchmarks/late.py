@@ -5,8 +5,9 @@
 A mixture of 2,000 clusters with values 64 wide. Of a store with an index, copies are changed, each in one way, and
 asked by a fresh process; beside it a store of the same items whose index was built whole. A line says how long the
 first lookup took and the median of the others, what share of the rows they read, and for how many the answer was within
-what it stated (against a scan). Adds, and deletions, are done in turn on a store with an index and on one without.
-Stores are kept in the folder, and used again if they are there. Does not judge: timings depend on the machine.
+what it stated (against a scan). Adds, and deletions, are done in turn on a store with an index and on one without. Rows
+that are far from all lists are added to another, and lookups and scans of it done in turn. Stores are kept in the
+folder, and used again if they are there. Does not judge: timings depend on the machine.
 """
 
 import argparse
@@ -196,6 +197,36 @@ def again(folder: Path, base: Path, items: Mixture, count: int) -> None:
     )
 
 
+def loose(folder: Path, base: Path, items: Mixture, count: int) -> None:
+    """Lookups where some of the rows are in no list, beside scans of the same store, in turn."""
+    path = folder / "loose"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(base, path)
+    print("\n| in no list | lookup | beside a scan, median (least to most) | answered by |\n|---|---|---|---|")
+    with softkv.open(path) as db:
+        for share in (0.02, 0.1, 0.2, 0.4):
+            info = db.info().index
+            more = int(share / (1.0 - share) * count) - (info.strangers + info.waiting)
+            for part, keys in batches(items, 0, more):
+                names = [f"loose {share} {key}" for key in keys]
+                db.add(names, items.values[part] + 1e3, vectors=items.keys[part])  # their values are far from all lists
+            info, pairs, ways = db.info().index, [], set()
+            for query in items.queries[:100]:
+                seconds = [0.0, 0.0]
+                for place, tolerance in enumerate((0.01, 0)):
+                    started = time.perf_counter()
+                    found = db.lookup(query, temperature=TEMPERATURES[1], tolerance=tolerance)
+                    seconds[place] = time.perf_counter() - started
+                    ways |= {found.route} if tolerance else set()
+                pairs.append(seconds)
+            ratios, usual = sorted(one / other for one, other in pairs), statistics.median(one for one, _ in pairs)
+            print(
+                f"| {(info.strangers + info.waiting) / len(db):.0%} | {1e3 * usual:.1f} ms | "
+                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) | {', '.join(sorted(ways))} |",
+                flush=True,
+            )
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,7 +235,7 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=None, help="where stores are kept; a temporary folder by default"
     )
-    parser.add_argument("--only", nargs="*", default=["lookups", "writes", "again"])
+    parser.add_argument("--only", nargs="*", default=["lookups", "writes", "again", "loose"])
     parser.add_argument("--ask", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.ask:
@@ -221,7 +252,9 @@ def main() -> None:
                 put(db, items, 0, given.items)
                 db.build_index()
         for part in given.only:
-            {"lookups": lookups, "writes": writes, "again": again}[part](folder, base, items, given.items)
+            {"lookups": lookups, "writes": writes, "again": again, "loose": loose}[part](
+                folder, base, items, given.items
+            )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ the items was added; and a compaction after a tenth was added and a tenth delete
 in turns; a ratio is that of a pair, and after the median of all stand the least and the largest. Without means that
 rows stay in the order in which they were assigned. Seconds are those of the processor, since with other work on the
 machine these tell more; OPENBLAS_NUM_THREADS=1 keeps what waits out of them. Stores are kept in the folder, and used
-again if they are there.
+again if they are there. `divided` says what it takes to gather a part of the rows of a list.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from .late import VALUE_WIDTH, added, deleted, put
 from .machine import machine
 
 Work = Callable[[Any], Any]
+DIVIDED = "divided"
 WORKS: dict[str, tuple[str, Work, str]] = {
     "whole": ("items", lambda db: db.build_index(whole=True), "≤ 1.05"),
     "refined": ("grown", lambda db: db.build_index(), "≤ 1.25"),
@@ -87,10 +88,31 @@ def compared(base: Path, name: str, work: Work, rounds: int, goal: str) -> None:
     print(f"| {name} | {without:.2f} s | {beside:.2f} s | {spread} | {goal} |", flush=True)
 
 
+def divided(count: int, width: int) -> None:
+    """What it takes to read parts of lists that were divided where they lie, beside all of each list in one run."""
+    made, rng = 128, np.random.default_rng(0)
+    keys, query = rng.standard_normal((count, width), np.float32), rng.standard_normal(width, np.float32)
+    print("\n| a list of | in one run | its half, gathered | as many as it was made of, gathered |\n|---|---|---|---|")
+    for grown in (1, 2, 4, 8):
+        size = made * grown
+        firsts = rng.permutation(count // size)[:3000] * size
+        some = [np.sort(rng.permutation(size)[:part]) for part in (size // 2, made)]
+        ways: list[Work] = [lambda at, n=size: keys[at : at + n], *(lambda at, x=x: keys[at + x] for x in some)]  # type: ignore[misc]
+        taken = []
+        for way in ways:  # one after the other, since the second would find in the cache what the first has read
+            seconds = []
+            for first in firsts:
+                started = time.perf_counter()
+                way(first) @ query
+                seconds.append(time.perf_counter() - started)
+            taken.append(statistics.median(seconds))
+        print(f"| {grown} times its rows | {' | '.join(f'{1e6 * one:.1f} µs' for one in taken)} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", default=list(WORKS), help=f"of {', '.join(WORKS)}; else all")
+    parser.add_argument("works", nargs="*", default=[*WORKS, DIVIDED], help=f"of {', '.join(WORKS)}, divided; else all")
     parser.add_argument("--items", type=int, default=300_000)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
@@ -99,9 +121,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        stores(folder, given.items, given.width)
         print(f"{machine()}\n{given.items:,} items x {given.width}\n")
-        print("| work | without | with heads | ratio | goal |\n|---|---|---|---|---|")
+        if DIVIDED in given.works:
+            given.works.remove(DIVIDED)
+            divided(given.items, given.width)
+        if given.works:
+            stores(folder, given.items, given.width)
+            print("\n| work | without | with heads | ratio | goal |\n|---|---|---|---|---|")
         for name in given.works:
             base, work, goal = WORKS[name]
             compared(folder / base, name, work, given.rounds, goal)

@@ -197,6 +197,11 @@ def masks(bench: Bench) -> None:
                 bench.compare(
                     f"filter of a half, {kind}, {told(count)}", lambda: ask(where={"even": True}), plainly, 1.1
                 )
+            each = {
+                "one scan for each": lambda some=queries: [db.lookup(q, temperature=1.0, tolerance=0) for q in some]
+            }
+            work = f"filter of a half, {kind}, {told(BATCH)}, beside single ones without"
+            bench.compare(work, lambda: ask(where={"even": True}), each, 1.0)
 
 
 def contributors(bench: Bench) -> None:

@@ -14,10 +14,13 @@ from mmap import ACCESS_WRITE, mmap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from softkv.asking import asker
 from softkv.asking.indexed import Followed
 from softkv.errors import CommitUncertain, StorageFailed
 from softkv.index import calibration
+from softkv.index.late import Change
 from softkv.maths.drift import Drift
 from softkv.storage import Snapshot
 from softkv.storage.catalog import catalog, connection, derived
@@ -381,6 +384,26 @@ def _deaths_stay_in_the_sums_of_lists() -> None:
     Followed._left = lambda followed, *_: Drift.none(followed.base.lists)  # type: ignore[method-assign]
 
 
+def _an_assignment_is_lost() -> None:
+    following = Followed.next
+
+    def patched(followed: Followed, *given: Any) -> Change:
+        found = following(followed, *given)
+        return replace(found, owners=np.full_like(found.owners, -1))
+
+    Followed.next = patched  # type: ignore[method-assign]
+
+
+def _a_sum_is_noted_without_its_row() -> None:
+    following = Followed.next
+
+    def patched(followed: Followed, *given: Any) -> Change:
+        found = following(followed, *given)
+        return replace(found, drift=replace(found.drift, counts=found.drift.counts + 1))
+
+    Followed.next = patched  # type: ignore[method-assign]
+
+
 # Copies
 
 
@@ -447,6 +470,8 @@ BUGS: dict[str, Callable[[], None]] = {
     "a reader of an old commit sees newer parts": _a_reader_of_an_old_commit_sees_newer_parts,
     "parts outlive the index file of their name": _parts_outlive_the_index_file_of_their_name,
     "deaths stay in the sums of lists": _deaths_stay_in_the_sums_of_lists,
+    "an assignment is lost": _an_assignment_is_lost,
+    "a sum is noted without its row": _a_sum_is_noted_without_its_row,
     "a backup names rows before they are synced": _a_backup_names_rows_before_they_are_synced,
     "a backup keeps the note of the earlier one": _a_backup_keeps_the_note_of_the_earlier_one,
 }

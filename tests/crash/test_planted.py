@@ -89,6 +89,8 @@ FOUND: dict[str, tuple[Hunter, str]] = {  # bug: who finds it, and what he says 
     "a reader of an old commit sees newer parts": (hunters.auditors(), "a derived part is of a later commit"),
     "parts outlive the index file of their name": (hunters.power("parts of an index"), "derived parts have"),
     "deaths stay in the sums of lists": (hunters.points("note"), "lists count other rows|has another mean"),
+    "an assignment is lost": (hunters.points("note", "vector"), "lists count other rows"),
+    "a sum is noted without its row": (hunters.points("note"), "lists count other rows"),
     "a backup names rows before they are synced": (hunters.power("backups"), f"{_LOST}|was cut off|is missing"),
     "a backup keeps the note of the earlier one": (hunters.points("backup"), "the last writer closed at commit"),
 }

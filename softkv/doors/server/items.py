@@ -37,7 +37,8 @@ from softkv.storage import Added, Item
 from softkv.storage.catalog.batches import mismatch
 
 PAGE = 16 << 20  # bytes of a page in JSON, about
-MOST, FEW = 1000, 16  # items of a page, and those that are read first
+MOST, FEW, MANY = 1000, 16, 4096  # items of a page, those that are read first, and at most at a time
+SEARCHED = 1 << 16  # items that are looked at for those of a page that contain a text
 ROWS = 1 << 16  # of columns at once
 NUMBER = 25  # bytes of a number in JSON at most, with its comma
 PIECE = 1 << 18  # bytes of a file that are sent at once
@@ -63,9 +64,10 @@ class PopForm(RequestForm):
 
 
 class SelectForm(RequestForm):
-    """A page of the items that match a filter, in their order."""
+    """A page of the items that match a filter, in their order; of these, those whose key or text contains `find`."""
 
     where: dict[str, Any] | None = None
+    find: str | None = None
     start: Annotated[int, Field(ge=0)] = 0
     stop: Annotated[int, Field(ge=0)] | None = None
     limit: Annotated[int, Field(ge=1, le=MOST)] = MOST
@@ -136,7 +138,8 @@ def _last(db: SoftKV) -> Item:
 
 def _selected(call: Call) -> dict[str, Any]:
     form = call.form
-    end = form.start + form.limit if form.stop is None else min(form.stop, form.start + form.limit)
+    end = form.start + (form.limit if form.find is None else SEARCHED)
+    end = min(end, end if form.stop is None else form.stop)
     with call.reading() as view:
         items, stop = _page(
             call, lambda start, stop: list(view.select(form.where, start=start, stop=stop)), form.start, end
@@ -173,17 +176,20 @@ def _page(call: Call, read: Callable[[int, int], Sequence[Any]], start: int, end
     """What lies between two places, or as much as a page takes; and where it ends, None where nothing comes after."""
     found: list[Any] = []
     place, room, portion, default = start, PAGE, FEW, getattr(call.form, "default", None)
+    find, limit = getattr(call.form, "find", None), getattr(call.form, "limit", end)
     while place < end:
         call.require_time()
         some = read(place, min(place + portion, end))
-        for one in some:
+        for at, one in enumerate(some, place):
+            if find is not None and find.casefold() not in f"{one.name}\n{one.text or ''}".casefold():
+                continue
             room -= _weight(default if one is MISSING else one, whole=getattr(call.form, "whole", True))
-            if room < 0 and found:
-                return found, start + len(found)
+            if (room < 0 and found) or len(found) == limit:
+                return found, at
             found.append(one)
         if len(some) < min(portion, end - place):
             return found, None
-        place, portion = place + len(some), 2 * portion
+        place, portion = place + len(some), min(2 * portion, MANY)
     return found, max(start, end)
 
 

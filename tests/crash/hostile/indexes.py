@@ -4,13 +4,17 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
+import softkv
+from softkv.asking import indexed
 from softkv.index.encoding import decoded, encoded
+from softkv.maths.drift import Drift
 from softkv.storage.catalog.tables import seal
 from tests.crash.hostile.cases import case
 from tests.crash.hostile.forging import catalog, forge, sparse
@@ -36,6 +40,29 @@ def checked(said: bytes) -> Callable[[Path], None]:
             ((generation, number),) = connection.execute("SELECT generation, number FROM indexes").fetchall()
             row = (generation, "checked", number, said.replace(b"FILE", str(number).encode()))
             connection.execute("INSERT INTO derived VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
+
+    return make
+
+
+def noted(change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """A case in which late rows were noted, and facts and arrays of the note altered under a checksum that is right."""
+
+    def make(folder: Path) -> None:
+        with softkv.open(folder / "s") as db:
+            db.delete(["item 7"])
+            indexed.FEWEST = 1
+            items = [db.item(f"item {number}") for number in range(0, 400, 9)]
+            names, vectors = [f"late {one.key}" for one in items], [one.vector for one in items]
+            db.add(names, [one.value for one in items], vectors=vectors)
+        with catalog(folder / "s") as connection:
+            ((*key, old),) = connection.execute(
+                "SELECT generation, name, part, content FROM derived WHERE name = 'lists'"
+            )
+            facts, arrays = decoded(memoryview(old))
+            writable = {name: array.copy() for name, array in arrays.items()}
+            change(facts, writable)
+            row = (*key, b"".join(encoded(facts, writable)))
+            connection.execute("REPLACE INTO derived VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
 
     return make
 
@@ -105,7 +132,7 @@ STATISTICS = (
     "scatter",
     "noise",
 )
-MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths")
+MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths", "independent")
 for statistic in STATISTICS:
     for value in (np.nan, np.inf, -1e300):
         add(f"lists whose {statistic} are {value}", lists(fill(f"lists.{statistic}", value)))
@@ -191,6 +218,18 @@ for name, said in {
     "huge numbers": SAID.replace("LIST", f"[{HUGE}0]") % f'[{HUGE}0], "masses": [{HUGE}0]',
 }.items():
     add(f"a check that says {name}", checked(said.encode()))
+for fact in ("file", "since", "first", "gone"):
+    for lie in (-1, HUGE, "x", None):
+        add(f"a note whose {fact} is {lie!r}", noted(lambda facts, _, fact=fact, lie=lie: facts.update({fact: lie})))  # type: ignore[misc]
+NOTED = ("owners", "dead", *(f"drift.{one.name}" for one in fields(Drift)))
+for name in NOTED:
+    for value in (-3, np.nan, 3e38):
+        add(f"a note whose {name} are {value}", noted(array(name, lambda x, v=value: _filled(x, v))), "indexed label")  # type: ignore[misc]
+    add(f"a note whose {name} are cut off", noted(array(name, lambda x: x[:-1])), "indexed label")
+    add(f"a note without {name}", noted(_without(name)))
+for name in ("counts", "keys", "squares", "values", "scatter"):
+    for value in (-1e6, 3e38):
+        add(f"a note of {name} of {value}", noted(fill(f"drift.{name}", value)))
 SHARED = ("starts", "codes", "tallies", "sloped", "labels")
 for part in SHARED:
     given = {
@@ -208,6 +247,11 @@ add("labels too few", lists(lambda facts, arrays: _fewer(arrays)), "indexed labe
 add("labels in lists that have others", lists(array("lists.values.codes", lambda x: 2 - x)), "indexed label")
 add("values where there should be shares", lists(lambda facts, arrays: _in_full(arrays)), "indexed label")
 add("shares where there should be values", lists(lambda facts, arrays: _shared(arrays)))
+
+
+def _filled(x: Any, value: float) -> Any:
+    """An array full of this, of floats where whole numbers cannot be it."""
+    return np.full(x.shape, value, x.dtype if x.dtype.kind == "f" or isinstance(value, int) else np.float64)
 
 
 def _many(arrays: dict[str, Any]) -> None:
