@@ -129,12 +129,14 @@ def test_what_is_asked_first_is_measured_beside_one_pass() -> None:
 
 
 def test_the_layout_of_lists_is_measured_with_and_without() -> None:
-    """A line with a ratio and its goal for builds, whole and refined, and for compactions."""
+    """A line with a ratio and its goal for builds and for compactions; times of parts of lists that were divided."""
     command = [sys.executable, "-m", "tests.benchmarks.list_layout", "--items", "3000", "--width", "8", "--rounds", "1"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    rows = [line.split(" | ") for line in run.stdout.splitlines()[5:]]
-    assert [cells[0] for cells in rows] == ["| whole", "| refined", "| compacted"]
-    assert all(float(cells[3].split()[0]) > 0 and cells[4].startswith("≤") for cells in rows)
+    rows = [line.removeprefix("| ").split(" | ") for line in run.stdout.splitlines() if line.startswith("| ")]
+    parts = [f"{grown} times its rows" for grown in (1, 2, 4, 8)]
+    assert [cells[0] for cells in rows] == ["a list of", *parts, "work", "whole", "refined", "compacted"]
+    assert all(float(cell.split()[0]) > 0 for cells in rows[1:5] for cell in cells[1:])
+    assert all(float(cells[3].split()[0]) > 0 and cells[4].startswith("≤") for cells in rows[6:])
 
 
 def test_builds_are_measured_beside_their_forecasts() -> None:
