@@ -25,7 +25,7 @@ from softkv.asking.question import Question
 Asked = TypeVar("Asked")  # what is asked: a commit of a store
 Ask = Callable[[Asked, Question], Answers]
 MOST = 64  # questions that are answered together
-SHARE = 0.1  # of the time of the last answers, to wait for more questions at most
+SHARE = 0.2  # of the time of the last answers, to wait for more questions at most
 
 
 class _Waiting(Generic[Asked]):
