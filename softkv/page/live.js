@@ -117,11 +117,14 @@ async function type(text) {
 
 /* What the store itself answers to the state as it is: one question at a time, and the last one counts. The other ways
    to look up take many times as long, so they are asked for when the slider rests. */
-function showOwn() {
-  const { scene, asked, temperature } = now;
+function askingNow(scene = scenes[state.scene]) {
+  const [asked, temperature] = [askedNow(scene), warmthOf(scene)];
   const query = asked.text !== null ? asked.text : asked.given && Array.from(asked.given);
   const wanted = { query, show: BARS, ...optionsOf(scene, temperature, state.where) };
-  const asking = JSON.stringify([asked.key, wanted, state.k, temperature === 0]);
+  return JSON.stringify([asked.key, wanted, state.k, temperature === 0]);
+}
+function showOwn() {
+  const asking = askingNow();
   const there = own.asked === asking;
   byId('answer').setAttribute('aria-busy', String(!(there && own.ways)));
   now.own = there ? own.answer : null;
@@ -130,12 +133,12 @@ function showOwn() {
   else put('whole', 'Asking the store…');
   const of = own;
   clearTimeout(of.calm);
-  if (!there) askOwn(asking, 'lookup');
+  if (!there) askOwn(asking);
   else if (!own.ways) of.calm = setTimeout(() => of === own && askOwn(asking, 'compare'), 300);
 }
-async function askOwn(asking, method) {
+async function askOwn(asking = askingNow(), method = 'lookup') {
   const there = own;
-  if (there.busy[method]) return;
+  if (there.busy[method] || (method === 'lookup' && there.asked === asking)) return;
   there.busy[method] = true;
   await tried(async () => {
     const [key, wanted, k, hard] = JSON.parse(asking);

@@ -44,13 +44,14 @@ function asItem(scene, row) {
   return { name: nameOf(scene, row, 200), text: null, vector, given: scene.learned ? null : vector, place, row, key };
 }
 const mayAsk = (scene) => !scene.heads || scene.heads.w_q[0][0].length === scene.width;
+const askedNow = (scene) => (now && now.scene === scene && now.query === state.query ? now.asked : askedOf(scene, state.query));
+const warmthOf = (scene) => (state.T === null ? scene.temperature : state.T);
 
 /* All that follows from the state. Scores depend on the query alone, so moving the temperature does not ask for them. */
 function work() {
   const scene = scenes[state.scene];
-  const asked = now && now.scene === scene && now.query === state.query ? now.asked : askedOf(scene, state.query);
+  const [asked, temperature] = [askedNow(scene), warmthOf(scene)];
   const { scores, exact } = now && now.asked === asked ? now : { scores: allScores(scene, asked), exact: exactOf(scene, asked) };
-  const temperature = state.T === null ? scene.temperature : state.T;
   const seen = now && now.scene === scene && now.where === state.where ? now.seen : seenOf(scene, state.where);
   const heard = scores.map((one) => weigh(one, temperature, seen));
   const head = scene.heads && state.head < scene.heads.w_q.length ? state.head : -1;
@@ -121,13 +122,9 @@ const look = (change) => go(void Object.assign(shown, change));
 let [waiting, resting] = [false, 0];
 function go(change) {
   state = { ...state, ...change };
-  if (!waiting) {
-    waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      show();
-    });
-  }
+  if (live && now) askOwn(); // so that the store looks it up while the page draws
+  if (!waiting) requestAnimationFrame(() => show((waiting = false)));
+  waiting = true;
   clearTimeout(resting);
   resting = setTimeout(keepLink, 150);
 }
