@@ -24,7 +24,7 @@ AMONG_ALL = [np.array([3, 1, 0, 5]), np.array([0, 1, 2, 4]), np.array([2, 3, 4, 
 @pytest.mark.parametrize("name", ["dot", "cosine", "gaussian"])
 @pytest.mark.parametrize("labels", [0, 4])
 def test_lists_side_by_side_say_what_they_said_alone(name: str, labels: int) -> None:
-    """By keys counted from other centres, and along other axes, where all axes have a covariance."""
+    """Their keys are counted from other centres, along other axes, of which all have a covariance."""
     queries, compared = RNG.normal(size=(5, WIDTH)), COMPATIBILITIES[name]
     sharpness = np.full(5, 1.0 / TEMPERATURE)
     forms = [Form(name, name, keys.mean(0), np.ones(3)) for keys in KEYS]

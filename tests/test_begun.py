@@ -102,7 +102,7 @@ def require_sound(db: softkv.SoftKV) -> None:
     [*((stage, "cosine") for stage in STAGES), *((stage, "gaussian") for stage in STAGES[2:])],
 )
 def test_a_killed_build_goes_on_from_its_last_finished_stage(tmp_path: Path, stage: str, compatibility: str) -> None:
-    """With what was added and deleted meanwhile; the catalog names what is finished, and no generation is left over."""
+    """Items are added and deleted meanwhile; the catalog names what is finished, and no generation is left over."""
     filled(tmp_path / "s", compatibility=compatibility)
     killed_at(tmp_path / "s", stage)
     with softkv.open(tmp_path / "s") as db:

@@ -95,7 +95,7 @@ def test_where_queries_have_best_keys_of_their_own_changes_do_no_harm(tmp_path: 
 
 @pytest.mark.parametrize("deleted", [0, 1500])
 def test_a_list_of_outliers_is_not_expected_to_hold_the_best_of_all(tmp_path: Path, deleted: int) -> None:
-    """By distances from keys whose lengths differ a hundredfold."""
+    """Keys whose lengths differ a hundredfold are compared by distances, and the k best found as stated."""
     with made(tmp_path / "s", "lengths", 6000) as db:
         if deleted:
             gone = np.random.default_rng(3).permutation(6000)[:deleted]

@@ -41,7 +41,7 @@ def made(path: Path, compatibility: str, shards: int) -> Cluster:
 
 @pytest.fixture(scope="module", params=KINDS)
 def clusters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Cluster]]:
-    """The same items in one shard, and in several; all count as large."""
+    """Clusters of one shard and of several with the same items, which all count as large."""
     folder = tmp_path_factory.mktemp("together")
     with pytest.MonkeyPatch.context() as patch:
         count_as_large(patch)
@@ -82,7 +82,7 @@ def test_estimates_that_all_shards_rehearsed_hold_as_often_as_they_say(clusters:
 
 
 def test_rows_drawn_from_all_shards_at_once_tell_the_error_as_often_as_they_say(clusters: dict[int, Cluster]) -> None:
-    """By as many draws as there are queries, at a temperature that was not rehearsed."""
+    """Each query has a draw of its own, at a temperature that was not rehearsed."""
     db = clusters[SHARDS]
     with pytest.MonkeyPatch.context() as patch:
         measured_always(patch)
@@ -108,7 +108,7 @@ def test_every_row_of_a_list_may_be_drawn(clusters: dict[int, Cluster]) -> None:
 
 
 def test_shards_that_cannot_be_put_side_by_side_answer_each_by_its_own_plan(clusters: dict[int, Cluster]) -> None:
-    """As those in other processes do."""
+    """Shards are asked one by one, as if they were in other processes."""
     db = clusters[SHARDS]
     exact = db.lookup(QUERIES, tolerance=0.0)
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,7 @@ def test_shards_that_cannot_be_put_side_by_side_answer_each_by_its_own_plan(clus
 
 
 def test_what_comes_and_goes_is_in_the_answers_at_once(clusters: dict[int, Cluster]) -> None:
-    """Also where no shard has noted it yet; what was rehearsed is kept by a compaction, and not by many changes."""
+    """Changes count before any shard has noted them; what was rehearsed outlives a compaction, but not many changes."""
     db, asked = clusters[SHARDS], {"tolerance": TOLERANCE}
     query, kind = QUERIES[:1], KINDS[db.info().compatibility or ""]
     near = db.lookup(query, **asked)[0].contributors[0].key

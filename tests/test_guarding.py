@@ -213,7 +213,7 @@ def test_familiarity_of_queries_like_those_that_calibrate_is_uniform(tmp_path: P
 
 
 def test_evidence_is_the_log_mass_per_item_and_of_labels_four_logits_of_the_largest_share(tmp_path: Path) -> None:
-    """By hand, from what the answer says."""
+    """Evidence is worked out by hand from what the answer says."""
     for kind in ("label", "number"):
         with store_of(tmp_path / kind, kind) as db:
             db.guard(0.2)

@@ -59,7 +59,7 @@ def test_rows_find_the_list_they_are_like() -> None:
 
 
 def test_a_row_is_compared_with_few_of_many_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the centres of groups of lists, and with the lists of the nearest of these."""
+    """It is compared with the centres of groups of lists, and with the lists of the nearest groups."""
     index, centres, turned = made(count=900)
     homes, keys = Homes(index), rows_like(centres, turned, np.arange(900))
     compared, plain = list[int](), late._closeness

@@ -154,7 +154,7 @@ def test_all_rows_and_as_many_best_rows_lose_alike() -> None:
 
 
 def test_scores_are_worked_out_once_for_all_temperatures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many blocks of them for many temperatures as for one, and none of them twice."""
+    """Many temperatures take as many blocks of scores as one, and none twice."""
     monkeypatch.setattr(leaving, "BLOCK", 25)
     monkeypatch.setattr(leaving, "TOGETHER", 16)
 

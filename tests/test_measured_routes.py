@@ -267,7 +267,7 @@ def test_an_index_of_an_earlier_layout_is_drawn_from_as_it_is(path: Path, tmp_pa
 
 
 def test_an_index_is_rehearsed_from_a_fifth_of_the_temperature_to_a_hundred_times(db: softkv.SoftKV) -> None:
-    """By default; at both ends answers are calibrated, and beyond them measured."""
+    """Of a default build, answers at both ends are calibrated, and beyond them measured."""
     low, high = db.info().index.built["temperatures"]
     assert 0.19 * T <= low <= 0.2 * T
     assert 100 * T <= high <= 110 * T

@@ -85,7 +85,7 @@ def test_items_of_a_larger_store_are_found_wherever_they_are(browser: Any, tmp_p
 
 
 def test_items_without_a_key_are_found_by_their_number(browser: Any, tmp_path: Path) -> None:
-    """As the store calls them."""
+    """They are found by the number with # that the store calls them by."""
     with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
         db.add(values=[1.0, 2.0, 3.0], vectors=[[0.0], [1.0], [2.0]])
         db.page(tmp_path / "page.html")

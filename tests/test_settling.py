@@ -158,7 +158,7 @@ def test_a_new_process_works_out_nothing_that_is_noted(db: softkv.SoftKV, monkey
 def test_of_late_rows_those_in_lists_that_are_opened_are_read(
     db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no others, in a new process as well."""
+    """Late rows of other lists are not read, in a new process neither."""
     add(db, 10_000, 1500)
     read, plain = list[tuple[int, int]](), search.read_lists
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.refining import is_current, owners_of, refinable
 from softkv.errors import EmptyStore, InputError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
+from softkv.index.calibration import Calibration
 from softkv.index.dividing import divided
 from softkv.index.engine import chosen_backend
 from softkv.index.forecast import Forecast, forecast
@@ -40,7 +41,7 @@ from softkv.maths.farfield import Array, Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import Rows as Blocks
 from softkv.maths.moments import measured, with_rows
-from softkv.progress import Stages, untold
+from softkv.progress import Progress, Stages, untold
 from softkv.storage import Snapshot, Store
 from softkv.storage.layout import Mask, Rows
 from softkv.storage.protocol.publishing import Content
@@ -311,34 +312,66 @@ def _rehearsed(
     held_out = _drawn(snapshot, begun.rows, most) if asked is None else np.full(len(asked), -1)
     order = np.random.default_rng(2).permutation(len(held_out))  # some of them choose, and others judge
     askers = held_out[order]
-    queries, added = queries_as_asked(form, snapshot.vectors(askers) if asked is None else asked[order])
-    live = snapshot.live[: begun.rows]
-    counted = live.copy()
-    counted[askers[askers >= 0]] = False
-
-    def among(some: Mask) -> Lists:
-        """The statistics of some rows."""
-        gone = np.flatnonzero(~some)
-        owners, values = np.searchsorted(offsets, gone, side="right") - 1, summable(snapshot.values(gone), snapshot)
-        return with_rows(lists, owners, form.keys(snapshot.vectors(gone)), values, sign=-1.0)
-
-    calibration = rehearsed(
-        among(counted),
+    calibration = rehearsed_by(
+        Askers(snapshot.vectors(askers) if asked is None else asked[order], askers, snapshot.live[: begun.rows]),
+        partial(lists_of, lists, offsets, form, snapshot),
         offsets,
         _rows(snapshot, form),
-        counted,
-        queries,
-        added,
+        form,
         temperatures,
         scale=snapshot.value_scale,
-        whole=Whole(among(live), live, askers, form.most(added)),
         progress=partial(progress, "rehearsing"),
     )
     facts = {"calibrated on": "items" if asked is None else "queries"}
     return ListIndex(form, offsets, lists, calibration, facts, heads=begun.heads)
 
 
-def queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
+class Askers(NamedTuple):
+    """What is asked in a rehearsal."""
+
+    queries: npt.NDArray[np.float32]
+    rows: Rows  # that ask them and are held out; -1 for a query that is no row
+    live: Mask  # the rows that lookups find
+
+
+def lists_of(lists: Lists, offsets: Rows, form: Form, snapshot: Snapshot, some: Mask) -> Lists:
+    """The statistics of lists, of only some of their rows."""
+    gone = np.flatnonzero(~some)
+    owners, values = np.searchsorted(offsets, gone, side="right") - 1, summable(snapshot.values(gone), snapshot)
+    return with_rows(lists, owners, form.keys(snapshot.vectors(gone)), values, sign=-1.0)
+
+
+def rehearsed_by(
+    asked: Askers,
+    among: Callable[[Mask], Lists],
+    offsets: Rows,
+    rows: Blocks,
+    form: Form,
+    temperatures: Array,
+    *,
+    scale: float,
+    progress: Progress,
+) -> Calibration:
+    """How wrong lists are, of which `among` makes the statistics of only some rows."""
+    queries, added = _queries_as_asked(form, asked.queries)
+    counted = asked.live.copy()
+    counted[asked.rows[asked.rows >= 0]] = False
+    whole = Whole(among(asked.live), asked.live, asked.rows, form.most(added))
+    return rehearsed(
+        among(counted),
+        offsets,
+        rows,
+        counted,
+        queries,
+        added,
+        temperatures,
+        scale=scale,
+        whole=whole,
+        progress=progress,
+    )
+
+
+def _queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
     """The queries as dot products take them, and what scores add."""
     rewritten, added = form.queries(vectors, COMPATIBILITIES.get(form.compatibility), np.ones(len(vectors)))
     return rewritten if form.measures_distance else rewritten.astype(np.float32), added

@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 
 from softkv.asking.indexed import summable
-from softkv.asking.spanning import Part, Spanning, calibration_encoded, turned_to
+from softkv.asking.spanning import Spanning, calibration_encoded, turned_to
 from softkv.database import indexing
-from softkv.index.lists import ListIndex
-from softkv.index.rehearsal import Whole, rehearsed
 from softkv.maths.abreast import abreast
 from softkv.maths.blas import free_threads
 from softkv.maths.farfield import Array, Lists
-from softkv.maths.moments import with_rows
 from softkv.progress import Stages, untold
 from softkv.storage.layout import Mask
 
@@ -44,9 +41,6 @@ def rehearsed_together(view: Spanning, temperatures: Array, queries: Any, told: 
         asked = snapshot.vectors(order[askers])
     else:
         askers, asked = np.full(len(asked), -1), random.permutation(asked)
-    asking, added = indexing.queries_as_asked(form, asked)
-    counted = live.copy()
-    counted[askers[askers >= 0]] = False
 
     def rows(start: int, stop: int) -> tuple[Array, Array]:
         some = order[start:stop]
@@ -54,28 +48,20 @@ def rehearsed_together(view: Spanning, temperatures: Array, queries: Any, told: 
 
     def among(some: Mask) -> Lists:
         """The statistics of some rows."""
-        each = zip(known, np.split(some, ends[:-1]), strict=True)
-        left = [turned_to(index, _left(one, index, there), known[0][1]) for (one, index), there in each]
+        left = []
+        for (one, index), there in zip(known, np.split(some, ends[:-1]), strict=True):
+            own = indexing.lists_of(index.lists, index.offsets, index.form, one.view.snapshot, there)
+            left.append(turned_to(index, own, known[0][1]))
         return abreast(left, [one.codes for one, _ in known], len(view.labels or ()))
 
-    calibration = rehearsed(
-        among(counted),
+    calibration = indexing.rehearsed_by(
+        indexing.Askers(asked, askers, live),
+        among,
         np.append(0, np.concatenate(sizes).cumsum()),
         rows,
-        counted,
-        asking,
-        added,
+        form,
         temperatures,
         scale=snapshot.value_scale,
-        whole=Whole(among(live), live, askers, form.most(added)),
         progress=partial(told or untold, "rehearsing all shards together"),
     )
     return calibration_encoded(calibration, [index for _, index in known])
-
-
-def _left(one: Part, index: ListIndex, there: Mask) -> Lists:
-    """The statistics of the lists of one store without the rows that do not count."""
-    snapshot, gone = one.view.snapshot, np.flatnonzero(~there)
-    owners = np.searchsorted(index.offsets, gone, side="right") - 1
-    keys, values = index.form.keys(snapshot.vectors(gone)), summable(snapshot.values(gone), snapshot)
-    return with_rows(index.lists, owners, keys, values, sign=-1.0)

@@ -115,14 +115,14 @@ async function type(text) {
   return go({ query: `q${scenes[0].queries.length - 1}`, look: null });
 }
 
-/* What the store itself answers to the state as it is: one question at a time, and the last one counts. The other ways
-   to look up take many times as long, so they are asked for when the slider rests. */
 function askingNow(scene = scenes[state.scene]) {
   const [asked, temperature] = [askedNow(scene), warmthOf(scene)];
   const query = asked.text !== null ? asked.text : asked.given && Array.from(asked.given);
   const wanted = { query, show: BARS, ...optionsOf(scene, temperature, state.where) };
   return JSON.stringify([asked.key, wanted, state.k, temperature === 0]);
 }
+/* What the store itself answers to the state as it is: one question at a time, and the last one counts. The other ways
+   to look up take many times as long, so they are asked for when the slider rests. */
 function showOwn() {
   const asking = askingNow();
   const there = own.asked === asking;

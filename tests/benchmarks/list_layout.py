@@ -97,13 +97,12 @@ def divided(count: int, width: int) -> None:
         size = made * grown
         firsts = rng.permutation(count // size)[:3000] * size
         some = [np.sort(rng.permutation(size)[:part]) for part in (size // 2, made)]
-        ways: list[Work] = [lambda at, n=size: keys[at : at + n], *(lambda at, x=x: keys[at + x] for x in some)]  # type: ignore[misc]
         taken = []
-        for way in ways:  # one after the other, since the second would find in the cache what the first has read
+        for part in (None, *some):  # one after the other, or the second would find in the cache what the first has read
             seconds = []
             for first in firsts:
                 started = time.perf_counter()
-                way(first) @ query
+                (keys[first : first + size] if part is None else keys[first + part]) @ query
                 seconds.append(time.perf_counter() - started)
             taken.append(statistics.median(seconds))
         print(f"| {grown} times its rows | {' | '.join(f'{1e6 * one:.1f} µs' for one in taken)} |", flush=True)

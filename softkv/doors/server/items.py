@@ -139,7 +139,7 @@ def _last(db: SoftKV) -> Item:
 def _selected(call: Call) -> dict[str, Any]:
     form = call.form
     end = form.start + (form.limit if form.find is None else SEARCHED)
-    end = min(end, end if form.stop is None else form.stop)
+    end = end if form.stop is None else min(end, form.stop)
     with call.reading() as view:
         items, stop = _page(
             call, lambda start, stop: list(view.select(form.where, start=start, stop=stop)), form.start, end

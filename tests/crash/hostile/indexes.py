@@ -5,6 +5,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -65,6 +66,16 @@ def noted(change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Callable[[
             connection.execute("REPLACE INTO derived VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
 
     return make
+
+
+def _lied(lies: dict[str, Any], facts: dict[str, Any], _: dict[str, Any]) -> None:
+    """Facts altered by these."""
+    facts.update(lies)
+
+
+def _filled(value: float, x: Any) -> Any:
+    """An array full of this, of floats where whole numbers cannot be it."""
+    return np.full(x.shape, value, x.dtype if x.dtype.kind == "f" or isinstance(value, int) else np.float64)
 
 
 def content(store: Path) -> tuple[Path, bytes]:
@@ -220,11 +231,11 @@ for name, said in {
     add(f"a check that says {name}", checked(said.encode()))
 for fact in ("file", "since", "first", "gone"):
     for lie in (-1, HUGE, "x", None):
-        add(f"a note whose {fact} is {lie!r}", noted(lambda facts, _, fact=fact, lie=lie: facts.update({fact: lie})))  # type: ignore[misc]
+        add(f"a note whose {fact} is {lie!r}", noted(partial(_lied, {fact: lie})))
 NOTED = ("owners", "dead", *(f"drift.{one.name}" for one in fields(Drift)))
 for name in NOTED:
     for value in (-3, np.nan, 3e38):
-        add(f"a note whose {name} are {value}", noted(array(name, lambda x, v=value: _filled(x, v))), "indexed label")  # type: ignore[misc]
+        add(f"a note whose {name} are {value}", noted(array(name, partial(_filled, value))), "indexed label")
     add(f"a note whose {name} are cut off", noted(array(name, lambda x: x[:-1])), "indexed label")
     add(f"a note without {name}", noted(_without(name)))
 for name in ("counts", "keys", "squares", "values", "scatter"):
@@ -247,11 +258,6 @@ add("labels too few", lists(lambda facts, arrays: _fewer(arrays)), "indexed labe
 add("labels in lists that have others", lists(array("lists.values.codes", lambda x: 2 - x)), "indexed label")
 add("values where there should be shares", lists(lambda facts, arrays: _in_full(arrays)), "indexed label")
 add("shares where there should be values", lists(lambda facts, arrays: _shared(arrays)))
-
-
-def _filled(x: Any, value: float) -> Any:
-    """An array full of this, of floats where whole numbers cannot be it."""
-    return np.full(x.shape, value, x.dtype if x.dtype.kind == "f" or isinstance(value, int) else np.float64)
 
 
 def _many(arrays: dict[str, Any]) -> None:
