@@ -144,10 +144,8 @@ class _Measuring:
         first = first_lists(self.index, self.population, tilt)
         tail = tail_of(self.index, self.arena, asked, self.show)
         known = both(read_lists(self.index, self.arena, asked, list(first), self.show), tail, self.show)
-        here = replace(beside, log_mass=beside.log_mass - asked.added)
-        log_mass = np.logaddexp(known.blend.log_mass - asked.added, here.log_mass)
-        given = {"known": log_mass, "wanted": self.wanted * beside.wanted, "beside": here}
-        thought = advice(self.index, self.population, tilt, first, **given)
+        seen = self._known(known.blend, asked.added, beside)
+        thought = advice(self.index, self.population, tilt, first, known=seen, wanted=self.wanted * beside.wanted)
         nothing = np.full(len(asked.vectors), np.inf)
         plain = replace(known, blend=replace(known.blend, excess=None, square=None))
         spread = nothing if isinstance(self.arena.values, Numbers) else None
@@ -167,6 +165,13 @@ class _Measuring:
         np.put_along_axis(others, first[left.numbers], False, axis=1)
         left = replace(left, known=self._with_lists(left, others))
         return self._measured(left, found, pilot, most)
+
+    def _known(self, read: Blend, added: Floats, beside: Elsewhere) -> Elsewhere:
+        """What rows that were read, and rows beside, add up to, as the lists count logits."""
+        logs = np.logaddexp(read.log_mass, beside.log_mass)
+        share = np.exp(np.where(beside.log_mass > -np.inf, beside.log_mass - logs, -np.inf))[:, None]
+        value = (1.0 - share) * (read.value - self.units.middle) / self.units.size + share * beside.value
+        return Elsewhere(logs - added, value, beside.share)
 
     def _seen(self, asked: Asked) -> Tilt:
         """What the queries ask of all lists, by some rows of each."""

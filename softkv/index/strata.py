@@ -27,7 +27,7 @@ BEYOND = 2.0  # as far beyond where the best row is expected may one be
 HARMLESS = 0.1  # of the tolerance
 ALIKE = 32  # lists that tell how much logits vary in the next one, on each side
 DOUBTED = 2.0  # times the variance that a few rows tell is counted with
-STEEPEST = 12.0  # variance of logits that is counted with, at most
+TINY = np.finfo(np.float64).tiny
 LOWEST = -1e6  # what logits are counted with at least: those below weigh nothing
 Chosen = npt.NDArray[np.bool_]
 
@@ -122,55 +122,53 @@ def supposed(index: ListIndex, population: Population, tilt: Tilt) -> tuple[Floa
     logs = tilt.logs + logarithm(population.counts / np.maximum(lists.counts, 1.0))
     peak = logs.max(axis=1, initial=LOWEST).astype(np.float64)
     masses = np.exp(logs - peak[:, None])
-    mass = np.maximum(masses.sum(1), np.finfo(np.float64).tiny)
+    mass = np.maximum(masses.sum(1), TINY)
     return peak + np.log(mass), masses @ lists.values / mass[:, None]
 
 
 def advice(
-    index: ListIndex,
-    population: Population,
-    tilt: Tilt,
-    first: Counts,
-    *,
-    known: Floats,
-    wanted: Floats,
-    beside: Elsewhere,
+    index: ListIndex, population: Population, tilt: Tilt, first: Counts, *, known: Elsewhere, wanted: Floats
 ) -> Advice:
     """What the statistics of the lists say of the values of their rows, and of the mass; all mass counts as 1.
 
-    Each query reads its `first` lists, (b, m), anyway. `known`, (b,), is the logarithm of the mass of rows that are
-    read anyway, as the lists count logits, and so is that of rows `beside`; `wanted`, (b,), how far a value may be off.
+    Each query reads its `first` lists, (b, m), anyway. `known` is what these, other rows that are read anyway, and rows
+    elsewhere add up to, as the lists count logits; `wanted`, (b,), how far a value may be off.
     """
     lists, counts = index.quick, population.counts
     # Of the rows of a list, those that may count have their share of its mass. That is no less than if all had the
     # logit of the mean, and as much more as their spread says, if they are normal, which may be far too much.
     share = logarithm(counts / np.maximum(lists.counts, 1.0))
-    masses = np.maximum(_shares(share + logarithm(lists.counts) + tilt.peaks), _shares(share + tilt.logs))
-    value = masses @ lists.values / np.maximum(masses.sum(1, keepdims=True), np.finfo(np.float64).tiny)
-    if np.isfinite(beside.log_mass).any():
-        own = np.exp(-np.logaddexp(0.0, beside.log_mass - supposed(index, population, tilt)[0]))[:, None]
-        masses, value = own * masses, own * value + (1.0 - own) * beside.value
+    logs = share + logarithm(lists.counts) + tilt.peaks, share + tilt.logs
+    parts = np.maximum(*(_shares(some, first, known.log_mass) for some in logs))
+    masses, rest = parts[:, :-1], parts[:, -1:]
+    value = (masses @ lists.values + rest * known.value) / np.maximum(parts.sum(1, keepdims=True), TINY)
     apart = distances(lists.values, value).astype(np.float64) ** 2
-    variances = np.minimum(tilt.variances.astype(np.float64), STEEPEST)
-    own = _rare(index, counts, tilt, apart + lists.scatter, known, wanted)
+    own = _rare(index, counts, tilt, apart + lists.scatter, known.log_mass, wanted)
     np.put_along_axis(own, first, True, axis=1)
     squares = np.where(own, 0.0, masses * masses)
-    within = squares * (np.expm1(variances) * (apart + lists.scatter) + lists.scatter)
-    most = np.where(variances > STEEP**2, HARD, SOFT).min(0)
+    # Whatever their distribution, n numbers that are not negative vary by at most n − 1 times their squared mean.
+    varied = np.expm1(np.minimum(tilt.variances, np.log(np.maximum(counts, 1))).astype(np.float64))
+    within = squares * (varied * (apart + lists.scatter) + lists.scatter)
+    most = np.where(tilt.variances > STEEP**2, HARD, SOFT).min(0)
     drawn = np.where(own.all(0), 0, counts)
     order = population.ahead, population.shuffled
     return Advice(
         own,
         Strata(drawn, within, squares * apart, most, *order),
-        Strata(drawn, squares * np.expm1(variances), squares, most),
+        Strata(drawn, squares * varied, squares, most),
     )
 
 
-def _shares(logs: Floats) -> Floats:
-    """What parts of the sum are, of which these are the logarithms, (b, l)."""
-    parts = np.exp(logs.astype(np.float64) - logs.max(axis=1, keepdims=True, initial=-np.inf))
+def _shares(logs: Floats, first: Counts, known: Floats) -> Floats:
+    """What parts of all mass the lists hold, by the logarithms of theirs, and last what is known, (b, l + 1).
+
+    The first lists of each query are among what is known.
+    """
+    logs = np.column_stack([logs.astype(np.float64), known])
+    np.put_along_axis(logs, first, -np.inf, axis=1)
+    parts = np.exp(logs - logs.max(axis=1, keepdims=True))
     found: Floats = np.where(np.isfinite(logs), parts, 0.0)
-    found /= np.maximum(found.sum(1, keepdims=True), np.finfo(np.float64).tiny)
+    found /= np.maximum(found.sum(1, keepdims=True), TINY)
     return found
 
 

@@ -22,7 +22,7 @@ import softkv
 
 from ..stores import with_secret
 
-SEED = 20261122
+SEED = 20261124
 WIDTH, VALUE_WIDTH, RANK_ONE_WIDTH = 32, 8, 64
 TOLERANCE = 0.02  # of all lines but those with another
 CALIBRATED_ON = 100  # queries: measured answers follow from no rehearsal, and it is as short as it may be
