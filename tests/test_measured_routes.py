@@ -186,11 +186,18 @@ def test_no_more_than_two_fifths_of_the_rows_are_drawn(db: softkv.SoftKV) -> Non
     assert found[-1].reason.endswith(route.UNMEASURED)
 
 
-@pytest.mark.parametrize("options", [{"temperature": 20.0}, {"temperature": 3.0, "compatibility": "laplace"}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [({"temperature": 20.0}, {2, 3}), ({"temperature": 3.0, "compatibility": "laplace"}, {2})],
+    ids=["of the index", "another"],
+)
 def test_the_first_draw_sizes_the_second_and_is_in_no_answer(
-    db: softkv.SoftKV, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    db: softkv.SoftKV, options: dict[str, Any], made: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A third is made where the second does not do; the answer is what the last says, and the rows of all are told."""
+    """A third is made where the second does not do; the answer is what the last says, and the rows of all are told.
+
+    By another way to compare than that of the index a variance is thought to be twice what few rows tell: that does.
+    """
     looks, look = list[Any](), measuring._Measuring._look
     monkeypatch.setattr(measuring._Measuring, "_look", lambda *given: looks.append(look(*given)) or looks[-1])
     index, draws = db._view().index, list[int]()
@@ -207,7 +214,7 @@ def test_the_first_draw_sizes_the_second_and_is_in_no_answer(
         else:
             assert len(looks) <= 3
     assert len(draws) > 40
-    assert set(draws) == {2, 3}
+    assert set(draws) == made
 
 
 def test_a_mass_is_known_to_a_tenth_of_itself_whatever_the_confidence(db: softkv.SoftKV) -> None:
