@@ -4,15 +4,14 @@ Reading is the work of snapshot.py: every call here looks for the newest commit 
 the work of writer.py. This file joins the two, and is what the rest of softkv sees of storage.
 """
 
-import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from softkv.errors import AccessRefused, HandleClosed, InputError, ShapeError
+from softkv.errors import AccessRefused, HandleClosed, InputError
 from softkv.progress import Progress
-from softkv.storage.batch import Added, checked, columns_of, entry_of
+from softkv.storage.batch import Added, checked
 from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
 from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
@@ -213,26 +212,6 @@ class Store(Closing):
                 layout=writer.committed.standing.layout if writer.committed.standing else None,
             )
             return writer.append(batch, on_conflict, settings, stamp)
-
-    def extend(self, entries: Iterable[Sequence[Any]], *, batch_rows: int = 10_000, on_conflict: str = "error") -> int:
-        """Add items from an iterator, `Entry` or tuples like it, batch by batch; returns how many were stored.
-
-        Each batch is on the disk before the next is asked for, so an error leaves the batches before it in the store.
-        """
-        if batch_rows < 1:
-            raise ShapeError(f"a batch needs at least 1 item, not {batch_rows}")
-        stored, seen, waiting = 0, 0, iter(entries)
-        while chunk := [entry_of(entry) for entry in itertools.islice(waiting, batch_rows)]:
-            try:
-                stored += self.append(**columns_of(chunk), on_conflict=on_conflict).count
-            except InputError as error:
-                error.args = (
-                    f"{error} (In the batch of items {seen} to {seen + len(chunk) - 1}; those before are stored.)",
-                )
-                raise
-            seen += len(chunk)
-            chunk.clear()  # before the next is gathered, so that there is never more than one
-        return stored
 
     def append_nothing(self, stamp: Stamp | None) -> Added:
         """What a batch adds that turned out to be of no items; noted under its name, if it has one."""
