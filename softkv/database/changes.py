@@ -244,12 +244,17 @@ class Changes(Upkeep, MutableMapping[str, Value]):
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last, as dict does; returns its key and value."""
         with self._changing:
-            row = self._store.last()
-            if row is None:
-                raise KeyMissing("the store is empty")
-            (last,) = self._store.items([row])
+            last = self._last()
             self._delete(last.name)
             return last.name, last.value
+
+    def _last(self) -> Item:
+        """The item that was added last."""
+        snapshot = self._view().snapshot
+        row = snapshot.last()
+        if row is None:
+            raise KeyMissing("the store is empty")
+        return snapshot.items([row])[0]
 
     def set_temperature(self, temperature: float | None) -> None:
         """Remember a temperature; None goes back to the one by rule."""

@@ -5,9 +5,8 @@ the work of writer.py. This file joins the two, and is what the rest of softkv s
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from softkv.errors import AccessRefused, HandleClosed, InputError
 from softkv.progress import Progress
@@ -19,7 +18,7 @@ from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import Layout, Mask, Rows, ValueKind
+from softkv.storage.layout import Layout, Rows, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import Backup, backup
 from softkv.storage.protocol.checking import Report, check
@@ -37,18 +36,6 @@ from softkv.storage.threads import OwnLock
 
 Path: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def _newest(asked: Callable[Concatenate[Snapshot, Given], Result]) -> Callable[Concatenate["Store", Given], Result]:
-    """A method of a snapshot as one of a store, which asks the newest commit."""
-
-    @wraps(asked)
-    def ask(store: "Store", /, *given: Given.args, **named: Given.kwargs) -> Result:
-        return asked(store._current(), *given, **named)
-
-    return ask
 
 
 class Store(Closing):
@@ -124,21 +111,6 @@ class Store(Closing):
         return self._current().settings
 
     @property
-    def rows(self) -> int:
-        """How many rows there are, dead ones included."""
-        return self._current().rows
-
-    @property
-    def live(self) -> Mask:
-        """For each row, whether it is live."""
-        return self._current().live
-
-    @property
-    def value_scale(self) -> float:
-        """√(mean ‖v − v̄‖²) over the live items."""
-        return self._current().value_scale
-
-    @property
     def unfinished(self) -> Begun | None:
         """How far the rebuild is that was begun and is not finished; None when there is none."""
         with self._lock:
@@ -151,17 +123,11 @@ class Store(Closing):
     def __contains__(self, key: object) -> bool:
         return key in self._current()
 
-    find = _newest(Snapshot.find)
-    find_many = _newest(Snapshot.find_many)
-    get = _newest(Snapshot.get)
-    items = _newest(Snapshot.items)
-    keys = _newest(Snapshot.keys)
-    in_order = _newest(Snapshot.in_order)
-    last = _newest(Snapshot.last)
-    matching = _newest(Snapshot.matching)
-    vectors = _newest(Snapshot.vectors)
-    values = _newest(Snapshot.values)
-    blocks = _newest(Snapshot.blocks)
+    def __getattr__(self, name: str) -> Any:
+        """What a snapshot has under this name, of the newest commit."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._current(), name)
 
     def _current(self) -> Snapshot:
         with self._lock:

@@ -137,7 +137,7 @@ def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) ->
                 part._store.set_apart()
             _leave_out(part, others)
             placed[number] = Placed(part._view().snapshot.store, name)
-            rows += part._store.rows
+            rows += part._view().snapshot.rows
         if "guard" in settings:
             settings = rebased(settings, db._over(whole), rows)
         then = replace(manifest, epoch=manifest.epoch + 1, shards=tuple(placed), buckets=buckets, settings=settings)
@@ -163,7 +163,7 @@ def _leave_out(part: SoftKV, names: Sequence[str]) -> None:
     with part._changing:
         for start in range(0, len(names), TOGETHER):
             part._delete(names[start : start + TOGETHER])
-    if part._store.rows > len(part):
+    if part._view().snapshot.rows > len(part):
         part.compact()
 
 

@@ -35,7 +35,7 @@ from softkv.errors import (
     InputError,
     SoftKVError,
 )
-from softkv.storage import Added, Item, Layout, Report
+from softkv.storage import Added, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk.locks import FileLock
@@ -149,14 +149,6 @@ class ShardedStore:
 
     def __len__(self) -> int:
         return len(self.newest())
-
-    def last(self) -> int | None:
-        """The row of the item that comes last in the order of all."""
-        return self.newest().last()
-
-    def items(self, rows: Sequence[int]) -> list[Item]:
-        """The items in these rows."""
-        return self.newest().items(rows)
 
     # Writing
 
