@@ -124,10 +124,12 @@ class Store(Closing):
         return key in self._current()
 
     def __getattr__(self, name: str) -> Any:
-        """What a snapshot has under this name, of the newest commit."""
+        """What a snapshot has under this name, of the newest commit: of a method, that of when it is called."""
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._current(), name)
+        if not callable(getattr(Snapshot, name, None)):
+            return getattr(self._current(), name)
+        return lambda *given, **named: getattr(self._current(), name)(*given, **named)
 
     def _current(self) -> Snapshot:
         with self._lock:
