@@ -23,7 +23,7 @@ from softkv.asking.sampled import Told
 from softkv.asking.view import View
 from softkv.doors.cluster.hosting import OF_SNAPSHOTS, WRITING, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
-from softkv.doors.cluster.shard import Carrier, Moved, at_once
+from softkv.doors.cluster.shard import Carrier, Moved, Shard, at_once
 from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import CommitUncertain, HandleClosed, OutOfReach, StoreReplaced
 from softkv.storage import Block
@@ -258,9 +258,8 @@ class FarStore(ShardedStore):
         def terms() -> Terms:
             return Terms(self.manifest.id, self.manifest.epoch)
 
-        shards = [
-            FarShard(manifest.path_of(path, number), sender, terms, deadline) for number, sender in enumerate(senders)
-        ]
+        made = (FarShard(manifest.path_of(path, number), one, terms, deadline) for number, one in enumerate(senders))
+        shards = cast(Sequence[Shard], list(made))
         super().__init__(
             path,
             manifest,

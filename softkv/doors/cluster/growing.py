@@ -26,7 +26,7 @@ from softkv.doors.cluster.handle import Cluster, joined
 from softkv.doors.cluster.making import Path
 from softkv.doors.cluster.manifest import MOST, Placed, bucket_of
 from softkv.doors.cluster.places import next_place, remove_unnamed
-from softkv.doors.cluster.shard import LocalShard
+from softkv.doors.cluster.shard import Shard
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.errors import InputError
 from softkv.progress import Stages, untold
@@ -131,7 +131,7 @@ def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) ->
             place, stage = os.path.join(store.path, name), f"shard {number} of shard {giver}"
             restore(old.path, place, force=force, progress=partial(told, stage))
             part = open_here(place, "w", force=force)
-            opened[number] = LocalShard(part)
+            opened[number] = Shard(part)
             closed.callback(opened[number].close)
             if number == taker:
                 part._store.set_apart()
