@@ -162,11 +162,7 @@ class Reader(Asker, Mapping[str, Value]):
             return html.escape(repr(self))
 
     def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        self, path: str | os.PathLike[str], *, force: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> int:
         """Write everything to one .jsonl, .parquet or .npz file for `softkv import`; returns how many items.
 

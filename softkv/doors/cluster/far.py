@@ -102,11 +102,7 @@ class FarShard:
         self._sender.close()
 
     def read(
-        self,
-        work: str,
-        given: tuple[Any, ...] = (),
-        options: Mapping[str, Any] | None = None,
-        view: str | None = None,
+        self, work: str, given: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None, view: str | None = None
     ) -> Any:
         """What came of some work that changes nothing."""
         return self._asked(Message(self._terms(), work, given, options, view), self._deadline, writes=False)

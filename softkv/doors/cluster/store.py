@@ -28,13 +28,7 @@ from softkv.doors.cluster.parts import added_by, columns_of, keys_of, numbers_of
 from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
-from softkv.errors import (
-    AccessRefused,
-    CommitUncertain,
-    HandleClosed,
-    InputError,
-    SoftKVError,
-)
+from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, InputError, SoftKVError
 from softkv.storage import Added, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates
 from softkv.storage.catalog.batches import Stamp

@@ -51,15 +51,7 @@ _PROGRESS = {"stage": str, "done": int, "all": int}
 
 
 def connected(
-    url: str,
-    mode: str,
-    token: str | None,
-    *,
-    embedder: Given,
-    force: bool,
-    wait: float,
-    alone: bool,
-    **wishes: Any,
+    url: str, mode: str, token: str | None, *, embedder: Given, force: bool, wait: float, alone: bool, **wishes: Any
 ) -> "RemoteStore":
     """The store at a URL; what can only be decided where its files are is refused."""
     if mode not in ("c", "r", "w") or force:

@@ -168,11 +168,7 @@ class RemoteReader(Sending, Reader):
         return replace(found, path=self.path)
 
     def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        self, path: str | os.PathLike[str], *, force: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> int:
         """Write everything to one local file, .jsonl, .parquet, .npz or .csv; returns how many items."""
         target = disk.place(path)
