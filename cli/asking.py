@@ -200,13 +200,7 @@ class Questions:
     """What is asked: one text, one vector, or the lines of stdin, each of which gets an answer of its own."""
 
     def __init__(
-        self,
-        text: str | None,
-        vector: str | None,
-        form: str | None,
-        columns: Sequence[str],
-        *,
-        known: bool = False,
+        self, text: str | None, vector: str | None, form: str | None, columns: Sequence[str], *, known: bool = False
     ) -> None:
         if (text is None) == (vector is None):
             raise click.UsageError("give a text to look up, or --vector; one of the two")

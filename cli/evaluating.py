@@ -11,23 +11,6 @@ from . import output
 from .labelled import Naming, queries_of, strangers_of
 from .wording import in_options
 
-COLUMNS = (
-    "way",
-    "temperature",
-    "answered",
-    "accuracy",
-    "log_loss",
-    "calibration_error",
-    "rmse",
-    "log_likelihood",
-    "auroc",
-    "known",
-    "wrong_known",
-    "strangers_known",
-    "routes",
-    "scanned",
-    "rows_read",
-)
 DRAWN = (".png", ".svg")
 STEPS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of the temperatures in a plot
 
@@ -83,9 +66,12 @@ def evaluate(
 
 
 def _print(found: Any, form: str | None) -> None:
-    records = [{name: getattr(one, name) for name in COLUMNS} for one in found.ways]
+    from softkv.database.evaluating import MEASURES
+
+    columns = ("way", "temperature", "answered", *MEASURES, "routes", "scanned", "rows_read")
+    records = [{name: getattr(one, name) for name in columns} for one in found.ways]
     if output.resolved(form) != "table":
-        output.print_records(records, COLUMNS, form, plain=found.measures[0])
+        output.print_records(records, columns, form, plain=found.measures[0])
         return
     names = ("way", "temperature", "answered", *found.measures, "rows_read")
     table = output.new_table(*(name.replace("_", " ") for name in names))

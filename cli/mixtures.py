@@ -25,13 +25,7 @@ class Mixture(NamedTuple):
 
 
 def mixture(
-    items: int,
-    width: int,
-    value_width: int,
-    queries: int,
-    seed: int,
-    *,
-    asking: tuple[float, float] | None = None,
+    items: int, width: int, value_width: int, queries: int, seed: int, *, asking: tuple[float, float] | None = None
 ) -> Mixture:
     """Items in clusters whose sizes fall as 1/rank; the same for the same arguments.
 

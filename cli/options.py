@@ -66,10 +66,7 @@ database = click.option(
     help="The store.",
 )
 model = click.option(
-    "-m",
-    "--model",
-    metavar="NAME",
-    help="What turns texts into vectors: a name of `softkv models`, or a folder.",
+    "-m", "--model", metavar="NAME", help="What turns texts into vectors: a name of `softkv models`, or a folder."
 )
 compatibility = click.option(
     "--compatibility",
@@ -77,10 +74,7 @@ compatibility = click.option(
     help="How to compare, such as cosine, dot or gaussian; another name is answered by all there are.",
 )
 temperature = click.option(
-    "-T",
-    "--temperature",
-    type=float,
-    help="What scores are divided by: low is sharp, high is smooth.",
+    "-T", "--temperature", type=float, help="What scores are divided by: low is sharp, high is smooth."
 )
 
 

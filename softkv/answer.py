@@ -24,17 +24,6 @@ from softkv.maths.arrays import library_of
 
 Array: TypeAlias = Any
 _TOGETHER = 64  # answers whose contributors are asked for at once
-_MEASURED = (
-    "value",
-    "spread",
-    "effective",
-    "temperature",
-    "head_weights",
-    "error",
-    "rows_read",
-    "out_of_reach",
-)
-_TOLD = ("error_kind", "route", "reason")
 _WHERE_KNOWN = ("log_mass", "mass", "log_mass_error", "effective_error", "spread_error")  # NaN where one has none
 _AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights", "scores", "head_weights")
 
@@ -238,18 +227,9 @@ class Answers(Judged):
         return self._answer(index, self._contributors([index])[0])
 
     def _answer(self, index: int, contributors: tuple[Contributor, ...]) -> Answer:
-        told = {name: _of_one(getattr(self, name), index) for name in (*_MEASURED, *_TOLD, *_WHERE_KNOWN)}
-        unknown = [name for name in _WHERE_KNOWN if isinstance(told[name], float) and math.isnan(told[name])]
-        return Answer(
-            **told | dict.fromkeys(unknown),
-            scored=int(self.scored[index]),
-            contributors=contributors,
-            labels=self.labels,
-            kind=self.kind,
-            log_mass_floor=self.log_mass_floor,
-            guard=self.guard,
-            unguarded=self.unguarded,
-        )
+        told = {name: _of_one(getattr(self, name), index) for name in _OF_EACH}
+        told |= {name: None for name in _WHERE_KNOWN if isinstance(told[name], float) and math.isnan(told[name])}
+        return Answer(**told, scored=int(self.scored[index]), contributors=contributors, labels=self.labels)
 
     @property
     def label(self) -> tuple[object, ...] | None:
@@ -361,6 +341,9 @@ class Answers(Judged):
         rows = sorted({row for some in found for row, _, _ in some})
         described = dict(zip(rows, self.source.describe(rows), strict=True))
         return [tuple(Contributor(*one, *described[one[0]]) for one in some) for some in found]
+
+
+_OF_EACH = {one.name for one in fields(Answer)} & {one.name for one in fields(Answers)} - {"labels", "scored"}
 
 
 def _of_one(told: Any, index: int) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from softkv.doors.cluster.handle import Cluster, create
-from softkv.doors.cluster.shard import LocalShard
+from softkv.doors.cluster.shard import Shard
 from softkv.errors import BatchMismatch, CommitUncertain, DuplicateKey, PartlyAdded, SoftKVError, StorageFull
 
 from .clusters import clustered, opened
@@ -25,10 +25,10 @@ WRITES = ("append", "append_nothing", "delete")
 Change = Callable[[Cluster, str | None], Any]
 
 
-class Failing(LocalShard):
+class Failing(Shard):
     """A shard that fails on its way to the store or back, or that is told twice."""
 
-    def __init__(self, shard: LocalShard) -> None:
+    def __init__(self, shard: Shard) -> None:
         super().__init__(shard._db)
         self.before: Exception | None = None
         self.after: Exception | None = None

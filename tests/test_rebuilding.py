@@ -274,7 +274,6 @@ def test_nothing_else_may_change_while_a_rebuild_is_unfinished(tmp_path: Path, r
     for change in (
         lambda: store.append(vectors(1), [1.0]),
         lambda: store.append(vectors(1), [1.0], keys=["apple"], on_conflict="ignore"),
-        lambda: store.extend([("a", [1.0, 2.0, 3.0, 4.0], 1.0)]),
         lambda: store.delete("apple"),
         lambda: store.configure({}),
         store.compact,

@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ from softkv.errors import (
     StoreLocked,
     StoreNotFound,
 )
-from softkv.storage import Added, Entry, Store, ValueKind
+from softkv.storage import Added, Store, ValueKind
 from tests.stores import FRUIT, GENERATION, closed_fruit, contents, footprint, forge, fruit, vectors
 
 MANY = 100_000
@@ -771,96 +770,6 @@ def test_more_keys_than_sql_takes_variables_are_replaced_and_named(tmp_path: Pat
         assert store.check().ok
 
 
-# extend
-
-
-def entries(count: int, start: int = 0) -> list[Entry]:
-    """Items that say their number in every field."""
-    return [Entry(f"key {i}", [i, 0.0, 0.0, 0.0], float(i), {"i": i}) for i in range(start, start + count)]
-
-
-def test_extend_takes_tuples_and_entries(tmp_path: Path) -> None:
-    """Items come from any iterator, as entries or as tuples of the first fields."""
-    with Store.open(tmp_path / "s", "c") as store:
-        given: list[Any] = [("a", [0, 0], 1.0), Entry("b", [0, 1], 2.0, "p"), (None, [1, 1], 3.0, None, "text")]
-        assert store.extend(iter(given), batch_rows=2) == 3
-        assert [(i.name, i.value, i.payload, i.text) for i in store.items(range(3))] == [
-            ("a", 1.0, None, None),
-            ("b", 2.0, "p", None),
-            ("#3", 3.0, None, "text"),
-        ]
-        assert store.check().ok
-
-
-def test_extend_commits_batch_by_batch(tmp_path: Path) -> None:
-    """Each batch is one commit, and the last may be smaller."""
-    with Store.open(tmp_path / "s", "c") as store:
-        assert store.extend(entries(25), batch_rows=10) == 25
-        assert store.commit == 3
-        assert list(store.keys()) == [f"key {i}" for i in range(25)]
-        assert store.check().ok
-
-
-@pytest.mark.parametrize(
-    ("bad", "error"),
-    [
-        (Entry("bad", [np.nan] * 4, 1.0), NotFinite),
-        (Entry("key 3", [0.0] * 4, 1.0), DuplicateKey),
-        (Entry("bad", [0.0] * 3, 1.0), ShapeError),
-        (("bad", [0.0] * 4), InputError),
-        (7, InputError),
-    ],
-)
-def test_an_error_in_the_middle_leaves_the_batches_before(tmp_path: Path, bad: Any, error: type[SoftKVError]) -> None:
-    """An item that cannot be used stops extend; whole batches before it are stored, its own is not."""
-    with Store.open(tmp_path / "s", "c") as store:
-        with pytest.raises(error):
-            store.extend([*entries(25), bad, *entries(10, 25)], batch_rows=10)
-        assert list(store.keys()) == [f"key {i}" for i in range(20)]
-        assert store.check().ok
-
-
-def test_an_error_in_the_middle_says_where(tmp_path: Path) -> None:
-    """The message names the batch that was refused, and that those before are stored."""
-    with Store.open(tmp_path / "s", "c") as store:
-        with pytest.raises(NotFinite, match=r"items 20 to 29; those before are stored"):
-            store.extend([*entries(25), Entry("bad", [np.nan] * 4, 1.0), *entries(10, 25)], batch_rows=10)
-        assert store.check().ok
-
-
-def test_an_iterator_that_fails_leaves_the_batches_before(tmp_path: Path) -> None:
-    """An error of the caller's own iterator comes through, over whole batches."""
-
-    def failing() -> Iterator[Entry]:
-        yield from entries(15)
-        raise ZeroDivisionError
-
-    with Store.open(tmp_path / "s", "c") as store:
-        with pytest.raises(ZeroDivisionError):
-            store.extend(failing(), batch_rows=10)
-        assert len(store) == 10
-        assert store.check().ok
-
-
-def test_extend_knows_conflicts(tmp_path: Path) -> None:
-    """Replacing and ignoring work across batches, and the count is of what was stored."""
-    with Store.open(tmp_path / "s", "c") as store:
-        store.extend(entries(10))
-        assert store.extend(entries(10, 5), batch_rows=3, on_conflict="ignore") == 5
-        assert store.extend(entries(10, 10), batch_rows=3, on_conflict="replace") == 10
-        assert list(store.keys()) == [f"key {i}" for i in range(20)]
-        assert store.check().ok
-
-
-def test_extend_with_nothing_stores_nothing(tmp_path: Path) -> None:
-    """No items are no error and no commit; a batch of no rows is one."""
-    with fruit(tmp_path / "s") as store:
-        assert store.extend([]) == 0
-        assert store.commit == 1
-        with refused(store, ShapeError, "at least 1 item"):
-            store.extend(entries(3), batch_rows=0)
-
-
 # delete
 
 
@@ -1157,7 +1066,6 @@ READING: dict[str, Callable[[Store], object]] = {
 }
 WRITING: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append(vectors(1), [1.0]),
-    "extend": lambda store: store.extend(entries(1)),
     "delete": lambda store: store.delete("apple"),
     "delete nothing": lambda store: store.delete([]),
     "configure": lambda store: store.configure({}),
@@ -1209,68 +1117,6 @@ def test_reading_changes_nothing(unchanged: Store, call: str) -> None:
         before = footprint(Path(store.path))
         READING[call](store)
         assert footprint(Path(store.path)) == before
-        assert store.check().ok
-
-
-def test_a_stream_of_texts_brings_their_embeddings(tmp_path: Path) -> None:
-    """One vector to compare, one to blend."""
-    with Store.open(tmp_path / "s", "c") as store:
-        entries = [Entry(f"key {i}", vectors(3)[i], f"text {i}", value_vector=vectors(3, 2)[i]) for i in range(3)]
-        assert store.extend(entries) == 3
-        assert store.get("key 2").value == "text 2"
-        np.testing.assert_array_equal(store.values([0, 1, 2]), vectors(3, 2))
-        assert store.check().ok
-
-
-def test_a_stream_needs_memory_for_one_batch(tmp_path: Path) -> None:
-    """Of 500 vectors there are never more alive than 50 and the one that is being made."""
-    alive: list[weakref.ref[np.ndarray]] = []
-    most = 0
-
-    def stream() -> Iterator[tuple[str, np.ndarray, float]]:
-        nonlocal most
-        for number in range(500):
-            vector = np.full(1_000, number, np.float32)
-            alive[:] = [one for one in alive if one() is not None]
-            alive.append(weakref.ref(vector))
-            most = max(most, len(alive))
-            yield f"key {number}", vector, float(number)
-
-    with Store.open(tmp_path / "s", "c") as store:
-        assert store.extend(stream(), batch_rows=50) == 500
-        assert most <= 51
-        assert store.check().ok
-
-
-def test_a_stream_asks_for_more_only_when_a_batch_is_on_the_disk(tmp_path: Path) -> None:
-    """What the generator has seen stored is there for a reader."""
-    with Store.open(tmp_path / "s", "c") as store, Store.open(tmp_path / "s") as reader:
-
-        def stream() -> Iterator[tuple[str, np.ndarray, float]]:
-            for number in range(30):
-                assert len(reader) == number // 10 * 10
-                yield f"key {number}", vectors(1)[0], 1.0
-
-        assert store.extend(stream(), batch_rows=10) == 30
-        assert store.check().ok
-
-
-@pytest.mark.parametrize("entry", [("key",), (), ("key", [1.0] * 4, 1.0, None, None, None, "more"), 7, None])
-def test_an_entry_of_the_wrong_length_is_refused(tmp_path: Path, entry: Any) -> None:
-    """With an error of ours that says what an entry is."""
-    with Store.open(tmp_path / "s", "c") as store, pytest.raises(InputError, match="an entry is"):
-        store.extend([entry])
-
-
-def test_a_stream_of_mixed_values_is_refused(tmp_path: Path) -> None:
-    """Within a batch, and against the batches before."""
-    with Store.open(tmp_path / "s", "c") as store:
-        for entries in ([(None, [1.0], 1.0), (None, [1.0], "red")], [(None, [1.0], 1.0), (None, [1.0], None)]):
-            with pytest.raises(KindError):
-                store.extend(entries)
-        with pytest.raises(KindError, match="items 1 to 1"):
-            store.extend([(None, [1.0], 1.0), (None, [1.0], "red")], batch_rows=1)
-        assert len(store) == 1
         assert store.check().ok
 
 

@@ -18,18 +18,18 @@ _ROOT = Path(__file__).parent.parent
 _STREAMING = """
 import sys
 import numpy as np
-from softkv.storage import Entry, Store
+from softkv.storage import Store
 from tests.memory import peak
 path, rows = sys.argv[1], int(sys.argv[2])
-vectors = np.random.default_rng(1).random((1000, 8), np.float32)
+BATCH = 10_000
+vectors = np.random.default_rng(1).random((BATCH, 8), np.float32)
 peaks = []
-def stream():
-    for number in range(rows):
-        if not number:
-            peaks.append(peak())
-        yield Entry(f"key {number}", vectors[number % 1000], float(number))
 with Store.open(path, "c") as store:
-    assert store.extend(stream()) == rows == len(store)
+    peaks.append(peak())
+    for start in range(0, rows, BATCH):
+        numbers = range(start, start + BATCH)
+        store.append(vectors, numbers, keys=[f"key {number}" for number in numbers])
+    assert len(store) == rows
     peaks.append(peak())
 print(*peaks)
 """
@@ -40,7 +40,7 @@ def test_streaming_takes_the_memory_of_a_batch(tmp_path: Path, thorough: bool) -
     rows = 1_000_000 if thorough else 300_000
     command = [sys.executable, "-c", _STREAMING, str(tmp_path / "stream.softkv"), str(rows)]
     start, end = map(int, subprocess.run(command, check=True, capture_output=True, text=True, cwd=_ROOT).stdout.split())
-    batch = 10_000 * 1_000  # bytes: an entry with its key, array, number and tuple takes less
+    batch = 10_000 * 1_000  # bytes: an item with its key and its vector takes less
     cache = -connection._WRITER["cache_size"] * 1024 * 5 // 4  # with what SQLite adds to each page
     assert end - start < 2 * batch + cache, f"{start / 1e6:.0f} MB at the start, {end / 1e6:.0f} MB at the end"
 

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 )
 
 from softkv.errors import DuplicateKey, InputError, KeyMissing
-from softkv.storage import Entry, Snapshot, Store
+from softkv.storage import Snapshot, Store
 from tests.stores import names_by_row, wrong_index
 from tests.tiny import shrink
 
@@ -149,15 +149,6 @@ class StoreMachine(RuleBasedStateMachine):
         first = self.model.next_number
         assert (added.count, added.replaced, added.ignored) == self.model.add(batch, on_conflict)
         assert added.first_number == first
-
-    @rule(data=st.data(), batch_rows=st.integers(1, 4), on_conflict=st.sampled_from(["replace", "ignore"]))
-    def extend(self, data: st.DataObject, batch_rows: int, on_conflict: str) -> None:
-        """A stream goes in batch by batch."""
-        stream = data.draw(st.lists(one_item(self.kind), max_size=12))
-        entries = (Entry(one.key, one.vector, one.value, one.payload, one.text, one.cells) for one in stream)
-        stored = self.writer.extend(entries, batch_rows=batch_rows, on_conflict=on_conflict)
-        batches = [stream[start : start + batch_rows] for start in range(0, len(stream), batch_rows)]
-        assert stored == sum(self.model.add(batch, on_conflict)[0] for batch in batches)
 
     @rule(data=st.data())
     def append_what_cannot_be(self, data: st.DataObject) -> None:

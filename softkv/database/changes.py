@@ -67,8 +67,11 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         columns = framed(self, keys, (key, text, value, payload, vector), (values, vectors, texts, payloads))
         if columns is not None:
             return self.add(**columns, on_conflict=on_conflict, batch=batch, progress=progress)
+        return self._added(intake.given(keys, values, vectors, texts, payloads), on_conflict, batch, progress)
+
+    def _added(self, what: intake.Given, on_conflict: str, batch: str | None, progress: Progress | None) -> Added:
+        """What becomes of the arguments of `add`."""
         with self._changing:
-            what = intake.given(keys, values, vectors, texts, payloads)
             self._store.require_writable()
             named = self._batch_of(what, batch, on_conflict)
             done = self._store.recorded(named)  # before anything is embedded
@@ -191,9 +194,11 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
         All of them or none. With a `batch` that was written before, nothing is deleted: see `add`.
         """
+        return self._dropped([keys] if isinstance(keys, str) else None if keys is None else list(keys), where, batch)
+
+    def _dropped(self, names: list[Any] | None, where: Mapping[str, Any] | None, batch: str | None) -> int:
         self._store.require_writable()
         with self._changing:
-            names: Any = [keys] if isinstance(keys, str) else None if keys is None else list(keys)
             if where is not None:
                 named = stamp(batch, "delete where", payloads=[_asking(names, where)])
                 return self._delete(self._matching(where), stamp=named)
@@ -239,12 +244,17 @@ class Changes(Upkeep, MutableMapping[str, Value]):
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last, as dict does; returns its key and value."""
         with self._changing:
-            row = self._store.last()
-            if row is None:
-                raise KeyMissing("the store is empty")
-            (last,) = self._store.items([row])
+            last = self._last()
             self._delete(last.name)
             return last.name, last.value
+
+    def _last(self) -> Item:
+        """The item that was added last."""
+        snapshot = self._view().snapshot
+        row = snapshot.last()
+        if row is None:
+            raise KeyMissing("the store is empty")
+        return snapshot.items([row])[0]
 
     def set_temperature(self, temperature: float | None) -> None:
         """Remember a temperature; None goes back to the one by rule."""

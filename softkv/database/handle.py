@@ -133,11 +133,7 @@ class SoftKV(Closing, Changes):
         return self._store.check(at_least=at_least)
 
     def backup(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        force: bool = False,
-        progress: Progress | None = None,
+        self, directory: str | os.PathLike[str], *, force: bool = False, progress: Progress | None = None
     ) -> Backup:
         """Copy the store as of its newest commit into a directory, while others read and write it.
 

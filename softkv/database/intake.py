@@ -199,7 +199,7 @@ def _hint_at_labels(values: Any) -> None:
             f"{len(values)} values are only {len(set(values))} different texts: if they are labels, start the store "
             "anew with value='label' (--kind label), and answers will be distributions over them.",
             LooksLikeLabels,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -219,7 +219,7 @@ def _hint_at_scales(vectors: Any) -> None:
             f"{least}, which cosine, the usual comparison, therefore hardly sees. Bring them to one scale, or start "
             "the store anew with compatibility='gaussian' and let `fit` learn their scales.",
             ColumnsDiffer,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -20,12 +20,7 @@ from softkv.storage import Store
 
 @contextmanager
 def made(
-    path: str | os.PathLike[str],
-    *,
-    value: str,
-    compatibility: str,
-    temperature: float | None,
-    overwrite: bool,
+    path: str | os.PathLike[str], *, value: str, compatibility: str, temperature: float | None, overwrite: bool
 ) -> Iterator[SoftKV]:
     """Fill a new store, which is at `path` when this ends without an error. What is there is erased if it may be."""
     wanted = os.path.realpath(os.fsdecode(path))

@@ -121,12 +121,7 @@ def repair(path: Path, new: Path) -> Repaired:
 
 
 def restore(
-    path: Path,
-    target: Path,
-    *,
-    disks: Sequence[Path] = (),
-    force: bool = False,
-    progress: Progress | None = None,
+    path: Path, target: Path, *, disks: Sequence[Path] = (), force: bool = False, progress: Progress | None = None
 ) -> Backup:
     """Copy a backup to where nothing is, as a store or a cluster of its own that may be written to.
 

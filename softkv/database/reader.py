@@ -55,8 +55,12 @@ class Reader(Asker, Mapping[str, Value]):
         if isinstance(keys, str):
             raise KeyTextError(f"give a list of keys, or use get for the one key {shown(keys)}")
         asked = list(keys)
-        found = self._view().snapshot.found_values(asked)
+        found = self._found(asked)
         return [found.get(key, default) if isinstance(key, str) else default for key in asked]
+
+    def _found(self, keys: list[Any]) -> dict[str, Value]:
+        """The values of those of these keys that are there."""
+        return self._view().snapshot.found_values(keys)
 
     def items(self) -> ItemsView[str, Value]:
         """Keys and values in their order, all of one commit."""
@@ -65,6 +69,20 @@ class Reader(Asker, Mapping[str, Value]):
     def values(self) -> ValuesView[Value]:
         """Values in their order, all of one commit."""
         return _Values(self)
+
+    def _pairs(self) -> Iterator[tuple[str, Value]]:
+        """Read many at a time: one after the other takes far longer, and would go from commit to commit."""
+        snapshot = self._view().snapshot
+        return (
+            pair
+            for rows in snapshot.in_portions()
+            for pair in zip(snapshot.names(rows), snapshot.read(rows), strict=True)
+        )
+
+    def _each_value(self) -> Iterator[Value]:
+        """Read many at a time, and nothing but the values where they are no texts."""
+        snapshot = self._view().snapshot
+        return (value for rows in snapshot.in_portions() for value in snapshot.read(rows))
 
     def __contains__(self, key: object) -> bool:
         return key in self._view().snapshot
@@ -144,11 +162,7 @@ class Reader(Asker, Mapping[str, Value]):
             return html.escape(repr(self))
 
     def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        self, path: str | os.PathLike[str], *, force: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> int:
         """Write everything to one .jsonl, .parquet or .npz file for `softkv import`; returns how many items.
 
@@ -202,24 +216,14 @@ class Reader(Asker, Mapping[str, Value]):
 
 
 class _Items(ItemsView[str, Value]):
-    """Read many at a time: one after the other takes far longer, and would go from commit to commit."""
-
     _mapping: Reader
 
     def __iter__(self) -> Iterator[tuple[str, Value]]:
-        snapshot = self._mapping._view().snapshot
-        return (
-            pair
-            for rows in snapshot.in_portions()
-            for pair in zip(snapshot.names(rows), snapshot.read(rows), strict=True)
-        )
+        return self._mapping._pairs()
 
 
 class _Values(ValuesView[Value]):
-    """Read many at a time, and nothing but the values where they are no texts."""
-
     _mapping: Reader
 
     def __iter__(self) -> Iterator[Value]:
-        snapshot = self._mapping._view().snapshot
-        return (value for rows in snapshot.in_portions() for value in snapshot.read(rows))
+        return self._mapping._each_value()

@@ -53,10 +53,10 @@ def reembed(store: Store, embedder: Given, progress: Progress | None) -> int:
 
 def _refuse_bare(store: Store) -> None:
     """Refuse when some items were given as bare vectors."""
-    order = store.in_order()
-    bare = 0
-    for start in range(0, len(order), BATCH):
-        bare += sum(item.text is None for item in store.items(order[start : start + BATCH]))
+    with store.snapshot() as now:
+        order, bare = now.in_order(), 0
+        for start in range(0, len(order), BATCH):
+            bare += sum(item.text is None for item in now.items(order[start : start + BATCH]))
     if bare:
         raise EmbedderNeeded(
             f"{bare:,} of {len(order):,} items were given as bare vectors, so there is no text to embed again. Delete "

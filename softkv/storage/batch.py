@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,17 +48,6 @@ class Added:
     ignored: int = 0
 
 
-class Entry(NamedTuple):
-    """One item on its way in, for `extend`. Only vector and value are needed; `value_vector` goes with text values."""
-
-    key: str | None
-    vector: Any
-    value: Any
-    payload: Any = None
-    text: str | None = None
-    value_vector: Any = None
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Items ready to be written: one entry per item in every field that is not None."""
@@ -94,22 +83,6 @@ class Batch:
             if last or name not in chosen:
                 chosen[name] = position
         return self if len(chosen) == len(self) else self.take(list(chosen.values()))
-
-
-def entry_of(given: Sequence[Any]) -> Entry:
-    """An entry, from a tuple like one."""
-    try:
-        return Entry(*given)
-    except TypeError as error:
-        raise InputError(f"an entry is (key, vector, value) and perhaps more, see Entry: {error}") from error
-
-
-def columns_of(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Entries as the columns that `append` takes; those in which nothing is are None."""
-    keys, vectors, values, *others = (list(column) for column in zip(*entries, strict=True))
-    names = ("payloads", "texts", "value_vectors")
-    kept = {name: column for name, column in zip(names, others, strict=True) if any(one is not None for one in column)}
-    return {"keys": keys, "vectors": vectors, "values": values, **kept}
 
 
 def checked(

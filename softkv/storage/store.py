@@ -4,15 +4,13 @@ Reading is the work of snapshot.py: every call here looks for the newest commit 
 the work of writer.py. This file joins the two, and is what the rest of softkv sees of storage.
 """
 
-import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from softkv.errors import AccessRefused, HandleClosed, InputError, ShapeError
+from softkv.errors import AccessRefused, HandleClosed, InputError
 from softkv.progress import Progress
-from softkv.storage.batch import Added, checked, columns_of, entry_of
+from softkv.storage.batch import Added, checked
 from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
 from softkv.storage.catalog.begun import Begun, begun
 from softkv.storage.catalog.catalog import Catalog
@@ -20,7 +18,7 @@ from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import Layout, Mask, Rows, ValueKind
+from softkv.storage.layout import Layout, Rows, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import Backup, backup
 from softkv.storage.protocol.checking import Report, check
@@ -38,18 +36,6 @@ from softkv.storage.threads import OwnLock
 
 Path: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-
-
-def _newest(asked: Callable[Concatenate[Snapshot, Given], Result]) -> Callable[Concatenate["Store", Given], Result]:
-    """A method of a snapshot as one of a store, which asks the newest commit."""
-
-    @wraps(asked)
-    def ask(store: "Store", /, *given: Given.args, **named: Given.kwargs) -> Result:
-        return asked(store._current(), *given, **named)
-
-    return ask
 
 
 class Store(Closing):
@@ -125,21 +111,6 @@ class Store(Closing):
         return self._current().settings
 
     @property
-    def rows(self) -> int:
-        """How many rows there are, dead ones included."""
-        return self._current().rows
-
-    @property
-    def live(self) -> Mask:
-        """For each row, whether it is live."""
-        return self._current().live
-
-    @property
-    def value_scale(self) -> float:
-        """√(mean ‖v − v̄‖²) over the live items."""
-        return self._current().value_scale
-
-    @property
     def unfinished(self) -> Begun | None:
         """How far the rebuild is that was begun and is not finished; None when there is none."""
         with self._lock:
@@ -152,17 +123,13 @@ class Store(Closing):
     def __contains__(self, key: object) -> bool:
         return key in self._current()
 
-    find = _newest(Snapshot.find)
-    find_many = _newest(Snapshot.find_many)
-    get = _newest(Snapshot.get)
-    items = _newest(Snapshot.items)
-    keys = _newest(Snapshot.keys)
-    in_order = _newest(Snapshot.in_order)
-    last = _newest(Snapshot.last)
-    matching = _newest(Snapshot.matching)
-    vectors = _newest(Snapshot.vectors)
-    values = _newest(Snapshot.values)
-    blocks = _newest(Snapshot.blocks)
+    def __getattr__(self, name: str) -> Any:
+        """What a snapshot has under this name, of the newest commit: of a method, that of when it is called."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if not callable(getattr(Snapshot, name, None)):
+            return getattr(self._current(), name)
+        return lambda *given, **named: getattr(self._current(), name)(*given, **named)
 
     def _current(self) -> Snapshot:
         with self._lock:
@@ -213,26 +180,6 @@ class Store(Closing):
                 layout=writer.committed.standing.layout if writer.committed.standing else None,
             )
             return writer.append(batch, on_conflict, settings, stamp)
-
-    def extend(self, entries: Iterable[Sequence[Any]], *, batch_rows: int = 10_000, on_conflict: str = "error") -> int:
-        """Add items from an iterator, `Entry` or tuples like it, batch by batch; returns how many were stored.
-
-        Each batch is on the disk before the next is asked for, so an error leaves the batches before it in the store.
-        """
-        if batch_rows < 1:
-            raise ShapeError(f"a batch needs at least 1 item, not {batch_rows}")
-        stored, seen, waiting = 0, 0, iter(entries)
-        while chunk := [entry_of(entry) for entry in itertools.islice(waiting, batch_rows)]:
-            try:
-                stored += self.append(**columns_of(chunk), on_conflict=on_conflict).count
-            except InputError as error:
-                error.args = (
-                    f"{error} (In the batch of items {seen} to {seen + len(chunk) - 1}; those before are stored.)",
-                )
-                raise
-            seen += len(chunk)
-            chunk.clear()  # before the next is gathered, so that there is never more than one
-        return stored
 
     def append_nothing(self, stamp: Stamp | None) -> Added:
         """What a batch adds that turned out to be of no items; noted under its name, if it has one."""

@@ -125,11 +125,7 @@ def _together(
 
 
 def _beside(
-    whole: WholeView,
-    question: Question,
-    seen: Mapping[int, Any],
-    carrier: Carrier,
-    known: Mapping[int, Told] | None,
+    whole: WholeView, question: Question, seen: Mapping[int, Any], carrier: Carrier, known: Mapping[int, Told] | None
 ) -> dict[int, Elsewhere | None]:
     """What is thought of all other shards, for each; nothing of questions that no rows are drawn for."""
     views, everyone = whole.snapshot.views, np.arange(len(question.queries))

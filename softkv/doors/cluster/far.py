@@ -21,12 +21,12 @@ from softkv.answer import Answers, Described, Kept
 from softkv.asking.question import Question
 from softkv.asking.sampled import Told
 from softkv.asking.view import View
-from softkv.doors.cluster.hosting import OF_SNAPSHOTS, Header, Message, Terms
+from softkv.doors.cluster.hosting import OF_SNAPSHOTS, WRITING, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
-from softkv.doors.cluster.shard import Carrier, Moved, at_once
+from softkv.doors.cluster.shard import Carrier, Moved, Shard, at_once
 from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import CommitUncertain, HandleClosed, OutOfReach, StoreReplaced
-from softkv.storage import Added, Block
+from softkv.storage import Block
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.layout import Rows
 
@@ -86,34 +86,11 @@ class FarShard:
             self._last = found
         return cast(View, found)
 
-    def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
-        """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
-        found: list[int] | None = self._write("recorded", stamp, count)
-        return found
-
-    def append(self, columns: Mapping[str, Any], stamp: Stamp, on_conflict: str) -> Added:
-        """Add items, wholly or not at all, and once under this name."""
-        return cast(Added, self._write("append", columns, stamp, on_conflict))
-
-    def append_nothing(self, stamp: Stamp) -> Added:
-        """Remember the name of a batch that has nothing for this shard."""
-        return cast(Added, self._write("append_nothing", stamp))
-
-    def delete(self, names: Sequence[str], stamp: Stamp) -> int:
-        """Delete items, all of them or none, and once under this name."""
-        return cast(int, self._write("delete", names, stamp))
-
-    def configure(self, settings: Mapping[str, Any]) -> None:
-        """Replace the settings, where these are others."""
-        self._write("configure", settings)
-
-    def put_index(self, name: str, content: bytes) -> None:
-        """Add an index file."""
-        self._write("put_index", name, content)
-
-    def drop_index(self, name: str) -> None:
-        """Forget an index file."""
-        self._write("drop_index", name)
+    def __getattr__(self, name: str) -> Any:
+        """What writes, as `Shard` has it under this name."""
+        if name not in WRITING:
+            raise AttributeError(name)
+        return partial(self._write, name)
 
     def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
         """What a handle on the store does under this name."""
@@ -125,11 +102,7 @@ class FarShard:
         self._sender.close()
 
     def read(
-        self,
-        work: str,
-        given: tuple[Any, ...] = (),
-        options: Mapping[str, Any] | None = None,
-        view: str | None = None,
+        self, work: str, given: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None, view: str | None = None
     ) -> Any:
         """What came of some work that changes nothing."""
         return self._asked(Message(self._terms(), work, given, options, view), self._deadline, writes=False)
@@ -281,9 +254,8 @@ class FarStore(ShardedStore):
         def terms() -> Terms:
             return Terms(self.manifest.id, self.manifest.epoch)
 
-        shards = [
-            FarShard(manifest.path_of(path, number), sender, terms, deadline) for number, sender in enumerate(senders)
-        ]
+        made = (FarShard(manifest.path_of(path, number), one, terms, deadline) for number, one in enumerate(senders))
+        shards = cast(Sequence[Shard], list(made))
         super().__init__(
             path,
             manifest,

@@ -26,7 +26,7 @@ from softkv.doors.cluster.handle import Cluster, joined
 from softkv.doors.cluster.making import Path
 from softkv.doors.cluster.manifest import MOST, Placed, bucket_of
 from softkv.doors.cluster.places import next_place, remove_unnamed
-from softkv.doors.cluster.shard import LocalShard
+from softkv.doors.cluster.shard import Shard
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.errors import InputError
 from softkv.progress import Stages, untold
@@ -131,13 +131,13 @@ def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) ->
             place, stage = os.path.join(store.path, name), f"shard {number} of shard {giver}"
             restore(old.path, place, force=force, progress=partial(told, stage))
             part = open_here(place, "w", force=force)
-            opened[number] = LocalShard(part)
+            opened[number] = Shard(part)
             closed.callback(opened[number].close)
             if number == taker:
                 part._store.set_apart()
             _leave_out(part, others)
             placed[number] = Placed(part._view().snapshot.store, name)
-            rows += part._store.rows
+            rows += part._view().snapshot.rows
         if "guard" in settings:
             settings = rebased(settings, db._over(whole), rows)
         then = replace(manifest, epoch=manifest.epoch + 1, shards=tuple(placed), buckets=buckets, settings=settings)
@@ -163,7 +163,7 @@ def _leave_out(part: SoftKV, names: Sequence[str]) -> None:
     with part._changing:
         for start in range(0, len(names), TOGETHER):
             part._delete(names[start : start + TOGETHER])
-    if part._store.rows > len(part):
+    if part._view().snapshot.rows > len(part):
         part.compact()
 
 

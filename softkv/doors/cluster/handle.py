@@ -33,7 +33,7 @@ from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.making import Path, backup, make
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.places import remove_unnamed
-from softkv.doors.cluster.shard import Carrier, LocalShard, LostShard, Moved, Shard
+from softkv.doors.cluster.shard import Carrier, LostShard, Moved, Shard
 from softkv.doors.cluster.store import ShardedStore, Unnamed
 from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import (
@@ -160,14 +160,14 @@ def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: b
             error = StoreNotFound(f"shard {number} of {path} is not at {place}. Bring it back, or mount its disk.")
         if mode != "r":
             raise error from None
-        return LostShard(place, error)
+        return cast(Shard, LostShard(place, error))
     found = db._view().snapshot.store
     if found != manifest.shards[number].id:
         db.close()
         raise StoreDamaged(
             f"{place} is store {found}, but shard {number} of {path} is {manifest.shards[number].id}. Bring that back."
         )
-    return LocalShard(db)
+    return Shard(db)
 
 
 class Cluster(SoftKV):

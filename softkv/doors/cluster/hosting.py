@@ -23,7 +23,7 @@ from softkv.asking.view import Reach, View
 from softkv.database.handle import open_here
 from softkv.database.summary import index_of
 from softkv.doors.cluster.manifest import FORMAT, Manifest
-from softkv.doors.cluster.shard import LocalShard, evidence
+from softkv.doors.cluster.shard import Shard, evidence
 from softkv.errors import (
     FormatTooNew,
     HandleUnusable,
@@ -106,7 +106,7 @@ class HostedShard:
     def __init__(self, path: str, store: str, cluster: str, directory: str) -> None:
         self._path, self._store, self._cluster, self._epoch = path, store, cluster, 0
         self._views: dict[str, tuple[View, float | None]] = {}  # with until when it is held, but for those of commits
-        self._open: dict[str, LocalShard] = {}  # by mode
+        self._open: dict[str, Shard] = {}  # by mode
         self._lock = threading.RLock()
         self._fenced: WriterFenced | None = None
         with suppress(StoreError, OSError):  # not every machine has the directory of the cluster
@@ -217,7 +217,7 @@ class HostedShard:
             return newest
         raise SnapshotExpired(f"{self._path} holds the view {name!r} no more. Ask again, or take a new snapshot.")
 
-    def _opened(self, mode: str) -> LocalShard:
+    def _opened(self, mode: str) -> Shard:
         """The store, if it is the right one; made by nobody here, for one that is missing was not empty."""
         with self._lock:
             if mode not in self._open:
@@ -228,7 +228,7 @@ class HostedShard:
                     raise StoreDamaged(
                         f"{self._path} is store {found}, but the shard is {self._store}. Bring that back."
                     )
-                self._open[mode] = LocalShard(db)
+                self._open[mode] = Shard(db)
             return self._open[mode]
 
     def _forget(self, mode: str) -> None:

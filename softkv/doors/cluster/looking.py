@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from softkv.database import carrying
 from softkv.database.summary import index_of, size_of
@@ -84,7 +85,7 @@ def _opened(directory: str, manifest: Manifest) -> Iterator[list[Shard]]:
             try:
                 shards.append(opened_shard(directory, manifest, number, "r", False, 0.0))
             except SoftKVError as error:
-                shards.append(LostShard(manifest.path_of(directory, number), error))
+                shards.append(cast(Shard, LostShard(manifest.path_of(directory, number), error)))
             closing.callback(shards[-1].close)
         yield shards
 

@@ -1,8 +1,7 @@
 """A shard: one store, what the handle on all of them asks of it, and how all of them are asked.
 
-`LocalShard` is a store that this process has open. For stores elsewhere there would be a `Shard` with these methods,
-whose views read from there, and a `Carrier`: `Carrier(evidence=, forecast=, calls=at_once)`, with what gets these of
-such a view, given as `ShardedStore(..., carrier=)`. All shards are asked by it in one round.
+`Shard` is a store that this process has open. In its place may stand what asks for a store elsewhere (far.py), whose
+views read from there, with a `Carrier` that gets answers of such views. All shards are asked by it in one round.
 
 Does not know of the other shards.
 """
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,44 +30,8 @@ ROOM = 0.75  # of the tolerance, for what each shard says of its own items
 Calls = Sequence[Callable[[], Any]]
 
 
-class Shard(Protocol):
-    """One store of several."""
-
-    path: str
-
-    def view(self, *, kept: bool = False) -> View:
-        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
-
-    def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
-        """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
-
-    def append(self, columns: Mapping[str, Any], stamp: Stamp, on_conflict: str) -> Added:
-        """Add items, wholly or not at all, and once under this name."""
-
-    def append_nothing(self, stamp: Stamp) -> Added:
-        """Remember the name of a batch that has nothing for this shard."""
-
-    def delete(self, names: Sequence[str], stamp: Stamp) -> int:
-        """Delete items, all of them or none, and once under this name."""
-
-    def configure(self, settings: Mapping[str, Any]) -> None:
-        """Replace the settings."""
-
-    def put_index(self, name: str, content: bytes) -> None:
-        """Add an index file."""
-
-    def drop_index(self, name: str) -> None:
-        """Forget an index file."""
-
-    def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
-        """What a handle on the store does under this name, such as `build_index`, `compact`, `check` or `backup`."""
-
-    def close(self) -> None:
-        """Let go of the store."""
-
-
-class LocalShard:
-    """A store that this process has open."""
+class Shard:
+    """One store of several, which this process has open."""
 
     def __init__(self, db: SoftKV) -> None:
         self._db, self.path = db, db.path

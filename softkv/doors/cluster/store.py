@@ -28,14 +28,8 @@ from softkv.doors.cluster.parts import added_by, columns_of, keys_of, numbers_of
 from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
-from softkv.errors import (
-    AccessRefused,
-    CommitUncertain,
-    HandleClosed,
-    InputError,
-    SoftKVError,
-)
-from softkv.storage import Added, Item, Layout, Report
+from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, InputError, SoftKVError
+from softkv.storage import Added, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk.locks import FileLock
@@ -149,14 +143,6 @@ class ShardedStore:
 
     def __len__(self) -> int:
         return len(self.newest())
-
-    def last(self) -> int | None:
-        """The row of the item that comes last in the order of all."""
-        return self.newest().last()
-
-    def items(self, rows: Sequence[int]) -> list[Item]:
-        """The items in these rows."""
-        return self.newest().items(rows)
 
     # Writing
 

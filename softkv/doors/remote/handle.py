@@ -9,7 +9,7 @@ Does not send requests itself (connection.py), and reads by reading.py.
 import json
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from softkv.asking.embedding import Given
 from softkv.asking.profile import Profile
 from softkv.database import intake
 from softkv.database.changes import Changes
-from softkv.database.loading import Frame, Names, framed
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
 from softkv.doors import hints
@@ -39,23 +38,20 @@ from softkv.storage.closing import Closing
 
 _THERE = "Open it by its path, on the machine where it is, before it is served."
 _WORKS = {"build_index", "tune", "fit", "guard", "compact"}
+_CALLS = {
+    "set_temperature": ("PUT", "temperature"),
+    "drop_index": ("DELETE", "index"),
+    "forget_fit": ("DELETE", "fit"),
+    "forget_guard": ("DELETE", "guard"),
+    "abandon_reembedding": ("DELETE", "reembedding"),
+}
 _JOB = {"state": Literal["waiting", "running", "done", "failed", "cancelled"]}
 _ENDED = {**_JOB, "result": Any, "problem": Any}
 _PROGRESS = {"stage": str, "done": int, "all": int}
 
 
 def connected(
-    url: str,
-    mode: str,
-    token: str | None,
-    *,
-    value: str | None,
-    compatibility: str | None,
-    embedder: Given,
-    temperature: float | None,
-    force: bool,
-    wait: float,
-    alone: bool,
+    url: str, mode: str, token: str | None, *, embedder: Given, force: bool, wait: float, alone: bool, **wishes: Any
 ) -> "RemoteStore":
     """The store at a URL; what can only be decided where its files are is refused."""
     if mode not in ("c", "r", "w") or force:
@@ -67,7 +63,7 @@ def connected(
         info = RemoteReader(connection).info()
         with connection.believing():
             kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
-        wanted = kept.wishing(value=value, compatibility=compatibility, temperature=temperature, items=info.items)
+        wanted = kept.wishing(**wishes, items=info.items)
         if wanted != kept or embedder not in (None, info.embedder):
             raise NotRemote(f"value, compatibility, embedder and temperature are decided where a store is. {_THERE}")
     except BaseException:
@@ -99,36 +95,15 @@ class RemoteStore(Closing, RemoteReader, Changes):
         if name in _WORKS:
             self._store.require_writable()
             return self._job(name, told, given, given.pop("progress", None))
+        if name in _CALLS:
+            self._store.require_writable()
+            return self._ask(*_CALLS[name], given or None, told)
         if name == "set_values":
             return self._write("PATCH", "items", {"values": None, **given}, given.pop("batch", None))
         return super()._sent(name, told, given)
 
-    def add(
-        self,
-        keys: str | Sequence[str | None] | Frame | None = None,
-        values: Any = None,
-        *,
-        vectors: Any = None,
-        texts: str | Sequence[str | None] | None = None,
-        payloads: Any = None,
-        key: str | None = None,
-        text: str | None = None,
-        value: Names = None,
-        payload: Names = None,
-        vector: Names = None,
-        on_conflict: str = "error",
-        batch: str | None = None,
-        progress: Progress | None = None,
-    ) -> Added:
-        """Add one item or many, as `add` of a local handle does; when this returns, they are on the server's disk.
-
-        All of them go in one request, of 16 MiB at most: more are refused, since they could not be added wholly or not
-        at all. An answer that is lost is asked for again, and nothing is written twice.
-        """
-        columns = framed(self, keys, (key, text, value, payload, vector), (values, vectors, texts, payloads))
-        if columns is not None:
-            return self.add(**columns, on_conflict=on_conflict, batch=batch, progress=progress)
-        what = intake.given(keys, values, vectors, texts, payloads)
+    def _added(self, what: intake.Given, on_conflict: str, batch: str | None, progress: Progress | None) -> Added:
+        """What becomes of items, which go in one request, wholly or not at all: more than fit are refused."""
         for place, payload in enumerate(what.payloads or []):
             checked_json(payload, f"payload {place}")
         given = {"keys": what.keys, "values": what.values, "vectors": _matrix(what.vectors), "texts": what.texts}
@@ -142,17 +117,8 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     set_values = sent(Changes.set_values)
 
-    def delete(
-        self,
-        keys: str | Iterable[str] | None = None,
-        *,
-        where: Mapping[str, Any] | None = None,
-        batch: str | None = None,
-    ) -> int:
-        """Delete the items with these keys or `#<number>`s, or those that match a filter; returns how many."""
-        names = keys if keys is None or isinstance(keys, str) else list(keys)
-        deleted: int = self._write("POST", "items/delete", {"keys": names, "where": where}, batch)["deleted"]
-        return deleted
+    def _dropped(self, names: list[Any] | None, where: Mapping[str, Any] | None, batch: str | None) -> int:
+        return int(self._write("POST", "items/delete", {"keys": names, "where": where}, batch)["deleted"])
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove an item and return its value, or the default, if there is one."""
@@ -180,10 +146,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
         """Delete all items that there are now, in one commit."""
         self.delete(list(self))
 
-    def set_temperature(self, temperature: float | None) -> None:
-        """Remember a temperature; None goes back to the one by rule."""
-        self._store.require_writable()
-        self._ask("PUT", "temperature", {"temperature": sendable("temperature", temperature)})
+    set_temperature = sent(Changes.set_temperature)
 
     # Upkeep
 
@@ -193,21 +156,10 @@ class RemoteStore(Closing, RemoteReader, Changes):
     guard = sent(Upkeep.guard)
     compact = sent(Upkeep.compact)
     forecast_index = sent(Upkeep.forecast_index)
-
-    def drop_index(self) -> None:
-        """Forget the index; lookups scan again."""
-        self._store.require_writable()
-        self._ask("DELETE", "index")
-
-    def forget_fit(self) -> bool:
-        """Compare as if nothing had ever been learned; returns whether anything had been."""
-        self._store.require_writable()
-        return bool(self._ask("DELETE", "fit"))
-
-    def forget_guard(self) -> bool:
-        """Say nothing of answers any more; returns whether there was a guard."""
-        self._store.require_writable()
-        return bool(self._ask("DELETE", "guard"))
+    drop_index = sent(Upkeep.drop_index)
+    forget_fit = sent(Upkeep.forget_fit)
+    forget_guard = sent(Upkeep.forget_guard)
+    abandon_reembedding = sent(Upkeep.abandon_reembedding)
 
     def reembed(self, embedder: Given = None, *, progress: Progress | None = None) -> int:
         """Embed all items again with the model that the server was started with; returns how many."""
@@ -216,11 +168,6 @@ class RemoteStore(Closing, RemoteReader, Changes):
         self._store.require_writable()
         count: int = self._job("reembed", int, {}, _told(progress))
         return count
-
-    def abandon_reembedding(self) -> None:
-        """Drop a change of embedder that was begun; the store stays as it was."""
-        self._store.require_writable()
-        self._ask("DELETE", "reembedding")
 
     def check(self, *, at_least: int | None = None) -> Report:
         """Let the server compare everything on its disk with everything else."""

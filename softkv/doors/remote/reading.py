@@ -6,7 +6,7 @@ Does not send requests itself (connection.py), and changes nothing (handle.py).
 """
 
 import os
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,13 +22,13 @@ from softkv.database.summary import Info
 from softkv.doors.remote.asking import Sending, sent
 from softkv.doors.remote.columns import RemoteColumns
 from softkv.doors.remote.connection import ServerConnection, quoted
-from softkv.errors import KeyTextError, NotRemote, SoftKVError
+from softkv.errors import NotRemote, SoftKVError
 from softkv.files.exports import disk
 from softkv.files.exports.formats import WRITTEN, suffix_of
 from softkv.maths.heads import Heads
 from softkv.page import FIELDS, write
 from softkv.storage import Added, Item
-from softkv.storage.batch import checked_key, shown
+from softkv.storage.batch import checked_key
 from softkv.storage.closing import Closing
 
 _TOLD: dict[str, Any] = {  # what is answered, by path
@@ -38,11 +38,6 @@ _TOLD: dict[str, Any] = {  # what is answered, by path
     "items": Added,
     "items/delete": {"deleted": int},
     "items/pop": {"key": str, "value": Any},
-    "temperature": NoneType,
-    "index": NoneType,
-    "fit": bool,
-    "guard": bool,
-    "reembedding": NoneType,
 }
 
 
@@ -110,23 +105,16 @@ class RemoteReader(Sending, Reader):
         """The value of a key, or the default, also for what could not be a key."""
         return self.get_many([key], default)[0]
 
-    def get_many(self, keys: Iterable[str], default: Any = None) -> list[Any]:
-        """The value of each key, or the default, as `get` gives them, all of one commit and in one question."""
-        if isinstance(keys, str):
-            raise KeyTextError(f"give a list of keys, or use get for the one key {shown(keys)}")
-        asked = list(keys)
-        texts = [key for key in asked if isinstance(key, str)]
-        told = zip(*self._got({"keys": texts, "default": None}), strict=True)
-        found = (default if missing else value for value, missing in told)
-        return [next(found) if isinstance(key, str) else default for key in asked]
+    def _found(self, keys: list[Any]) -> dict[str, Value]:
+        texts = [key for key in keys if isinstance(key, str)]
+        told = zip(texts, *self._got({"keys": texts, "default": None}), strict=True)
+        return {key: value for key, value, missing in told if not missing}
 
-    def items(self) -> ItemsView[str, Value]:
-        """Keys and values in their order, all of one commit."""
-        return _RemoteItems(self)
+    def _pairs(self) -> Iterator[tuple[str, Value]]:
+        return ((one["key"], one["value"]) for one in self._selected())
 
-    def values(self) -> ValuesView[Value]:
-        """Values in their order, all of one commit."""
-        return _RemoteValues(self)
+    def _each_value(self) -> Iterator[Value]:
+        return (value for _, value in self._pairs())
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.get(key, self) is not self
@@ -180,11 +168,7 @@ class RemoteReader(Sending, Reader):
         return replace(found, path=self.path)
 
     def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        force: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        self, path: str | os.PathLike[str], *, force: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> int:
         """Write everything to one local file, .jsonl, .parquet, .npz or .csv; returns how many items."""
         target = disk.place(path)
@@ -237,21 +221,3 @@ class RemoteView(Closing, RemoteReader):
     def __del__(self) -> None:
         if not self._closed:
             self._connection.left.append(self._name)  # nothing is sent from here
-
-
-class _RemoteItems(ItemsView[str, Value]):
-    """Keys and values, page by page."""
-
-    _mapping: RemoteReader
-
-    def __iter__(self) -> Iterator[tuple[str, Value]]:
-        return ((one["key"], one["value"]) for one in self._mapping._selected())
-
-
-class _RemoteValues(ValuesView[Value]):
-    """Values, page by page."""
-
-    _mapping: RemoteReader
-
-    def __iter__(self) -> Iterator[Value]:
-        return (one["value"] for one in self._mapping._selected())

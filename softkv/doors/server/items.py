@@ -122,18 +122,11 @@ def _popped(call: Call) -> Any:
             if before.digest != named.digest:
                 raise mismatch(named.id, before.commit)
             return wire.unpacked(np.array(before.result, "<i8").tobytes())
-        item = _last(db) if key is None else db.item(key)
+        item = db._last() if key is None else db.item(key)
         body = wire.packed({"key": item.name, "value": item.value})
         numbers = np.frombuffer(body.rjust(-(-len(body) // 8) * 8), "<i8").tolist()  # blanks go before JSON alone
         db._delete(item.name, stamp=None if named is None else replace(named, tells=lambda _: numbers))
         return wire.unpacked(body)
-
-
-def _last(db: SoftKV) -> Item:
-    row = db._store.last()
-    if row is None:
-        raise KeyMissing("the store is empty")
-    return db._store.items([row])[0]
 
 
 def _selected(call: Call) -> dict[str, Any]:

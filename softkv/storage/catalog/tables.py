@@ -64,10 +64,7 @@ _COLUMNS = {
         "generation INTEGER, name TEXT, part INTEGER, content BLOB, seal INTEGER",
         "PRIMARY KEY (generation, name, part)",
     ),
-    "batches": (
-        'id TEXT, digest BLOB, result TEXT, "commit" INTEGER, time INTEGER, seal INTEGER',
-        "PRIMARY KEY (id)",
-    ),
+    "batches": ('id TEXT, digest BLOB, result TEXT, "commit" INTEGER, time INTEGER, seal INTEGER', "PRIMARY KEY (id)"),
     "secret": ("id INTEGER, content BLOB, seal INTEGER", "PRIMARY KEY (id)"),
 }
 _ENDS = {"windows": "\n WITHOUT ROWID\n\n"}

@@ -10,18 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.storage.filters.conditions import (
-    ORDERS,
-    VALUE,
-    Among,
-    Condition,
-    Field,
-    Joined,
-    Not,
-    Ordered,
-    Test,
-    all_of,
-)
+from softkv.storage.filters.conditions import ORDERS, VALUE, Among, Condition, Field, Joined, Not, Ordered, Test, all_of
 from softkv.storage.layout import Mask
 
 Testing = Callable[[Test], Mask]

@@ -68,11 +68,7 @@ class _Course:
 
 
 def compact(
-    writer: Writer,
-    order: Any = None,
-    *,
-    index: Mapping[str, Content] | None = None,
-    progress: Progress | None = None,
+    writer: Writer, order: Any = None, *, index: Mapping[str, Content] | None = None, progress: Progress | None = None
 ) -> None:
     """Leave the dead behind. Does nothing to a store without any, unless there is an order or an index."""
     with writer.work():

@@ -20,14 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.errors import (
-    CommitUncertain,
-    HandlePoisoned,
-    InputError,
-    StorageFull,
-    StoreError,
-    WriterFenced,
-)
+from softkv.errors import CommitUncertain, HandlePoisoned, InputError, StorageFull, StoreError, WriterFenced
 from softkv.storage.batch import Added, Batch, checked_settings
 from softkv.storage.catalog import batches
 from softkv.storage.catalog.batches import Stamp
