@@ -70,6 +70,41 @@ def test_nothing_partial_is_written(tmp_path: Path) -> None:
                 work()
 
 
+def test_what_partial_answers_saw_reaches_nothing_else(tmp_path: Path) -> None:
+    """A shard that is lost while a cluster is open for writing is named by all that changes, learns or saves items."""
+    works: list[Callable[[Cluster], Any]] = [
+        lambda db: db.add("a", 1.0, vectors=QUERIES[0]),
+        lambda db: db.delete(["item 1"]),
+        lambda db: db.delete(where={"even": True}),
+        lambda db: db.set_values(["item 1"], [1.0]),
+        lambda db: db.set_values(where={"even": True}, values=1.0),
+        lambda db: db.set_temperature(0.5),
+        lambda db: db.tune(),
+        lambda db: db.fit(),
+        lambda db: db.guard(),
+        lambda db: db.build_index(lists=1),
+        lambda db: db.compact(),
+        lambda db: db.export(tmp_path / "all.jsonl"),
+        lambda db: db.backup(tmp_path / "backup"),
+    ]
+
+    def fails(*_given: Any, **_options: Any) -> Any:
+        raise StorageFailed("cannot read")
+
+    with clustered(tmp_path / "c", "number", 100, shards=9) as db:
+        info = db.info()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(db._store.shards[4], "view", fails)
+            for work in works:
+                assert db.lookup(QUERIES, partial=True).out_of_reach is not None
+                with pytest.raises(OutOfReach, match="shard-004"):
+                    work(db)
+        assert db.info() == info
+        assert db.lookup(QUERIES, partial=True).out_of_reach is None
+        assert db.check().ok
+    assert {one.name for one in tmp_path.iterdir()} == {"c"}
+
+
 def test_a_partial_answer_says_how_much_is_out_of_reach(tmp_path: Path) -> None:
     """By the share of the keys that the missing shards have; who contributes is of the others."""
     with clustered(tmp_path / "c", "number", 400, shards=16) as db:

@@ -11,6 +11,7 @@ from softkv.asking import spanning
 from softkv.asking.joined import joined
 from softkv.database import indexing
 from softkv.doors.cluster.handle import Cluster, create
+from softkv.index.opening import LEVELS
 from softkv.index.strata import Population
 from softkv.maths.strata import Draw, Sizes
 from tests.stores import with_secret
@@ -21,9 +22,8 @@ from .test_measured import KINDS, SMALL, TOLERANCE, keys_of, most_misses, values
 
 pytestmark = pytest.mark.ci
 ITEMS, SHARDS, ASKED = 16_000, 4, 400
-ROWS = (
-    2.0  # times those that one store reads: more than is aimed at, which plans over shards miss, but no more than now
-)
+# Times the rows that one store reads, at most: 1.3 is missed, since a plan over shards stops one level later.
+ROWS = 1.05 * LEVELS[1] / LEVELS[0]
 BEST = 0.9  # of the heaviest items are named, at least
 QUERIES = keys_of(9, ASKED)
 
@@ -72,7 +72,7 @@ def require_kept(found: Any, exact: Any, kind: str, *, least: int) -> None:
 
 
 def test_estimates_that_all_shards_rehearsed_hold_as_often_as_they_say(clusters: dict[int, Cluster]) -> None:
-    """Of queries that took no part in it, and they read not many more rows than one store does."""
+    """Of queries that took no part in it, and they read one level more of the rows than one store does, at most."""
     read = {}
     for shards, db in clusters.items():
         exact, found = (db.lookup(QUERIES, tolerance=tolerance) for tolerance in (0.0, TOLERANCE))
