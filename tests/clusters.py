@@ -10,6 +10,13 @@ from softkv.doors.cluster.handle import Cluster, create
 
 from .databases import values_of, vectors_of
 
+ALIKE: dict[str, dict[str, float]] = {
+    "log_mass": {"atol": 1e-5},
+    "effective": {"rtol": 1e-5},
+    "mass": {"rtol": 1e-5},
+    "spread": {"atol": 1e-5},
+}
+
 
 def opened(path: Path, **options: Any) -> Cluster:
     """A cluster that is there."""
@@ -42,18 +49,16 @@ def require_alike(found: Any, other: Any) -> None:
     missed = (
         np.abs(apart) if apart.ndim < 2 and found.kind == "number" else np.linalg.norm(np.atleast_2d(apart), axis=-1)
     )
-    assert (missed <= allowed).all(), (missed, allowed)
-    np.testing.assert_allclose(found.log_mass, other.log_mass, atol=1e-5)
-    np.testing.assert_allclose(found.effective, other.effective, rtol=1e-5)
-    np.testing.assert_allclose(found.mass, other.mass, rtol=1e-5)
-    if other.spread is not None:
-        np.testing.assert_allclose(found.spread, other.spread, atol=1e-5)
+    assert (missed <= allowed).all(), f"values are {missed} apart, and {allowed} is stated"
+    for name, allowance in ALIKE.items():
+        if getattr(other, name) is not None:
+            mine, theirs = getattr(found, name), getattr(other, name)
+            np.testing.assert_allclose(mine, theirs, **allowance, err_msg=f"{name} differs")
     for one, two in zip(found, other, strict=True):
-        assert list(map(_called, one.contributors)) == list(map(_called, two.contributors))
-        np.testing.assert_allclose(
-            [item.weight for item in one.contributors], [item.weight for item in two.contributors], atol=1e-5
-        )
-        assert (one.error_kind, one.scored) == (two.error_kind, two.scored)
+        assert list(map(_called, one.contributors)) == list(map(_called, two.contributors)), "other items contribute"
+        weights = ([item.weight for item in each.contributors] for each in (one, two))
+        np.testing.assert_allclose(*weights, atol=1e-5, err_msg="contributors weigh otherwise")
+        assert (one.error_kind, one.scored) == (two.error_kind, two.scored), "others are scored, or less surely"
 
 
 def _called(item: Any) -> str:

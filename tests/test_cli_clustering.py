@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from softkv_cli.main import COMMANDS
 
 import softkv
 
@@ -97,6 +98,8 @@ def test_the_other_commands_take_a_cluster_for_a_store(cluster: Path, tmp_path: 
             ("path",),
             ("info",),
             ("tune",),
+            ("guard", "--on-average", "--wrong-at-most", 0.5),
+            ("guard", "--drop"),
             ("fit",),
             ("fit", "--drop"),
             ("index", "build", "--lists", 2),
@@ -109,6 +112,8 @@ def test_the_other_commands_take_a_cluster_for_a_store(cluster: Path, tmp_path: 
         ]
     }
     assert not {command: code for command, code in done.items() if code}
+    otherwise = "backup", "check", "cluster", "import", "reembed", "restore", "serve", "mcp"  # tried by other tests
+    assert {command.split()[0] for command in done} | {*otherwise, "bench", "demo", "models"} == set(COMMANDS)
     assert ran("import", tmp_path / "all.jsonl", "-d", tmp_path / "s").err.startswith("imported 48 items")
     refused = ran("import", tmp_path / "all.jsonl", "-d", cluster)
     assert (refused.code, "`softkv add -i` adds a file to it" in refused.err) == (1, True)

@@ -107,14 +107,16 @@ def test_the_best_are_found_by_the_indexes_of_all_shards(cluster: Cluster) -> No
 MOST_ROWS = 1.3  # times those of one store
 
 
+@pytest.mark.parametrize("most", [6, 16])
 @pytest.mark.parametrize("kind", ["vector", "label"])
-def test_shards_that_draw_rows_read_about_as_many_as_one_store(kind: str, tmp_path: Path) -> None:
-    """Shards read about as many drawn rows as one store, also for several queries and by a carrier that waits."""
+def test_shards_that_draw_rows_read_about_as_many_as_one_store(kind: str, most: int, tmp_path: Path) -> None:
+    """Sixteen do whose lists lie side by side, and six that are asked one by one, also by a carrier that waits."""
     with pytest.MonkeyPatch.context() as patch:
         measured_always(patch)
-        asked_one_by_one(patch)
+        if most == 6:
+            asked_one_by_one(patch)
         keys, read = keys_of(1, 24_000), []
-        for shards in (1, 6):
+        for shards in (1, most):
             create(tmp_path / str(shards), shards, value=kind, compatibility="cosine", temperature=0.05)
             with opened(tmp_path / str(shards)) as db:
                 db.add(keys=[str(number) for number in range(len(keys))], values=values_of(kind, keys), vectors=keys)

@@ -208,7 +208,7 @@ def test_measured_errors_hold_as_often_as_those_of_the_shards(shards: int, error
     assert found.error is not None
     assert found.log_mass_error is not None
     missed = np.abs(found.value - shares @ true)
-    assert (missed <= found.error).mean() >= 0.945
+    assert (missed <= found.error).mean() >= 0.945, "values are off by more than is stated"
     assert np.quantile(missed, 0.95) >= 0.5 * found.error.mean() or (shards, errors) == (1, 0.0)
     assert (np.abs(found.log_mass - np.log(np.exp(sizes).sum())) <= found.log_mass_error).mean() >= 0.945
     assert found.error_kind == "measured"
@@ -229,7 +229,7 @@ def test_other_errors_hold_however_the_shards_are_off(kind: str) -> None:
     shares = np.exp(sizes) / np.exp(sizes).sum()
     assert found.error is not None
     missed = np.abs(found.value - shares @ true)
-    assert (missed <= found.error).all()
+    assert (missed <= found.error).all(), "values are off by more than is stated"
     assert missed.max() >= 0.3 * found.error.max()
     assert found.error_kind == kind
     if kind == "exact":

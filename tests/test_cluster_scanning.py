@@ -77,3 +77,4 @@ def test_a_scan_of_all_shards_says_what_that_of_one_store_says(kind: str, compat
                 require_alike(found, expected)
                 assert (found.routes, found.log_mass_error) == (expected.routes, None)
                 assert (found.error <= 2.0 * expected.error + 1e-12).all()
+                assert (found.rows_read <= expected.rows_read).all()

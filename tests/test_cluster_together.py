@@ -7,21 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softkv.asking import spanning
 from softkv.asking.joined import joined
 from softkv.database import indexing
 from softkv.doors.cluster.handle import Cluster, create
+from softkv.index.opening import LEVELS
 from softkv.index.strata import Population
 from softkv.maths.strata import Draw, Sizes
 from tests.stores import with_secret
 
 from .clusters import opened, value_like
 from .databases import count_as_large, measured_always
-from .test_cluster_measured import asked_one_by_one
 from .test_measured import KINDS, SMALL, TOLERANCE, keys_of, most_misses, values_of
 
 pytestmark = pytest.mark.ci
 ITEMS, SHARDS, ASKED = 16_000, 4, 400
-ROWS = 2.0  # times those that one store reads, at most
+# Times the rows that one store reads, at most: 1.3 is missed, since a plan over shards stops one level later.
+ROWS = 1.05 * LEVELS[1] / LEVELS[0]
 BEST = 0.9  # of the heaviest items are named, at least
 QUERIES = keys_of(9, ASKED)
 
@@ -70,7 +72,7 @@ def require_kept(found: Any, exact: Any, kind: str, *, least: int) -> None:
 
 
 def test_estimates_that_all_shards_rehearsed_hold_as_often_as_they_say(clusters: dict[int, Cluster]) -> None:
-    """Of queries that took no part in it, and they read not many more rows than one store does."""
+    """Of queries that took no part in it, and they read one level more of the rows than one store does, at most."""
     read = {}
     for shards, db in clusters.items():
         exact, found = (db.lookup(QUERIES, tolerance=tolerance) for tolerance in (0.0, TOLERANCE))
@@ -104,16 +106,25 @@ def test_every_row_of_a_list_may_be_drawn(clusters: dict[int, Cluster]) -> None:
     rows = population.rows(draw)
     np.testing.assert_array_equal(np.sort(rows), np.arange(ITEMS))
     np.testing.assert_array_equal(view.index.joined[rows], draw.strata[draw.owners])
+    live = np.random.default_rng(1).random(ITEMS) < 0.9
+    for some in (np.ones(ITEMS, np.bool_), live):  # those that lie in random order are those of each shard
+        found, own = Population(view.index, some), list[Population]()
+        for one in view.parts:
+            assert one.view.index is not None
+            own.append(Population(one.view.index, some[one.first : one.first + one.view.snapshot.rows]))
+        for name in ("counts", "ahead", "shuffled"):
+            np.testing.assert_array_equal(getattr(found, name), np.concatenate([getattr(each, name) for each in own]))
     assert population.shuffled.sum() > ITEMS / 2
 
 
 def test_shards_that_cannot_be_put_side_by_side_answer_each_by_its_own_plan(clusters: dict[int, Cluster]) -> None:
-    """Shards are asked one by one, as if they were in other processes."""
-    db = clusters[SHARDS]
-    exact = db.lookup(QUERIES, tolerance=0.0)
+    """Where there are too many rows for it, shards are asked one by one, as those in other processes are."""
+    exact = clusters[SHARDS].lookup(QUERIES, tolerance=0.0)
     with pytest.MonkeyPatch.context() as patch:
-        asked_one_by_one(patch)
-        require_kept(db.lookup(QUERIES, tolerance=TOLERANCE), exact, "calibrated", least=200)
+        patch.setattr(spanning, "MOST", ITEMS - 1)
+        with clusters[SHARDS].snapshot() as db:
+            assert db._view().index is None
+            require_kept(db.lookup(QUERIES, tolerance=TOLERANCE), exact, "calibrated", least=200)
 
 
 def test_what_comes_and_goes_is_in_the_answers_at_once(clusters: dict[int, Cluster]) -> None:
@@ -129,13 +140,15 @@ def test_what_comes_and_goes_is_in_the_answers_at_once(clusters: dict[int, Clust
         measured_always(patch)
         warm = db.lookup(query, temperature=10 * db._view().usual_temperature, tolerance=2 * TOLERANCE)
         assert warm.error_kind == "measured"
-    db.delete(["new", near])
+    first = next(key for key in db if key != near)  # of the first shard, which keeps what was rehearsed
+    db.delete(["new", near, first])
     found = db.lookup(QUERIES, **asked)
     assert near not in {one.key for one in found[0].contributors}
     db.compact()
+    assert is_rehearsed(db)
     exact = db.lookup(QUERIES, tolerance=0.0)
     require_kept(db.lookup(QUERIES, **asked), exact, "calibrated", least=380)
-    db.delete([str(number) for number in range(2_000) if str(number) != near])
+    db.delete([str(number) for number in range(2_000) if str(number) in db])
     assert not is_rehearsed(db)
     db.build_index()
     assert is_rehearsed(db)

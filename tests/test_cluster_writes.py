@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softkv.database import SoftKV
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.doors.cluster.shard import Shard
-from softkv.errors import BatchMismatch, CommitUncertain, DuplicateKey, PartlyAdded, SoftKVError, StorageFull
+from softkv.errors import (
+    BatchMismatch,
+    CommitUncertain,
+    DuplicateKey,
+    InputError,
+    PartlyAdded,
+    SoftKVError,
+    StorageFull,
+)
 
 from .clusters import clustered, opened
 from .databases import values_of, vectors_of
@@ -59,8 +68,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         assert db.check().ok
 
 
-def contents(db: Cluster) -> dict[str, Any]:
-    """Everything in a cluster but the names of items without keys, of which there are as many as there are."""
+def contents(db: SoftKV) -> dict[str, Any]:
+    """Everything in a cluster or a shard but the names of items without keys, which are as many as there are."""
     found: dict[str, Any] = {}
     for item in db.select():
         name = item.key or f"at {item.vector.tobytes().hex()}"
@@ -139,6 +148,25 @@ def test_a_change_that_all_shards_refuse_is_not_begun(cluster: Cluster, change: 
     assert contents(cluster) == before
 
 
+def test_what_became_of_each_shard_is_told(cluster: Cluster, change: Change, tmp_path: Path) -> None:
+    """One that refused has nothing of its part, one that is done has all; of others it is told that nobody knows."""
+    shards, before = cluster._store.shards, [contents(shard._db) for shard in cluster._store.shards]
+    with clustered(tmp_path / "whole", "number", shards=4) as whole:
+        change(whole, "the batch")
+        after = [contents(shard._db) for shard in whole._store.shards]
+    shards[0].before, shards[1].after = StorageFull("no space left"), CommitUncertain("the disk is gone")
+    shards[2].before = OSError("no answer")
+    with pytest.raises(PartlyAdded, match=r"^1 of 4 .*\(no space left\).* batch='the batch'") as partly:
+        change(cluster, "the batch")
+    paths, told = [shard.path for shard in shards], partly.value
+    assert (told.done, told.refused, told.unknown) == ((paths[3],), (paths[0],), (paths[1], paths[2]))
+    found = [contents(shard._db) for shard in shards]
+    assert found == [before[0], after[1], before[2], after[3]]
+    shards[0].before = shards[1].after = shards[2].before = None
+    change(cluster, "the batch")
+    assert [contents(shard._db) for shard in shards] == after
+
+
 def test_shards_are_written_to_at_once(cluster: Cluster, change: Change) -> None:
     """None waits for another to have its part on the disk: each begins before any has ended."""
     met = Barrier(4, timeout=60.0)
@@ -193,6 +221,19 @@ def test_what_is_wrong_for_one_shard_reaches_none(cluster: Cluster, name: str, b
         WRONG[name](cluster, batch)
     assert not isinstance(refused.value, PartlyAdded)
     assert (contents(cluster), cluster.info().commit) == (before, commit)
+
+
+@pytest.mark.parametrize("wrong", ["a key twice", "a value that is no number", "a payload that is no JSON"])
+def test_a_first_batch_that_is_wrong_decides_nothing(wrong: str, tmp_path: Path) -> None:
+    """The kind of the values is not decided by what is refused."""
+    create(tmp_path / "c", 4)
+    with opened(tmp_path / "c") as db:
+        with pytest.raises(InputError):
+            WRONG[wrong](db, None)
+        assert db.value_kind is None
+        assert db._store.manifest.epoch == 1
+        db.add(KEYS, vectors_of(12), vectors=GIVEN["vectors"])
+        assert db.value_kind == "vector"
 
 
 def test_the_first_batch_may_be_completed_as_well(tmp_path: Path) -> None:

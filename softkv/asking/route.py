@@ -163,10 +163,8 @@ def _against_rehearsals(view: View, question: Question) -> str | None:
 def against_calibration(view: View, k: int | None = None) -> str | None:
     """Why what was rehearsed when the index was built is not to be believed any more; of the k best, if these count."""
     verdict = view.verdict
-    if view.index is not None and not len(view.index.calibration.temperatures):
-        return "all shards together were not rehearsed, or hold other items by now; `softkv index build`"
-    if verdict is None or not (verdict.withdrawn or (k is not None and verdict.lost(k))):
-        return None
+    if view.uncalibrated or verdict is None or not (verdict.withdrawn or (k is not None and verdict.lost(k))):
+        return view.uncalibrated
     return f"the calibration of the index no longer holds: {verdict}; `softkv index build`"
 
 

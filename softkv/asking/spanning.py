@@ -102,8 +102,11 @@ class Spanning(View):
     def _read(self, file: IndexFile, marks: list[str]) -> Calibration:
         try:
             facts, arrays = decoded(file.read())
-            return Calibration(*(arrays[name] for name in MEASURED)) if facts["of"] == marks else UNREHEARSED
-        except (IndexDamaged, FormatTooNew, KeyError, TypeError) as error:
+            found = Calibration(*(arrays[name] for name in MEASURED))
+            if found.problem:
+                raise IndexDamaged(f"it {found.problem}")
+            return found if facts["of"] == marks else UNREHEARSED
+        except (IndexDamaged, FormatTooNew, KeyError) as error:
             LOG.warning("what all shards of %s rehearsed together cannot be used: %s", self.snapshot.path, error)
             return UNREHEARSED
 
@@ -116,6 +119,13 @@ class Spanning(View):
         """Whether that was done for the lists of now, at these temperatures."""
         known = UNREHEARSED.temperatures if self.index is None else self.index.calibration.temperatures
         return len(known) == len(temperatures) and np.allclose(known, temperatures, rtol=1e-6)
+
+    @property
+    def uncalibrated(self) -> str | None:
+        """Why the lists of all have no calibration together, where they have none."""
+        if self.index is None or len(self.index.calibration.temperatures):
+            return None
+        return "all shards together were not rehearsed, or hold other items by now; `softkv index build`"
 
     @cached_property
     def verdict(self) -> Verdict | None:

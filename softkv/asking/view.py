@@ -216,6 +216,11 @@ class View:
         return about[-1] if about else Verdict.of(written.index.facts.get("checked"))
 
     @property
+    def uncalibrated(self) -> str | None:
+        """Why the index has no calibration; that of one store always has one."""
+        return None
+
+    @property
     def changes(self) -> int:
         """How many items came or went since the index was calibrated."""
         index, rows = self.index_as_written.index, self.snapshot.rows

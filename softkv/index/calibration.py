@@ -113,6 +113,24 @@ class Calibration:
         known = [one for one in shares if one is not None and one < 1]
         return (BEST[place], max(known)) if len(known) == len(shares) else None
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can have measured this, if nothing can."""
+        if self.temperatures.ndim != 1 or not len(self.temperatures) or not (np.diff(self.temperatures) > 0).all():
+            return "was calibrated at no temperatures"
+        if self.doubts.ndim != 3 or self.best.shape != (self.doubts.shape[1],):
+            return "was calibrated on queries without a best score"
+        if self.depths.shape != (len(self.best), len(BEST)):
+            return f"holds depths of shape {self.depths.shape}"
+        worth = self.independent
+        if worth.shape != (len(BEST),) or not ((worth >= 0) & (worth <= len(self.best))).all():
+            return "counts more queries than were asked"
+        for name in ("doubts", "errors", "log_mass_errors", "surprises"):
+            shape = getattr(self, name).shape
+            if shape != (len(self.temperatures), len(self.best), len(LEVELS)):
+                return f"holds {name} of shape {shape}"
+        return None
+
     @cached_property
     def strange(self) -> float:
         """A best score below this is not usual."""

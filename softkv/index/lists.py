@@ -19,7 +19,6 @@ import numpy.typing as npt
 from softkv.errors import IndexDamaged
 from softkv.index.calibration import BEST, Calibration, quantile_of
 from softkv.index.encoding import decoded, encoded
-from softkv.index.opening import LEVELS
 from softkv.index.shuffling import problem_of_heads
 from softkv.maths.farfield import Array, Lists, Units
 from softkv.maths.forms import FORMS, Form
@@ -196,7 +195,7 @@ class ListIndex:
             return f"does not divide the {rows} rows into lists"
         problem = problem_of_statistics(self.lists, offsets, self.form.width(key_width))
         problem = problem or problem_of_heads(self.heads, offsets)
-        return problem or self._problem_of_rows(rows) or self._calibration_problem()
+        return problem or self._problem_of_rows(rows) or self.calibration.problem
 
     def _problem_of_rows(self, rows: int) -> str | None:
         joined, lists = self.joined, len(self.offsets) - 1
@@ -210,26 +209,6 @@ class ListIndex:
             return "was made of rows that are none"
         if not (self.lists.counts <= np.diff(self.offsets) + np.bincount(joined + 1, minlength=lists + 1)[1:]).all():
             return "counts more rows than there are"
-        return None
-
-    def _calibration_problem(self) -> str | None:
-        measured = self.calibration
-        temperatures = measured.temperatures
-        if temperatures.ndim != 1 or not len(temperatures) or not (np.diff(temperatures) > 0).all():
-            return "was calibrated at no temperatures"
-        if measured.doubts.ndim != 3 or measured.best.shape != (measured.doubts.shape[1],):
-            return "was calibrated on queries without a best score"
-        if measured.depths.shape != (len(measured.best), len(BEST)):
-            return f"holds depths of shape {measured.depths.shape}"
-        if (
-            measured.independent.shape != (len(BEST),)
-            or not ((measured.independent >= 0) & (measured.independent <= len(measured.best))).all()
-        ):
-            return "counts more queries than were asked"
-        for name in MEASURED[1:5]:
-            shape = getattr(measured, name).shape
-            if shape != (len(temperatures), measured.doubts.shape[1], len(LEVELS)):
-                return f"holds {name} of shape {shape}"
         return None
 
 

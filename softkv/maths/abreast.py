@@ -23,6 +23,7 @@ TOGETHER = 4096  # lists that are turned at once
 EACH = ("counts", "means", "spreads", "outside", "value_radii", "scatter", "noise")  # of what lists have one each
 
 
+@np.errstate(over="ignore", invalid="ignore")  # statistics that lie are no numbers then, which nobody believes
 def turned(lists: Lists, turn: Floats, shift: Floats, axes: Array) -> Lists:
     """The lists of a store, in float64, once its keys are multiplied with `turn`, (d, d), and moved by `shift`, (d,).
 
@@ -39,11 +40,12 @@ def turned(lists: Lists, turn: Floats, shift: Floats, axes: Array) -> Lists:
         inner = own[:, :lead] @ inner @ own[:, :lead].T + lists.outside[some, None, None] * others
         spreads[some], sums[1, some] = packed(inner), np.einsum("lii->l", inner)
     whole = sums[0] + lists.outside * (np.diag(grown)[lead:] @ lists.profile)
-    means, slope = lists.means @ turn.T + shift, lists.slope @ np.linalg.inv(whole_turn)
+    means, slope = lists.means @ turn.T + shift, lists.slope @ lists.axes.T @ np.linalg.inv(turn) @ axes
     outside = np.maximum(whole - sums[1], 0.0)
     return replace(lists, means=means, axes=axes, spreads=spreads, outside=outside, slope=slope)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def abreast(parts: Sequence[Lists], codes: Sequence[Codes | None], labels: int = 0) -> Lists:
     """The lists of all stores, those of the first before those of the second, along axes that they share.
 

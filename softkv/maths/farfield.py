@@ -104,8 +104,9 @@ class Lists:
         return replace(found, **{name: getattr(found, name) * units.size**2 for name in ("scatter", "noise")})
 
     def narrow(self) -> "Lists":
-        """Statistics in float32, as they are."""
-        return Lists(*(getattr(self, field.name).astype(np.float32) for field in fields(self)))
+        """Statistics in float32, as they are; what that cannot hold is no number then, and no estimate is sure."""
+        with np.errstate(over="ignore"):
+            return Lists(*(getattr(self, field.name).astype(np.float32) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

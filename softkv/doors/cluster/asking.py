@@ -70,9 +70,11 @@ def _estimated(whole: WholeView, question: Question) -> Answers | None:
     if question.k is not None or question.guarantee or question.by_learned or not whole.parts:
         return None
     try:
-        return by_route(whole, question) if route(whole, question).way in (CALIBRATED, MEASURED) else None
+        found = by_route(whole, question) if route(whole, question).way in (CALIBRATED, MEASURED) else None
     except (StoreError, OSError):  # so that the shard that cannot be read is named
         return None
+    # Where a shard fell silent some queries may have been answered without it: then all are, with what that is said of.
+    return found if found is None or found.out_of_reach is None else None
 
 
 def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:

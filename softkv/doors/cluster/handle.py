@@ -237,7 +237,7 @@ class Cluster(SoftKV):
 
     def fit(self, *given: Any, planes: bool | None = None, **options: Any) -> Fit:
         """Learn to compare from the items of all shards, as `fit` of a store does, but without planes."""
-        empty = [shard.path for shard in self._store.shards if not len(shard.view().snapshot)]
+        empty = [one.path for one in self._view().snapshot.snapshots if not len(one)]
         if planes or empty:
             raise InputError(f"expected no planes, and items in each shard, to learn from; none are in {empty}.")
         return super().fit(*given, planes=False, **options)

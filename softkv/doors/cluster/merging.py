@@ -285,7 +285,8 @@ class Sides:
         """Where parts are measured or exact, (b,)."""
         effective = np.stack([np.asarray(one.effective, np.float64) for one in self.parts])
         errors = np.log1p(np.nan_to_num(self.column("effective_error")) / effective)
-        return np.exp(self.entropy) * np.expm1(self.off(errors, np.abs(self.entropies - self.entropy)))
+        with np.errstate(over="ignore"):  # what is no number is as far off as can be
+            return np.exp(self.entropy) * np.expm1(self.off(errors, np.abs(self.entropies - self.entropy)))
 
     @cached_property
     def spread_error(self) -> Floats:
