@@ -1213,7 +1213,7 @@ def test_reading_changes_nothing(unchanged: Store, call: str) -> None:
 
 
 def test_a_stream_of_texts_brings_their_embeddings(tmp_path: Path) -> None:
-    """One vector to compare, one to blend."""
+    """One vector compares, and one is blended."""
     with Store.open(tmp_path / "s", "c") as store:
         entries = [Entry(f"key {i}", vectors(3)[i], f"text {i}", value_vector=vectors(3, 2)[i]) for i in range(3)]
         assert store.extend(entries) == 3
@@ -1257,13 +1257,13 @@ def test_a_stream_asks_for_more_only_when_a_batch_is_on_the_disk(tmp_path: Path)
 
 @pytest.mark.parametrize("entry", [("key",), (), ("key", [1.0] * 4, 1.0, None, None, None, "more"), 7, None])
 def test_an_entry_of_the_wrong_length_is_refused(tmp_path: Path, entry: Any) -> None:
-    """With an error of ours that says what an entry is."""
+    """The error is one of ours that says what an entry is."""
     with Store.open(tmp_path / "s", "c") as store, pytest.raises(InputError, match="an entry is"):
         store.extend([entry])
 
 
 def test_a_stream_of_mixed_values_is_refused(tmp_path: Path) -> None:
-    """Within a batch, and against the batches before."""
+    """Values of a batch may be mixed, or differ from those of the batches before."""
     with Store.open(tmp_path / "s", "c") as store:
         for entries in ([(None, [1.0], 1.0), (None, [1.0], "red")], [(None, [1.0], 1.0), (None, [1.0], None)]):
             with pytest.raises(KindError):

@@ -30,7 +30,7 @@ def test_widths_far_from_everything_stay_finite() -> None:
 
 
 def test_items_that_are_all_predicted_exactly_have_widths() -> None:
-    """Equal ones, since nothing tells them apart."""
+    """They are equal, since nothing tells them apart."""
     rule = WidthRule.learned(np.zeros(50), np.zeros(50), np.zeros(50), np.ones(50), items=10, scale=0.0)
     assert rule.of(np.zeros(2), np.zeros(2), np.ones(2), items=10).tolist() == [1.0, 1.0]
 
