@@ -77,7 +77,7 @@ def test_documents_of_the_same_text_are_all_kept(store: SoftKVVectorStore) -> No
 
 
 def test_an_id_like_a_number_is_refused_before_anything_is_written(store: SoftKVVectorStore) -> None:
-    """Such are the names of items without keys, which are found and deleted by them."""
+    """Items without keys are named so, and are found and deleted by these names."""
     with pytest.raises(KeyTextError, match="starts with '#'"):
         store.add_texts(TEXTS[:2], ids=["a", "#1"])
     assert len(store.db) == 0

@@ -120,7 +120,7 @@ def test_the_floor_is_kept_with_the_temperature(tmp_path: Path) -> None:
 
 
 def test_stores_without_a_floor_say_nothing(tmp_path: Path) -> None:
-    """Such as those that were written when there was none."""
+    """Those that were written when there was none say nothing, for example."""
     with hills(tmp_path / "s") as db:
         profile = Profile.of(db._store.settings)
         old = replace(profile, temperature=Temperature(1.0, "rule", 40)).settings()

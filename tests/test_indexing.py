@@ -195,7 +195,7 @@ def test_bad_wishes_are_refused_before_anything_is_done(
 
 @pytest.mark.parametrize(("compatibility", "expected"), [("laplace", "laplace"), ("uniform", "uniform")])
 def test_what_no_index_can_help_is_refused(tmp_path: Path, compatibility: str, expected: str) -> None:
-    """Such lookups scan."""
+    """Its lookups scan."""
     with (
         filled(tmp_path / "s", compatibility=compatibility) as db,
         pytest.raises(errors.NotExpressible, match=expected),

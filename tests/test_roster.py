@@ -153,7 +153,7 @@ def test_an_index_of_the_living_that_leads_to_the_dead_is_damage(tmp_path: Path)
 
 
 def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
-    """Such a key is not taken for one that no item has."""
+    """Its key is not taken for one that no item has."""
     with Store.open(misled(tmp_path / "s", "key 5", 5, 77), "w") as store:
         for ask in (
             lambda: store.get("key 5"),
