@@ -105,7 +105,7 @@ def test_the_best_of_all_are_blended(kind: str, k: int) -> None:
 
 
 def test_a_mass_that_one_part_does_not_know_is_unknown() -> None:
-    """Only of queries asked of that part is it; their weights are shares of the k best, and so is their value."""
+    """It is for the queries that this part is asked alone; their weights and their value are those of the k best."""
     parts, values = [of_some("number", rows, k=3, show=4) for rows in SHARDS], cells("number", None)
     whole = merged_best(parts, 3, TEMPERATURE, values, show=3)
     masses = parts[0].log_mass.copy()

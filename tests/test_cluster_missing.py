@@ -135,7 +135,7 @@ def test_a_shard_may_fail_while_it_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gone", [1, 3])
 @pytest.mark.parametrize("temperature", [0.02, 0.05, 0.3])
 def test_what_is_stated_of_the_missing_holds_as_often_as_it_says(gone: int, temperature: float) -> None:
-    """Items are shared out anew again and again; those there are have from little to nearly all of the mass."""
+    """Items are shared out again and again; a few have nearly all of the mass, or nearly all have some."""
     rng, shards, rows, tries, held, mass = np.random.default_rng(gone), 16, 1500, 150, 0, 0
     keys = rng.standard_normal((rows, 16))
     values, query = keys @ rng.standard_normal(16) + 0.3 * rng.standard_normal(rows), rng.standard_normal((1, 16))

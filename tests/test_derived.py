@@ -532,7 +532,7 @@ def test_a_commit_that_fails_half_way_leaves_all_as_it_was(tmp_path: Path, monke
 
 @interrupting
 def test_an_interrupt_anywhere_leaves_the_old_parts_or_the_new(tmp_path: Path, seed: int) -> None:
-    """Either are whole, and the handle is right."""
+    """Both are whole, and the handle is right."""
     with fruit(tmp_path / "s") as store, Store.open(tmp_path / "s") as reader:
         interrupted, turn, done = True, 1 + seed % 3, 0
         while interrupted:

@@ -86,7 +86,7 @@ def without_held(db: softkv.SoftKV) -> np.ndarray:
 
 
 def test_scores_are_those_of_items_asked_of_a_store_without_them(labels: softkv.SoftKV) -> None:
-    """Lookups with a mask give them, one item after the other; or with one of a rank larger left out, too."""
+    """Lookups with a mask give them, one item after the other; or of all others, where one of a rank is larger."""
     mask = without_held(labels)
     places = np.flatnonzero(~mask)
     items = [item for item, kept in zip(labels.select(), mask, strict=True) if not kept]
@@ -323,7 +323,7 @@ def test_labels_come_as_sets(labels: softkv.SoftKV) -> None:
 
 
 def test_no_set_is_promised_where_too_many_labels_are_of_no_item(tmp_path: Path) -> None:
-    """Neither items held out, with labels that none has who answers, nor queries get one."""
+    """None is of items held out whose labels nobody that answers has, nor of queries."""
     points = spots(4, 600)
     with softkv.open(tmp_path / "s", value="label", compatibility="gaussian") as db:
         alone = np.random.default_rng(0).random(600) < 0.2

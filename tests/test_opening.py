@@ -762,7 +762,7 @@ def test_an_unclean_open_verifies_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before_the_end", "noticed"), [(5, True), (WINDOW - 5, True), (WINDOW + 5, False)])
 def test_an_unclean_open_verifies_the_last_mib(tmp_path: Path, before_the_end: int, noticed: bool) -> None:
-    """The last checksum is of 16 KiB and is not all, nor are all rows; what lies before is for whoever reads it."""
+    """That is more than the last checksum, of 16 KiB, and less than all rows; the rest is for whoever reads it."""
     with Store.open(tmp_path / "alive", "c") as store:
         store.append(vectors(200, 1 << 12), np.zeros(200))
         path = copied(tmp_path / "alive", tmp_path / "crashed")

@@ -85,7 +85,7 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize("far", [False, True])
 def test_depths_are_those_of_a_store_without_the_one_that_asks(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statistics are measured anew without it, and without no other row, and its best are among all others."""
+    """Statistics are measured anew without that row alone, and its best are among all others."""
     scaled(monkeypatch, read=1.0)
     keys, offsets = drawn()
     keys[offsets[-2] :: 40] *= 30.0 if far else 1.0
