@@ -1,5 +1,7 @@
 """The `softkv` command inside the test's own process: what it prints, where, and how it ends."""
 
+import atexit
+import gc
 import io
 import sys
 from typing import NamedTuple
@@ -44,4 +46,5 @@ def ran(*arguments: object, stdin: str = "", terminal: bool = False, watched: bo
         patch.delenv("SOFTKV_DB", raising=False)
         with pytest.raises(SystemExit) as ended:
             main()
+    atexit.unregister(gc.freeze)  # a command ends without a collection; of this process libraries expect one
     return Ran(int(ended.value.code or 0), out.text(), err.text())

@@ -9,9 +9,10 @@ import pytest
 import softkv
 from softkv.answer import Answer
 from softkv.asking import route
-from softkv.database import SoftKV, indexing
+from softkv.database import SoftKV
 
 from . import reference
+from .scales import scaled
 
 LABELS = ["red", "green", "blue"]
 WORDS = ["a fox", "two dogs", "the sea", "winter", "a red house", "bread and butter"]
@@ -19,16 +20,14 @@ KINDS = ("number", "vector", "label", "text")
 STATIC: dict[str, Any] = {}
 
 
-def count_as_large(patch: pytest.MonkeyPatch) -> None:
-    """Let stores count as large from the first item on, so that they are asked by their index."""
-    patch.setattr(route, "CHEAP", 0)
-    patch.setattr(route, "SCATTERED", 0)
+def count_as_large(patch: pytest.MonkeyPatch, **sizes: float) -> None:
+    """Let stores count as large from the first item on, so that they are asked by their index; and scale what else."""
+    scaled(patch, cheap=0, scattered=0, **sizes)
 
 
 def measured_always(patch: pytest.MonkeyPatch) -> None:
     """Let stores count as large, few queries be rehearsed, and to draw rows take no time."""
-    count_as_large(patch)
-    patch.setattr(indexing, "REHEARSED", 400)
+    count_as_large(patch, rehearsed=400)
     for name in ("STARTED", "STARTED_EACH", "DRAWN_NUMBER", "ASKED_NUMBER"):
         patch.setattr(route, name, 0)
     patch.setattr(route, "DRAWN", 5)

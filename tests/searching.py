@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import import_from, indexing
+from softkv.database import import_from
 from softkv.maths import lookup
 
 from .databases import count_as_large
+from .scales import scaled
 
 Wide = np.ndarray  # of long doubles
 COMPARED = ("dot", "scaled_dot", "cosine", "gaussian", "laplace", "student", "uniform")
@@ -332,12 +333,11 @@ def lost(store: Drawn, folder: Path) -> Iterator[str]:
 
 def small_blocks(rng: np.random.Generator, patch: pytest.MonkeyPatch) -> None:
     """Blocks of rows and of queries of some other size than usual, so that small stores have many."""
-    patch.setattr(lookup, "ROWS", int(rng.choice([3, 16, 50, 1 << 17])))
+    scaled(patch, rows=int(rng.choice([3, 16, 50, 1 << 17])))
     patch.setattr(lookup, "LOGITS", int(rng.choice([40, 300, 3 << 19])))
-    patch.setattr(lookup, "QUERIES", int(rng.choice([2, 10, 1024])))
+    scaled(patch, queries=int(rng.choice([2, 10, 1024])))
 
 
 def small_indexes(patch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and indexes rehearse with few items."""
-    count_as_large(patch)
-    patch.setattr(indexing, "REHEARSED", 240)
+    count_as_large(patch, rehearsed=240)

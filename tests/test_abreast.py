@@ -59,7 +59,7 @@ def test_lists_side_by_side_say_what_they_said_alone(name: str, labels: int) -> 
 
 
 def test_what_few_axes_do_not_hold_of_the_variance_is_held_by_the_others() -> None:
-    """However far the axes are turned, that of each list stays what it was in all."""
+    """Each list has what it had in all, however far the axes are turned."""
 
     def rows(start: int, stop: int) -> Any:
         return KEYS[0][start:stop], VALUES[0][start:stop]

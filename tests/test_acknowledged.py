@@ -34,7 +34,7 @@ def grown(path: Path) -> Path:
 
 
 def test_every_commit_is_noted(tmp_path: Path) -> None:
-    """Of whatever kind, after it happened; and who holds the lock stands above."""
+    """A commit of any kind is, after it happened; and who holds the lock stands above."""
     work: list[Callable[[Store], object]] = [
         lambda store: store.append(vectors(1), [1.0]),
         lambda store: store.delete("pear"),
@@ -53,7 +53,7 @@ def test_every_commit_is_noted(tmp_path: Path) -> None:
 
 
 def test_the_note_comes_after_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never ahead of it, not even for a moment; it is synced when the writer closes, and only then."""
+    """It is never ahead of it, even for a moment; it is synced when the writer closes, and only then."""
     steps, commit, put_note, sync = list[str](), Connection._commit, locks.FileLock.put_note, files.sync
 
     def watched_commit(connection: Connection) -> None:

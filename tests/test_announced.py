@@ -20,7 +20,7 @@ OURS = Announcement("http://127.0.0.1:7411/fruit", "t" * 43, os.getpid())
 
 
 def test_a_server_is_found_while_it_is_the_writer(tmp_path: Path) -> None:
-    """By a file that its owner alone can read."""
+    """A file that its owner alone can read tells of the server."""
     path = str(closed_fruit(tmp_path / "s"))
     with Store.open(path, "w"):
         announce(path, OURS)
@@ -36,7 +36,7 @@ def test_a_server_is_found_while_it_is_the_writer(tmp_path: Path) -> None:
 
 
 def test_what_a_server_that_was_killed_left_behind_misleads_nobody(tmp_path: Path) -> None:
-    """Neither when nobody writes, nor when another process does, which removes it."""
+    """Nobody is misled where nobody writes, nor where another process does, which removes it."""
     path = str(closed_fruit(tmp_path / "s"))
     script = (
         "import os, sys, signal; from softkv.storage import Store; from softkv.storage.disk.announced import *\n"
@@ -65,7 +65,7 @@ def test_another_process_that_got_the_number_is_not_taken_for_the_server(tmp_pat
 
 
 def test_a_writer_that_got_the_number_of_a_server_is_not_taken_for_it(tmp_path: Path) -> None:
-    """As the first process of each container has the same one."""
+    """The first process of each container has the same number, for example."""
     path = str(closed_fruit(tmp_path / "s"))
     announce(path, OURS)
     with Store.open(path, "w"):
@@ -104,7 +104,7 @@ def test_only_who_wrote_what_is_said_removes_it(tmp_path: Path) -> None:
     ids=lambda said: str(said)[:20],
 )  # fmt: skip
 def test_what_no_server_wrote_counts_as_none(tmp_path: Path, said: bytes | dict[str, object]) -> None:
-    """However it is wrong, and nothing else minds it."""
+    """It may be wrong in any way, and nothing else minds it."""
     path = str(closed_fruit(tmp_path / "s"))
     with Store.open(path, "w") as store:
         announce(path, OURS)
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) ->
 
 
 def test_no_copy_takes_it_along(tmp_path: Path) -> None:
-    """Neither a backup, nor what is restored, repaired, exported, compacted or embedded anew."""
+    """A backup does not, nor what is restored, repaired, exported, compacted or embedded anew."""
     path = str(tmp_path / "films.softkv")
     with softkv.open(path) as db:
         db.add(["a shepherd", "two boats"], ["The Alchemist", "Upstream"])

@@ -1,11 +1,14 @@
 """The rooms of the house: who may import whom, and what a bare `import softkv` may cost."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from .scales import PLACES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "softkv"
@@ -134,7 +137,7 @@ def test_imports_keep_to_the_table(path: Path) -> None:
 
 @pytest.mark.parametrize("room", STORAGE)
 def test_the_rooms_of_the_storage_stand_on_those_before_them(room: str) -> None:
-    """Beside what lies under all of them; the store itself stands on top."""
+    """All of them may import what lies under them; the store itself stands on top."""
     imports = imports_of("softkv", PACKAGE)
     inside = {name: others for name, others in imports.items() if name.startswith(f"softkv.storage.{room}.")}
     assert len(inside) > 3
@@ -198,14 +201,14 @@ def circle_in(imports: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.parametrize(("package", "folder"), [("softkv", "softkv"), ("softkv_cli", "cli")])
 def test_no_files_import_each_other_in_a_circle(package: str, folder: str) -> None:
-    """Neither when they are imported nor later, nor for a type alone."""
+    """There is none when they are imported, nor later, nor for a type alone."""
     imports = imports_of(package, ROOT / folder)
     assert len(imports) > 20
     assert circle_in(imports) == []
 
 
 def test_a_circle_is_seen(tmp_path: Path) -> None:
-    """Whether it is closed at the top of a file, within a function, or through a package."""
+    """It may be closed at the top of a file, within a function, or through a package."""
     (tmp_path / "room").mkdir()
     (tmp_path / "__init__.py").write_text("")
     (tmp_path / "room" / "__init__.py").write_text("from house import door\n")
@@ -215,6 +218,17 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
     assert circle_in(imports_of("house", tmp_path)) == []
     (tmp_path / "room" / "lock.py").write_text("from ..door import opened\n")
     assert circle_in(imports_of("house", tmp_path)) == ["house.door", "house.room.key", "house.room.lock"]
+
+
+def test_thresholds_that_tests_move_are_moved_wherever_they_are_held() -> None:
+    """No file imports one by name, at its top, unless it is named among its places."""
+    moved, held = {f"softkv.{one}" for places in PLACES.values() for one in places}, {}
+    for path in SOURCES:
+        name = ".".join(("softkv", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                held |= {f"{name}.{one.asname or one.name}": f"{node.module}.{one.name}" for one in node.names}
+    assert {copy for copy, origin in held.items() if origin in moved} <= moved
 
 
 KIND_NAMES = {"number", "vector", "label", "text"}
@@ -253,7 +267,7 @@ def test_a_kind_is_asked_for_what_is_so_of_it_not_which_it_is() -> None:
     ],
 )
 def test_telling_kinds_apart_is_seen(source: str, told: bool) -> None:
-    """In whatever form it is written."""
+    """It is, in whatever form it is written."""
     assert tells_kinds_apart(source) == told
 
 
@@ -310,7 +324,7 @@ def test_a_store_is_asked_without_the_formats_of_files() -> None:
 
 @pytest.mark.slow
 def test_the_help_of_the_command_loads_nothing_heavy() -> None:
-    """`softkv --help` loads none of them either."""
+    """`softkv --help` loads no torch, faiss, sqlalchemy, sklearn or rich."""
     statement = "import softkv_cli.main as m\ntry: m.softkv(['--help'])\nexcept SystemExit: pass\nprint()"
     assert (
         loaded_after(f"import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()):\n    exec({statement!r})")
@@ -325,7 +339,7 @@ def test_the_help_of_the_command_loads_nothing_heavy() -> None:
     [("sklearn", "sklearn"), ("torch", "torch"), ("langchain", "langchain_core"), ("haystack", "haystack")],
 )
 def test_a_door_loads_its_own_library_and_no_other(door: str, library: str) -> None:
-    """Beside what that library itself takes along, such as pyarrow."""
+    """What that library itself takes along, such as pyarrow, may be loaded."""
     loaded = loaded_after(f"import softkv.doors.{door}")
     assert library in loaded
     others = {"torch", "sklearn", "faiss", "rich", "sentence_transformers", "ray", "langchain_core", "haystack"}
@@ -377,6 +391,14 @@ def test_names_of_the_root_are_lazy_and_listed() -> None:
     assert set(softkv.__all__) == set(dir(softkv))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = softkv.nonsense  # type: ignore[attr-defined]
+
+
+def test_docstrings_of_tests_stand_alone() -> None:
+    """None begins with a word that goes on with the name of its test."""
+    going_on = "And|But|Or|Nor|Also|As|By|Then|Since|Until|Unless|Rather|So|Such|Even|Too|Once|Like|The same"
+    begin = re.compile(rf'def (test_\w+)\([^"]*"""(?:{going_on})\b')
+    found = {path.name: begin.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {name: tests for name, tests in found.items() if tests} == {}
 
 
 def test_no_file_hides_a_second_room() -> None:

@@ -41,7 +41,7 @@ class Shelf:
 
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
-    """Written in two pieces, read as one."""
+    """They are written in two pieces and read as one."""
     rows = vectors(5, WIDTH)
     arena = Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW)
     arena.write(0, rows[:2])
@@ -112,7 +112,7 @@ def test_the_header_can_be_read_by_a_person(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 20, 60, 2_000, HEADER - 3])
 def test_a_damaged_header_is_refused(tmp_path: Path, offset: int) -> None:
-    """Wherever the bit is that fell over, in the blank part as well."""
+    """The bit that fell over may lie anywhere, in the blank part as well."""
     Arena.create(str(tmp_path / "keys.f32"), IDENTITY, WINDOW).close()
     flip(tmp_path / "keys.f32", offset)
     with pytest.raises(StoreDamaged, match="header is damaged"):

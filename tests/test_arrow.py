@@ -44,7 +44,7 @@ def written(folder: Path, table: Any, name: str = "films.arrow", **options: Any)
 
 @pytest.mark.parametrize("name", ["films.arrow", "films.feather", "films.ipc", "films.arrows"])
 def test_a_file_of_arrow_is_loaded(tmp_path: Path, db: softkv.SoftKV, name: str) -> None:
-    """By its ending, file or stream, in as many batches as it has."""
+    """The ending of its name tells what it is; file or stream, it may have any number of batches."""
     path = written(tmp_path, pa.table(FILMS), name)
     assert db.load(path, key="title", value="stars").count == 3
     assert dict(db.items()) == dict(zip(FILMS["title"], FILMS["stars"], strict=True))
@@ -54,7 +54,7 @@ def test_a_file_of_arrow_is_loaded(tmp_path: Path, db: softkv.SoftKV, name: str)
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "uncompressed"])
 def test_a_feather_file_of_pandas_is_loaded(tmp_path: Path, db: softkv.SoftKV, compression: str) -> None:
-    """Compressed or not; what it says of an index of the frame is no column."""
+    """It may be compressed; what it says of an index of the frame is no column."""
     frame = pd.DataFrame(FILMS | {"kind": pd.Categorical(["tale", "sea", "tale"])})
     pyarrow.feather.write_feather(frame, str(tmp_path / "f.feather"), compression=compression)
     db.load(tmp_path / "f.feather", key="title", value="stars", payload="kind")
@@ -163,7 +163,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("library", FRAMES)
 def test_a_frame_is_added_by_the_names_of_its_columns(db: softkv.SoftKV, library: str) -> None:
-    """As one batch, whichever library it is of; dots in a name mean nothing, and missing numbers are null."""
+    """It is one batch, whichever library it is of; dots in a name mean nothing, and missing numbers are null."""
     columns = FILMS | {"the.year": [1990, 2004, 2011], "seen": [1.5, None, 2.5]}
     added = db.add(FRAMES[library](columns), key="title", value="stars", payload=["the.year", "seen"])
     assert added.count == 3
@@ -173,7 +173,7 @@ def test_a_frame_is_added_by_the_names_of_its_columns(db: softkv.SoftKV, library
 
 
 def test_a_frame_is_added_to_every_kind_of_handle(tmp_path: Path) -> None:
-    """To one on a store that is served, and to one on a cluster."""
+    """One is on a store that is served, and one on a cluster."""
     softkv.open(tmp_path / "served", value="number").close()
     frame = pd.DataFrame(FILMS)
     with listening(tmp_path / "served") as url, softkv.open(f"{url}/served") as remote:
@@ -187,7 +187,7 @@ def test_a_frame_is_added_to_every_kind_of_handle(tmp_path: Path) -> None:
 
 
 def test_the_index_of_a_frame_is_a_column_where_it_has_a_name(db: softkv.SoftKV) -> None:
-    """As pandas hands it out; rows that were selected come alone."""
+    """Pandas hands it out as one; rows that were selected come alone."""
     frame = pd.DataFrame(FILMS)
     db.add(frame.set_index("title")[1:], key="title", value="stars")
     assert list(db) == ["two boats", "the lost map"]
@@ -232,7 +232,7 @@ def test_columns_are_arguments_without_names_too(db: softkv.SoftKV) -> None:
     ],
 )
 def test_a_frame_that_holds_no_items_is_refused(db: softkv.SoftKV, frame: Any, options: Any, said: str) -> None:
-    """By the column or the row, and nothing is added."""
+    """The error names the column or the row, and nothing is added."""
     with pytest.raises(BadRecord, match=said):
         db.add(frame, **options)
     assert len(db) == 0
@@ -251,7 +251,7 @@ def test_arguments_that_do_not_go_together_are_refused(db: softkv.SoftKV) -> Non
 
 
 def test_a_frame_needs_pyarrow(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is named with its extra, as where a table is asked for."""
+    """The error names pyarrow with its extra, as where a table is asked for."""
     frame, answers = pd.DataFrame(FILMS), softkv.soft_lookup([[1.0]], [[1.0]], [1.0])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for asked in (lambda: db.add(frame, key="title", value="stars"), db.to_arrow, answers.to_arrow):

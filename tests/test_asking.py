@@ -158,7 +158,7 @@ def test_texts_are_ranked_and_never_made_up(tmp_path: Path) -> None:
 
 
 def test_an_empty_store_has_no_average(tmp_path: Path) -> None:
-    """Neither before the first item nor after the last; a dict would be as empty."""
+    """It has none before the first item and after the last; a dict would be as empty."""
     with softkv.open(tmp_path / "s") as db:
         for ask in (lambda: db.lookup([1.0]), lambda: db.nearest("a"), lambda: db.compare([1.0]), db.self_attention):
             with pytest.raises(EmptyStore):
@@ -182,7 +182,7 @@ def test_promises_that_nobody_could_keep_are_refused(tmp_path: Path, option: dic
 
 
 def test_any_tolerance_is_met_exactly_by_a_scan(tmp_path: Path) -> None:
-    """Until there is something to estimate, every answer is exact."""
+    """Every answer is exact where there is nothing to estimate."""
     with filled(tmp_path / "s", "number") as db:
         exact = db.lookup(QUERIES[0], tolerance=0)
         for options in ({"tolerance": 0.5}, {"guarantee": "bound"}, {"confidence": 0.5}):

@@ -27,7 +27,7 @@ def wanted(queries: Any, keys: Any, **options: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("library", [np.asarray, torch.tensor], ids=["numpy", "torch"])
 def test_weights_come_in_the_order_of_the_rows(library: Any) -> None:
-    """Not the heaviest first, as `weights` do."""
+    """`weights` has the heaviest first; these are not sorted."""
     answers = softkv.soft_lookup(library(QUERIES), library(KEYS), library(VALUES), show=12)
     found = answers.attention()
     assert type(found) is type(answers.weights)
@@ -37,7 +37,7 @@ def test_weights_come_in_the_order_of_the_rows(library: Any) -> None:
 
 
 def test_rows_that_may_not_be_seen_weigh_nothing() -> None:
-    """Whatever keeps them away, and they need not be named."""
+    """Whatever keeps them away, they weigh nothing, and need not be named."""
     mask = RNG.random((3, 12)) < 0.4
     mask[:, 5] = True
     bias = np.where(mask, 0.0, -np.inf)
@@ -67,13 +67,13 @@ def test_what_is_not_named_is_missed() -> None:
 
 
 def test_weights_of_the_best_are_shares_of_all() -> None:
-    """With k as without, as in `weights`."""
+    """They are so with k as without, like `weights`."""
     found = softkv.soft_lookup(QUERIES, KEYS, VALUES, k=3, show=12).attention()
     assert found == pytest.approx(wanted(QUERIES, KEYS.tolist()))
 
 
 def test_leading_axes_stay() -> None:
-    """A matrix for each."""
+    """Each gets a matrix."""
     queries, keys = RNG.standard_normal((2, 3, 5, 4)), RNG.standard_normal((2, 1, 7, 4))
     found = softkv.soft_lookup(queries, keys, np.zeros((2, 1, 7)), show=7).attention()
     assert found.shape == (2, 3, 5, 7)
@@ -82,7 +82,7 @@ def test_leading_axes_stay() -> None:
 
 
 def test_gradients_are_those_of_softmax() -> None:
-    """Through every weight, to queries, keys and the temperature."""
+    """They reach queries, keys and the temperature through every weight."""
     mask = torch.ones(3, 12, dtype=torch.bool).tril(4)
     leaves = [torch.tensor(x, requires_grad=True) for x in (QUERIES, KEYS, np.array(0.7))]
     others = [x.detach().clone().requires_grad_() for x in leaves]
@@ -100,7 +100,7 @@ def test_gradients_are_those_of_softmax() -> None:
 
 @pytest.mark.parametrize("axes", [(), (2,)], ids=["plain", "batched"])
 def test_heads_are_those_of_torch(axes: tuple[int, ...]) -> None:
-    """Their mean, or each."""
+    """Their mean is, and each one is."""
     torch.manual_seed(0)
     module = torch.nn.MultiheadAttention(8, 2, batch_first=True).double().requires_grad_(False)
     x, y = torch.randn(*axes, 5, 8).double(), torch.randn(*axes, 7, 8).double()
@@ -113,7 +113,7 @@ def test_heads_are_those_of_torch(axes: tuple[int, ...]) -> None:
 
 
 def test_a_store_has_its_items_in_their_order(tmp_path: Path) -> None:
-    """Of mask= and of iteration, wherever the items lie: after deletions, replacements and compaction."""
+    """Iteration and mask= have that order, wherever items lie: after deletions, replacements and compaction."""
     with filled(tmp_path / "s", "vector", compatibility="scaled_dot") as db:
         db.delete([f"item {number}" for number in (0, 3, 17)])
         db.add(["item 5", "item 9"], [[1.0] * 3] * 2, vectors=vectors_of(2, seed=8), on_conflict="replace")

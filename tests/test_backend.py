@@ -11,7 +11,7 @@ from softkv.database.backend import backend_name
 
 
 def test_the_build_of_faiss_is_named_with_its_version() -> None:
-    """As pip knows it; a build for the CPU works on the CPU."""
+    """The name is the one that pip knows; a build for the CPU works on the CPU."""
     assert backend_name() == f"faiss-cpu {metadata.version('faiss-cpu')} on the cpu"
 
 

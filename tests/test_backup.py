@@ -180,7 +180,7 @@ def test_a_handle_backs_up_what_it_has_acknowledged(tmp_path: Path) -> None:
 
 
 def test_a_backup_is_not_written_to(tmp_path: Path) -> None:
-    """Neither by a writer nor by one who would begin anew; and what is restored from it is."""
+    """A writer may not, nor one who would begin anew; but what is restored from it is written to."""
     target = tmp_path / "backup"
     backup(closed_fruit(tmp_path / "s.softkv"), target)
     before = bytes_of(target)
@@ -415,7 +415,7 @@ def test_a_missing_index_file_keeps_no_store_that_is_written_to_from_being_copie
 
 
 def test_a_damaged_record_of_an_index_is_left_out(tmp_path: Path) -> None:
-    """Of the store, and of the earlier backup."""
+    """It may be of the store, or of the earlier backup."""
     path, target = tmp_path / "s.softkv", tmp_path / "backup"
     with fruit(path) as store:
         store.put_index("one", b"x")
@@ -448,7 +448,7 @@ def test_what_an_interrupted_backup_left_goes_before_the_next(tmp_path: Path) ->
 
 
 def test_a_retired_generation_of_an_older_format_is_not_copied(tmp_path: Path) -> None:
-    """Neither are its records, in which no table of this format is looked for."""
+    """Its records are not copied either, in which no table of this format is looked for."""
     path = tmp_path / "s.softkv"
     with Store.open(path, "c") as store:
         grow(store, 50)
@@ -513,7 +513,7 @@ def test_a_reader_notices_another_copy_in_the_place_of_its_store(
 
 
 def test_a_writer_notices_another_copy_in_the_place_of_its_store(older: Path, tmp_path: Path) -> None:
-    """Before it writes, and before it backs up what others have put there."""
+    """It does before it writes, and before it backs up what others have put there."""
     with Store.open(older, "w") as writer:
         older.rename(tmp_path / "aside")
         restore(tmp_path / "backup", older)
@@ -576,7 +576,7 @@ def test_a_check_says_that_a_copy_is_older_than_it_should_be(older: Path, tmp_pa
 
 
 def test_the_command_backs_up_and_restores(tmp_path: Path) -> None:
-    """As documented: a backup, another one, a restore, a check of how new it is."""
+    """It does what is documented: a backup, another one, a restore, a check of how new it is."""
     path, target = closed_fruit(tmp_path / "s.softkv"), tmp_path / "backup"
 
     def run(*arguments: object, code: int = 0) -> str:

@@ -279,7 +279,7 @@ def test_a_payload_comes_back_as_it_was_given(tmp_path: Path, payload: Any) -> N
 
 
 def test_json_is_what_the_json_module_reads() -> None:
-    """Compact, and no ASCII escapes."""
+    """It is compact, and has no ASCII escapes."""
     payload = {"name": "été", "list": [1, 2.5, None]}
     text = checked_json(payload, "payload 0")
     assert text == '{"name":"été","list":[1,2.5,null]}'
@@ -322,7 +322,7 @@ def test_large_finite_vectors_are_finite() -> None:
 
 
 def test_the_first_item_that_is_not_finite_is_named() -> None:
-    """By its place in the batch."""
+    """The error tells its place in the batch."""
     given = vectors(9)
     given[[5, 7], 2] = np.nan
     with pytest.raises(NotFinite, match="key vector 5"):
@@ -347,7 +347,7 @@ def test_the_kind_is_found_in_the_values() -> None:
 
 
 def test_the_longest_key_is_measured_in_bytes() -> None:
-    """64 KiB of UTF-8."""
+    """It has 64 KiB of UTF-8."""
     assert checked_key("é" * 32_768) == ("é" * 32_768).encode()
     with pytest.raises(KeyTextError, match="65,538 bytes"):
         checked_key("é" * 32_769)

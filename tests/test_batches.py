@@ -99,7 +99,7 @@ OTHERS: dict[str, Callable[[softkv.SoftKV], object]] = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_other_content_under_the_same_name_is_refused(db: softkv.SoftKV, other: str) -> None:
-    """Whatever is different; and nothing is written."""
+    """Anything may be different; and nothing is written."""
     db.add(KEYS, VALUES, vectors=VECTORS, batch="x")
     before = commit(db)
     with pytest.raises(BatchMismatch, match="batch 'x' was written before, at commit 1, with other content"):
@@ -120,7 +120,7 @@ def test_the_same_content_is_known_however_it_is_wrapped(db: softkv.SoftKV) -> N
 
 
 def test_one_item_is_a_batch_of_one(db: softkv.SoftKV) -> None:
-    """Whether it is given alone or in lists; labels too."""
+    """It may be given alone or in lists; labels too."""
     first = db.add("k", 5.0, vectors=[1.0, 2.0], batch="x")
     assert db.add(["k"], [5], vectors=[[1.0, 2.0]], batch="x") == first
 
@@ -207,7 +207,7 @@ def test_keys_twice_in_a_batch_and_keys_that_are_there(db: softkv.SoftKV) -> Non
 
 
 def test_a_deletion_of_nothing_has_a_name_as_well(db: softkv.SoftKV) -> None:
-    """Of a store that never had an item, and of one that has."""
+    """One store never had an item, and one has."""
     assert db.delete([], batch="x") == 0
     assert db.delete(iter([]), batch="x") == 0
     db.add(KEYS, VALUES, vectors=VECTORS)
@@ -219,7 +219,7 @@ def test_a_deletion_of_nothing_has_a_name_as_well(db: softkv.SoftKV) -> None:
 
 
 def test_a_deletion_may_be_given_in_any_order(db: softkv.SoftKV) -> None:
-    """By a generator, or as a set, whose order is by chance."""
+    """A generator will do, or a set, whose order is by chance."""
     db.add([f"key {i}" for i in range(50)], np.arange(50.0), vectors=np.ones((50, 2)))
     names = {f"key {i}" for i in range(20)}
     assert db.delete((name for name in sorted(names)), batch="x") == 20
@@ -229,7 +229,7 @@ def test_a_deletion_may_be_given_in_any_order(db: softkv.SoftKV) -> None:
 
 
 def test_batches_are_kept_for_seven_days(db: softkv.SoftKV, clock: Callable[[int], None], tmp_path: Path) -> None:
-    """Then their names are free again, and a later write of any kind removes them."""
+    """After that their names are free again, and a later write of any kind removes them."""
     clock(0)
     first = db.add(values=[1.0], vectors=[[1.0, 2.0]], batch="old")
     clock(7)
@@ -250,7 +250,7 @@ def test_batches_are_kept_for_seven_days(db: softkv.SoftKV, clock: Callable[[int
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", "\ud800", 7, b"x", ["x"]])
 def test_a_name_that_cannot_be_one_is_refused(db: softkv.SoftKV, name: Any) -> None:
-    """Before anything is written."""
+    """It is refused before anything is written."""
     for work in (
         lambda: db.add(KEYS, VALUES, vectors=VECTORS, batch=name),
         lambda: db.delete([], batch=name),

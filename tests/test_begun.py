@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import begun, indexing
+from softkv.database import begun
 from softkv.index.encoding import encoded
 from softkv.storage import Store
 
@@ -49,8 +49,7 @@ with softkv.open(sys.argv[1]) as db:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 200)
+    count_as_large(monkeypatch, rehearsed=200)
 
 
 def keys_of(count: int, seed: int) -> np.ndarray:
@@ -206,7 +205,7 @@ def test_a_build_that_wants_something_else_starts_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_what_was_deleted_meanwhile_is_no_reason_to_go_on(tmp_path: Path, count: int) -> None:
-    """Where next to nothing is left of the lists, a build starts over."""
+    """If next to nothing is left of the lists, a build starts over."""
     filled(tmp_path / "s")
     killed_at(tmp_path / "s", "measuring lists")
     with softkv.open(tmp_path / "s") as db:

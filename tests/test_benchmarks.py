@@ -12,7 +12,6 @@ import pytest
 from softkv_cli.mixtures import mixture
 
 import softkv
-from softkv import database
 
 from .benchmarks import measured_coverage, rechecking
 from .benchmarks.index_contests import recall
@@ -20,6 +19,7 @@ from .benchmarks.index_quality import Judged
 from .benchmarks.index_report import HEAD
 from .benchmarks.measured_limits import upper_limit
 from .benchmarks.storage import contest
+from .scales import scaled
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.ci
@@ -173,7 +173,7 @@ def test_a_check_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both tables have their lines, and the check ends with a verdict."""
-    monkeypatch.setattr(database.rechecking, "is_cheap", lambda _: False)
+    scaled(monkeypatch, cheap=0)
     rechecking.compared(tmp_path, mixture(2500, 8, rechecking.VALUE_WIDTH, 10, 0), 2000)
     printed = capsys.readouterr().out
     assert "| add 2,000 | 7 |" in printed

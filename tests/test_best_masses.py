@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import indexing
 from softkv.doors.documents import heaviest
 from softkv.doors.sklearn import SoftKVRegressor
 from softkv.errors import InputError
@@ -38,8 +37,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[softkv.SoftKV]:
     """A store of clusters with an index, rehearsed at some temperatures, that counts as large."""
     keys = points(ITEMS, 0)
     with pytest.MonkeyPatch.context() as patch:
-        count_as_large(patch)
-        patch.setattr(indexing, "REHEARSED", 700)
+        count_as_large(patch, rehearsed=700)
         with softkv.open(tmp_path_factory.mktemp("clusters") / "s", compatibility="cosine") as made:
             made.add([str(number) for number in range(ITEMS)], keys[:, 0], vectors=keys)
             made.build_index()
@@ -66,7 +64,7 @@ def test_the_mass_of_the_k_best_is_unknown(db: softkv.SoftKV, k: int, temperatur
 
 
 def test_an_unknown_mass_is_not_told(db: softkv.SoftKV) -> None:
-    """By answers one by one, in words, in JSON and in tables."""
+    """Answers leave it out one by one, in words, in JSON and in tables."""
     answers = db.lookup(ASKED, k=5, temperature=0.01)
     number = answers.route.index("calibrated") if isinstance(answers.route, tuple) else 0
     one = answers[number]
@@ -80,7 +78,7 @@ def test_an_unknown_mass_is_not_told(db: softkv.SoftKV) -> None:
 
 
 def test_nothing_is_told_to_be_far_by_an_unknown_mass(db: softkv.SoftKV) -> None:
-    """By the best of a scan; of those by an index nothing is said."""
+    """The best of a scan are told to be far; of those by an index nothing is said."""
     far = np.random.default_rng(5).standard_normal((20, WIDTH)).astype(np.float32)
     queries = np.vstack([ASKED, far])
     for k in BEST:
@@ -91,7 +89,7 @@ def test_nothing_is_told_to_be_far_by_an_unknown_mass(db: softkv.SoftKV) -> None
 
 
 def test_queries_of_a_batch_know_each_its_own_mass(db: softkv.SoftKV) -> None:
-    """As when asked alone: one that is unlike those rehearsed is scanned, so that of it all is known."""
+    """One that is unlike those rehearsed is scanned, so that of it all is known, like a query that asks alone."""
     queries = np.vstack([ASKED[:1], -8.0 * ASKED[:1], ASKED[1:2]])
     found, alone = db.lookup(queries, k=5), [db.lookup(query, k=5) for query in queries]
     assert [one.route for one in found] == [one.route for one in alone] == ["calibrated", "scan", "calibrated"]
@@ -100,7 +98,7 @@ def test_queries_of_a_batch_know_each_its_own_mass(db: softkv.SoftKV) -> None:
 
 
 def test_documents_hold_a_share_of_all_mass(db: softkv.SoftKV) -> None:
-    """Which no index knows, so they are those of a scan."""
+    """No index knows all mass, so the documents are those of a scan."""
     asked: dict[str, Any] = {"k": 200, "mass": 0.5, "temperature": 0.02}
     names = [one.key for one in heaviest(db, ASKED[0], **asked)]
     exact = db.lookup(ASKED[0], show=200, temperature=0.02, tolerance=0).contributors

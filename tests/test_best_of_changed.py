@@ -10,11 +10,11 @@ import pytest
 
 import softkv
 from softkv.asking import indexed
-from softkv.database import indexing, rechecking
-from softkv.index import rehearsal
+from softkv.database import rechecking
 from softkv.index.verdict import Verdict
 
 from .databases import count_as_large
+from .scales import scaled
 
 WIDTH, CLUSTERS, CONFIDENCE = 24, 60, 0.95
 KINDS = {"plain": "cosine", "offset": "dot", "lengths": "gaussian"}
@@ -51,9 +51,7 @@ def found(db: softkv.SoftKV, kind: str, k: int, asked: int = 300, seed: int = 99
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, of which any part is read; nothing is checked meanwhile."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(rehearsal, "MOST", 1.0)
-    monkeypatch.setattr(indexing, "REHEARSED", 480)
+    count_as_large(monkeypatch, read=1.0, rehearsed=480)
     monkeypatch.setattr(rechecking, "is_cheap", lambda _: True)
 
 
@@ -177,7 +175,7 @@ def test_a_verdict_on_the_best_may_be_anything(facts: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_best_are_found_as_surely_as_stated(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several builds hardly one finds them for fewer queries, built and with a quarter of the items deleted."""
-    monkeypatch.setattr(indexing, "REHEARSED", 1440)
+    scaled(monkeypatch, rehearsed=1440)
     seen = []
     for seed in range(4):
         with made(tmp_path / str(seed), kind, 16_000, seed) as db:

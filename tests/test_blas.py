@@ -15,12 +15,12 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import softkv
-from softkv.asking import lists, route, sampled, scan
+from softkv.asking import lists, sampled, scan
 from softkv.asking.indexed import Indexes
 from softkv.maths import blas
 from softkv.maths.blas import at_most, free_threads
 
-from .databases import count_as_large
+from .databases import measured_always
 
 # Of NumPy: other libraries of the process have a BLAS of their own.
 BLAS = [one for one in ThreadpoolController().lib_controllers if "numpy.libs" in one.filepath]
@@ -93,7 +93,7 @@ def test_a_child_has_as_many_threads_as_its_parent_had_outside() -> None:
 
 
 def test_the_least_that_anybody_inside_wants_counts() -> None:
-    """Of two that overlap and want different numbers, whichever of them leaves first."""
+    """Two overlap and want different numbers, whichever of them leaves first."""
     outer, inner = at_most(2), at_most(1)
     outer.__enter__()
     inner.__enter__()
@@ -109,7 +109,7 @@ def test_the_least_that_anybody_inside_wants_counts() -> None:
 def test_threads_leave_processors_to_those_that_keep_them_busy(
     running: list[int], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as they are looked at; of two processors one is always taken."""
+    """They do so while they are looked at; of two processors one is always taken."""
     clock = itertools.count(step=blas.PROBED / 10)  # of its own: on a busy machine one look may take all the time
     monkeypatch.setattr(blas, "time", SimpleNamespace(perf_counter=lambda: next(clock), sleep=lambda _: None))
     told = iter([*running, *[running[-1]] * 1000])
@@ -122,7 +122,7 @@ def test_threads_leave_processors_to_those_that_keep_them_busy(
 @pytest.mark.alone
 @pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="the system does not tell")
 def test_who_keeps_processors_busy_is_seen() -> None:
-    """A process for each of them."""
+    """There is a process for each of them."""
     script = "import time\nuntil = time.monotonic() + 60\nprint(flush=True)\nwhile time.monotonic() < until: pass"
     count = os.cpu_count() or 1
     others = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(count)]
@@ -177,10 +177,7 @@ def test_lists_are_asked_and_kept_by_one_thread(tmp_path: Path, monkeypatch: pyt
 
     rng = np.random.default_rng(0)
     vectors, values = rng.standard_normal((3000, 8)).astype(np.float32), rng.standard_normal((3000, 2))
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(route, "STARTED", 0)
-    monkeypatch.setattr(route, "STARTED_EACH", 0)
-    monkeypatch.setattr(route, "DRAWN", 0)
+    measured_always(monkeypatch)
     for module, name in ((lists, "calibrated"), (sampled, "measured"), (scan, "lookup"), (Indexes, "change")):
         watched(module, name)
     with softkv.open(tmp_path / "s", temperature=0.5) as db:

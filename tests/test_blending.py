@@ -189,7 +189,7 @@ def test_spreads_are_those_of_the_reference_at_any_size(data: st.DataObject, cou
 
 @pytest.mark.parametrize("queries", [1, 3, 90])
 def test_numbers_of_few_rows_that_weigh_anything_blend_as_if_alone(queries: int) -> None:
-    """Beside thousands of rows whose weights vanish, whatever their numbers; also many queries, some at a time."""
+    """Thousands of rows whose weights vanish lie beside them; queries may be many, some at a time."""
     rng = np.random.default_rng(11)
     logits, values = np.full((queries, 3000), -500.0, np.float32), rng.standard_normal(3000) * 1e150
     some = rng.choice(3000, 40, replace=False)

@@ -24,7 +24,7 @@ def seen_with(evidence: np.ndarray) -> Seen:
 @pytest.mark.ci
 @pytest.mark.parametrize(("apart", "fewest"), [(2.2, 0), (3.0, 200)])
 def test_strangers_and_queries_turned_away_are_both_as_rare_as_promised(apart: float, fewest: int) -> None:
-    """Where values are neither right nor wrong, in 95 of 100 draws less 3.3 deviations; few are refused needlessly."""
+    """Values are neither right nor wrong; 95 of 100 draws hold, less 3.3 deviations; few are refused needlessly."""
     rng, kept, made = np.random.default_rng(21), 0, 0
     for _ in range(300):
         seen, strangers = seen_with(rng.standard_normal(400)), seen_with(rng.standard_normal(400) - apart)
@@ -61,7 +61,7 @@ def labels_with(evidence: np.ndarray, rng: np.random.Generator) -> tuple[Seen, n
 @pytest.mark.ci
 @pytest.mark.parametrize(("share", "fewest"), [(0.1, 0.3), (0.15, 0.5)])
 def test_of_what_is_known_no_more_is_wrong_than_promised(share: float, fewest: float) -> None:
-    """In 95 of 100 draws less 3.3 deviations, by the share among all that are known then; and many are."""
+    """95 of 100 draws hold, less 3.3 deviations, by the share among all that are known; and many are."""
     rng, grid = np.random.default_rng(35), np.linspace(-4.0, 6.0, 4001)
     density = np.exp(-(grid**2) / 2.0)
     known = np.cumsum(density[::-1])[::-1]
@@ -85,7 +85,7 @@ def test_of_what_is_known_no_more_is_wrong_than_promised(share: float, fewest: f
 @pytest.mark.parametrize(("share", "count"), [(0.05, 19), (0.05, 60), (0.1, 9), (0.1, 45)])
 @pytest.mark.parametrize("rounded", [False, True])
 def test_few_points_keep_what_is_known_and_wrong_rare_on_average(share: float, count: int, rounded: bool) -> None:
-    """Of all queries, also where many have equal evidence; over 2,000 draws, of which a refused one has none known."""
+    """Many queries may have equal evidence; over 2,000 draws, of which a refused one has none known."""
     rng, held, known = np.random.default_rng(31), [], []
     for _ in range(2000):
         evidence = rng.standard_normal(count + 200)
@@ -107,7 +107,7 @@ def test_few_points_keep_what_is_known_and_wrong_rare_on_average(share: float, c
 
 @pytest.mark.parametrize("strangers", [False, True])
 def test_few_points_turn_away_and_let_in_as_few_as_asked_on_average(strangers: bool) -> None:
-    """Of values that are neither right nor wrong; as many may be turned away as asked where there are no strangers."""
+    """Values may be neither right nor wrong; where there are no strangers, as many may be turned away as asked."""
     rng, away, known = np.random.default_rng(32), [], []
     promise = Promise(0.1, 0.2 if strangers else None, None)
     for _ in range(2000):
@@ -125,7 +125,7 @@ def test_few_points_turn_away_and_let_in_as_few_as_asked_on_average(strangers: b
 
 
 def test_few_points_of_which_none_is_known_or_that_conflict_make_no_guard() -> None:
-    """Where nearly all are wrong, and where strangers are like the items."""
+    """Nearly all may be wrong, or strangers like the items."""
     rng, promise = np.random.default_rng(33), Promise(0.1, None, None)
     seen, aims, _ = labels_with(rng.standard_normal(40), rng)
     with pytest.raises(InputError, match=r"no threshold keeps.*Of all, \d\d\.\d% are wrong"):
@@ -137,7 +137,7 @@ def test_few_points_of_which_none_is_known_or_that_conflict_make_no_guard() -> N
 
 @pytest.mark.parametrize("confidence", [0.95, None])
 def test_a_refusal_names_the_least_share_that_is_kept(confidence: float | None) -> None:
-    """Of wrong answers, and of strangers; a hundredth less is refused."""
+    """It is told of wrong answers, and of strangers; a hundredth less is refused."""
     rng = np.random.default_rng(34)
     seen, aims, _ = labels_with(rng.standard_normal(1000) - 2.0, rng)
     others = seen_with(rng.standard_normal(1000) - 3.0)

@@ -51,7 +51,7 @@ def test_a_smaller_tolerance_reads_more() -> None:
 
 
 def test_no_plan_is_better_than_a_false_one() -> None:
-    """Where no level is right enough, or too few queries were asked for so much confidence."""
+    """There is none where no level is right enough, or too few queries were asked for so much confidence."""
     assert calibration(1500, scale=10.0).plan(0.2, 0.01, 0.95) is None
     assert calibration(60).plan(0.2, 0.05, 0.95) is None
     assert calibration(1500).plan(0.2, 0.05, 0.99999) is None
@@ -100,7 +100,7 @@ def test_the_best_rows_are_looked_for_as_deep_as_they_were_found() -> None:
 
 
 def test_the_best_of_more_rows_are_looked_for_as_fewer_of_those_rehearsed() -> None:
-    """Which lie as far out; and no less deep than as many."""
+    """Fewer of those rehearsed lie as far out; and no less deep than as many."""
     known = calibration(1500)
     depths = {k: known.depth(k, 0.9) for k in (4, 8, 16)}
     found = known.depth(16, 0.9, grown=4.0)
@@ -129,7 +129,7 @@ def test_queries_with_the_same_best_rows_count_as_one_once_rows_have_changed() -
 
 
 def test_infinite_errors_and_doubts_make_no_plan() -> None:
-    """Where estimates left float32, quietly; other temperatures keep their plans."""
+    """Estimates that left float32 are passed over quietly; other temperatures keep their plans."""
     known = calibration(1500)
     known.errors[2], known.doubts[2] = np.inf, np.inf
     assert known.plan(0.3, 0.1, 0.95) is None
@@ -137,6 +137,6 @@ def test_infinite_errors_and_doubts_make_no_plan() -> None:
 
 
 def test_too_few_queries_make_no_plan() -> None:
-    """Of one or two none is left to choose."""
+    """One or two leave none to choose."""
     for queries in (1, 2):
         assert calibration(queries).plan(0.2, 0.5, 0.8) is None

@@ -63,7 +63,7 @@ def ivf() -> Proposer:
 @pytest.mark.parametrize("metric", ["dot", "l2"])
 @pytest.mark.parametrize(("kind", "least"), [("hnsw", 0.97), ("ivf", 0.9), ("pq", 0.85), ("rabitq", 0.85)])
 def test_the_short_names_find_most_of_the_best(kind: str, least: float, metric: str) -> None:
-    """Among eight times as many rows as are wanted; more effort finds at least about as many."""
+    """Eight times as many rows as are wanted have them; more effort finds at least about as many."""
     proposer = built(kind, metric)
     proposed = proposer.propose(QUERIES, 8 * BEST)
     assert proposed.shape == (50, 8 * BEST)
@@ -161,7 +161,7 @@ def test_numbers_that_faiss_cannot_square_are_refused() -> None:
 
 
 def test_progress_is_told_and_may_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each piece that is added; what it raises comes through, and FAISS is left as it was."""
+    """It is told after each piece; what it raises comes through, and FAISS is left as it was."""
     monkeypatch.setattr(candidates, "_PIECE", 1000)
     told: list[tuple[int, int]] = []
     built("SQ8", progress=lambda *one: told.append(one))
@@ -200,14 +200,14 @@ def test_enough_lists_are_opened_for_what_is_asked() -> None:
 
 
 def test_more_than_there_is_is_filled_up(ivf: Proposer) -> None:
-    """All rows, each once, and -1 for the rest."""
+    """All rows come, each once, and -1 for the rest."""
     (proposed,) = ivf.propose(QUERIES[:1], ROWS + 5)
     assert sorted(proposed.tolist()) == [-1] * 5 + list(range(ROWS))
     assert ivf.propose(QUERIES[:0], 3).shape == (0, 3)
 
 
 def test_mistakes_of_a_question_are_named(ivf: Proposer) -> None:
-    """Widths, counts, numbers."""
+    """Widths, counts and numbers may be wrong."""
     with pytest.raises(ShapeError, match="width 5, the index 32"):
         ivf.propose(np.ones((1, 5), np.float32), 3)
     with pytest.raises(NotFinite, match=r"queries\[1\]"):
@@ -247,7 +247,7 @@ def test_threads_get_what_one_alone_gets(ivf: Proposer) -> None:
 @pytest.mark.parametrize("metric", ["dot", "l2"])
 @pytest.mark.parametrize("kind", [*SHORT, "Flat", "PCAR24,IVF64,Flat", "HNSW8,Flat"])
 def test_what_was_written_is_read_again(kind: str, metric: str) -> None:
-    """From bytes or a read-only view of them: the same proposals, and the same bytes again."""
+    """Bytes, or a read-only view of them, give the same proposals, and the same bytes again."""
     proposer = built(kind, metric)
     given = proposer.to_bytes()
     again = Proposer.from_bytes(memoryview(bytearray(given)).toreadonly(), width=WIDTH, rows=ROWS)
@@ -274,7 +274,7 @@ def test_an_index_for_other_rows_is_refused(ivf: Proposer) -> None:
 
 
 def test_a_newer_format_is_refused_with_its_number(ivf: Proposer) -> None:
-    """Before anything behind the number is read."""
+    """It is refused before anything behind the number is read."""
     given = bytearray(ivf.to_bytes())
     given[8] = 2
     with pytest.raises(FormatTooNew, match="format 2; this softkv reads up to 1"):
@@ -313,20 +313,20 @@ def test_the_head_must_tell_the_truth() -> None:
     [{"kind": None}, {"kind": 5}, {"metric": "cosine"}, {"width": 32.0}, {"rows": True}, {"rows": -1}, {"more": 1}],
 )
 def test_heads_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
-    """Missing, unknown, or of a wrong type."""
+    """Something is missing, unknown, or of a wrong type."""
     with pytest.raises(IndexDamaged, match="head"):
         Proposer.from_bytes(file_of(filled("Flat", faiss.METRIC_INNER_PRODUCT), **changes), width=WIDTH, rows=ROWS)
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 4000, b"{}" + b" " * 5000])
 def test_heads_that_are_no_json_are_refused(text: bytes) -> None:
-    """Whatever stands there, as long as the lengths are right."""
+    """Anything may stand there, as long as the lengths are right."""
     with pytest.raises(IndexDamaged, match="head"):
         Proposer.from_bytes(candidates._HEAD.pack(b"SOFTPROP", 1, len(text), 0) + text, width=WIDTH, rows=ROWS)
 
 
 def test_bytes_that_faiss_does_not_know_are_refused() -> None:
-    """As from another build of FAISS: an error of ours, with what it says."""
+    """Bytes of another build of FAISS are an error of ours, with what it says."""
     given = file_of(filled("Flat", faiss.METRIC_INNER_PRODUCT))
     place = re.search(rb"\}", given).end()  # type: ignore[union-attr]
     with pytest.raises(IndexDamaged, match="cannot be read by this FAISS"):

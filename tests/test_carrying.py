@@ -17,9 +17,9 @@ from softkv import errors
 from softkv.database import LearnedNotCarried, import_from, repair
 from softkv.files.exports import export
 from softkv.files.exports import header as heads
-from softkv.learning import fitting
 
 from .commands import ran
+from .scales import scaled
 
 ITEMS, WIDTH = 400, 6
 FORMATS = [".jsonl", ".npz", ".parquet"]
@@ -60,7 +60,7 @@ def filled(path: Path, kind: str = "numbers") -> softkv.SoftKV:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few steps."""
-    monkeypatch.setattr(fitting, "STEPS", 15)
+    scaled(monkeypatch, steps=15)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_numbers_of_keys_do_not_depend_on_how_they_came_in(tmp_path: Path, w
 def test_an_export_without_what_was_learned_imports_and_answers(
     tmp_path: Path, waves: softkv.SoftKV, suffix: str
 ) -> None:
-    """As files were written before they carried it: said once, and answered as if nothing had been learned."""
+    """That files of earlier versions lack it is said once, and they answer as if nothing had been learned."""
     with waves._store.snapshot() as snapshot:
         export(snapshot, tmp_path / f"old{suffix}")
     with pytest.warns(LearnedNotCarried, match=r"does not hold.*fit"):
@@ -203,7 +203,7 @@ def test_what_cannot_be_read_is_said_before_an_export_is_written(
 def test_what_is_too_large_for_a_file_is_left_behind_in_words(
     tmp_path: Path, waves: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rather than a file that nothing reads."""
+    """No file is written that nothing reads."""
     monkeypatch.setattr(heads, "MOST_CARRIED", 100)
     with pytest.warns(LearnedNotCarried, match="bytes"):
         waves.export(tmp_path / "all.jsonl")
@@ -243,7 +243,7 @@ def header_of(path: Path) -> dict[str, Any]:
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[softkv.SoftKV]:
     """A store of numbers that has learned, for all tests that only export it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "STEPS", 15)
+        scaled(patch, steps=15)
         with filled(tmp_path_factory.mktemp("told") / "s") as db:
             yield db
 
@@ -311,7 +311,7 @@ def altered(db: softkv.SoftKV, **changes: Any) -> Any:
 def test_a_projection_that_cannot_be_one_is_refused_and_nothing_stays(
     tmp_path: Path, told: softkv.SoftKV, changes: dict[str, Any]
 ) -> None:
-    """Whatever a file says it has learned: a BadRecord that names the file, and no store."""
+    """A BadRecord names the file, whatever it says it has learned, and there is no store."""
     if not changes.keys() <= {"files", "settings", "format"}:
         changes = {"files": altered(told, **changes)}
     path = forged(tmp_path / "forged.jsonl", told, **changes)
@@ -329,7 +329,7 @@ def test_the_changes_of_these_tests_are_what_is_refused(tmp_path: Path, told: so
 
 
 def test_an_interrupted_import_leaves_nothing(tmp_path: Path, waves: softkv.SoftKV) -> None:
-    """Neither items nor what was learned."""
+    """There are no items, and nothing that was learned."""
 
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
@@ -341,7 +341,7 @@ def test_an_interrupted_import_leaves_nothing(tmp_path: Path, waves: softkv.Soft
 
 
 def test_what_was_imported_can_be_dropped_and_learned_anew(tmp_path: Path, waves: softkv.SoftKV) -> None:
-    """Like what was learned here."""
+    """It can be dropped like what was learned here."""
     waves.export(tmp_path / "all.parquet")
     done = ran("import", tmp_path / "all.parquet", "-d", tmp_path / "t")
     assert (done.code, done.err) == (0, f"imported {ITEMS} items into {tmp_path / 't'}\n")
@@ -398,7 +398,7 @@ def test_a_repair_says_what_was_learned_and_lost(tmp_path: Path, waves: softkv.S
 
 
 def test_a_change_of_embedder_says_what_it_forgets(tmp_path: Path) -> None:
-    """Before anything is written, once, and only where something was learned."""
+    """It says so before anything is written, once, and only where something was learned."""
     texts = [f"{'cat' if n % 2 else 'dog'} {'red' if n % 3 else 'blue'} {n}" for n in range(60)]
 
     def letters(given: list[str]) -> list[list[float]]:

@@ -75,7 +75,7 @@ def read_all(path: Path) -> None:
 
 @pytest.mark.parametrize("table", ["state", "generations", "items_1", "contents", "windows", "deaths", "labels"])
 def test_a_row_that_was_deleted_behind_the_back_is_missed(everything: Path, tmp_path: Path, table: str) -> None:
-    """From any table; and whoever reads gets an error of ours."""
+    """Any table may lack it; and whoever reads gets an error of ours."""
     path = copied(everything, tmp_path / "s")
     read_all(path)
     (row,) = sql(path, f"SELECT min({'window' if table == 'windows' else 'rowid'}) FROM {table}")
@@ -86,7 +86,7 @@ def test_a_row_that_was_deleted_behind_the_back_is_missed(everything: Path, tmp_
 
 
 def test_a_row_that_came_to_nothing_is_damage(everything: Path, tmp_path: Path) -> None:
-    """NULL in every field, the checksum included."""
+    """Every field is NULL, the checksum included."""
     path = copied(everything, tmp_path / "s")
     with without_constraints(path, "items_1"):
         sql(path, "UPDATE items_1 SET item = NULL, ordinal = NULL, born = NULL, died = NULL, seal = NULL WHERE row = 0")
@@ -206,7 +206,7 @@ def test_a_virtual_table_under_one_of_our_names_is_refused(tmp_path: Path) -> No
 
 
 def test_a_newer_format_is_refused_with_its_number(tmp_path: Path) -> None:
-    """In every mode, and nothing is erased."""
+    """Every mode refuses it, and nothing is erased."""
     path = closed_fruit(tmp_path / "s")
     sql(path, "PRAGMA user_version=99")
     before = bytes_of(path)

@@ -106,7 +106,7 @@ def test_swapped_windows_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["keys.f32", "values.label"])
 @pytest.mark.parametrize("size", [0, 100, 4096, 4097, 4100])
 def test_a_file_that_was_cut_off_is_found(store: Path, file: str, size: int) -> None:
-    """Whatever is left of it."""
+    """Any part of it may be left."""
     with open(store / GENERATION / file, "r+b") as arena:
         arena.truncate(size)
     assert file in str(found(store))
@@ -286,7 +286,7 @@ def test_a_compaction_during_a_check_is_not_damage(tmp_path: Path, monkeypatch: 
 
 
 def test_a_check_of_many_rows_goes_through_all_of_them(tmp_path: Path) -> None:
-    """Beyond the stride in which the catalog is read: the last of 25,000 items is altered, and found."""
+    """It reads the catalog beyond a stride: the last of 25,000 items is altered, and found."""
     with Store.open(tmp_path / "s", "c") as store:
         store.append(vectors(25_000, 1), [0.0] * 25_000)
         assert store.check().items == 25_000

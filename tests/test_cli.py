@@ -188,7 +188,7 @@ def test_the_store_is_found_by_the_environment(store: Path) -> None:
 
 
 def test_the_store_may_be_named_before_the_command(store: Path, tmp_path: Path) -> None:
-    """Before a command within a group too; what stands after it wins, and both win over the environment."""
+    """It may stand before a command within a group; what stands after it wins, and both win over the environment."""
     for arguments in (["list"], ["index", "status"], ["check"]):
         expected = ran(*arguments, "--db", store)
         assert expected.code == 0

@@ -16,6 +16,7 @@ from softkv.database import loading
 
 from .commands import ran
 from .databases import KINDS, values_of, vectors_of
+from .scales import scaled
 
 CSV = "title,stars,year\nThe Well,4.5,1990\nUpstream,3,2004\nNight Line,4,2011\n"
 
@@ -35,7 +36,7 @@ def test_one_item_is_added(tmp_path: Path) -> None:
 
 
 def test_a_value_may_come_from_stdin(tmp_path: Path) -> None:
-    """When it is missing, or `-`: long texts do not fit a command line."""
+    """It does when it is missing, or `-`: long texts do not fit a command line."""
     assert ran("add", "a", "--db", tmp_path / "s", stdin="a long\ntext\n").code == 0
     assert ran("add", "b", "-", "--db", tmp_path / "s", stdin="another").code == 0
     assert ran("get", "a", "--plain", "--db", tmp_path / "s").out == "a long\ntext\n"
@@ -54,7 +55,7 @@ def test_the_kind_of_one_item_may_be_given(tmp_path: Path) -> None:
 
 
 def test_a_file_is_added(tmp_path: Path) -> None:
-    """Columns by name; from stdin as well."""
+    """Its columns are named; it may come from stdin as well."""
     (tmp_path / "films.csv").write_text(CSV)
     columns = ["--key", "title", "--value", "stars", "--payload", "year"]
     assert ran("add", "-i", tmp_path / "films.csv", *columns, "--db", tmp_path / "s") == (0, "", "added 3\n")
@@ -117,7 +118,7 @@ def test_bad_lines_are_named_or_passed_over(tmp_path: Path) -> None:
 
 def test_an_error_in_the_middle_keeps_what_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batches before are stored, and the message says how to go on; that works."""
-    monkeypatch.setattr("softkv.database.loading.BATCH", 10)
+    scaled(monkeypatch, loaded=10)
     lines = [f"item {number},{number}\n" for number in range(35)]
     (tmp_path / "a.csv").write_text("key,value\n" + "".join(lines[:25]) + "item 25,oops\n" + "".join(lines[26:]))
     arguments = ["add", "-i", tmp_path / "a.csv", "--kind", "number", "--db", tmp_path / "s"]
@@ -166,7 +167,7 @@ def test_ctrl_c_after_a_commit_counts_what_is_stored(tmp_path: Path, monkeypatch
             signal.raise_signal(signal.SIGINT)
         return found
 
-    monkeypatch.setattr(loading, "BATCH", 10)
+    scaled(monkeypatch, loaded=10)
     arguments = ["add", "-i", tmp_path / "a.csv", "--db", tmp_path / "s"]
     with monkeypatch.context() as patch:
         patch.setattr(loading, "_added", then_ctrl_c)
@@ -197,7 +198,7 @@ def test_one_odd_cell_among_numbers_is_hinted_at(tmp_path: Path) -> None:
 
 
 def test_texts_are_announced_before_they_are_written(tmp_path: Path) -> None:
-    """With how to have labels; once, and not where the kind was given, is known, or another hint says it."""
+    """How to have labels is said once, but not where the kind was given, is known, or another hint says it."""
     (tmp_path / "a.csv").write_text("key,value\na,one\nb,two\nc,three\n")
     (tmp_path / "b.jsonl").write_text('{"key": "d", "value": "four"}\n{"key": "e", "value": 5}\n')
     said = "hint: values are taken as texts, of which an answer names the likeliest; as labels, by --kind label, each"
@@ -243,7 +244,7 @@ def test_an_export_is_added_with_its_kind(tmp_path: Path, kind: str, form: str) 
 
 
 def test_an_export_may_come_through_a_pipe(tmp_path: Path) -> None:
-    """As JSON lines; other objects whose first name is softkv are none."""
+    """It comes as JSON lines; other objects whose first name is softkv are none."""
     with softkv.open(tmp_path / "s", value="label") as db:
         db.update({"a fox": "animal", "a tree": "plant"})
         db.export(tmp_path / "a.jsonl")
@@ -298,12 +299,12 @@ def test_records_without_keys_do_not_say_how_far_a_run_came(tmp_path: Path) -> N
 
 
 def test_uneven_columns_are_hinted_at(tmp_path: Path) -> None:
-    """Once for a file of several batches, in the words of the command; not where the comparison was chosen."""
+    """One hint tells of a file of several batches, in words of the command; none where the comparison was chosen."""
     lines = [f"{number % 7},{1000 * (number * 5 % 11)},{number}" for number in range(1, 40)]
     (tmp_path / "a.csv").write_text("\n".join(["rooms,space,rent", *lines]) + "\n")
     arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "rooms,space", "--value", "rent", "--skip", 1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("softkv.database.loading.BATCH", 10)
+        scaled(patch, loaded=10)
         done = ran(*arguments, "--db", tmp_path / "s")
     assert done.code == 0
     assert done.err.count("hint: column 1 of the vectors varies") == 1
@@ -312,7 +313,7 @@ def test_uneven_columns_are_hinted_at(tmp_path: Path) -> None:
 
 
 def test_several_columns_of_numbers_are_said_to_be_compared_by_cosine(tmp_path: Path) -> None:
-    """Once, where nobody chose how to compare; not where it was said already that scales differ."""
+    """It is said once, where nobody chose how to compare; not where it was said already that scales differ."""
     (tmp_path / "even.csv").write_text("x,y,z\n" + "\n".join(f"{n % 7},{n % 5 + 1},{n}" for n in range(40)))
     (tmp_path / "uneven.csv").write_text("x,y,z\n" + "\n".join(f"{n % 7 * 1000},{n % 5 + 1},{n}" for n in range(40)))
     for number, (file, columns, more, told) in enumerate(
@@ -364,7 +365,7 @@ def test_mistakes_make_no_store(tmp_path: Path, arguments: list[str], code: int,
 
 def test_a_file_with_a_name_goes_on_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No --skip is needed, records without keys are not warned of, and what is complete says what it added."""
-    monkeypatch.setattr(loading, "BATCH", 10)
+    scaled(monkeypatch, loaded=10)
     lines = [f"{number},1,{number}" for number in range(35)]
     (tmp_path / "a.csv").write_text("\n".join(["x,y,value", *lines[:25], "25,1,oops", *lines[26:]]))
     arguments = ["add", "-i", tmp_path / "a.csv", "--vector", "x,y", "--kind", "number", "--batch", "monday"]
@@ -392,7 +393,7 @@ def test_ctrl_c_under_a_name_goes_on_by_the_same_command(tmp_path: Path, monkeyp
             signal.raise_signal(signal.SIGINT)
         return found
 
-    monkeypatch.setattr(loading, "BATCH", 10)
+    scaled(monkeypatch, loaded=10)
     arguments = ["add", "-i", tmp_path / "a.csv", "--batch", "monday", "--db", tmp_path / "s"]
     with monkeypatch.context() as patch:
         patch.setattr(loading, "_added", then_ctrl_c)

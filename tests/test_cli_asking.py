@@ -18,6 +18,7 @@ from softkv.portrait import short
 
 from .commands import ran
 from .databases import count_as_large
+from .scales import scaled
 
 RENTS = {
     "a small room near the station": 540.0,
@@ -48,7 +49,7 @@ def answer(rents: Path) -> softkv.Answer:
 
 
 def test_a_query_that_is_piped_is_a_line_of_json(rents: Path, answer: softkv.Answer) -> None:
-    """The whole answer, as the library gives it."""
+    """It is the whole answer, as the library gives it."""
     done = ran("query", ASKED, "--db", rents)
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out) == {"query": ASKED, **answer.to_dict()}
@@ -74,12 +75,12 @@ def test_no_color_is_respected(rents: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_plain_is_the_value_alone(rents: Path, answer: softkv.Answer) -> None:
-    """For scripts: a number and nothing else."""
+    """Scripts get a number and nothing else."""
     assert float(ran("query", ASKED, "--db", rents, "--plain").out) == answer.value
 
 
 def test_csv_has_a_line_for_each_contributor(rents: Path, answer: softkv.Answer) -> None:
-    """With a header, and the numbers in full."""
+    """It has a header, and the numbers in full."""
     rows = list(csv.DictReader(io.StringIO(ran("query", ASKED, "--db", rents, "--csv").out)))
     assert [row["key"] for row in rows] == [one.key for one in answer.contributors]
     assert [float(row["weight"]) for row in rows] == [one.weight for one in answer.contributors]
@@ -231,7 +232,7 @@ def test_a_vector_that_asks_is_not_printed_again(rents: Path) -> None:
 
 
 def test_labels_in_json_are_the_largest_and_the_rest(tmp_path: Path) -> None:
-    """As many as -n says, heaviest first, and the sum of all others; one may be called `other` itself."""
+    """There are as many as -n says, heaviest first, and the sum of all others; one may be called `other` itself."""
     names = ["other", *(f"label {number}" for number in range(29))]
     with softkv.open(tmp_path / "s", value="label", temperature=5.0) as db:
         db.add([f"question {number}" for number in range(30)], names)
@@ -248,9 +249,8 @@ def test_labels_in_json_are_the_largest_and_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, with the reason; in a table it is in the last line; piped, in JSON alone."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr("softkv.asking.route.LARGE", 2000 * 8 - 1)
+    """A terminal is told the reason; a table has it in the last line; a pipe has it in JSON alone."""
+    count_as_large(monkeypatch, large=2000 * 8 - 1)
     query = ",".join(map(repr, mixture(2000, 8, 4, 1, seed=0).queries[0].tolist()))
     ask = ("query", "--vector", query, "--db", clusters, "-T", 5)
     told = "temperature 5 was not rehearsed (0.3 to 0.4"
@@ -265,7 +265,7 @@ def test_a_large_scan_is_told_of_once(clusters: Path, monkeypatch: pytest.Monkey
     compared = ran("compare", *ask[1:], terminal=True, watched=True)
     assert (compared.err.count("hint"), compared.err) == (1, found.err)
     assert "scan, 2,000 rows" in compared.out
-    monkeypatch.setattr("softkv.asking.route.LARGE", 2000 * 8)
+    scaled(monkeypatch, large=2000 * 8)
     assert ran(*ask, "--json", watched=True).err == ""
 
 
@@ -334,7 +334,7 @@ def test_a_table_can_be_had_where_there_is_no_terminal(rents: Path) -> None:
     ],
 )
 def test_mistakes_are_said_in_a_line(rents: Path, arguments: list[str], code: int, said: str) -> None:
-    """On stderr, with nothing on stdout: 2 for a misuse, 1 for a refusal."""
+    """The line is on stderr, with nothing on stdout: 2 for a misuse, 1 for a refusal."""
     done = ran(*arguments, "--db", rents)
     assert (done.code, done.out) == (code, "")
     assert said in done.err
@@ -353,7 +353,7 @@ def test_the_label_of_one_item_is_no_share(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_named_without_its_scheme_is_asked_about(tmp_path: Path) -> None:
-    """Unless there is such a directory."""
+    """Where there is such a directory, it is meant."""
     done = ran("list", "--db", "localhost:7411/films")
     assert (done.code, "give the URL: http://localhost:7411/films" in done.err) == (1, True)
     with pytest.MonkeyPatch.context() as patch:
@@ -381,7 +381,7 @@ def test_reading_never_makes_a_store(tmp_path: Path) -> None:
 
 
 def test_an_answer_on_a_line_holds_what_one_reads(tmp_path: Path) -> None:
-    """Of texts the texts and not their mean embedding; of labels those that have a weight."""
+    """It has texts and not their mean embedding, and the labels that have a weight."""
     with softkv.open(tmp_path / "s") as db:
         db.update({"where is my parcel": "On its way.", "I want my money back": "Within 30 days."})
     found = json.loads(ran("query", "my parcel", "--db", tmp_path / "s").out)
@@ -418,7 +418,7 @@ def test_many_lines_get_the_answers_that_each_would_get(rents: Path) -> None:
 
 
 def test_a_line_is_answered_before_the_next_is_written(rents: Path) -> None:
-    """Through a pipe whose writer waits for each answer."""
+    """The writer of a pipe waits for each answer."""
     command = [
         sys.executable,
         "-c",

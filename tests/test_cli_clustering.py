@@ -26,7 +26,7 @@ def cluster(tmp_path: Path) -> Path:
 
 
 def test_a_cluster_is_made_as_was_asked(tmp_path: Path) -> None:
-    """Of so many shards on these disks, with a kind, a way to compare and a temperature."""
+    """It has so many shards on these disks, a kind, a way to compare and a temperature."""
     (tmp_path / "disk").mkdir()
     options = ("--shards", 2, "--disk", tmp_path / "disk", "--value", "label", "--compatibility", "dot", "-T", 0.5)
     assert ran("cluster", "create", tmp_path / "c", *options) == (0, "", f"made {tmp_path / 'c'}, of 2 shards\n")
@@ -38,7 +38,7 @@ def test_a_cluster_is_made_as_was_asked(tmp_path: Path) -> None:
 
 
 def test_the_status_tells_of_each_shard(cluster: Path) -> None:
-    """In any form; of one that does not answer, why."""
+    """It has any form; of one that does not answer it tells why."""
     told = json.loads(ran("cluster", "status", cluster, "--json").out)
     assert (told["epoch"], [one["reachable"] for one in told["shards"]]) == (3, [True] * 3)
     assert sum(one["items"] for one in told["shards"]) == 48
@@ -51,7 +51,7 @@ def test_the_status_tells_of_each_shard(cluster: Path) -> None:
 
 
 def test_a_cluster_is_checked_backed_up_and_restored(cluster: Path, tmp_path: Path) -> None:
-    """By commands of their own, and by those that a store has."""
+    """Commands of its own do so, and those that a store has."""
     commit = json.loads(ran("info", "-d", cluster).out)["commit"]
     for check in (("check", "-d", cluster), ("cluster", "check", cluster)):
         done = ran(*check)
@@ -79,7 +79,7 @@ def test_a_cluster_is_checked_backed_up_and_restored(cluster: Path, tmp_path: Pa
 
 
 def test_the_other_commands_take_a_cluster_for_a_store(cluster: Path, tmp_path: Path) -> None:
-    """Each of them, as somebody would use it."""
+    """Each of them is run as somebody would use it."""
     done = {
         " ".join(map(str, command)): ran(*command, "-d", cluster).code
         for command in [
@@ -125,7 +125,7 @@ def test_the_other_commands_take_a_cluster_for_a_store(cluster: Path, tmp_path: 
 
 
 def test_shards_that_do_not_answer_can_be_left_out_of_an_answer(cluster: Path) -> None:
-    """Which is said where they are missed, and in the answer."""
+    """The option is named where they are missed, and the answer says that they are left out."""
     shutil.rmtree(cluster / "shard-001")
     refused = ran("query", "where", "-d", cluster)
     assert refused.code == 1

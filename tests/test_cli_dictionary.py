@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_items_are_got_by_their_keys(store: Path) -> None:
-    """As JSON with what they carry, or plainly, or many from stdin; the embedded text where it is not the key."""
+    """They come as JSON with what they carry, or plainly, or many from stdin; a text that is not the key is told."""
     found = [json.loads(line) for line in ran("get", "item 0", "item 3", "#60", "-d", store).out.splitlines()]
     assert found == [
         {"key": "item 0", "value": 0.0, "text": "a text"},
@@ -55,7 +55,7 @@ def test_items_are_deleted(store: Path) -> None:
 
 
 def test_a_list_is_all_of_it_when_piped(store: Path) -> None:
-    """In order, as JSON lines, CSV or bare keys, a stretch or what matches a filter."""
+    """It comes in order, as JSON lines, CSV or bare keys, a stretch or what matches a filter."""
     assert [json.loads(line)["value"] for line in ran("list", "-d", store).out.splitlines()] == list(range(60))
     assert ran("list", "--plain", "-n", 2, "--skip", 3, "-d", store).out == "item 3\nitem 4\n"
     assert ran("list", "--plain", "--where", '{"n": {"$gte": 57}}', "-d", store).out == "item 57\n"
@@ -65,7 +65,7 @@ def test_a_list_is_all_of_it_when_piped(store: Path) -> None:
 
 
 def test_a_list_on_a_terminal_has_an_end(store: Path) -> None:
-    """Fifty items, and how to see more."""
+    """It shows fifty items, and how to see more."""
     done = ran("list", "-d", store, terminal=True)
     assert "item 49" in done.out
     assert "item 50" not in done.out
@@ -74,7 +74,7 @@ def test_a_list_on_a_terminal_has_an_end(store: Path) -> None:
 
 
 def test_info_says_what_the_store_is(store: Path) -> None:
-    """As lines, JSON or CSV, the same figures as the library's."""
+    """Lines, JSON and CSV have the same figures as the library."""
     with softkv.open(store, "r") as db:
         expected = db.info().to_dict()
     found = json.loads(ran("info", "-d", store).out)
@@ -85,7 +85,7 @@ def test_info_says_what_the_store_is(store: Path) -> None:
 
 
 def test_the_path_is_printed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In full, however it was given."""
+    """It is printed in full, however it was given."""
     monkeypatch.chdir(store.parent)
     assert ran("path", "-d", "./s").out.strip() == str(store.resolve())
 

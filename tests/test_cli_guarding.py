@@ -33,7 +33,7 @@ def written(path: Path, points: object, labels: list[str]) -> Path:
 
 
 def test_a_guard_is_made_told_kept_and_dropped(store: Path) -> None:
-    """In every form; in `info` until it is dropped."""
+    """Every form tells it; `info` has it until it is dropped."""
     done = ran("guard", "--wrong-at-most", 0.1, "--db", store)
     told = json.loads(done.out)
     assert done.code == 0, done.err
@@ -49,7 +49,7 @@ def test_a_guard_is_made_told_kept_and_dropped(store: Path) -> None:
 
 
 def test_a_small_store_promises_on_average(tmp_path: Path) -> None:
-    """Where it is asked to; else it is refused."""
+    """It does so where it is asked to; else it is refused."""
     store_of(tmp_path / "s", "label", count=150).close()
     refused = ran("guard", "--db", tmp_path / "s").err
     assert "at least 74 items" in refused
@@ -62,7 +62,7 @@ def test_a_small_store_promises_on_average(tmp_path: Path) -> None:
 
 
 def test_a_refusal_names_the_options_of_the_command(tmp_path: Path) -> None:
-    """With the least that can be kept, which is granted then."""
+    """It tells the least that can be kept, which is granted when asked for."""
     with filled(tmp_path / "s", "label", 600) as db:
         db.tune()
     refused = ran("guard", "--db", tmp_path / "s").err
@@ -74,7 +74,7 @@ def test_a_refusal_names_the_options_of_the_command(tmp_path: Path) -> None:
 
 
 def test_strangers_that_nothing_is_promised_of_are_said_to_be_measured(store: Path, tmp_path: Path) -> None:
-    """With the option that would promise."""
+    """The option that would promise is named."""
     strangers = written(tmp_path / "others.csv", spots(41, 100) + 40.0, ["?"] * 100)
     given = ("guard", "--wrong-at-most", 0.1, "--strangers", strangers, "--vector", "x,y", "--db", store)
     shown = " ".join(ran(*given, terminal=True).out.split())
@@ -83,7 +83,7 @@ def test_strangers_that_nothing_is_promised_of_are_said_to_be_measured(store: Pa
 
 
 def test_queries_that_are_items_are_left_out_and_counted(store: Path, tmp_path: Path) -> None:
-    """In JSON and in words."""
+    """JSON and words count them."""
     points = np.concatenate([spots(40, 200), spots(0, 600)[:3]])
     queries = written(tmp_path / "asked.csv", points, labels_of(points))
     given = (
@@ -125,7 +125,7 @@ def test_without_a_guard_a_query_is_not_known_if_it_is_far_from_all_items(
 
 
 def test_queries_and_strangers_are_read_from_files(store: Path, tmp_path: Path) -> None:
-    """As `compare --eval` reads them."""
+    """They are read like those of `compare --eval`."""
     queries = written(tmp_path / "asked.csv", spots(40, 200), labels_of(spots(40, 200)))
     strangers = written(tmp_path / "others.csv", spots(41, 100) + 40.0, ["?"] * 100)
     columns = ("--vector", "x,y", "--value", "label")
@@ -188,7 +188,7 @@ def test_lines_of_stdin_go_on_behind_one_that_is_not_known(tmp_path: Path) -> No
     ],
 )
 def test_what_cannot_be_told_or_promised_is_refused(store: Path, arguments: list[str], code: int, message: str) -> None:
-    """With what to do."""
+    """The refusal says what to do."""
     done = ran(*arguments, "--db", store)
     assert done.code == code
     assert message in done.err

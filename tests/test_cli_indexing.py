@@ -102,7 +102,7 @@ def test_the_status_has_every_form(store: Path) -> None:
 
 
 def test_the_options_of_a_build_are_those_of_the_library(store: Path, tmp_path: Path) -> None:
-    """Lists, temperatures, queries, backend."""
+    """They are lists, temperatures, queries and backend."""
     queries = np.random.default_rng(1).standard_normal((120, 4)).astype(np.float32)
     np.save(tmp_path / "queries.npy", queries)
     done = build(store, "--queries", tmp_path / "queries.npy", "--backend", "cpu")
@@ -146,7 +146,7 @@ def test_mistakes_are_said_in_a_line(
 
 
 def test_a_store_that_an_index_cannot_help_says_why(tmp_path: Path) -> None:
-    """Too few items, none, or a way to compare that has no lists."""
+    """It has too few items, none, or a way to compare that has no lists."""
     with softkv.open(tmp_path / "few") as db:
         db.add(["a", "b"], [1.0, 2.0])
     done = ran("index", "build", "--db", tmp_path / "few")
@@ -162,7 +162,7 @@ def test_a_store_that_an_index_cannot_help_says_why(tmp_path: Path) -> None:
 
 
 def test_without_faiss_it_says_what_to_install(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the line for pip; the status and the end of an index need none."""
+    """The line for pip is told; the status and the end of an index need none."""
     assert build(store).code == 0
     monkeypatch.setitem(sys.modules, "faiss", None)
     done = build(store)
@@ -233,7 +233,7 @@ def test_ctrl_c_loses_nothing(
 
 
 def test_stages_are_shown_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, by their names, each from its start; elsewhere not at all."""
+    """A terminal shows them by their names, each from its start; nothing else does."""
     terminal = Stream(terminal=True)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")

@@ -71,7 +71,7 @@ def whole(store: Path) -> bool:
 
 
 def test_tune_remembers_what_the_library_finds(store: Path, tmp_path: Path) -> None:
-    """In every form; what it remembers is said on stderr."""
+    """It says so in every form; what it remembers is said on stderr."""
     with softkv.open(shutil.copytree(store, tmp_path / "other")) as db:
         expected = db.tune(hold_out=0)
     done = ran("tune", "--hold-out", 0, "--db", store)
@@ -122,7 +122,7 @@ def test_fit_learns_and_forgets(store: Path) -> None:
 
 
 def test_fit_learns_from_queries_with_their_answers(store: Path, asked: Path) -> None:
-    """Of a file that is read as `add -i` reads one; told in a line on a terminal."""
+    """Their file is read like one of `add -i`; a line on a terminal tells of it."""
     done = ran("fit", "--queries", asked, *FILE, "--hold-out", 0, "--db", store, terminal=True)
     assert done.code == 0, done.err
     assert done.out.startswith("learned from 60 items")
@@ -169,7 +169,7 @@ def test_compare_measures_what_the_library_does(store: Path, asked: Path) -> Non
 
 
 def test_an_evaluation_has_every_form(store: Path, asked: Path) -> None:
-    """A table, CSV, or the first measure alone."""
+    """It is a table, CSV, or the first measure alone."""
     table = re.sub(r"\x1b\[[\d;]*m", "", evaluation(store, asked, terminal=True).out).splitlines()
     assert table[0].split()[:4] == ["way", "temperature", "answered", "accuracy"]
     assert [line.split("  ")[0].strip() for line in table[2:]] == WAYS
@@ -180,7 +180,7 @@ def test_an_evaluation_has_every_form(store: Path, asked: Path) -> None:
 
 
 def test_the_learned_way_is_measured_unless_it_is_left_out(store: Path, asked: Path) -> None:
-    """One way more after `fit`."""
+    """There is one way more after `fit`."""
     ran("fit", "--rank", 2, "--db", store)
     ways = [json.loads(line)["way"] for line in evaluation(store, asked).out.splitlines()]
     assert ways == [*WAYS, "learned"]
@@ -206,7 +206,7 @@ def test_queries_out_of_scope_need_no_answers(store: Path, asked: Path, tmp_path
 
 @pytest.mark.parametrize("others", ["question\ngood morning", "question,kind,place\ngood morning,?,?"])
 def test_texts_are_asked_too(tmp_path: Path, others: str) -> None:
-    """With the column of texts guessed, as in a table of two, or named; what is out of scope needs no answers."""
+    """Their column is guessed, as in a table of two, or named; what is out of scope needs no answers."""
     with softkv.open(tmp_path / "s", value="label") as db:
         db.add(["a red apple", "a blue car", "a ripe pear"], ["fruit", "thing", "fruit"])
     (tmp_path / "asked.csv").write_text("question,kind\na green apple,fruit\na blue car,thing\n")
@@ -220,7 +220,7 @@ def test_texts_are_asked_too(tmp_path: Path, others: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_an_evaluation_is_drawn(store: Path, asked: Path, tmp_path: Path, suffix: str) -> None:
-    """As a PNG or an SVG with three panels; the figures are printed all the same."""
+    """It becomes a PNG or an SVG with three panels; the figures are printed all the same."""
     pytest.importorskip("matplotlib", reason="plots need pip install 'softkv[plot]'")
     ran("fit", "--rank", 2, "--db", store)
     drawn = tmp_path / f"drawn.{suffix}"
@@ -238,7 +238,7 @@ def test_an_evaluation_is_drawn(store: Path, asked: Path, tmp_path: Path, suffix
 def test_without_matplotlib_it_says_what_to_install(
     store: Path, asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is asked."""
+    """It says so before anything is asked."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = evaluation(store, asked, "--plot", tmp_path / "drawn.png")
     assert (done.code, done.out) == (1, "")
@@ -273,7 +273,7 @@ def test_without_matplotlib_it_says_what_to_install(
 def test_mistakes_are_said_in_a_line(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, said: str
 ) -> None:
-    """On stderr, and change nothing."""
+    """The line is on stderr, and nothing is changed."""
     monkeypatch.chdir(tmp_path)
     vectors, names = points(5, 4)
     written(Path("few.csv"), vectors, names)

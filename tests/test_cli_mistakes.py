@@ -49,7 +49,7 @@ def contents(store: Path) -> object:
     ],
 )
 def test_a_mistake_is_named_and_changes_nothing(store: Path, arguments: list[str], code: int, said: str) -> None:
-    """In a few lines on stderr, with nothing on stdout."""
+    """A few lines on stderr name it, with nothing on stdout."""
     before = contents(store)
     done = ran(*arguments, "--db", store)
     assert (done.code, done.out) == (code, "")
@@ -70,7 +70,7 @@ def test_a_mistake_is_named_and_changes_nothing(store: Path, arguments: list[str
     ],
 )
 def test_a_file_that_is_none_is_named(store: Path, tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    """With its name, and its line where it has lines."""
+    """Its name is told, and the line where it has lines."""
     (tmp_path / name).write_bytes(content)
     before = contents(store)
     named = ["--value", "label"] if name == "unknown.csv" else []
@@ -83,7 +83,7 @@ def test_a_file_that_is_none_is_named(store: Path, tmp_path: Path, name: str, co
 
 @pytest.mark.slow
 def test_a_line_of_a_gigabyte_is_refused_by_its_length(store: Path, tmp_path: Path) -> None:
-    """Without being held in memory."""
+    """It is never held in memory."""
     with open(tmp_path / "long.csv", "wb") as file:
         file.write(b"key,value\n")
         file.truncate(1 << 30)  # NULs to its end, which take no room on the disk
@@ -102,7 +102,7 @@ def test_a_line_of_a_gigabyte_is_refused_by_its_length(store: Path, tmp_path: Pa
 
 
 def test_a_locked_store_says_who_writes(store: Path) -> None:
-    """At once, with what still works; reading does."""
+    """It says so at once, with what still works; reading does."""
     with softkv.open(store):
         done = ran("add", "a new key", "fruit", "--db", store)
         assert done.code == 1
@@ -126,7 +126,7 @@ WRITING: list[list[object]] = [
 def test_every_command_that_writes_waits_as_long_as_it_is_told(
     store: Path, command: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not at all by default, which the refusal names; until the time is over; or until the other one is done."""
+    """It does not by default, which the refusal names; else until the time is over, or the other one is done."""
     before = contents(store)
     with softkv.open(store) as other:
         for more in ([], ["--wait", "0"], ["--wait", "0.01"]):
@@ -162,7 +162,7 @@ def _mounts() -> bool:
 
 @pytest.mark.skipif(not _mounts(), reason="nothing can be mounted here")
 def test_a_read_only_mount_is_called_one(store: Path, tmp_path: Path) -> None:
-    """By every command that writes, with what to do; those that read work as ever."""
+    """Every command that writes says so, with what to do; those that read work as ever."""
     mount = tmp_path / "mount"
     mount.mkdir()
     script = (
@@ -213,7 +213,7 @@ def test_a_closed_pipe_is_no_error_to_speak_of(tmp_path: Path) -> None:
 def test_a_terminal_of_twenty_columns_is_wide_enough(
     store: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ugly, but all of it, and no error."""
+    """What it shows is ugly, but all of it, and no error."""
     done = ran(*command, "--db", store, terminal=True, columns=20)
     assert (done.code, done.err) == (0, "")
     assert done.out
@@ -221,7 +221,7 @@ def test_a_terminal_of_twenty_columns_is_wide_enough(
 
 @pytest.mark.slow
 def test_a_query_of_a_store_with_the_bundled_model_loads_nothing_heavy(store: Path) -> None:
-    """Neither torch nor sentence_transformers nor faiss."""
+    """Torch, sentence_transformers and faiss are not loaded."""
     script = (
         "import sys\nfrom softkv_cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
         "print([name for name in ('torch', 'sentence_transformers', 'faiss', 'transformers') if name in sys.modules])"

@@ -57,7 +57,7 @@ def url_of(server: Running, name: str = "films") -> str:
 def test_what_is_read_through_a_server_is_what_is_read_from_the_path(
     running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
-    """To the last byte, on a terminal and piped, and with the same errors."""
+    """It is equal to the last byte, on a terminal and piped, errors included."""
     from softkv_cli import served as through
 
     for command in READING:
@@ -77,7 +77,7 @@ def test_what_is_read_through_a_server_is_what_is_read_from_the_path(
 def test_without_the_token_it_is_said_where_it_stands_and_goes(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In words of the shell, where the variable is the only way; nothing is said of headers."""
+    """Words of the shell say it, where the variable is the only way; nothing is said of headers."""
     for token, shown in (("", "none"), ("x" * 43, "one that it does not know")):
         monkeypatch.setenv("SOFTKV_TOKEN", token)
         done = ran("query", "gold", "--db", url_of(running))
@@ -112,7 +112,7 @@ def test_answers_of_every_kind_are_printed_as_from_the_path(
 
 @pytest.mark.parametrize("way", ["url", "path"])
 def test_commands_write_through_a_server(running: Running, tmp_path: Path, way: str) -> None:
-    """Which holds the lock: nobody else could."""
+    """The server holds the lock: nobody else could write."""
     store = url_of(running) if way == "url" else tmp_path / "films"
 
     def told(*command: object, code: int = 0) -> str:
@@ -157,7 +157,7 @@ def test_what_works_on_files_says_so(running: Running, command: list[str]) -> No
 
 
 def test_a_token_that_is_missing_is_asked_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a command that is given a URL; a path needs none."""
+    """A command that is given a URL asks for it; a path needs none."""
     monkeypatch.delenv("SOFTKV_TOKEN")
     done = ran("query", "gold", "--db", url_of(running))
     assert (done.code, "wants a token, and was shown none" in done.err) == (1, True)

@@ -11,7 +11,7 @@ from tests.servers import eventually, films, served
 
 
 def test_the_url_stands_alone_on_stdout(tmp_path: Path) -> None:
-    """With the token behind #, which browsers do not send; what else there is to say goes to stderr."""
+    """The token follows #, which browsers do not send; what else there is to say goes to stderr."""
     with served(films(tmp_path / "films.softkv"), films(tmp_path / "more")) as server:
         assert len(server.token) == 43
         assert server.ask("GET", "/v1/stores")[0] == 200
@@ -21,7 +21,7 @@ def test_the_url_stands_alone_on_stdout(tmp_path: Path) -> None:
 
 
 def test_the_url_is_opened_in_a_browser_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the token, since others can read what a browser is started with; and not otherwise."""
+    """It has no token, since others can read what a browser is started with; unasked, nothing is opened."""
     browser = tmp_path / "browser"
     browser.write_text('#!/bin/sh\nprintf "%s\\n" "$1" >> "$0-opened"\n')
     browser.chmod(0o700)
@@ -63,7 +63,7 @@ def test_what_is_missing_is_one_message(tmp_path: Path, options: list[str], word
 
 
 def test_a_path_that_is_no_store_is_told_in_the_words_of_the_command(tmp_path: Path) -> None:
-    """As are ports that are none."""
+    """Ports that are none are told in its words as well."""
     refused = ran("serve", tmp_path / "nothing")
     assert refused.code == 1
     assert "`softkv add` makes one" in refused.err
@@ -72,7 +72,7 @@ def test_a_path_that_is_no_store_is_told_in_the_words_of_the_command(tmp_path: P
 
 
 def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
-    """With what to install; `softkv --help` needs none of it."""
+    """What to install is said; `softkv --help` needs none of it."""
     script = (
         "import sys; sys.modules[{!r}] = None\n"
         "from softkv_cli.main import main\nsys.argv = ['softkv', *sys.argv[1:]]\nmain()"

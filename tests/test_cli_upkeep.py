@@ -11,6 +11,7 @@ import softkv
 from softkv.embedders import register
 
 from .commands import ran
+from .scales import scaled
 
 TEXTS = [f"a text about the number {number}" for number in range(30)]
 register("letters", lambda texts: [[text.count(letter) + 0.1 for letter in "aeiou"] for text in texts])
@@ -64,7 +65,7 @@ def test_what_readers_hold_is_told_apart_from_dead_rows(tmp_path: Path) -> None:
 
 
 def test_one_is_told_as_one(tmp_path: Path) -> None:
-    """A row, an item and a finding."""
+    """A row, an item and a finding are told in the singular."""
     path = tmp_path / "s"
     with softkv.open(path) as db:
         db.add(["a", "b"], [1.0, 2.0], vectors=np.eye(2))
@@ -84,7 +85,7 @@ def test_one_is_told_as_one(tmp_path: Path) -> None:
 
 
 def test_a_check_tells_what_else_to_do_than_to_check(store: Path, tmp_path: Path) -> None:
-    """Of a damaged header, too; a copy that is only older than it must be is not called damaged."""
+    """It does of a damaged header, too; a copy that is only older than it must be is not called damaged."""
     done = ran("check", "--at-least", 1000, "-d", store)
     assert (done.code, done.err, "finding: it is at commit" in done.out) == (1, "", True)
     for keys in store.glob("generation-*/keys.f32"):
@@ -125,7 +126,7 @@ def test_another_model_embeds_everything_again(store: Path) -> None:
 
 def test_an_interrupted_change_of_model_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers see the old model until it is done, nothing can be added meanwhile, and no model need be named again."""
-    monkeypatch.setattr("softkv.database.reembedding.BATCH", 7)
+    scaled(monkeypatch, reembedded=7)
     seen: list[int] = []
 
     def stop(done: int, total: int) -> None:
@@ -151,8 +152,8 @@ def test_an_interrupted_change_of_model_goes_on(store: Path, monkeypatch: pytest
 
 
 def test_a_change_of_model_may_be_abandoned(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the store is as it was, and can be written to."""
-    monkeypatch.setattr("softkv.database.reembedding.BATCH", 7)
+    """The store is as it was afterwards, and can be written to."""
+    scaled(monkeypatch, reembedded=7)
 
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
@@ -179,7 +180,7 @@ def test_bare_vectors_cannot_be_embedded_again(tmp_path: Path) -> None:
 
 
 def test_nothing_to_go_on_with_is_said(store: Path) -> None:
-    """Without a model, and without a change that was begun."""
+    """There is no model, or no change that was begun."""
     done = ran("reembed", "-d", store)
     assert done.code == 2
     assert "softkv models" in done.err

@@ -51,7 +51,7 @@ def numbers(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_answer_as_one_store_does(kind: str, tmp_path: Path) -> None:
-    """Whatever is asked of a cluster by the tests of its surface."""
+    """They are asked all that the tests of its surface ask of a cluster."""
     with far_clustered(tmp_path / "c", kind, 400) as db, filled(tmp_path / "s", kind, 400) as one:
         for test in _surface("both"):
             test((db, one))
@@ -60,7 +60,7 @@ def test_they_answer_as_one_store_does(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("test", _surface("numbers"), ids=lambda test: test.__name__[5:])
 def test_they_change_as_one_store_does(test: Callable[[Cluster], None], numbers: Cluster) -> None:
-    """Whatever is changed in a cluster by the tests of its surface."""
+    """They are changed in all ways in which the tests of its surface change a cluster."""
     test(numbers)
 
 
@@ -68,7 +68,7 @@ def test_they_change_as_one_store_does(test: Callable[[Cluster], None], numbers:
 def test_they_draw_rows_as_shards_of_this_process_do(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By their indexes, to the last bit; what an index tells before a row is read is asked for where there is one."""
+    """Indexes draw the same to the last bit; what one tells before a row is read is asked for where there is one."""
     count_as_large(monkeypatch)
     queries = vectors_of(3, seed=5)
     with far_clustered(tmp_path / "c", kind, 9000) as db:
@@ -87,7 +87,7 @@ def test_they_draw_rows_as_shards_of_this_process_do(
 
 
 def test_one_round_of_messages_answers_where_nothing_has_changed(numbers: Cluster) -> None:
-    """Since shards say so where they hold something newer than was seen of them; then all are seen anew."""
+    """Shards say where they hold something newer than was seen of them; all are seen anew after that."""
     with far_opened(Path(numbers.path), posts=[copy.copy(post) for post in posts_of(numbers)]) as other:
         for number in range(3):
             for shard, post in enumerate(posts_of(numbers)):
@@ -154,7 +154,7 @@ def test_a_shard_that_stays_silent_is_named(numbers: Cluster) -> None:
 
 
 def test_a_shard_whose_process_dies_answers_again(numbers: Cluster) -> None:
-    """Between two questions, and between what is seen and what is asked of it; snapshots do not outlive it."""
+    """It dies between two questions, or before what is seen is asked; snapshots do not outlive it."""
     before = numbers.lookup(QUERIES, temperature=0.5).to_json()
     late = numbers.lookup(QUERIES, temperature=0.5)
     with numbers.snapshot() as then:
@@ -254,7 +254,7 @@ def test_a_disk_that_is_gone_is_not_begun_anew(numbers: Cluster, tmp_path: Path)
 
 
 def test_of_two_incarnations_one_acknowledges(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any locks, as of machines that do not see each other's: by the number of the writer in the catalog."""
+    """There are no locks, as between machines that see none: the number of the writer in the catalog decides."""
     monkeypatch.setattr(locks.fcntl, "flock", lambda *_given: None)
     posts = posts_of(numbers)
     old = [post.host for post in posts]
@@ -326,7 +326,7 @@ def test_bounds_are_no_wider_than_what_the_others_held(tmp_path: Path) -> None:
 
 
 def test_of_shards_that_were_never_seen_nothing_is_told(tmp_path: Path) -> None:
-    """By a handle that has begun without them."""
+    """A handle that has begun without them tells nothing of them."""
     with far_clustered(tmp_path / "c", "number", 60, shards=4) as db:
         gone(db, 1)
         other = far_opened(Path(db.path), "r", deadline=0.1, posts=posts_of(db))

@@ -177,14 +177,14 @@ PLANTED: dict[Callable[[Patch], None], Finder] = {
 @pytest.mark.ci
 @pytest.mark.parametrize("find", list(dict.fromkeys(PLANTED.values())), ids=lambda find: find.__name__)
 def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path, monkeypatch: Patch) -> None:
-    """By any of the finders."""
+    """No finder finds anything in sound code."""
     find(tmp_path, monkeypatch)
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_").replace("_", " "))
 def test_a_planted_bug_is_found(plant: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
-    """By the finder of its kind."""
+    """The finder of its kind finds it."""
     plant(monkeypatch)
     with pytest.raises((AssertionError, softkv.errors.SoftKVError, pytest.fail.Exception)):
         PLANTED[plant](tmp_path, monkeypatch)

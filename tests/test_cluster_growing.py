@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import indexing
 from softkv.doors.cluster.growing import grow, next_division
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.doors.cluster.manifest import MOST, Manifest, Placed
@@ -114,7 +113,7 @@ def test_shards_are_divided_evenly() -> None:
 
 
 def test_new_shards_may_lie_on_other_disks(tmp_path: Path) -> None:
-    """In turn, and what is divided stays where it is."""
+    """They lie there in turn, and what is divided stays where it is."""
     disks = [tmp_path / "one", tmp_path / "two"]
     for disk in disks:
         disk.mkdir()
@@ -224,9 +223,8 @@ def test_items_that_are_renamed_take_part_in_learning_for_good(tmp_path: Path) -
 
 
 def test_indexes_go_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of both parts, whose errors hold."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 400)
+    """Both parts have theirs, whose errors hold."""
+    count_as_large(monkeypatch, rehearsed=400)
     with clustered(tmp_path / "c", "number", 3000, shards=2) as db:
         exact = db.lookup(vectors_of(40, seed=6), tolerance=0.0)
         value, temperature = exact.value, exact.temperature

@@ -68,7 +68,7 @@ def test_a_cluster_reads_as_a_mapping(both: tuple[Cluster, SoftKV]) -> None:
 
 
 def test_items_are_told_whole(both: tuple[Cluster, SoftKV]) -> None:
-    """By key, by filter, and from one place to another, also counted from the end."""
+    """They are found by key, by filter, and from one place to another, also counted from the end."""
     db, one = both
     names = list(db)
     for start, stop in ((0, None), (3, 5), (-2, None), (0, 2 - COUNT), (COUNT - 1, 5000), (5, 5)):
@@ -288,7 +288,7 @@ def test_refusals_are_the_same(wrong: Callable[[SoftKV], Any], twins: tuple[Clus
 
 
 def test_a_snapshot_stays_as_it_is(numbers: Cluster) -> None:
-    """Whatever is written meanwhile."""
+    """Nothing that is written meanwhile changes it."""
     with numbers.snapshot() as then:
         commit, before = numbers.info().commit, numbers.lookup(QUERIES[0])
         numbers.clear()
@@ -311,7 +311,7 @@ def test_an_iteration_runs_over_the_items_that_it_started_on(numbers: Cluster) -
 
 
 def test_a_handle_that_is_closed_says_so(numbers: Cluster) -> None:
-    """For whatever it is asked."""
+    """It says so whatever it is asked."""
     numbers.close()
     numbers.close()
     for ask in (lambda: numbers.lookup(QUERIES[0]), lambda: len(numbers), lambda: numbers.add("a", 1.0, vectors=[1.0])):

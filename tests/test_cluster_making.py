@@ -68,7 +68,7 @@ def test_a_cluster_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_sound_cluster_is_sound(tmp_path: Path, disks: list[Path]) -> None:
-    """By its path and by its handle, open or not."""
+    """Its path and its handle say so, open or not."""
     create(tmp_path / "c", 3, disks, value="number")
     with opened(tmp_path / "c") as db:
         db.add([f"item {number}" for number in range(50)], np.arange(50.0), vectors=vectors_of(50))
@@ -240,7 +240,7 @@ def test_only_a_backup_writes_to_a_backup(tmp_path: Path) -> None:
 
 
 def test_a_backup_goes_over_nothing_else(tmp_path: Path) -> None:
-    """Neither over the cluster, nor over another, nor over what is none, nor over a later one."""
+    """The cluster is spared, and another, and what is none, and a later one."""
     with clustered(tmp_path / "c", "number") as db, clustered(tmp_path / "d", "number") as other:
         other.backup(tmp_path / "of d")
         db.backup(tmp_path / "older")
@@ -280,7 +280,7 @@ def test_a_backup_beside_a_writer_has_the_settings_of_its_shards(tmp_path: Path)
 
 
 def test_a_batch_of_which_a_backup_has_a_part_can_be_completed(tmp_path: Path) -> None:
-    """By sending it again to what was restored, where each item is once then."""
+    """Sending it again to what was restored has each item there once."""
     late: dict[str, Any] = {"values": np.arange(9.0), "vectors": vectors_of(9), "batch": "late"}
     keys = [f"late {number}" for number in range(9)]
     with clustered(tmp_path / "c", "number") as db, opened(tmp_path / "c", mode="r") as reader:

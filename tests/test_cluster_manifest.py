@@ -28,7 +28,7 @@ def test_keys_have_the_buckets_that_they_always_had() -> None:
 
 
 def test_buckets_are_shared_out_evenly() -> None:
-    """Of any number of shards, and keys to them."""
+    """Any number of shards has even shares, and so have keys."""
     for count in (1, 3, 7, 256):
         shares = Counter(Manifest.first("c", [Placed("", "")] * count, {}).buckets).values()
         assert max(shares) - min(shares) <= 1
@@ -64,7 +64,7 @@ def test_what_a_stopped_process_left_is_no_manifest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [0, 30, -3])
 def test_a_flipped_bit_in_a_manifest_is_seen(tmp_path: Path, place: int) -> None:
-    """Wherever it is; the one before is not believed in its place."""
+    """It may be anywhere; the one before is not believed in its place."""
     create(tmp_path / "c", 2)
     content = bytearray(newest(tmp_path / "c").read_bytes())
     content[place] ^= 4
@@ -74,7 +74,7 @@ def test_a_flipped_bit_in_a_manifest_is_seen(tmp_path: Path, place: int) -> None
 
 
 def test_a_manifest_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
-    """With what to do about it."""
+    """The error says what to do about it."""
     create(tmp_path / "c", 2)
     content, _, _ = newest(tmp_path / "c").read_bytes().rpartition(b"crc32 ")
     content = content.replace(b'"format": 1', b'"format": 2')
@@ -101,7 +101,7 @@ def test_a_shard_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
 
 
 def test_shards_lie_on_the_disks_that_are_named(tmp_path: Path) -> None:
-    """In turn, by paths that hold wherever the cluster is."""
+    """They lie there in turn, by paths that hold wherever the cluster is."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     create(tmp_path / "c", 5, [tmp_path / "one", tmp_path / "two"], value="number")

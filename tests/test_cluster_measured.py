@@ -68,7 +68,7 @@ def one_by_one(cluster: Cluster, options: dict[str, Any]) -> Iterator[tuple[Any,
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_estimates_hold_as_often_as_they_say(cluster: Cluster, name: str) -> None:
-    """Of values, masses, spreads and effective numbers; and they are as close as was asked for."""
+    """Values, masses, spreads and effective numbers do; and they are as close as was asked for."""
     options = OPTIONS[name]
     exact = cluster.lookup(QUERIES, tolerance=0.0, **options)
     found = joined(list(one_by_one(cluster, options)), None)
@@ -88,7 +88,7 @@ def test_estimates_hold_as_often_as_they_say(cluster: Cluster, name: str) -> Non
 
 
 def test_the_best_are_found_by_the_indexes_of_all_shards(cluster: Cluster) -> None:
-    """In nearly all queries all of them."""
+    """Nearly all queries find all of them."""
     exact, found = (cluster.lookup(QUERIES, k=5, tolerance=tolerance) for tolerance in (0.0, TOLERANCE))
     same = [
         {one.key for one in mine.contributors[:5]} == {one.key for one in theirs.contributors[:5]}

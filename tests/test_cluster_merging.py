@@ -69,7 +69,7 @@ def require_same(found: Answers, whole: Answers) -> None:
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("temperature", [0.01, 0.4, np.geomspace(0.001, 10.0, QUERIES)])
 def test_parts_say_together_what_one_lookup_of_all_rows_says(kind: str, temperature: Any) -> None:
-    """At any temperature, whichever labels each part meets first."""
+    """They do at any temperature, whichever labels each part meets first."""
     parts = [of_some(kind, rows, temperature=temperature) for rows in SHARDS]
     found = merged(parts, show=ROWS)
     require_same(found, of_some(kind, np.arange(ROWS), temperature=temperature))
@@ -81,7 +81,7 @@ def test_parts_say_together_what_one_lookup_of_all_rows_says(kind: str, temperat
 
 
 def test_parts_say_together_what_the_reference_says() -> None:
-    """Of numbers, one query and one row at a time."""
+    """The reference takes one query and one row of numbers at a time."""
     found = merged([of_some("number", rows) for rows in SHARDS], show=5)
     for query, answer in zip(ASKED, found, strict=True):
         expected = reference.lookup(
@@ -97,7 +97,7 @@ def test_parts_say_together_what_the_reference_says() -> None:
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("k", [1, 3, 45, ROWS])
 def test_the_best_of_all_are_blended(kind: str, k: int) -> None:
-    """Wherever they are, also where a shard has fewer."""
+    """They may be anywhere, also where a shard has fewer."""
     parts = [of_some(kind, rows, k=k, show=k + 1) for rows in SHARDS]
     labels = merged(parts, show=0).labels
     found = merged_best(parts, k, TEMPERATURE, cells(kind, labels), show=k + 1, labels=labels)
@@ -105,7 +105,7 @@ def test_the_best_of_all_are_blended(kind: str, k: int) -> None:
 
 
 def test_a_mass_that_one_part_does_not_know_is_unknown() -> None:
-    """Of the queries that it is asked alone; their weights are shares of the k best, and so is their value."""
+    """It is for the queries that this part is asked alone; their weights and their value are those of the k best."""
     parts, values = [of_some("number", rows, k=3, show=4) for rows in SHARDS], cells("number", None)
     whole = merged_best(parts, 3, TEMPERATURE, values, show=3)
     masses = parts[0].log_mass.copy()
@@ -121,7 +121,7 @@ def test_a_mass_that_one_part_does_not_know_is_unknown() -> None:
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_query_that_sees_nothing_in_a_part_is_answered_by_the_others(kind: str) -> None:
-    """With a mask for each query, of which some leave nothing of a shard."""
+    """Each query has a mask, and some masks leave nothing of a shard."""
     mask = np.random.default_rng(1).random((QUERIES, ROWS)) < 0.3
     mask[2, SHARDS[1]] = False
     mask[5, SHARDS[3]] = False
@@ -153,7 +153,7 @@ def test_masses_may_be_far_apart_and_without_end() -> None:
 
 
 def test_no_queries_get_no_answers() -> None:
-    """In the shapes that answers have."""
+    """What they get has the shapes that answers have."""
     none: Any = softkv.soft_lookup(np.empty((0, 4)), KEYS, VALUES["vector"])
     assert merged([none, none], show=3).value.shape == (0, 3)
     best = merged_best([none, none], 2, 1.0, lambda rows: VALUES["vector"][rows], show=3)
@@ -195,7 +195,7 @@ def stated(kind: str, value: Any, spread: Any, errors: Any, log_errors: Any) -> 
 @pytest.mark.parametrize("shards", [1, 2, 16])
 @pytest.mark.parametrize(("errors", "log_errors"), [(0.3, 0.0), (0.0, 0.2), (0.1, 0.05)])
 def test_measured_errors_hold_as_often_as_those_of_the_shards(shards: int, errors: float, log_errors: float) -> None:
-    """Over many draws, where each shard is within what it states in 95% of them; and they are not far too wide."""
+    """In many draws each shard is within what it states in 95% of them; and they are not far too wide."""
     rng, draws, far = np.random.default_rng(shards), 4000, 1.96
     true, sizes = rng.normal(0.0, 1.0, shards), rng.normal(0.0, 0.5, shards)
     parts = []
@@ -216,7 +216,7 @@ def test_measured_errors_hold_as_often_as_those_of_the_shards(shards: int, error
 
 @pytest.mark.parametrize("kind", ["exact", "bound", "calibrated"])
 def test_other_errors_hold_however_the_shards_are_off(kind: str) -> None:
-    """At every corner: each value and each mass as far off as stated, in whatever direction."""
+    """They hold at every corner: each value and each mass as far off as stated, in whatever direction."""
     rng, shards, errors, log_errors = np.random.default_rng(3), 5, 0.2, 0.3
     true, sizes = rng.normal(0.0, 1.0, shards), rng.normal(0.0, 1.0, shards)
     corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * (2 * shards))).reshape(2 * shards, -1)
@@ -240,7 +240,7 @@ def test_other_errors_hold_however_the_shards_are_off(kind: str) -> None:
 
 
 def test_the_spread_and_the_effective_number_are_as_sure_as_they_say() -> None:
-    """Over many draws of measured parts."""
+    """Many draws of measured parts show it."""
     rng, draws, far, shards = np.random.default_rng(4), 4000, 1.96, 4
     true, sizes = rng.normal(0.0, 1.0, shards), rng.normal(0.0, 0.5, shards)
     parts = []
@@ -262,7 +262,7 @@ def test_the_spread_and_the_effective_number_are_as_sure_as_they_say() -> None:
 
 
 def test_each_query_is_as_sure_as_the_least_sure_part() -> None:
-    """Which says how it was answered, and what is not known of one part is not known of all."""
+    """That part says how it was answered, and what is not known of one part is not known of all."""
     two = np.zeros(2)
     exact, drawn = stated("exact", two, two, 1e-9, 1e-9), stated("measured", two, two, 0.1, 0.02)
     mixed = replace(drawn, error_kind=("calibrated", "exact"), route=("calibrated", "scan"))

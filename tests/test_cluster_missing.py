@@ -28,7 +28,7 @@ def lost(path: Path, *numbers: int) -> list[str]:
 
 
 def test_shards_that_do_not_answer_are_named(tmp_path: Path) -> None:
-    """Whatever is asked of all."""
+    """All may be asked anything."""
     clustered(tmp_path / "c", "number", 100, shards=9).close()
     gone = lost(tmp_path / "c", 2, 5)
     with opened(tmp_path / "c", mode="r") as db:
@@ -106,7 +106,7 @@ def test_what_partial_answers_saw_reaches_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_partial_answer_says_how_much_is_out_of_reach(tmp_path: Path) -> None:
-    """By the share of the keys that the missing shards have; who contributes is of the others."""
+    """It tells the share of the keys that the missing shards have; who contributes is of the others."""
     with clustered(tmp_path / "c", "number", 400, shards=16) as db:
         whole = db.lookup(QUERIES, temperature=0.5, show=400)
         assert db.lookup(QUERIES, partial=True).to_json() == db.lookup(QUERIES).to_json()
@@ -145,7 +145,7 @@ def test_of_few_shards_nothing_is_stated(tmp_path: Path) -> None:
 
 
 def test_a_shard_may_fail_while_it_answers(tmp_path: Path) -> None:
-    """Then it is out of reach as well; but a handle that was closed is closed."""
+    """It is out of reach as well from then on; but a handle that was closed is closed."""
     with clustered(tmp_path / "c", "number", 100, shards=9) as db:
         shard = db._store.shards[4]
 

@@ -349,7 +349,7 @@ PLANTED: dict[Callable[[Patch], None], tuple[Finder, str]] = {
 @pytest.mark.ci
 @pytest.mark.parametrize("find", [answers, together, changes, buckets, errors, estimates, divisions])
 def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path) -> None:
-    """By any of the finders."""
+    """No finder finds anything in sound code."""
     find(tmp_path)
 
 

@@ -79,7 +79,7 @@ def db(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def test_actors_answer_and_change_as_one_store_does(db: Cluster, tmp_path: Path) -> None:
-    """Over processes, and with who contributed."""
+    """They are processes, and say who contributed."""
     with filled(tmp_path / "s", "number") as one:
         one.set_temperature(0.5)
         found, other = db.lookup(QUERIES), one.lookup(QUERIES)
@@ -94,7 +94,7 @@ def test_actors_answer_and_change_as_one_store_does(db: Cluster, tmp_path: Path)
 
 
 def test_an_actor_that_is_killed_answers_again(db: Cluster, machines: Machines) -> None:
-    """Between two questions: the second waits for it; or, where that may be, the others answer without it."""
+    """The second of two questions waits for it; or, where that may be, the others answer without it."""
     before = db.lookup(QUERIES).to_json()
     pid = pid_of(db, 1)
     os.kill(pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_an_actor_that_is_killed_answers_again(db: Cluster, machines: Machines) 
 
 
 def test_batches_are_written_once_though_actors_are_killed(db: Cluster, thorough: bool) -> None:
-    """At any moment of them; each is whole at the end, without being sent again by the caller, or after it."""
+    """Kills come at any moment; each is whole at the end, without being sent again by the caller, or after it."""
     over, deaths = threading.Event(), []
 
     def kill() -> None:
@@ -175,7 +175,7 @@ def test_readers_do_not_wait_for_the_writer(db: Cluster) -> None:
 
 
 def test_two_routers_see_what_either_wrote(db: Cluster, machines: Machines) -> None:
-    """At once; and a router that goes leaves the shards to the others."""
+    """They see it at once; and a router that goes leaves the shards to the others."""
     with held(machines, Path(db.path)) as other:
         other.add(KEYS, **NEW)
         assert db["new 3"] == 3.0
@@ -186,7 +186,7 @@ def test_two_routers_see_what_either_wrote(db: Cluster, machines: Machines) -> N
 
 
 def test_a_machine_that_is_gone_takes_its_shards_until_it_is_back(db: Cluster, machines: Machines) -> None:
-    """Under load: they are started nowhere else, what is asked names them within the deadline, and no batch is lost."""
+    """They are started nowhere else; under load, answers name them within the deadline, and no batch is lost."""
     reader, writer = held(machines, Path(db.path), mode="r", wait=2.0), held(machines, Path(db.path), wait=5.0)
     reader.lookup(QUERIES)
     over, acknowledged, open_ones = threading.Event(), list[int](), list[int]()
@@ -229,7 +229,7 @@ def test_a_machine_that_is_gone_takes_its_shards_until_it_is_back(db: Cluster, m
 
 
 def test_a_disk_that_is_gone_is_not_begun_anew(db: Cluster, machines: Machines, tmp_path: Path) -> None:
-    """Neither by an actor that is started without it, nor with another store in its place."""
+    """No actor that is started without it begins one, nor one with another store in its place."""
     place = Path(db._store.shards[1].path)
     os.kill(pid_of(db, 1), signal.SIGKILL)
     place.rename(tmp_path / "aside")
@@ -244,7 +244,7 @@ def test_a_disk_that_is_gone_is_not_begun_anew(db: Cluster, machines: Machines, 
 def test_a_process_that_dies_at_a_call_of_an_add_has_added_all_or_nothing(
     db: Cluster, thorough: bool, seed: int, tmp_path: Path
 ) -> None:
-    """Before, after or within any call of the operating system; the batch is sent again, and is there once."""
+    """It dies before, after or within any call of the system; the batch is sent again, and is there once."""
     place, log, batches, ends = db._store.shards[1].path, tmp_path / "calls", 0, list[Any]()
 
     def add(**plan: Any) -> bool:
@@ -303,7 +303,7 @@ def test_what_is_lost_or_comes_twice_at_once_is_done_once(db: Cluster, machines:
 
 
 def test_of_two_processes_of_one_shard_one_acknowledges(db: Cluster, machines: Machines) -> None:
-    """Without locks between them, as of machines that lost sight of each other: by the number of the writer."""
+    """There are no locks between them, as of machines that lost sight of each other: the writer's number decides."""
 
     def send(way: Any, message: Any, *told: Any, **options: Any) -> Any:
         return way(Doing(message, turn_off_locks), *told, **options)
@@ -387,7 +387,7 @@ def test_the_command_starts_and_stops_the_processes_of_shards(machines: Machines
 
 
 def test_ray_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    """By its address, once it was looked for."""
+    """The error names its address, once it was looked for."""
     script = (
         "import softkv, sys\n"
         "from softkv.doors.cluster.handle import create\n"

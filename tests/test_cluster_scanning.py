@@ -50,7 +50,7 @@ def require_near(found: Found, expected: Found) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", VALUES)
 def test_rows_in_several_arrays_are_looked_up_as_those_of_one(kind: str, masked: bool, temperature: Any) -> None:
-    """Of all kinds, also where some do not count, and labels have other codes in each."""
+    """All kinds are, also where some do not count, and labels have other codes in each."""
     mask, stretches = (MASK[None, :] if masked else None), []
     for start, stop in pairwise(ENDS):
         part = None if mask is None else mask[:, start:stop]
@@ -65,7 +65,7 @@ def test_rows_in_several_arrays_are_looked_up_as_those_of_one(kind: str, masked:
 @pytest.mark.parametrize("kind", ["number", "vector", "label"])
 @pytest.mark.parametrize("compatibility", ["dot", "cosine", "gaussian", "laplace"])
 def test_a_scan_of_all_shards_says_what_that_of_one_store_says(kind: str, compatibility: str, tmp_path: Path) -> None:
-    """Also of one query, and after items were deleted, some of all shards, and all of one."""
+    """Both say one thing, of one query as well, after items were deleted, some of all shards, and all of one."""
     queries, options = vectors_of(5, seed=5), {"compatibility": compatibility, "temperature": 0.5, "show": 8}
     with clustered(tmp_path / "c", kind, 60) as db, filled(tmp_path / "s", kind, 60) as one:
         first = [key for key in db if db._store.manifest.shard_of(key) == 0]

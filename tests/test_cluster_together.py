@@ -9,7 +9,6 @@ import pytest
 
 from softkv.asking import spanning
 from softkv.asking.joined import joined
-from softkv.database import indexing
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.index.opening import LEVELS
 from softkv.index.strata import Population
@@ -46,8 +45,7 @@ def clusters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Clusters of one shard and of several with the same items, which all count as large."""
     folder = tmp_path_factory.mktemp("together")
     with pytest.MonkeyPatch.context() as patch:
-        count_as_large(patch)
-        patch.setattr(indexing, "REHEARSED", 400)
+        count_as_large(patch, rehearsed=400)
         found = {shards: made(folder / str(shards), request.param, shards) for shards in (1, SHARDS)}
         yield found
         for db in found.values():
@@ -96,7 +94,7 @@ def test_rows_drawn_from_all_shards_at_once_tell_the_error_as_often_as_they_say(
 
 
 def test_every_row_of_a_list_may_be_drawn(clusters: dict[int, Cluster]) -> None:
-    """Of all lists of all shards, and each once."""
+    """Every row of all lists of all shards may be, and each once."""
     view = clusters[SHARDS]._view()
     assert view.index is not None
     population = Population(view.index, None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import import_from, indexing
+from softkv.database import import_from
 from softkv.doors.cluster.handle import create
 from softkv.errors import InputError
 
@@ -54,7 +54,7 @@ def test_a_cluster_learns_what_one_store_of_its_items_learns(kind: str, tmp_path
 
 
 def test_what_a_cluster_learned_holds_for_whoever_opens_it(tmp_path: Path) -> None:
-    """Of numbers that only some directions tell."""
+    """It learned numbers that only some directions tell."""
     vectors = np.random.default_rng(0).standard_normal((COUNT, 8)).astype(np.float32)
     path = tmp_path / "c"
     create(path, 3, value="number", compatibility="gaussian")
@@ -77,7 +77,7 @@ def test_what_a_cluster_learned_holds_for_whoever_opens_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ending", [".jsonl", ".npz", ".parquet", ".csv"])
 def test_a_cluster_becomes_a_store_and_a_store_a_cluster(kind: str, ending: str, tmp_path: Path) -> None:
-    """By export and import, and by load."""
+    """Export and import make one of the other, and so does load."""
     with clustered(tmp_path / "c", kind, 50) as db:
         if ending != ".csv":
             db.add(values=[db["item 1"]], vectors=vectors_of(1))
@@ -101,8 +101,7 @@ def test_a_cluster_becomes_a_store_and_a_store_a_cluster(kind: str, ending: str,
 
 def test_shards_are_indexed_at_the_temperatures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shard has an index for the temperatures of all, and can drop it; items that come later find their lists."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 400)
+    count_as_large(monkeypatch, rehearsed=400)
     with clustered(tmp_path / "c", "number", 3000) as db:
         exact = db.lookup(QUERIES)
         assert db.forecast_index(lists=8).seconds > 3 * 0.3  # which any build of a shard takes
@@ -123,7 +122,7 @@ def test_shards_are_indexed_at_the_temperatures_of_all(tmp_path: Path, monkeypat
 
 
 def test_shards_of_a_few_items_do_without_an_index(tmp_path: Path) -> None:
-    """Where others have enough for one; where none has, it is said."""
+    """Others have enough for one; where none has, it is said."""
     with clustered(tmp_path / "c", "number", 24, shards=8) as db:
         sizes = [len(shard.view().snapshot) for shard in db._store.shards]
         assert min(sizes) < 4 <= max(sizes)
@@ -136,13 +135,13 @@ def test_shards_of_a_few_items_do_without_an_index(tmp_path: Path) -> None:
 
 
 def test_what_a_cluster_cannot_do_it_says(tmp_path: Path) -> None:
-    """With what to do instead."""
+    """The error tells what to do instead."""
     with clustered(tmp_path / "c", "number") as db, pytest.raises(InputError, match="Export it into one store"):
         db.reembed("static")
 
 
 def test_dead_rows_of_all_shards_are_left_behind(tmp_path: Path) -> None:
-    """One shard after the other, and answers stay."""
+    """One shard is compacted after the other, and answers stay."""
     with clustered(tmp_path / "c", "vector", 200) as db:
         db.delete(where={"even": True})
         before = db.lookup(QUERIES)

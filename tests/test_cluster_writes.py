@@ -179,7 +179,7 @@ def test_shards_are_written_to_at_once(cluster: Cluster, change: Change) -> None
 
 
 def test_a_batch_without_a_name_is_given_one(cluster: Cluster) -> None:
-    """By which it is completed; and it is not a batch of any other content."""
+    """That name completes it; and it is not a batch of any other content."""
     cluster._store.shards[2].before = StorageFull("no space left")
     with pytest.raises(PartlyAdded) as partly:
         cluster.add(KEYS, **GIVEN)
@@ -254,7 +254,7 @@ def test_the_first_batch_may_be_completed_as_well(tmp_path: Path) -> None:
 
 
 def test_whatever_fails_every_item_is_there_once(tmp_path: Path) -> None:
-    """Through many changes at random, of which each is made again until it is acknowledged, beside a dict."""
+    """Many changes at random are made again until they are acknowledged, beside a dict."""
     random, model = Random(5), dict[str, float]()
     create(tmp_path / "c", 5, value="number")
     with opened(tmp_path / "c") as db:

@@ -15,7 +15,7 @@ VECTORS = RNG.standard_normal((50, 3)).astype(np.float32)
 @pytest.mark.parametrize("block", [7, 1000])
 @pytest.mark.parametrize("kind", ["number", "vector", "label"])
 def test_columns_are_the_live_items(tmp_path: Path, kind: str, block: int) -> None:
-    """In blocks of any size, without what was deleted or replaced, in the order of `items`."""
+    """They come in blocks of any size, without what was deleted or replaced, in the order of `items`."""
     values = {"number": np.arange(50.0), "vector": VECTORS * 2, "label": [f"l{i % 4}" for i in range(50)]}[kind]
     keys = [f"k{i}" for i in range(50)]
     with softkv.open(tmp_path / "s", value=kind) as db:

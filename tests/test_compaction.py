@@ -226,7 +226,7 @@ def test_a_compaction_that_fails_in_the_middle_leaves_the_store_as_it_was(
 @pytest.mark.skipif(sys.platform != "linux", reason="open files are listed in /proc")
 @pytest.mark.parametrize("spare", range(8))
 def test_a_compaction_that_cannot_open_its_files_leaves_none_open(tmp_path: Path, spare: int) -> None:
-    """At whichever of them: the store is as it was, and can be compacted once there are more."""
+    """Any of them may fail: the store is as it was, and can be compacted once there are more."""
 
     def compact() -> None:
         with fruit(tmp_path / "s") as store:

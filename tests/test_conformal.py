@@ -23,7 +23,7 @@ def set_of(shares: list[float], most: float) -> list[bool]:
 @pytest.mark.parametrize("count", [1, 9, 10, 99, 100, 400])
 @pytest.mark.parametrize("share", [Fraction(1, 2), Fraction(4, 5), Fraction(9, 10), Fraction(19, 20)])
 def test_a_quantile_is_the_score_of_its_rank(count: int, share: Fraction) -> None:
-    """Exactly so up to 400 scores, however the share is rounded as a float."""
+    """It is exactly so up to 400 scores, however the share is rounded as a float."""
     scores = np.random.default_rng(count).standard_normal(count).astype(np.float32)
     assert Ranked.of(scores).quantile(float(share)) == quantile_of(scores.tolist(), share)
     assert (Ranked.of(scores).quantile(float(share)) < math.inf) == (count >= fewest_points(float(share)))
@@ -52,7 +52,7 @@ def test_of_many_scores_some_are_kept_and_what_lies_between_is_cautious() -> Non
 
 @pytest.mark.parametrize("count", [25, 3000])
 def test_familiarity_of_one_more_is_uniform(count: int) -> None:
-    """Over independent draws of all scores: no p-value is too often small, nor by more than 1% too seldom."""
+    """All scores are drawn again and again: no p-value is too often small, nor by more than 1% too seldom."""
     rng, found = np.random.default_rng(5), []
     for _ in range(2000):
         scores = rng.standard_exponential(count + 1)
@@ -66,7 +66,7 @@ def test_familiarity_of_one_more_is_uniform(count: int) -> None:
 
 @pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
 def test_a_new_score_is_within_the_quantile_as_often_as_promised(share: float) -> None:
-    """Over independent draws, within the range of 99.9% of a binomial count."""
+    """Independent draws show it, within the range of 99.9% of a binomial count."""
     rng, count = np.random.default_rng(7), 99
     held = sum(
         bool(scores[-1] <= Ranked.of(scores[:-1]).quantile(share))
@@ -102,7 +102,7 @@ def test_a_right_label_is_in_the_set_of_its_own_score_and_not_below() -> None:
 
 
 def test_the_set_of_an_estimate_holds_that_of_the_exact_shares() -> None:
-    """Wherever these are within the error: off in any direction, or two labels changing places; and seldom all do."""
+    """These are within the error, off in any direction, or two labels changing places; and seldom all do."""
     rng, sizes = np.random.default_rng(4), []
     for labels, error in ((3, 0.02), (7, 0.1), (30, 0.01), (30, 0.3)):
         shares = rng.dirichlet(np.full(labels, 0.5), 300)
@@ -140,7 +140,7 @@ def test_scores_are_never_kept_as_less_than_they_are() -> None:
 
 
 def test_scores_come_back_from_json_and_damage_is_refused() -> None:
-    """As they are kept; text that is cut short, out of order, or of another count is a ValueError."""
+    """They come back as kept; text that is cut short, out of order, or of another count is a ValueError."""
     ranked = Ranked.of(np.append(np.random.default_rng(3).standard_normal(1000), math.inf))
     told = ranked.to_json()
     again = Ranked.from_json(told)
@@ -156,5 +156,5 @@ def test_scores_come_back_from_json_and_damage_is_refused() -> None:
 
 
 def test_scores_take_little_room() -> None:
-    """In the settings of a store, which every commit writes."""
+    """Every commit writes them in the settings of a store."""
     assert len(Ranked.of(np.arange(100_000.0)).to_json()["values"]) < 2200

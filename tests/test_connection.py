@@ -62,7 +62,7 @@ def test_a_writer_has_the_settings_of_the_design(tmp_path: Path) -> None:
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    """Neither rows nor tables."""
+    """It can write no rows and no tables."""
     opened(tmp_path / "c").close()
     reader = Connection(str(tmp_path / "c"), write=False)
     for statement in ("INSERT INTO numbers VALUES (1)", "CREATE TABLE more (number)", "DROP TABLE numbers"):
@@ -107,7 +107,7 @@ def test_a_transaction_inside_another_is_the_same_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit])
 def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    """Whatever ended it."""
+    """Anything may have ended it."""
     connection = opened(tmp_path / "c")
 
     def fail() -> None:
@@ -208,7 +208,7 @@ def test_a_message_that_is_no_text_is_an_error_of_ours(tmp_path: Path) -> None:
 
 
 def test_a_data_version_changes_when_another_has_committed(tmp_path: Path) -> None:
-    """Not for reading, and not for a commit of its own."""
+    """Neither reading nor a commit of its own changes it."""
     writer, reader = opened(tmp_path / "c"), Connection(str(tmp_path / "c"), write=False)
     first = reader.data_version()
     assert reader.data_version() == first
@@ -240,7 +240,7 @@ def test_an_abandoned_writer_writes_nothing_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_links_and_pipes_are_not_given_to_sqlite(tmp_path: Path, suffix: str, kind: str) -> None:
-    """In the place of the catalog, its log or its index."""
+    """They lie in the place of the catalog, its log or its index."""
     opened(tmp_path / "real").close()
     if suffix:
         opened(tmp_path / "c").close()

@@ -20,7 +20,7 @@ def expected(made: Mixture, temperature: float) -> list[list[float]]:
 
 @pytest.mark.parametrize("temperature", [0.02, 0.3])
 def test_the_yardsticks_agree_with_the_reference(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
-    """In float64 to all figures, over several blocks; as one would write it to those of float32, for one and many."""
+    """They do in float64 to all figures, over blocks; in float32 as one would write it, for one and many."""
     monkeypatch.setattr(contest, "BLOCK", 50)
     made = mixture(120, 6, 3, 4, seed=0)
     true = np.array(expected(made, temperature))

@@ -18,19 +18,19 @@ def exactly(events: int, trials: int, share: Fraction) -> float:
 @pytest.mark.parametrize("trials", [1, 2, 59, 300])
 @pytest.mark.parametrize("share", [Fraction(1, 100), Fraction(1, 20), Fraction(1, 2), Fraction(9, 10)])
 def test_binomial_p_values_are_exact(trials: int, share: Fraction) -> None:
-    """To twelve digits, for every number of events."""
+    """They are so to twelve digits, for every number of events."""
     for events in {0, 1, trials // 3, trials - 1, trials}:
         assert at_most(events, trials, float(share)) == pytest.approx(exactly(events, trials, share), rel=1e-11)
 
 
 def test_binomial_p_values_of_many_trials_do_not_vanish_or_overflow() -> None:
-    """Where single terms are below what a float can hold."""
+    """Single terms are below what a float can hold."""
     assert at_most(50_000, 100_000, 0.5) == pytest.approx(0.5, abs=0.002)
     assert at_most(0, 100_000, 0.5) == 0.0
 
 
 def test_how_many_it_takes_to_promise() -> None:
-    """As many points without an event as it takes reject, and one fewer does not; more may hold some events."""
+    """That many points without an event reject, and one fewer does not; more may hold some events."""
     for share, confidence in ((0.05, 0.95), (0.02, 0.95), (0.1, 0.8), (0.5, 0.875)):
         least = fewest_trials(share, confidence)
         assert at_most(0, least, share) <= 1 - confidence < at_most(0, least - 1, share)
@@ -51,7 +51,7 @@ GRID = np.linspace(0.8, 0.0, 60)
 
 @pytest.mark.parametrize("share", [0.05, 0.08, 0.12])
 def test_what_is_answered_is_wrong_as_seldom_as_promised(share: float) -> None:
-    """In at least 95 of 100 draws, less 3.3 deviations of their count; and not by answering next to nothing."""
+    """95 of 100 draws hold, less 3.3 deviations of their count; and not by answering next to nothing."""
     rng, held, answered = np.random.default_rng(11), 0, []
     for _ in range(500):
         threshold = laxest(GRID, [Risk(*drawn(rng, 1500), share)], 0.95)
@@ -65,7 +65,7 @@ def test_what_is_answered_is_wrong_as_seldom_as_promised(share: float) -> None:
 
 
 def test_strangers_are_answered_as_seldom_as_promised() -> None:
-    """Of all strangers, not of those that are answered; both risks at once."""
+    """The share is one of all strangers, not of those that are answered; both risks hold at once."""
     rng, held = np.random.default_rng(12), 0
     for _ in range(500):
         strangers = rng.random(400) ** 2

@@ -32,7 +32,7 @@ def items_of(path: Path) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("given", ["keys", "texts", "texts alone", "vectors", "vectors with keys"])
 def test_a_table_is_read_back_as_the_same_items(tmp_path: Path, kind: str, given: str) -> None:
-    """By the library, and by the command that the export names: keys, texts, values, payloads, vectors bit for bit."""
+    """Library and command read the same keys, texts, values and payloads, and the same vectors bit for bit."""
     with softkv.open(tmp_path / "s", value=kind) as db:
         columns: dict[str, Any] = {
             "keys": {"keys": ODD},
@@ -56,7 +56,7 @@ def test_a_table_is_read_back_as_the_same_items(tmp_path: Path, kind: str, given
 
 
 def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
-    """Of 64 bits as values, of 32 in vectors, signs of zero included."""
+    """Values have 64 bits, vectors 32, and signs of zero are kept."""
     values = [0.1, -0.0, 1e150, 5e-324, 2.0**53, 1 / 3]
     vectors = np.array([[-0.0, 1e-45], [3.4e38, 1], [0.1, 16777217], [1 / 3, -1], [7, 1e-30], [1e30, 2]], np.float32)
     with softkv.open(tmp_path / "s", compatibility="dot") as db:

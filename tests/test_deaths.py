@@ -57,7 +57,7 @@ def test_only_the_blocks_in_which_somebody_dies_change() -> None:
 
 @pytest.mark.parametrize("blob", [None, "text", 7, b"", bytes(BLOCK_BYTES - 1), bytes(BLOCK_BYTES + 1)])
 def test_what_is_no_bitmap_is_damage(blob: object) -> None:
-    """Of another type, or of another length."""
+    """It may be of another type, or of another length."""
     with pytest.raises(StoreDamaged, match="block 0"):
         bitmap_of(blob, 0, 100)
 

@@ -77,7 +77,7 @@ def test_a_reader_who_leaves_early_is_not_scolded(tmp_path: Path) -> None:
 
 
 def test_one_example_is_told_alone() -> None:
-    """Only the one that was named, without the introduction to all."""
+    """The one that was named is told, without the introduction to all."""
     done = CliRunner().invoke(demo, ["words"])
     assert done.exit_code == 0
     assert done.output.startswith("One word asks nine\n==================\n\n")
@@ -85,21 +85,21 @@ def test_one_example_is_told_alone() -> None:
 
 
 def test_examples_are_told_in_the_order_they_are_named() -> None:
-    """Two names, two tales, with room between them."""
+    """Two names give two tales, with room between them."""
     said = CliRunner().invoke(demo, ["car", "words"]).output
     assert said.startswith("Is it a car?\n")
     assert "\n\n\nOne word asks nine\n" in said
 
 
 def test_the_list_names_every_example() -> None:
-    """JSON lines when piped, like every other list."""
+    """It is JSON lines when piped, like every other list."""
     said = CliRunner().invoke(demo, ["--list"]).output.splitlines()
     assert len(said) == len(titles())
     assert said[0] == '{"name": "incomes", "title": "Incomes by name"}'
 
 
 def test_a_name_that_is_not_there_is_a_misuse() -> None:
-    """Exit code 2, and the names that there are."""
+    """It ends with exit code 2, and the names that there are."""
     done = CliRunner().invoke(demo, ["nonsense"])
     assert done.exit_code == 2
     assert "there is no example 'nonsense'; there are incomes, books" in done.output
@@ -118,7 +118,7 @@ def test_code_is_coloured_unless_that_is_unwanted(environment: dict[str, str], c
 
 @pytest.mark.parametrize(("columns", "widest"), [("40", 60), ("72", 71), ("500", 96)])
 def test_prose_fits_the_terminal(columns: str, widest: int) -> None:
-    """Neither too narrow to read nor wider than the eye likes."""
+    """It is not too narrow to read, and not wider than the eye likes."""
     said = CliRunner().invoke(demo, ["words"], env={"COLUMNS": columns}).output
     prose = [line for line in said.splitlines() if not line.startswith(" ")]
     assert widest - 12 < max(map(len, prose)) <= widest

@@ -62,7 +62,7 @@ CONTENT: dict[str, tuple[Any, bytes]] = {
 
 @pytest.mark.parametrize(("content", "expected"), CONTENT.values(), ids=CONTENT)
 def test_what_was_put_comes_back(tmp_path: Path, content: Any, expected: bytes) -> None:
-    """To this handle, to another reader, and after the store was closed."""
+    """This handle gets it, another reader does, and whoever opens the store after it was closed."""
     with fruit(tmp_path / "s") as store, Store.open(tmp_path / "s") as reader:
         number = store.put_derived("lists", content)
         assert number == store.commit == 2
@@ -141,7 +141,7 @@ def test_parts_change_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_reader_elsewhere_sees_whole_parts_while_they_are_replaced(tmp_path: Path) -> None:
-    """By another process: parts prove themselves, none is of a later commit, and those there say all that was put."""
+    """Parts prove themselves to another process, none is of a later commit, and those there say all that was put."""
     path = closed_fruit(tmp_path / "s")
 
     def put(say: Say) -> None:
@@ -176,7 +176,7 @@ def test_a_reader_elsewhere_sees_whole_parts_while_they_are_replaced(tmp_path: P
 
 @pytest.mark.parametrize("how", ["put", "instead", "drop", "drop all"])
 def test_parts_go_with_the_index_file_of_their_name(tmp_path: Path, how: str) -> None:
-    """In the commit in which it is replaced or dropped; those of other names stay."""
+    """They go in the commit in which it is replaced or dropped; those of other names stay."""
     with fruit(tmp_path / "s") as store:
         store.put_index("lists", b"old")
         store.put_derived("lists", LONG)
@@ -242,7 +242,7 @@ def test_another_generation_leaves_them_behind(tmp_path: Path, how: str) -> None
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 256, 7, None])
 def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: Any) -> None:
-    """Before anything is written."""
+    """It is refused before anything is written."""
     with fruit(tmp_path / "s") as store:
         for work in (
             lambda: store.put_derived(name, b""),
@@ -358,7 +358,7 @@ def test_a_damaged_part_is_done_without(
 
 
 def test_a_part_of_a_later_commit_is_not_believed_and_gives_way(tmp_path: Path) -> None:
-    """With a checksum that is right: nobody reads it before its commit, which then puts its own."""
+    """Its checksum is right, and nobody reads it before its commit, which then puts its own."""
     expected = put_beside(tmp_path / "s")
     for number in (5, (1 << 63) - 1):
         row = (1, "lists", number, b"forged")
@@ -371,7 +371,7 @@ def test_a_part_of_a_later_commit_is_not_believed_and_gives_way(tmp_path: Path) 
 
 
 def test_parts_of_what_nobody_knows_are_no_problem(tmp_path: Path) -> None:
-    """Of generations and of names; a name with a NUL cannot be asked for."""
+    """Generations and names may be unknown; a name with a NUL cannot be asked for."""
     expected = put_beside(tmp_path / "s")
     for generation, name in ((7, "lists"), (0, "lists"), (-1, "lists"), (1, "nobody"), (1, "a\0b"), (1, "")):
         row = (generation, name, 1, b"x")
@@ -532,7 +532,7 @@ def test_a_commit_that_fails_half_way_leaves_all_as_it_was(tmp_path: Path, monke
 
 @interrupting
 def test_an_interrupt_anywhere_leaves_the_old_parts_or_the_new(tmp_path: Path, seed: int) -> None:
-    """Wholly, and the same handle is right."""
+    """Both are whole, and the handle is right."""
     with fruit(tmp_path / "s") as store, Store.open(tmp_path / "s") as reader:
         interrupted, turn, done = True, 1 + seed % 3, 0
         while interrupted:
@@ -576,7 +576,7 @@ def test_a_check_holds_one_part_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_checksum_of_a_part_is_that_of_its_fields() -> None:
-    """As for every row of the catalog: the fields by their types, joined; whether bytes are copied or not."""
+    """It is made like that of every row of the catalog: of fields by their types, whether bytes are copied or not."""
     fields: tuple[int | str | bytes | None, ...] = (1, "lists", 3, LONG, None, b"")
     pieces = [b"i1", b"slists", b"i3", b"b" + LONG, b"NNone", b"b"]
     assert seal(*fields) == crc32(b"\0".join(pieces))

@@ -94,7 +94,7 @@ def test_an_empty_folder_is_filled_and_another_is_left_alone(model: Path, tmp_pa
 
 
 def test_a_folder_in_a_missing_place_is_refused(model: Path, tmp_path: Path) -> None:
-    """Before the model is asked anything."""
+    """It is refused before the model is asked anything."""
     with pytest.raises(EmbedderError, match="does not exist"):
         distil(str(model), tmp_path / "no" / "where", width=4)
 

@@ -34,7 +34,7 @@ def test_lists_that_are_what_they_were_stay() -> None:
 
 
 def test_a_list_that_has_doubled_is_divided_and_rows_of_no_list_get_some() -> None:
-    """By where their keys lie."""
+    """Where their keys lie decides into which list they go."""
     rng = np.random.default_rng(1)
     keys = rng.standard_normal((ROWS, WIDTH)).astype(np.float32)
     owners = np.arange(ROWS) // EACH

@@ -108,7 +108,7 @@ def test_embeddings_are_not_mixed_with_those_of_a_model_that_nobody_named(tmp_pa
 
 
 def test_a_store_that_holds_no_documents_is_refused(tmp_path: Path) -> None:
-    """By path, which can be opened again at once, and by handle."""
+    """Its path is refused, and can be opened again at once, and so is its handle."""
     with softkv.open(tmp_path / "rents", embedder="static") as db:
         db["a room"] = 500
         with pytest.raises(KindError, match="'a room'"):
@@ -170,12 +170,12 @@ def test_a_retriever_takes_a_text_or_an_embedding(store: SoftKVDocumentStore) ->
 
 
 def test_an_empty_store_finds_nothing(store: SoftKVDocumentStore) -> None:
-    """Whatever it is asked."""
+    """It may be asked anything."""
     assert store.retrieve("shop") == store.retrieve([1.0], mass=0.9) == store.filter_documents() == []
 
 
 def test_a_guard_declines_and_mass_is_held(tmp_path: Path) -> None:
-    """As lookups of the store say."""
+    """Both do what lookups of the store say."""
     spots = np.array([1.0, 0.0, 0.0]) + 0.2 * np.random.default_rng(0).standard_normal((600, 3))
     with SoftKVDocumentStore(tmp_path / "s") as store:
         store.write_documents([Document(content=str(spot), embedding=spot.tolist()) for spot in spots])
@@ -247,7 +247,7 @@ def test_filters_mean_what_they_mean_to_haystack(store: SoftKVDocumentStore) -> 
     ],
 )
 def test_what_no_filter_can_mean_is_an_error_of_haystack(store: SoftKVDocumentStore, where: dict[str, Any]) -> None:
-    """Wherever a filter is given, and of an empty store as well."""
+    """A filter may be given anywhere, and to an empty store as well."""
     for ask in (store.filter_documents, store.delete_by_filter, lambda given: store.retrieve("x", given)):
         with pytest.raises(HaystackFilterError):
             ask(where)
@@ -282,7 +282,7 @@ def test_metadata_are_changed_beside_all_else(store: SoftKVDocumentStore) -> Non
 
 @pytest.mark.slow
 def test_a_store_behind_a_url_is_one_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that there is, but for embeddings beside contents without."""
+    """It has all that there is, but for embeddings beside contents without."""
     with SoftKVDocumentStore(tmp_path / "help") as store:
         store.write_documents(documents(TEXTS))
         expected = store.retrieve("where is the shop?", top_k=2)

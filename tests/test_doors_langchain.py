@@ -77,7 +77,7 @@ def test_documents_of_the_same_text_are_all_kept(store: SoftKVVectorStore) -> No
 
 
 def test_an_id_like_a_number_is_refused_before_anything_is_written(store: SoftKVVectorStore) -> None:
-    """Such are the names of items without keys, which are found and deleted by them."""
+    """Items without keys are named so, and are found and deleted by these names."""
     with pytest.raises(KeyTextError, match="starts with '#'"):
         store.add_texts(TEXTS[:2], ids=["a", "#1"])
     assert len(store.db) == 0
@@ -90,7 +90,7 @@ def test_an_id_like_a_number_is_refused_before_anything_is_written(store: SoftKV
 
 @pytest.mark.parametrize("metadata", [{}, {"a": {"b": [1, None, {"c": 2.5}]}, "none": None, "é": "日本"}])
 def test_metadata_come_back_as_they_were(store: SoftKVVectorStore, metadata: dict[str, Any]) -> None:
-    """Nested, empty, and None."""
+    """They may be nested, empty, or None."""
     (name,) = store.add_texts(TEXTS[:1], [metadata])
     assert store.get_by_ids([name])[0].metadata == metadata
     assert store.similarity_search("returns")[0].metadata == metadata
@@ -127,7 +127,7 @@ def test_filters_are_those_of_the_store(store: SoftKVVectorStore) -> None:
 
 
 def test_what_is_there_is_replaced_and_the_last_of_one_id_counts(store: SoftKVVectorStore) -> None:
-    """Within a call as well; without ids all are deleted."""
+    """It is within a call as well; without ids all are deleted."""
     store.add_documents([Document("old", id="a"), Document(TEXTS[0], id="b")])
     assert store.add_texts([TEXTS[1], TEXTS[2]], ids=["a", "a"]) == ["a", "a"]
     assert [one.page_content for one in store.get_by_ids(["a", "b"])] == [TEXTS[2], TEXTS[0]]
@@ -146,7 +146,7 @@ def test_answers_to_questions_are_documents(tmp_path: Path) -> None:
 
 
 def test_a_store_without_texts_is_refused(tmp_path: Path) -> None:
-    """By path as by handle; the path can be opened again at once."""
+    """Its path is refused and its handle is; the path can be opened again at once."""
     path = tmp_path / "rents.softkv"
     with softkv.open(path) as db:
         db.add(None, [1.0, 2.0], vectors=np.eye(2))
@@ -158,7 +158,7 @@ def test_a_store_without_texts_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_open_for_reading_is_asked_and_not_written(store: SoftKVVectorStore, tmp_path: Path) -> None:
-    """Beside the handle that writes, whose documents it sees."""
+    """It sees the documents of the handle beside it that writes."""
     store.add_texts(TEXTS)
     with softkv.open(tmp_path / "help.softkv", "r") as db:
         reader = SoftKVVectorStore(db)
@@ -203,7 +203,7 @@ def test_what_fails_while_a_store_is_made_leaves_it_closed(tmp_path: Path) -> No
 
 
 def test_options_that_mean_nothing_here_are_refused(store: SoftKVVectorStore) -> None:
-    """Wherever LangChain lets them through."""
+    """They are, wherever LangChain lets them through."""
     for call in (store.similarity_search, store.max_marginal_relevance_search, store.delete):
         with pytest.raises(InputError, match="'namespace'"):
             call(["1"], namespace="mine")
@@ -213,7 +213,7 @@ def test_options_that_mean_nothing_here_are_refused(store: SoftKVVectorStore) ->
 
 @pytest.mark.parametrize("compatibility", ["cosine", "gaussian", "dot"])
 def test_diverse_documents_are_those_of_langchain(tmp_path: Path, compatibility: str) -> None:
-    """By cosine just these; otherwise by the scores of the store, of which the first is always the best."""
+    """With cosine they are just these; otherwise scores are those of the store, of which the first is the best."""
     embedding, texts = Points(), points(0, 30)
     with softkv.open(tmp_path / "s", compatibility=compatibility, embedder=LangChainEmbedder(embedding)) as db:
         store = SoftKVVectorStore(db)
@@ -326,7 +326,7 @@ def test_an_index_is_asked_and_gives_the_same_documents(tmp_path: Path) -> None:
 
 
 def test_examples_are_chosen_by_their_weight(tmp_path: Path) -> None:
-    """Of what is asked alone, by k and mass, in a loop and without, and what is added later as well."""
+    """What is asked alone weighs them, by k and mass, in a loop and without, and what is added later as well."""
     examples = [{"question": "where are you", "answer": "Rome"}, {"question": "what does it cost", "answer": "5 euros"}]
     selector = SoftKVExampleSelector.from_examples(
         examples, None, SoftKVVectorStore, input_keys=["question"], store=tmp_path / "s"
@@ -375,7 +375,7 @@ def test_many_coroutines_share_a_store(store: SoftKVVectorStore) -> None:
 
 @pytest.mark.slow
 def test_a_store_behind_a_url_is_one_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that there is, but for a model of one's own."""
+    """It has all that there is, but for a model of one's own."""
     with SoftKVVectorStore(tmp_path / "help") as store:
         store.add_texts(TEXTS, [{"page": page} for page in range(4)], ids=list("abcd"))
         expected = store.similarity_search_with_score("where is the shop?", 3)

@@ -16,7 +16,7 @@ FIT, OTHERS, ASKED = spots(0, 600), spots(1, 400), spots(2, 1000)
 
 
 def test_intervals_hold_targets_as_often_as_promised() -> None:
-    """Of two levels at once; the predictions are those of `predict`."""
+    """Two levels hold at once; the predictions are those of `predict`."""
     model = SoftKVRegressor().fit(FIT, numbers_of(FIT)).conformalize(OTHERS, numbers_of(OTHERS))
     found, intervals = model.predict_interval(ASKED, [0.8, 0.95])
     assert (found == model.predict(ASKED)).all()
@@ -55,7 +55,7 @@ def test_on_a_path_it_is_the_same_as_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_store_brings_its_guard(tmp_path: Path) -> None:
-    """With nothing to calibrate."""
+    """There is nothing to calibrate then."""
     with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
         db.add(vectors=FIT, values=numbers_of(FIT))
         db.tune()
@@ -88,7 +88,7 @@ def test_without_a_guard_nothing_is_promised() -> None:
 @pytest.mark.parametrize("where", ["memory", "path"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_samples_that_were_fitted_calibrate_nothing(tmp_path: Path, where: str, dtype: Any) -> None:
-    """Whatever their targets: intervals are those of the others; where too few are left it is refused."""
+    """Intervals are those of the others, whatever their targets; where too few are left it is refused."""
     fit, wanted = FIT.copy(), numbers_of(FIT)
     fit[0] = 0.0
     model = SoftKVRegressor(path=tmp_path / "s" if where == "path" else None).fit(fit, wanted)
@@ -104,7 +104,7 @@ def test_samples_that_were_fitted_calibrate_nothing(tmp_path: Path, where: str, 
 
 
 def test_other_predictions_than_were_calibrated_promise_nothing(tmp_path: Path) -> None:
-    """After another fit, with another k, at another temperature of the store; what only `fit` reads may be set."""
+    """Another fit, another k, and another temperature of the store do; what only `fit` reads may be set."""
     wanted = numbers_of(FIT)
     model = SoftKVRegressor(k=50).fit(FIT, wanted).conformalize(OTHERS, numbers_of(OTHERS))
     model.set_params(temperature=9.0).predict_interval(ASKED)
@@ -154,7 +154,7 @@ def test_classes_are_known_by_what_they_are_and_not_by_how_they_are_written() ->
     ids=["few", "nan", "wide", "one"],
 )
 def test_targets_that_do_not_go_with_the_samples_are_refused(given: object) -> None:
-    """By their shape, and where some are not finite; labels by how many there are."""
+    """Their shape is refused, and numbers that are not finite; of labels, how many there are."""
     model = SoftKVRegressor().fit(FIT, numbers_of(FIT))
     with pytest.raises(InputError, match="expected finite targets of shape"):
         model.conformalize(OTHERS, given)

@@ -29,12 +29,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import softkv
 from softkv import errors
-from softkv.database import indexing, training
 from softkv.doors import held
 from softkv.doors.held import Items
 from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor, SoftKVTransformer
 
 from .databases import count_as_large
+from .scales import scaled
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((120, 3)), RNG.standard_normal((120, 2))
@@ -115,7 +115,7 @@ def test_a_weight_is_a_count(temperature: float | str) -> None:
 
 @pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
 def test_probabilities_can_be_calibrated(method: str) -> None:
-    """By scikit-learn's own CalibratedClassifierCV, with weights too, and of a classifier that stays as it is."""
+    """CalibratedClassifierCV calibrates them, with weights too, and of a classifier that stays as it is."""
     weights = np.random.default_rng(5).uniform(0, 2, len(X))
     frozen = FrozenEstimator(SoftKVClassifier().fit(X, LABELS))
     for given, shares in ((SoftKVClassifier(), weights), (SoftKVClassifier(), None), (frozen, None)):
@@ -126,7 +126,7 @@ def test_probabilities_can_be_calibrated(method: str) -> None:
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_what_is_transformed_comes_as_a_frame(library: str) -> None:
-    """Where that is set, with names and the index of what went in; in a pipeline too."""
+    """It does where that is set, with names and the index of what went in; in a pipeline too."""
     frame = pd.DataFrame(X, columns=["a", "b", "c"], index=[f"row {i}" for i in range(len(X))])
     plain = make_pipeline(StandardScaler(), SoftKVTransformer()).fit(frame)
     model = clone(plain).set_output(transform=library).fit(frame)
@@ -184,7 +184,7 @@ def test_weights_count_when_the_temperature_is_chosen() -> None:
     "weights", [np.full(120, -1.0), np.zeros(120), np.full(3, 1.0), np.full(120, np.nan)], ids=["<0", "0", "few", "nan"]
 )
 def test_weights_that_cannot_be_are_refused(weights: Any) -> None:
-    """By scikit-learn or by us, and nothing is fitted."""
+    """Either scikit-learn or we refuse them, and nothing is fitted."""
     model = SoftKVRegressor()
     with pytest.raises(ValueError, match=r"weight|sample"):
         model.fit(X, Y, sample_weight=weights)
@@ -218,7 +218,7 @@ def test_a_projection_predicts_better(inputs: int) -> None:
 
 
 def test_a_projection_that_is_no_better_is_left_out(tmp_path: Path) -> None:
-    """Where there is nothing to learn, in memory and on a path."""
+    """There is nothing to learn, in memory and on a path."""
     noise, labels = RNG.standard_normal((300, 20)), RNG.integers(0, 2, 300)
     plain = SoftKVClassifier().fit(noise, labels).predict_proba(noise[:5] + 1)
     for path in (None, tmp_path / "s"):
@@ -228,7 +228,7 @@ def test_a_projection_that_is_no_better_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("k", [3, 20])
 def test_a_temperature_suits_the_k_that_count(k: int, tmp_path: Path) -> None:
-    """As scikit-learn's own leaving out finds it, in memory and on a path."""
+    """It is the one that leaving out with scikit-learn finds, in memory and on a path."""
     features, targets = make_friedman1(150, noise=2.0, random_state=0)
     model = SoftKVRegressor(k=k).fit(features, targets)
     assert model.temperature_ != SoftKVRegressor().fit(features, targets).temperature_
@@ -240,7 +240,7 @@ def test_a_temperature_suits_the_k_that_count(k: int, tmp_path: Path) -> None:
 
 
 def test_what_was_learned_is_the_same_on_a_path(tmp_path: Path) -> None:
-    """The same items, the same seed: a store learns and answers what is learned in memory."""
+    """From the same items and seed, a store learns and answers what is learned in memory."""
     features, targets = make_friedman1(300, n_features=5, noise=0.2, random_state=0)
     memory = SoftKVRegressor(projection=True, random_state=3).fit(features, targets)
     there = SoftKVRegressor(projection=True, random_state=3, path=tmp_path / "s").fit(features, targets)
@@ -263,7 +263,7 @@ def test_classes_may_be_projected_by_directions() -> None:
 
 
 def test_they_work_where_estimators_work() -> None:
-    """In pipelines, searches and cross-validation; cloned, pickled, and several outputs at once."""
+    """Pipelines, searches and cross-validation take them; cloned, pickled, and several outputs at once."""
     flowers, kinds = load_iris(return_X_y=True)
     pipeline = make_pipeline(StandardScaler(), SoftKVTransformer(temperature=0.1), SoftKVClassifier())
     assert cross_val_score(pipeline, flowers, kinds, cv=5).mean() > 0.93
@@ -367,7 +367,7 @@ def test_a_fit_that_fails_leaves_a_path_as_it_was(
 
 
 def test_a_classifier_notices_labels_it_was_not_fitted_on(tmp_path: Path) -> None:
-    """Where they have a share; those that nobody carries any more do not matter."""
+    """It does where they have a share; those that nobody carries any more do not matter."""
     model = SoftKVClassifier(path=tmp_path / "s").fit(X, LABELS)
     probabilities = model.predict_proba(ASKED)
     with softkv.open(tmp_path / "s") as db:
@@ -416,9 +416,8 @@ def test_a_path_is_read_as_it_is_now(tmp_path: Path) -> None:
 
 
 def test_a_path_with_an_index_answers_within_the_tolerance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By estimates where it may, exactly where it must."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 300)
+    """It estimates where it may, and is exact where it must."""
+    count_as_large(monkeypatch, rehearsed=300)
     middles = RNG.standard_normal((40, 8)) * 4
     features = np.repeat(middles, 60, axis=0) + RNG.standard_normal((2400, 8)) * 0.3
     model = SoftKVRegressor(path=tmp_path / "s", temperature=0.3, tolerance=0).fit(features, features[:, 0])
@@ -478,7 +477,7 @@ def test_classes_of_any_type_come_back_from_a_path(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """By name, and not by an answer that means something else."""
+    """The error names the kind; no answer means something else."""
     SoftKVRegressor(path=tmp_path / "s").fit(X, Y[:, 0])
     with pytest.raises(errors.KindError, match="SoftKVClassifier predicts label"):
         SoftKVClassifier.from_store(tmp_path / "s")
@@ -519,7 +518,7 @@ def test_what_a_path_cannot_hold_is_refused_before_it_is_written(tmp_path: Path)
     ids=str,
 )
 def test_parameters_that_cannot_be_are_refused(parameters: dict[str, Any]) -> None:
-    """When it is fitted, as scikit-learn wants it, and by name."""
+    """They are when it is fitted, as scikit-learn wants it, and by name."""
     model = SoftKVRegressor(**parameters)
     with pytest.raises(errors.InputError):
         model.fit(X, Y)
@@ -546,8 +545,7 @@ def test_of_many_samples_some_are_asked(monkeypatch: pytest.MonkeyPatch) -> None
     features, targets = make_friedman1(700, noise=0.5, random_state=0)
     every = SoftKVRegressor().fit(features, targets).temperature_
     monkeypatch.setattr(held, "MOST", 400)
-    monkeypatch.setattr(training, "PAIRS", 1)
-    monkeypatch.setattr(training, "SAMPLED", 256)
+    scaled(monkeypatch, pairs=1, sampled=256)
     some = SoftKVRegressor().fit(features, targets).temperature_
     assert some != every
     assert some == pytest.approx(every, rel=0.4)

@@ -84,7 +84,7 @@ def test_it_is_attention(leading: tuple[int, ...], device: str) -> None:
 
 
 def test_heads_of_a_module_are_the_module() -> None:
-    """The same outputs and the same gradients of its parameters, which are parameters of the layer."""
+    """Outputs are equal, and so are the gradients of its parameters, which are parameters of the layer."""
     module = nn.MultiheadAttention(8, 2, kdim=6, vdim=5, batch_first=True)
     queries, keys, values = drawn(2, 7, 8), drawn(2, 30, 6, seed=1), drawn(2, 30, 5, seed=2)
     layer = SoftKVLayer(keys, values, heads=copy.deepcopy(module), learn_temperature=False)
@@ -103,7 +103,7 @@ def test_heads_of_a_module_are_the_module() -> None:
 @pytest.mark.parametrize("k", [None, 3])
 @pytest.mark.parametrize("learn_values", [False, True])
 def test_gradients_are_right(compatibility: str, k: int | None, learn_values: bool) -> None:
-    """By finite differences: of queries, the temperature, and values where they learn."""
+    """Finite differences give the same: of queries, the temperature, and values where they learn."""
     keys, values = drawn(9, 4, seed=1, dtype=torch.float64), drawn(9, 2, seed=2, dtype=torch.float64)
     layer = SoftKVLayer(keys, values, compatibility=compatibility, temperature=0.7, k=k, learn_values=learn_values)
     names = [name for name, _ in layer.named_parameters()]
@@ -132,7 +132,7 @@ def test_gradients_are_right(compatibility: str, k: int | None, learn_values: bo
 def test_answers_with_gradients_are_those_without(
     compatibility: str, values: Any, given: Any, options: Any, leading: Any, dtype: torch.dtype
 ) -> None:
-    """Which are found in another way; in the same type."""
+    """Those without are found in another way; both are of one type."""
     queries, keys = drawn(*leading, 3, 4), drawn(*leading, 9, 4, seed=1, dtype=torch.float64).to(dtype)
     held = torch.arange(9).expand(*leading, 9) % 3 if values is None else drawn(*leading, *values, seed=2).to(dtype)
     options = {name: HEADS if one == "two" else one for name, one in options.items()}
@@ -163,7 +163,7 @@ def test_what_is_not_finite_is_named_while_learning_too() -> None:
 def test_a_bias_that_leaves_a_row_out_has_a_gradient(
     options: Any, kept: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of a mask: of the temperature, the queries and the values."""
+    """The gradient is that of a mask: of the temperature, the queries and the values."""
     cut(monkeypatch, kept)
     values = torch.arange(9) % 3 if "labels" in options else drawn(9, 2, seed=2)
     seen, found = torch.arange(9) != 4, []
@@ -198,7 +198,7 @@ def test_scores_that_overflow_are_refused_while_learning_too() -> None:
     ids=["numbers", "width", "column"],
 )
 def test_masks_of_causal_lookups_are_looked_at(mask: Tensor, error: type) -> None:
-    """With gradients and without."""
+    """They are with gradients and without."""
     layer, queries = SoftKVLayer(drawn(5, 3), drawn(5, 2)), drawn(4, 3)
     for learning in (True, False):
         with torch.set_grad_enabled(learning), pytest.raises((error, errors.KindError)):
@@ -370,7 +370,7 @@ def test_short_rows_that_are_not_finite_are_named_while_learning() -> None:
 
 
 def test_what_a_short_float_cannot_hold_is_refused(tmp_path: Path) -> None:
-    """By name, and not as infinity."""
+    """The error names it; it does not become infinity."""
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
         db.add(vectors=[[1.0], [2.0]], values=[1.0, 1e6])
         with pytest.raises(errors.NotFinite, match="float16"):
@@ -395,7 +395,7 @@ def test_what_a_short_float_cannot_hold_is_refused(tmp_path: Path) -> None:
 def test_many_queries_learn_some_at_a_time(
     keys: Any, values: Any, queries: Any, given: Any, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same outputs and gradients as all at once."""
+    """Outputs and gradients are those of all at once."""
     found = []
     for kept in (None, 1_500):
         asked = cut(monkeypatch, kept)
@@ -412,7 +412,7 @@ def test_many_queries_learn_some_at_a_time(
 
 
 def test_what_learns_may_be_handed_over_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By torch.func, as it would be whole; a bias may be all that learns."""
+    """What torch.func hands over has the gradients of the whole; a bias may be all that learns."""
     layer, queries, found = SoftKVLayer(drawn(50, 4, seed=1), drawn(50, 3, seed=2)), drawn(20, 4), []
     for kept in (None, 600):
         asked = cut(monkeypatch, kept)
@@ -528,7 +528,7 @@ def memory_of(capacity: int | None, rows: int = 0, **options: Any) -> SoftKVLaye
 @pytest.mark.parametrize("before", [None, 3, 8, 20])
 @pytest.mark.parametrize("after", [None, 3, 8, 20])
 def test_a_state_dict_carries_rows_that_were_given(before: int | None, after: int | None) -> None:
-    """As many as there is room for, the most recent ones, in the order in which they will go."""
+    """It carries the most recent that there is room for, in the order in which they will go."""
     queries = drawn(5, 4, seed=5)
     layer = memory_of(before, 0 if before else 7)
     rows = layer.memory.rows() if before is None else chronicle(layer, 2, 5)
@@ -587,7 +587,7 @@ def test_a_state_dict_does_not_carry_a_store(tmp_path: Path) -> None:
 
 
 def test_values_that_learned_find_their_items(tmp_path: Path) -> None:
-    """By name, since rows lie in another order when some were written; other items are refused."""
+    """Names find them, since rows lie in another order when some were written; other items are refused."""
     with store_of(tmp_path / "s", "number", "dot", items=4) as db:
         layer = SoftKVLayer.from_store(db, learn_values=True)
         with torch.no_grad():
@@ -611,7 +611,7 @@ def test_values_that_learned_find_their_items(tmp_path: Path) -> None:
 
 
 def test_values_learn_and_are_written_back(tmp_path: Path) -> None:
-    """Only those that changed, in as many batches as it takes; keys, payloads and places stay."""
+    """Those that changed are, in as many batches as it takes; keys, payloads and places stay."""
     with store_of(tmp_path / "s", "vector", "gaussian") as db:
         before, commit = [db.item(key) for key in db], db.info().commit
         layer = SoftKVLayer.from_store(db, learn_values=True, learn_temperature=False, k=1, temperature=0.1)
@@ -792,7 +792,7 @@ def test_a_memory_of_recent_steps_makes_the_next_ones_easier() -> None:
     ids=str,
 )
 def test_what_cannot_be_a_layer_is_refused(keys: Tensor, values: Tensor, given: Any, error: type) -> None:
-    """When it is made, by name."""
+    """The error comes when it is made, and names it."""
     with pytest.raises(error):
         SoftKVLayer(keys, values, **given)
 
@@ -833,7 +833,7 @@ def test_what_would_spoil_every_later_lookup_is_not_remembered() -> None:
 
 
 def test_scores_stay_in_float32_under_autocast() -> None:
-    """Whatever else is rounded."""
+    """They do so whatever else is rounded."""
     layer, queries = SoftKVLayer(drawn(30, 8), drawn(30, 3)), drawn(4, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = layer(queries)
@@ -841,7 +841,7 @@ def test_scores_stay_in_float32_under_autocast() -> None:
 
 
 def test_queries_may_go_through_a_module_first(tmp_path: Path) -> None:
-    """Before what the store has learned, if it has."""
+    """The module comes before what the store has learned, if it has."""
     turned = nn.Linear(6, 4)
     with store_of(tmp_path / "s", "label", "gaussian", items=200) as db:
         db.set_temperature(50.0)
@@ -867,7 +867,7 @@ def test_values_that_learn_are_the_layers_own() -> None:
 
 
 def test_a_store_is_taken_up_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are."""
+    """It may have any number of items."""
     monkeypatch.setattr(taken, "TOGETHER", 7)
     with store_of(tmp_path / "s", "number") as db:
         layer = SoftKVLayer.from_store(db, learn_values=True)
@@ -929,7 +929,7 @@ def test_a_query_that_is_taken_in_parts_is_named_by_its_number_among_all(monkeyp
 def test_gradients_of_evidence_are_right(
     labels: int | None, k: int | None, kept: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By finite differences: of queries and the temperature; of many queries some at a time, too."""
+    """Finite differences give the same: of queries and the temperature; of many queries some at a time, too."""
     values = drawn(9, dtype=torch.float64) if labels is None else torch.arange(9) % labels
     keys = drawn(9, 4, seed=1, dtype=torch.float64)
     layer = SoftKVLayer(keys, values, compatibility="gaussian", temperature=0.7, labels=labels, k=k)
@@ -954,7 +954,7 @@ def test_gradients_of_evidence_are_right(
 @pytest.mark.parametrize("fitted", [False, True])
 @pytest.mark.parametrize("kind", ["number", "vector", "label", "text"])
 def test_evidence_and_its_threshold_are_those_of_the_store(tmp_path: Path, kind: str, fitted: bool) -> None:
-    """Whatever values are, and by whatever the store compares; so queries are known or not as the store says."""
+    """Values and comparison may be any; so queries are known or not as the store says."""
     queries = np.concatenate([test_guarding.spots(5, 60), test_guarding.spots(6, 20) * 3.0])
     with test_guarding.store_of(tmp_path / "s", kind) as db:
         if fitted and kind != "text":
@@ -982,7 +982,7 @@ def test_evidence_learns_to_be_high() -> None:
 
 
 def test_a_layer_that_asks_otherwise_than_the_guard_of_its_store_has_no_threshold(tmp_path: Path) -> None:
-    """With k, heads, a module for queries or another temperature; nor has one of a store without a guard."""
+    """It has k, heads, a module for queries or another temperature; nor has one of a store without a guard."""
     with test_guarding.store_of(tmp_path / "s", "vector") as db:
         assert SoftKVLayer.from_store(db).threshold is None
         db.guard()

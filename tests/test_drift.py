@@ -54,7 +54,7 @@ def assert_as_measured(found: Lists, lists: Lists, *rows: np.ndarray) -> None:
 
 
 def test_rows_that_come_and_go_are_counted_as_if_measured() -> None:
-    """Of those that come from another distribution, too, and whatever order they come and go in."""
+    """Rows of another distribution are, too, and whatever order they come and go in."""
     first, later = rows_of(0, 400), rows_of(1, 300)
     later[1][:] += 0.5
     lists = lists_of(*first)
@@ -108,7 +108,7 @@ def test_labels_are_counted_in_their_lists() -> None:
 
 
 def test_lists_that_did_not_change_are_as_they_were() -> None:
-    """In what the others are put onto, which itself stays as it is."""
+    """They are as in what the others are put onto, which itself stays as it is."""
     first = rows_of(4, 300)
     lists = lists_of(*first)
     quick = lists.rounded()

@@ -20,7 +20,7 @@ FILE = b"".join(bytes(piece) for piece in encoded({"form": "dot"}, ARRAYS))
 
 
 def test_what_goes_in_comes_out() -> None:
-    """Facts, names, shapes, types, numbers."""
+    """Facts, names, shapes, types and numbers come back."""
     facts, arrays = decoded(memoryview(FILE))
     assert facts == {"form": "dot"}
     assert arrays.keys() == ARRAYS.keys()
@@ -32,7 +32,7 @@ def test_what_goes_in_comes_out() -> None:
 
 @pytest.mark.parametrize("length", range(0, len(FILE) - 12, 7))
 def test_a_file_that_is_cut_off_is_refused(length: int) -> None:
-    """Wherever it ends."""
+    """It may end anywhere."""
     with pytest.raises(IndexDamaged, match="build the index again"):
         decoded(memoryview(FILE[:length]))
 
@@ -47,7 +47,7 @@ def test_a_newer_format_is_refused_with_its_number() -> None:
 
 @given(st.integers(0, 400), st.integers(1, 255))
 def test_a_flipped_header_is_refused_or_harmless(place: int, flip: int) -> None:
-    """Never anything but these errors, and never arrays beyond the file."""
+    """There are no other errors than these, and no arrays beyond the file."""
     flipped = bytearray(FILE)
     flipped[place % len(FILE)] ^= flip
     try:

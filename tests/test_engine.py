@@ -75,7 +75,7 @@ def test_without_faiss_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_faiss_rows_are_still_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU that needs NumPy alone, and "auto" is the CPU."""
+    """The CPU needs NumPy alone, and "auto" is the CPU."""
     monkeypatch.setitem(sys.modules, "faiss", None)
     assert chosen_backend("auto") == "cpu"
     assert assigned(groups(), groups()[::100], backend="auto").max() == 8
@@ -96,7 +96,7 @@ def test_two_builds_are_refused(builds: Any, names: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("names", [(), ("faiss-cpu",), ("faiss-gpu-cuvs", "faissist"), ("faiss-cpu", "faiss_cpu")])
 def test_one_build_is_welcome(builds: Any, names: tuple[str, ...]) -> None:
-    """Whatever it is called, also when it is listed twice, or is no distribution at all."""
+    """It may be called anything, be listed twice, or be no distribution at all."""
     builds(*names)
     assert faiss_module("clustering") is faiss
 
@@ -208,7 +208,7 @@ def test_one_iteration_at_a_time_is_what_faiss_does_at_once() -> None:
 
 @backends
 def test_the_seed_decides(backend: str) -> None:
-    """The same one gives the same centres, to the last bit; another gives others."""
+    """One seed gives the same centres, to the last bit; another gives others."""
     first, again, other = (clusters(groups(), 30, seed=s, iterations=3, backend=backend) for s in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -264,7 +264,7 @@ def test_the_origin_does_not_matter(backend: str) -> None:
 
 @backends
 def test_rows_go_to_their_nearest_centre(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
-    """In blocks of any size, as float64 tells; one that is as near counts as well."""
+    """They do in blocks of any size, as float64 tells; one that is as near counts as well."""
     rows, centres = groups(), groups(seed=1)[::13]
     exact = squares(rows, centres)
     for scores in (1, 5000, 1 << 22):
@@ -293,7 +293,7 @@ def test_no_rows_are_assigned_to_nothing() -> None:
     ],
 )
 def test_what_faiss_would_choke_on_is_refused(error: type[Exception], given: Any) -> None:
-    """Before FAISS sees it, with what was expected."""
+    """It is refused before FAISS sees it, with what was expected."""
     good = np.ones((4, 2), np.float32)
     with pytest.raises(error, match=r"expected|holds"):
         clusters(given, 2, seed=0, iterations=1, backend="cpu")
@@ -310,7 +310,7 @@ def test_the_row_that_is_not_finite_is_named() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    """Widths and counts."""
+    """Widths and counts may be wrong."""
     rows = groups()
     with pytest.raises(ShapeError, match="width 12, but the centres have width 5"):
         assigned(rows, np.ascontiguousarray(rows[:, :5]), backend="cpu")

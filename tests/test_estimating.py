@@ -10,8 +10,7 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import indexed, lists, route
-from softkv.database import indexing
+from softkv.asking import lists
 from softkv.index import search
 from softkv.index.calibration import Calibration
 from softkv.index.opening import FIRST
@@ -20,6 +19,7 @@ from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 
 from .databases import count_as_large
+from .scales import scaled
 
 ITEMS, WIDTH = 4000, 12
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label", "scaled_dot": "vector"}
@@ -45,8 +45,7 @@ def values_of(kind: str, keys: np.ndarray) -> Any:
 def large() -> Iterator[None]:
     """Stores count as large from the first item on."""
     with pytest.MonkeyPatch.context() as patch:
-        count_as_large(patch)
-        patch.setattr(indexing, "REHEARSED", 700)
+        count_as_large(patch, rehearsed=700)
         yield
 
 
@@ -82,7 +81,7 @@ def kinds(answers: Any) -> tuple[str, ...]:
 def test_estimates_are_as_close_as_they_say(
     stores: dict[str, softkv.SoftKV], compatibility: str, warmer: float, tolerance: float
 ) -> None:
-    """For at least the stated share of queries that were never in the store, and while reading a part of it."""
+    """At least the stated share of queries that were never in the store are, while reading a part of it."""
     db = stores[compatibility]
     queries = keys_of(np.random.default_rng(2), 300)
     temperature = db.info().temperature * warmer
@@ -102,9 +101,9 @@ def test_estimates_are_as_close_as_they_say(
 
 
 @pytest.mark.parametrize("compatibility", KINDS)
-@pytest.mark.parametrize("warmer", [0.3, 2.0, 30.0])
+@pytest.mark.parametrize("warmer", [0.3, 2.0, 60.0])
 def test_a_bound_always_holds(stores: dict[str, softkv.SoftKV], compatibility: str, warmer: float) -> None:
-    """For every query, also for those unlike any item; where it would take all rows, they are scanned."""
+    """A bound holds for every query, also for those unlike any item; where it would take all rows, they are scanned."""
     db = stores[compatibility]
     queries = np.concatenate([keys_of(np.random.default_rng(3), 40), 3 * np.eye(WIDTH, dtype=np.float32)])
     temperature = db.info().temperature * warmer
@@ -113,11 +112,12 @@ def test_a_bound_always_holds(stores: dict[str, softkv.SoftKV], compatibility: s
     assert set(kinds(found)) <= {"bound", "exact"}
     assert (apart(found, exact) <= found.error + exact.error).all()
     assert (found.error <= 0.1 * db.info().value_scale + 1e-3).all()
-    if "bound" in kinds(found):
-        bounded = np.array(kinds(found)) == "bound"
-        assert (np.abs(found.log_mass - exact.log_mass) <= 1.1 * found.log_mass_error)[bounded].all()
-    if warmer == 30.0:
-        assert "bound" in kinds(found)
+    if compatibility == "gaussian" and warmer < 60.0:  # squared distances vary too much within a list
+        assert set(kinds(found)) == {"exact"}
+        return
+    bounded = np.array(kinds(found)) == "bound"
+    assert bounded.sum() > 20
+    assert (np.abs(found.log_mass - exact.log_mass) <= 1.1 * found.log_mass_error)[bounded].all()
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e9])
@@ -141,7 +141,7 @@ def test_values_far_from_zero_are_estimated_as_well_as_others(large: None, tmp_p
 
 
 def test_one_query_gets_what_a_batch_gets(stores: dict[str, softkv.SoftKV]) -> None:
-    """To rounding; a single Answer carries its error and its kind."""
+    """Both agree to rounding; a single Answer carries its error and its kind."""
     db = stores["cosine"]
     queries = keys_of(np.random.default_rng(4), 20)
     together = db.lookup(queries)
@@ -158,7 +158,7 @@ def test_one_query_gets_what_a_batch_gets(stores: dict[str, softkv.SoftKV]) -> N
 def test_large_batches_are_answered_in_parts(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """As many queries at once as there is room for; nobody sees the seams."""
+    """A part has as many queries as there is room for; nobody sees the seams."""
     db, queries = stores["dot"], keys_of(np.random.default_rng(17), 40)
     whole = db.lookup(queries, tolerance=0.3, **options)
     monkeypatch.setattr(lists, "LOGITS", 4000)
@@ -171,7 +171,7 @@ def test_large_batches_are_answered_in_parts(
 
 
 def test_contributors_have_weights_and_scores(stores: dict[str, softkv.SoftKV]) -> None:
-    """The same as in a scan, but for the share of a mass that is estimated."""
+    """They are those of a scan, but for the share of a mass that is estimated."""
     db = stores["dot"]
     query = keys_of(np.random.default_rng(5), 1)[0]
     found, exact = db.lookup(query, show=5), db.lookup(query, show=5, tolerance=0)
@@ -293,7 +293,7 @@ def test_what_is_not_a_plain_lookup_is_scanned(stores: dict[str, softkv.SoftKV],
 
 def test_small_stores_are_scanned(stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan of a few thousand rows takes no longer than anything else."""
-    monkeypatch.setattr(route, "CHEAP", ITEMS * WIDTH)
+    scaled(monkeypatch, cheap=ITEMS * WIDTH)
     assert stores["cosine"].lookup(np.ones(WIDTH)).error_kind == "exact"
 
 
@@ -354,7 +354,7 @@ def test_adds_and_deletions_are_seen_at_once(large: None, tmp_path: Path, compat
                     db.lookup(queries, tolerance=0.05, **options),
                     db.lookup(queries, **(options | {"tolerance": 0})),
                 )
-                assert kinds(found).count("exact") < (200 if options else 20)
+                assert kinds(found).count("exact") < (190 if options else 20)
                 share = (apart(found, exact) <= found.error + exact.error).mean()
                 assert share >= (1.0 if options else 0.92)
                 assert (found.scored <= len(db)).all()
@@ -367,7 +367,7 @@ def test_rows_that_were_added_are_in_lists_for_every_process(
     large: None, tmp_path: Path, compatibility: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new reader reads few of them; answers are as good as before, also of an earlier commit, and compacted."""
-    monkeypatch.setattr(indexed, "FEWEST", 50)
+    scaled(monkeypatch, noted=50)
     kind = KINDS[compatibility]
     with softkv.open(tmp_path / "s", value=kind, compatibility=compatibility) as db:
         rng = np.random.default_rng(22)
@@ -402,7 +402,8 @@ def test_rows_that_were_added_are_in_lists_for_every_process(
                 found = db.lookup(queries, tolerance=0.1, **options)
                 exact = db.lookup(queries, **(options | {"tolerance": 0}))
                 few = "k" in options and "dot" in compatibility  # keys are the best of most queries
-                assert kinds(found).count("exact") < (201 if few else 200 if "guarantee" in options else 20)
+                told = np.ravel(found.reason).tolist()
+                assert all("10 best of most" in one for one in told) if few else kinds(found).count("exact") < 20
                 share = (apart(found, exact) <= found.error + exact.error).mean()
                 assert share >= (1.0 if "guarantee" in options else 0.92), (number, options)
                 assert (found.scored <= len(db)).all()
@@ -412,7 +413,7 @@ def test_rows_that_were_added_are_in_lists_for_every_process(
 
 def test_rows_unlike_all_lists_belong_to_none(large: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read by every lookup, so that nothing is estimated from lists that they are not like."""
-    monkeypatch.setattr(indexed, "FEWEST", 50)
+    scaled(monkeypatch, noted=50)
     with softkv.open(tmp_path / "s", value="vector", compatibility="dot") as db:
         keys = keys_of(np.random.default_rng(23), ITEMS)
         db.add(vectors=keys, values=values_of("vector", keys))

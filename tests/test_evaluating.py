@@ -79,7 +79,7 @@ def test_ways_say_how_they_were_answered(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_labels_are_measured_in_every_way(tmp_path: Path) -> None:
-    """Against scikit-learn's neighbours and measures, query by query."""
+    """They agree with scikit-learn's neighbours and measures, query by query."""
     db, vectors, values = store_of(tmp_path / "s", "label")
     queries, codes = points(50, 1)
     queries[:5], codes[:5] = vectors[:5], [int(np.flatnonzero(one == NAMES)[0]) for one in values[:5]]
@@ -114,7 +114,7 @@ def test_labels_are_measured_in_every_way(tmp_path: Path) -> None:
 
 
 def test_what_is_out_of_scope_is_told_by_log_mass(tmp_path: Path) -> None:
-    """As scikit-learn counts it; the mean of the k best has no say."""
+    """It is told as well as scikit-learn counts; the mean of the k best has no say."""
     db, _, _ = store_of(tmp_path / "s", "label")
     queries, codes = points(30, 2)
     strangers = queries[:20] + 4

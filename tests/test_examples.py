@@ -253,7 +253,7 @@ def test_intents(tmp_path: Path) -> None:
 def test_soft_beats_hard_on_questions_that_people_asked(
     name: str, shares: list[float], tmp_path: Path, real_data: str
 ) -> None:
-    """By as much as the example of intents says."""
+    """It does so by as much as the example of intents says."""
     drawn = sample(name, 3000, 1000, seed=0)
     compare_with_oracles(tmp_path, drawn.known, drawn.asked, shares)
 

@@ -102,7 +102,7 @@ def test_another_comparison_has_a_floor_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_floor_is_kept_with_the_temperature(tmp_path: Path) -> None:
-    """By whoever closes the store or tunes it; a reader has it, and an export takes it along."""
+    """Whoever closes the store or tunes it keeps it; a reader has it, and an export takes it along."""
     with hills(tmp_path / "s") as db:
         before = db.lookup(FAR).log_mass_floor
     with softkv.open(tmp_path / "s", "r") as reader:
@@ -120,7 +120,7 @@ def test_the_floor_is_kept_with_the_temperature(tmp_path: Path) -> None:
 
 
 def test_stores_without_a_floor_say_nothing(tmp_path: Path) -> None:
-    """Such as those that were written when there was none."""
+    """Those that were written when there was none say nothing, for example."""
     with hills(tmp_path / "s") as db:
         profile = Profile.of(db._store.settings)
         old = replace(profile, temperature=Temperature(1.0, "rule", 40)).settings()
@@ -184,7 +184,7 @@ def test_a_learned_comparison_has_a_floor_of_its_own(tmp_path: Path) -> None:
 
 
 def test_estimates_are_far_only_beyond_their_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the index, by its bound, by a scan: the floor is the same; a log mass without an error is not judged."""
+    """Index, bound and scan have one floor; a log mass without an error is not judged."""
     count_as_large(monkeypatch)
     keys = np.random.default_rng(1).standard_normal((3000, 12)).astype(np.float32)
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
@@ -207,13 +207,13 @@ def test_estimates_are_far_only_beyond_their_error(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("floor", ["low", float("nan"), float("inf"), True, [1.0]])
 def test_a_floor_that_no_store_wrote_is_damage(floor: object) -> None:
-    """As for all the other settings."""
+    """It is checked like all the other settings."""
     with pytest.raises(StoreDamaged, match="softkv check"):
         Profile.of({"temperature": {"value": 1.0, "origin": "rule", "items": 1, "floor": floor}})
 
 
 def test_the_command_says_so(tmp_path: Path) -> None:
-    """In the last line of the table, and in JSON, where pipes can tell."""
+    """The last line of the table says so, and JSON, where pipes can tell."""
     hills(tmp_path / "s").close()
     ask = ("query", "-d", tmp_path / "s", "--vector", "100,100,100,100,100")
     assert "is below every item of the store (lowest left out " in ran(*ask, terminal=True).out

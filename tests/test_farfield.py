@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softkv.maths import moments, shares
+from softkv.maths import moments
 from softkv.maths.blending import Blend, merge
 from softkv.maths.farfield import Lists, bounded, estimated, tilted
 from softkv.maths.moments import measured, with_rows
+
+from .scales import scaled
 
 SHAPES = ("balls", "pairs", "one far key", "duplicates", "thin", "few")
 
@@ -66,7 +68,7 @@ def gap(
 @pytest.mark.parametrize("shape", SHAPES)
 @given(st.integers(0, 10**6), st.floats(-3, 3), st.integers(0, 3))
 def test_the_bound_always_holds(shape: str, seed: int, sharpness: float, opened: int) -> None:
-    """Whatever the lists look like, however sharp the softmax, and however many lists were read."""
+    """Lists may look like anything, the softmax may be sharp, and any number of lists may have been read."""
     keys, values, offsets = rows(shape, seed)
     query = (
         np.random.default_rng(seed).standard_normal(keys.shape[1])
@@ -332,13 +334,13 @@ def test_labels_are_vectors_that_are_1_at_their_code(shape: str, changed: bool) 
 def test_the_bound_holds_for_labels_of_which_few_have_a_slope(
     shape: str, seed: int, sharpness: float, opened: int
 ) -> None:
-    """Of 40 labels three have one; rows came and went, and some lists were read."""
+    """Three of 40 labels have one; rows came and went, and some lists were read."""
     keys, _, offsets = rows(shape, seed)
     codes, rng = labelled(keys, 40, seed), np.random.default_rng([seed, 4])
     late, gone = (rng.random(len(keys)) < rng.choice([0.0, 0.05, 0.5, 0.9]) for _ in range(2))
     gone[-1] = False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "SLOPED", 3)
+        scaled(patch, sloped=3)
         lists = labels_after(keys, codes, offsets, late, gone, 40)
     assert lists.slope.shape == (3, 6)
     query = rng.standard_normal(6) * 10.0**sharpness / np.linalg.norm(keys, axis=1).max()
@@ -353,7 +355,7 @@ def test_the_bound_holds_for_labels_of_which_few_have_a_slope(
 
 def test_labels_without_a_slope_are_estimated_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frequent ones follow the keys, the others do not; and what the slope explains is less."""
-    monkeypatch.setattr(shares, "SLOPED", 2)
+    scaled(monkeypatch, sloped=2)
     keys, _, offsets = rows("balls", 13)
     codes, none = labelled(keys, 6, 13), np.zeros(len(keys), np.bool_)
     some, full = labels_after(keys, codes, offsets, none, none, 6), lists_of(keys, np.eye(6)[codes], offsets, leading=3)

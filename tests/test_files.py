@@ -49,7 +49,7 @@ def test_a_write_that_makes_no_progress_ends(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_reading_the_start_of_a_shorter_file_gives_what_there_is(tmp_path: Path) -> None:
-    """Fewer bytes only when the file has fewer."""
+    """There are fewer bytes only when the file has fewer."""
     (tmp_path / "file").write_bytes(b"abc")
     descriptor = files.open_regular(str(tmp_path / "file"))
     assert files.read_start(descriptor, 2, "file") == b"ab"
@@ -135,7 +135,7 @@ def test_enough_room_is_enough(tmp_path: Path) -> None:
 
 
 def test_names_are_sorted(tmp_path: Path) -> None:
-    """Whatever order the file system has."""
+    """The file system may have them in any order."""
     for name in "cab":
         (tmp_path / name).touch()
     assert files.list_directory(str(tmp_path)) == ["a", "b", "c"]

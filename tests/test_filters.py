@@ -113,7 +113,7 @@ def diverse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     ids=lambda one: json.dumps(one) if isinstance(one, dict) else "",
 )
 def test_each_operator_means_what_its_page_says(films: Store, where: dict[str, Any], rows: list[int]) -> None:
-    """By hand, on seven payloads; and the judge of the other tests agrees."""
+    """Seven payloads are judged by hand; and the judge of the other tests agrees."""
     assert np.flatnonzero(films.matching(where)).tolist() == rows
     assert [row for row, payload in enumerate(FILMS) if meets(payload, where)] == rows
 
@@ -146,7 +146,7 @@ def test_any_name_of_a_field_finds_that_field(diverse: Store, name: str) -> None
 
 
 def test_sql_in_a_filter_is_a_text(tmp_path: Path) -> None:
-    """As a name and as an operand it matches itself, and wildcards match nothing else."""
+    """A name and an operand of SQL match themselves, and wildcards match nothing else."""
     texts = ["'; DROP TABLE contents; --", "%", "_", "a.b", 'a"b', "[0]", "?", ":start", "') OR 1=1 --", "*"]
     with filled(tmp_path / "s", [{text: text} for text in texts]) as store:
         for row, text in enumerate(texts):
@@ -282,7 +282,7 @@ def test_deep_filters_are_answered(diverse: Store, levels: int) -> None:
 
 
 def test_numpy_values_are_those_of_python(films: Store) -> None:
-    """Scalars that came out of an array."""
+    """Scalars that came out of an array match."""
     scalars = [np.int16(2000), np.uint64(2000), np.float16(2000), np.float64(2000)]
     assert [np.flatnonzero(films.matching({"year": one})).tolist() for one in scalars] == [[1, 2]] * 4
     assert films.matching({np.str_("genre"): np.str_("crime")}).sum() == 1
@@ -378,7 +378,7 @@ def billions() -> dict[str, Any]:
     ids=lambda one: None if isinstance(one, str) else "where",
 )
 def test_what_cannot_be_understood_is_refused(films: Store, where: Any, place: str, words: str) -> None:
-    """With the place in the filter, what was expected, what was got, and what to do."""
+    """The error tells the place in the filter, what was expected, what was got, and what to do."""
     with pytest.raises(FilterError) as caught:
         films.matching(where)
     message = str(caught.value)
@@ -399,7 +399,7 @@ def test_a_filter_is_checked_before_the_store_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_filter_sees_the_newest_commit_and_a_snapshot_its_own(tmp_path: Path) -> None:
-    """Through deletions, replacements, additions and compactions; the rows of a snapshot stay where they are."""
+    """Rows of a snapshot stay where they are through deletions, replacements, additions and compactions."""
     where = {"n": {"$gte": 2}}
     with Store.open(tmp_path / "s", "c") as store, Store.open(tmp_path / "s") as reader:
         store.append(vectors(4), [0.0] * 4, keys=list("abcd"), payloads=[{"n": number} for number in range(4)])
@@ -520,7 +520,7 @@ def test_a_closed_snapshot_answers_no_filter(tmp_path: Path) -> None:
     ],
 )
 def test_a_filter_believes_no_altered_payload(tmp_path: Path, harm: str) -> None:
-    """Whether or not the altered row would match: an error that names it, for every filter that reads payloads."""
+    """An error names the altered row, whether or not it would match, for every filter that reads payloads."""
     filled(tmp_path / "s", FILMS).close()
     sql(tmp_path / "s", harm)
     with Store.open(tmp_path / "s") as store:

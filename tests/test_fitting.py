@@ -30,7 +30,7 @@ def test_features_that_matter_are_found() -> None:
 
 
 def test_labels_are_learned() -> None:
-    """By the logarithm of the weight of the right one."""
+    """The logarithm of the weight of the right one is what is learned from."""
     fitted = fit(Examples(VECTORS[:400], SIGNS[:400]), steps=120)
     assert fitted.loss < 0.4 * fitted.started
     projected = fitted.metric.projected(VECTORS)
@@ -60,7 +60,7 @@ def test_the_same_seed_learns_the_same() -> None:
 
 
 def test_a_low_rank_is_kept() -> None:
-    """Of as many directions as were asked for."""
+    """The metric has as many directions as were asked for."""
     fitted = fit(Examples(VECTORS[:300], WAVES[:300, None]), rank=2, steps=60)
     assert fitted.metric.factors.shape == (2, 6)
     assert fitted.loss < fitted.started
@@ -89,7 +89,7 @@ def test_queries_with_targets_are_learned_from() -> None:
 
 
 def test_directions_have_no_length() -> None:
-    """Of cosines: longer items teach the same."""
+    """Longer items teach cosines the same."""
     lengths = np.random.default_rng(6).uniform(0.5, 2.0, (300, 1)).astype(np.float32)
     first, second = (
         fit(Examples(vectors, SIGNS[:300]), directions=True, steps=20)
@@ -100,7 +100,7 @@ def test_directions_have_no_length() -> None:
 
 
 def test_progress_is_told() -> None:
-    """Of every step, and who is told may stop it."""
+    """Every step is told, and who is told may stop it."""
     told: list[tuple[int, int]] = []
     fit(Examples(VECTORS[:100], SIGNS[:100]), steps=10, told=lambda done, total: told.append((done, total)))
     assert told == [(done, 10) for done in range(1, 11)]

@@ -36,7 +36,7 @@ def test_refining_takes_less() -> None:
 
 
 def test_it_is_said_in_words_that_suit_its_size() -> None:
-    """Seconds or minutes, megabytes or gigabytes."""
+    """They are seconds or minutes, megabytes or gigabytes."""
     assert str(Forecast(12.4, 5_000_000, 10)) == "about 12 s, 5 MB on the disk meanwhile and 1 MB in the end"
     assert str(Forecast(600, 2_300_000_000, 7_400_000)) == (
         "about 10 minutes, 2.3 GB on the disk meanwhile and 7 MB in the end"
@@ -44,7 +44,7 @@ def test_it_is_said_in_words_that_suit_its_size() -> None:
 
 
 def test_the_room_is_that_of_the_index(tmp_path: Path) -> None:
-    """To a fifth; and what decides about the time is what the store holds."""
+    """It is so to a fifth; and what decides about the time is what the store holds."""
     keys = np.random.default_rng(0).standard_normal((2000, 8))
     with softkv.open(tmp_path / "s") as db:
         with pytest.raises(errors.EmptyStore):
@@ -70,7 +70,7 @@ def test_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf", "pq", "rabitq", "IVF64_HNSW16,SQ8", "Flat"])
 def test_the_room_of_a_proposer_is_forecast(kind: str, tmp_path: Path) -> None:
-    """To a tenth, from a small one, for all kinds; more rows take longer."""
+    """It is so to a tenth, from a small one, for all kinds; more rows take longer."""
     keys = np.random.default_rng(0).standard_normal((9000, 20))
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=keys[:5000], values=keys[:5000, 0])
@@ -86,7 +86,7 @@ def test_the_room_of_a_proposer_is_forecast(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_store_too_small_for_a_proposer_is_forecast(tmp_path: Path) -> None:
-    """Of one row as well; a kind that is none is refused by its name."""
+    """A store of one row is, as well; a kind that is none is refused by its name."""
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=[[1.0, 2.0]], values=[1.0])
         assert db.forecast_index("hnsw").seconds < 2

@@ -61,7 +61,7 @@ def test_fields_of_the_metadata_are_columns(db: softkv.SoftKV, films: Path) -> N
 
 
 def test_contents_can_be_embedded_anew(db: softkv.SoftKV, films: Path) -> None:
-    """As the text, by the model of the store, in the place of llm's vectors."""
+    """They become the text, embedded by the model of the store, in the place of llm's vectors."""
     db.load(films, format="llm", collection="films", text="content")
     assert db.info().embedder == "static"
     assert db.item("1").text == "two boats"
@@ -69,7 +69,7 @@ def test_contents_can_be_embedded_anew(db: softkv.SoftKV, films: Path) -> None:
 
 
 def test_what_is_not_said_of_a_collection_is_asked_for(db: softkv.SoftKV, films: Path) -> None:
-    """Which of several it is, and what to blend where no texts were kept; an empty one has nothing to add."""
+    """It is asked which of several it is, and what to blend without texts; an empty one has nothing to add."""
     with pytest.raises(BadRecord, match=r"which collection.*'films', 'bare', 'empty'"):
         db.load(films, format="llm")
     with pytest.raises(BadRecord, match="no collection 'plays'; which"):
@@ -95,7 +95,7 @@ def test_what_is_not_said_of_a_collection_is_asked_for(db: softkv.SoftKV, films:
     ],
 )
 def test_a_file_of_llm_that_is_damaged_is_refused(db: softkv.SoftKV, films: Path, damage: Any, said: str) -> None:
-    """By what is wrong with it, before anything is added."""
+    """The error says what is wrong with it, before anything is added."""
     if isinstance(damage, bytes):
         films.write_bytes(damage)
     else:
@@ -108,7 +108,7 @@ def test_a_file_of_llm_that_is_damaged_is_refused(db: softkv.SoftKV, films: Path
 
 
 def test_the_command_takes_what_other_programs_keep(tmp_path: Path, films: Path) -> None:
-    """By --from; what it needs is asked for in its own words, and nothing is made of what cannot be read."""
+    """--from names the program; the command asks for what it needs, and makes nothing of what cannot be read."""
     store = tmp_path / "t"
     asked = ran("add", "--from", "llm", films, "-d", store)
     assert (asked.code, store.exists()) == (1, False)
@@ -134,7 +134,7 @@ class Planted:
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.pkl", "a.index", "a.jsonl", "a.parquet"])
 def test_no_pickle_is_ever_opened(db: softkv.SoftKV, tmp_path: Path, name: str) -> None:
-    """Whatever it is called, and whether it is the whole of a file or in an array; what it would do is not done."""
+    """It may be called anything, be the whole of a file or lie in an array; what it would do is not done."""
     planted: Any = np.array([Planted(tmp_path / "opened")], object)
     if name == "a.npz":
         np.savez(tmp_path / name, value=planted, vectors=planted, key=planted)
@@ -185,7 +185,7 @@ def test_vectors_of_an_index_go_with_the_rows_of_a_file(
 
 @pytest.mark.parametrize("made", ["IVF4,Flat", "IDMap,Flat", "IDMap,HNSW8"])
 def test_ids_that_are_no_rows_are_named_by_keys(db: softkv.SoftKV, tmp_path: Path, made: str) -> None:
-    """Whatever the order of the file; a key that is no id is refused before anything is added."""
+    """The file may have any order; a key that is no id is refused before anything is added."""
     path, shuffled = index_of(tmp_path, made, np.arange(200) * 7 + 3), np.random.default_rng(2).permutation(200)
     with pytest.raises(BadRecord, match="there is no vector '0'"):
         db.load(path, format="faiss", values=values_of(tmp_path))
@@ -207,7 +207,7 @@ def test_vectors_that_come_back_rounded_are_said_to(db: softkv.SoftKV, tmp_path:
 
 @pytest.mark.parametrize("made", ["IVF4,PQ4x4fs", "LSH", "PQ4x4fs"])
 def test_an_index_that_keeps_no_vectors_is_refused(db: softkv.SoftKV, tmp_path: Path, made: str) -> None:
-    """By its name: to ask some of them for a vector would end the process."""
+    """The error names it: to ask some of them for a vector would end the process."""
     with pytest.raises(BadRecord, match="does not give its vectors back"):
         db.load(index_of(tmp_path, made), format="faiss", values=values_of(tmp_path))
 
@@ -260,7 +260,7 @@ def test_what_is_no_directory_of_chroma_is_not_made_one(db: softkv.SoftKV, tmp_p
 def test_a_library_that_is_missing_is_named(
     db: softkv.SoftKV, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, form: str, extra: str
 ) -> None:
-    """With the extra that brings it."""
+    """The extra that brings it is told."""
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "chroma.sqlite3").touch()
     monkeypatch.setitem(sys.modules, module, None)

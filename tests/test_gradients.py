@@ -46,7 +46,7 @@ def loss_by_torch(kind: str, weights: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["labels", "values", "slopes"])
 def test_losses_and_gradients_are_those_of_torch(kind: str) -> None:
-    """In float64 to the last digits."""
+    """They agree in float64 to the last digits."""
     asked = KEYS[:ASKED]
     weights = weights_of(asked @ FACTORS.T, KEYS @ FACTORS.T, OWN)
     found, pulls = {

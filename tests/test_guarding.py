@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import route
 from softkv.asking.profile import Profile
 from softkv.database import import_from, repair
 from softkv.database.held_out import held_out
@@ -21,6 +20,7 @@ from softkv.guard.judged import seen_of
 from softkv.portrait import short
 
 from .databases import KINDS, filled, values_of, vectors_of
+from .scales import scaled
 
 FAR = np.full(2, 60.0)
 
@@ -86,7 +86,7 @@ def without_held(db: softkv.SoftKV) -> np.ndarray:
 
 
 def test_scores_are_those_of_items_asked_of_a_store_without_them(labels: softkv.SoftKV) -> None:
-    """By hand, one item after the other, from lookups with a mask; or of all others, where one of a rank is larger."""
+    """Lookups with a mask give them, one item after the other; or of all others, where one of a rank is larger."""
     mask = without_held(labels)
     places = np.flatnonzero(~mask)
     items = [item for item, kept in zip(labels.select(), mask, strict=True) if not kept]
@@ -179,7 +179,7 @@ def test_thresholds_that_keep_wrong_answers_or_strangers_rare_do_not_part_items_
 
 @pytest.mark.parametrize("kind", ["label", "number"])
 def test_a_small_store_has_a_guard_that_keeps_its_promise_on_average(tmp_path: Path, kind: str) -> None:
-    """Of too few items for a confidence, which is said with how many it takes; kept, and told in words."""
+    """With too few items for a confidence it says how many that takes; it is kept, and told in words."""
     with store_of(tmp_path / "s", kind, count=150) as db:
         with pytest.raises(InputError, match=r"at least (59|74) items.*confidence=None, on average, takes 19\."):
             db.guard()
@@ -198,7 +198,7 @@ def test_a_small_store_has_a_guard_that_keeps_its_promise_on_average(tmp_path: P
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["label", "number"])
 def test_familiarity_of_queries_like_those_that_calibrate_is_uniform(tmp_path: Path, kind: str) -> None:
-    """Of real lookups, over 12 stores and 200 queries each; sets of labels are empty where nothing is known alone."""
+    """Over 12 stores, 200 real lookups each have it so; sets of labels are empty where nothing is known alone."""
     levels, held = np.array([0.1, 0.25, 0.5, 0.75, 0.9]), np.zeros(5)
     for seed in range(12):
         asked, answers = spots(2000 + seed, 199), labels_of if kind == "label" else numbers_of
@@ -278,7 +278,7 @@ def test_a_guard_that_was_made_before_says_what_was_seen(numbers: softkv.SoftKV)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_far_queries_are_not_known_and_near_ones_are(tmp_path: Path, kind: str) -> None:
-    """Of any kind of value, alone and among others, in tables and JSON, and from the store opened anew."""
+    """Any kind of value tells, alone and among others, in tables and JSON, and from the store opened anew."""
     with store_of(tmp_path / "s", kind) as db:
         assert db.lookup(FAR).known is None
         assert db.lookup(FAR).familiarity is None
@@ -323,7 +323,7 @@ def test_labels_come_as_sets(labels: softkv.SoftKV) -> None:
 
 
 def test_no_set_is_promised_where_too_many_labels_are_of_no_item(tmp_path: Path) -> None:
-    """Neither of items held out, whose labels none that answers has, nor of queries."""
+    """None is of items held out whose labels nobody that answers has, nor of queries."""
     points = spots(4, 600)
     with softkv.open(tmp_path / "s", value="label", compatibility="gaussian") as db:
         alone = np.random.default_rng(0).random(600) < 0.2
@@ -397,7 +397,7 @@ def test_an_estimate_that_straddles_the_threshold_is_neither_known_nor_unknown(n
 
 
 def test_the_interval_of_an_estimate_holds_that_of_the_exact_answer(numbers: softkv.SoftKV) -> None:
-    """Whatever is off within the errors that are stated: the value, and what the width goes by."""
+    """Value and width may be off in any way within the errors that are stated."""
     found, rng = numbers.lookup(spots(6, 400)), np.random.default_rng(6)
     exact = found.interval(0.9)
     errors = {"value": 0.3, "log_mass": 0.2, "spread": found.spread * 0.5, "effective": 5.0}
@@ -416,8 +416,8 @@ def test_the_interval_of_an_estimate_holds_that_of_the_exact_answer(numbers: sof
 def test_the_set_of_an_answer_by_an_index_holds_that_of_the_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the error that it states holds, which is in 99 of 100 answers at the least."""
-    monkeypatch.setattr(route, "CHEAP", 0)
+    """It does where the error that it states holds, which is in 99 of 100 answers at the least."""
+    scaled(monkeypatch, cheap=0)
     queries = spots(78, 200)
     with store_of(tmp_path / "s", "label", count=3000) as db:
         guard = db.guard(0.1)
@@ -433,7 +433,7 @@ def test_the_set_of_an_answer_by_an_index_holds_that_of_the_scan(
 
 def test_answers_by_an_index_are_known_as_scans_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers by an index are known as those of scans are, or not told where the error straddles the threshold."""
-    monkeypatch.setattr(route, "CHEAP", 0)
+    scaled(monkeypatch, cheap=0)
     queries = spots(77, 200)
     with store_of(tmp_path / "s", "number", count=3000) as db:
         db.guard()
@@ -523,7 +523,7 @@ def test_answers_to_items_that_ask_are_not_judged(numbers: softkv.SoftKV) -> Non
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".npz", ".parquet"])
 def test_a_guard_travels_with_its_items(numbers: softkv.SoftKV, tmp_path: Path, suffix: str) -> None:
-    """Through an export and its import, a repair, and a compaction; and what had changed is not forgotten."""
+    """Export and import, repair, and compaction take it along; and what had changed is not forgotten."""
     numbers.delete([f"spot 0 {n}" for n in range(40)])
     before = numbers.lookup(spots(5, 20))
     numbers.export(tmp_path / f"out{suffix}")
@@ -539,7 +539,7 @@ def test_a_guard_travels_with_its_items(numbers: softkv.SoftKV, tmp_path: Path, 
 
 
 def test_a_guard_is_dropped(numbers: softkv.SoftKV) -> None:
-    """Once."""
+    """It can be dropped once; after that there is none."""
     assert numbers.forget_guard()
     assert not numbers.forget_guard()
     assert numbers.info().guard is None
@@ -560,7 +560,7 @@ def test_queries_calibrate_in_the_place_of_items(tmp_path: Path) -> None:
 
 
 def test_queries_that_are_items_are_left_out_whatever_they_should_be_answered(tmp_path: Path) -> None:
-    """By their vectors, of which -0 is 0; they are counted, and the guard is that of the others."""
+    """Their vectors tell them, of which -0 is 0; they are counted, and the guard is that of the others."""
     with store_of(tmp_path / "s", "number") as db:
         db.add(["zero"], [0.0], vectors=[[0.0, 1.0]])
         others, items = spots(50, 300), np.concatenate([spots(0, 600)[:20], [[-0.0, 1.0]]])
@@ -580,7 +580,7 @@ def test_queries_that_are_items_are_left_out_whatever_they_should_be_answered(tm
 
 
 def test_queries_that_have_the_vector_of_an_item_in_other_words_are_left_out(tmp_path: Path) -> None:
-    """As `please whisper` has that of `whisper please`, where the order of words does not count."""
+    """`please whisper` has that of `whisper please`, where the order of words does not count."""
     with softkv.open(tmp_path / "s", value="number") as db:
         texts = [f"{word} number {n}" for word in ("tea", "coffee", "milk") for n in range(120)]
         db.add(["please whisper", *texts], np.arange(361.0))
@@ -651,7 +651,7 @@ STRANGERS = spots(60, 100) + 50.0
 def test_what_cannot_be_promised_is_refused_by_name(
     tmp_path: Path, kind: str, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """Before anything is written."""
+    """The refusal comes before anything is written."""
     with store_of(tmp_path / "s", kind) as db:
         commit = db.info().commit
         with pytest.raises(error, match=message):
@@ -672,7 +672,7 @@ def test_labels_that_nobody_can_tell_are_never_known_so_the_guard_is_refused(tmp
 
 
 def test_a_store_that_kept_nothing_back_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    """Never tuned, tuned on all, tuned before a share was remembered, empty."""
+    """It was never tuned, tuned on all, tuned before a share was remembered, or is empty."""
     with filled(tmp_path / "s", "number", 400) as db:
         with pytest.raises(InputError, match=r"was never tuned.*softkv tune"):
             db.guard()
@@ -699,7 +699,7 @@ def test_more_than_the_points_can_promise_is_refused(numbers: softkv.SoftKV) -> 
 
 
 def test_a_guard_that_cannot_be_read_is_damage(numbers: softkv.SoftKV) -> None:
-    """Of the settings, which hold it; so is one that is about values of another kind, by its name."""
+    """The settings hold it; so is one that is about values of another kind, by its name."""
     settings = Profile.of(numbers._store.settings).settings()
     other = {**settings["guard"], "about": {**settings["guard"]["about"], "kind": "label"}}
     numbers._store.configure({**settings, "guard": other})
@@ -722,7 +722,7 @@ def test_a_guard_that_cannot_be_read_is_damage(numbers: softkv.SoftKV) -> None:
 
 
 def test_strangers_whose_words_are_those_of_items_are_refused(tmp_path: Path) -> None:
-    """By their keys and by the texts that were embedded."""
+    """Keys are compared, and the texts that were embedded."""
     with softkv.open(tmp_path / "s", value="number") as db:
         texts = [f"{word} number {n}" for word in ("tea", "coffee", "milk") for n in range(120)]
         db.add([f"item {n}" for n in range(len(texts))], np.arange(float(len(texts))), texts=texts)

@@ -52,7 +52,7 @@ def test_one_minute_with_texts(tmp_path: Path) -> None:
 
 
 def test_setting_a_key_again_replaces_its_value(tmp_path: Path) -> None:
-    """As in a dict: the value changes, the place in the order does not; del takes it out."""
+    """A store does what a dict does: the value changes, the place in the order does not; del takes it out."""
     with softkv.open(tmp_path / "s") as db:
         db["b"], db["a"], db["c"] = 1.0, 2.0, 3.0
         db["b"] = 10.0
@@ -144,7 +144,7 @@ def test_a_zero_vector_among_the_first_means_dot(tmp_path: Path) -> None:
 
 
 def test_what_open_was_asked_for_is_remembered(tmp_path: Path) -> None:
-    """Before the first item as well, and it holds against what the first items would suggest."""
+    """It is before the first item as well, and holds against what the first items would suggest."""
     with softkv.open(tmp_path / "s", value="label", compatibility="gaussian", temperature=0.25):
         pass
     with softkv.open(tmp_path / "s") as db:
@@ -203,7 +203,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path, given: 
 
 
 def test_keys_that_are_there_are_an_error_or_not(tmp_path: Path) -> None:
-    """By default named and refused; replaced or left alone when asked."""
+    """They are named and refused by default; replaced or left alone when asked."""
     with softkv.open(tmp_path / "s") as db:
         db.add(["a", "b"], [1.0, 2.0])
         with pytest.raises(DuplicateKey) as caught:
@@ -247,7 +247,7 @@ def test_the_writer_leaves_a_temperature_behind(tmp_path: Path) -> None:
 
 
 def test_a_temperature_that_was_set_stays(tmp_path: Path) -> None:
-    """Until it is taken back; a reader may have one of its own without changing the store."""
+    """It stays until it is taken back; a reader may have one of its own without changing the store."""
     with filled(tmp_path / "s", "number") as db:
         ruled = db.info().temperature
         db.set_temperature(0.5)
@@ -524,7 +524,7 @@ def lengths(texts: list[str]) -> np.ndarray:
 
 
 def test_a_reader_finds_the_temperature_that_the_writer_leaves(tmp_path: Path) -> None:
-    """By rule both find the same, and so does whoever opens the store afterwards, until a quarter is left of it."""
+    """Both find the same by rule, and so does whoever opens the store later, until a quarter is left of it."""
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=vectors_of(80), values=np.zeros(80))
         with softkv.open(tmp_path / "s", "r") as reader:
@@ -566,7 +566,7 @@ def test_items_get_other_values_and_keep_the_rest(tmp_path: Path, kind: str) -> 
 
 
 def test_items_are_given_other_payloads_with_their_values(tmp_path: Path) -> None:
-    """As many as there are keys, and of items that are named; what they are compared by stays."""
+    """There are as many as keys, and of items that are named; what they are compared by stays."""
     with softkv.open(tmp_path / "s") as db:
         db.add(["x", "y"], [1.0, 2.0], vectors=np.eye(2), payloads=[{"n": 1}, {"n": 2}])
         db.set_values(["y", "x"], [2.0, 3.0], payloads=[{"n": 5}, None], expected=[2.0, 1.0], batch="one")
@@ -607,7 +607,7 @@ def test_other_values_that_cannot_be_are_refused(tmp_path: Path, keys: Any, valu
 
 
 def test_values_are_replaced_only_where_they_are_as_expected(tmp_path: Path) -> None:
-    """As the store holds them, in its own precision; each key once, and a value for each."""
+    """The store compares them in its own precision; each key once, and a value for each."""
     with softkv.open(tmp_path / "s") as db:
         db.add(["x", "y"], [[0.1, 0.2], [0.3, 0.4]], vectors=np.eye(2))
         db.set_values(["y", "x"], [[5, 6], [7, 8]], expected=[[0.3, 0.4], [0.1, 0.2]])
@@ -627,7 +627,7 @@ def test_values_are_replaced_only_where_they_are_as_expected(tmp_path: Path) -> 
 
 
 def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as it is told to, in every mode; readers wait for none."""
+    """It waits for as long as it is told to, in every mode; readers wait for none."""
     with softkv.open(tmp_path / "s", value="label") as other:
         other["a red apple"] = "fruit"
         for mode in ("c", "w", "n"):

@@ -12,7 +12,6 @@ import softkv
 from softkv import errors, soft_lookup
 from softkv.asking.heads import stretches
 from softkv.errors import NotExpressible, NotFinite, ShapeError
-from softkv.maths import lookup as module
 from softkv.maths.blending import Labels, Vectors
 from softkv.maths.compatibility import bilinear
 from softkv.maths.heads import Heads
@@ -20,6 +19,7 @@ from softkv.maths.lookup import Found, lookup
 
 from . import reference
 from .backends import Backend, every_backend, exact
+from .scales import scaled
 
 GENERATOR = np.random.default_rng(12)
 SHAPES = {
@@ -67,8 +67,7 @@ def expected_by(backend: Backend, query: int, **options: Any) -> tuple[list[floa
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything in one block, or queries and rows in blocks of a few."""
     if request.param == "small blocks":
-        monkeypatch.setattr(module, "ROWS", 4)
-        monkeypatch.setattr(module, "QUERIES", 6)
+        scaled(monkeypatch, rows=4, queries=6)
 
 
 @every_backend
@@ -191,7 +190,7 @@ def test_identity_heads_see_a_slice_each() -> None:
 
 
 def test_random_heads_are_those_of_their_seed() -> None:
-    """The same seed gives the same heads; widths are those asked for; another seed gives others."""
+    """One seed gives the same heads; widths are those asked for; another seed gives others."""
     widths = {"query_width": 4, "key_width": 5, "value_width": 6, "head_width": 3}
     first, second, third = (Heads.random(2, **widths, seed=seed) for seed in (1, 1, 2))
     assert {name: x.shape for name, x in first.arrays().items()} == {

@@ -108,7 +108,7 @@ def test_a_number_that_was_used_before_an_export_calibrates_nothing_behind_it(tm
 
 @pytest.mark.parametrize("share", [-0.1, 0.6, "0.2", True, float("nan")])
 def test_what_is_no_share_to_hold_out_is_refused(tmp_path: Path, share: object) -> None:
-    """By both that learn, before anything is learned."""
+    """Both that learn refuse it, before anything is learned."""
     with filled(tmp_path / "s", "number") as db:
         for learn in (db.tune, db.fit):
             with pytest.raises(InputError, match="hold_out"):

@@ -85,7 +85,7 @@ CONTENT: dict[str, tuple[Any, bytes]] = {
 
 @pytest.mark.parametrize(("content", "expected"), CONTENT.values(), ids=CONTENT)
 def test_what_was_put_comes_back(tmp_path: Path, content: Any, expected: bytes) -> None:
-    """To the same handle, to another, and after reopening; whole or in pieces."""
+    """This handle gets it, another one, and one after reopening; whole or in pieces."""
     with fruit(tmp_path / "s") as store, Store.open(tmp_path / "s") as reader:
         store.put_index("lists", content)
         assert read(store) == read(reader) == expected
@@ -329,7 +329,7 @@ def test_a_compaction_with_nothing_to_do_leaves_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 256, 7, None])
 def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: Any) -> None:
-    """Before anything is written. A name is never a path, so all other texts will do."""
+    """It is before anything is written. A name is never a path, so all other texts will do."""
     with fruit(tmp_path / "s") as store:
         commit = store.commit
         for work in (
@@ -549,7 +549,7 @@ def test_a_file_that_cannot_be_read_is_the_systems_error(tmp_path: Path, monkeyp
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
-    """Neither of what was read, nor of what was thrown away."""
+    """There is none of what was read, and none of what was thrown away."""
     indexed(tmp_path / "s")
     with Store.open(tmp_path / "s") as reader:
         snapshot = reader.snapshot()
@@ -670,7 +670,7 @@ def test_nothing_is_written_or_removed_through_a_link(tmp_path: Path) -> None:
 
 
 def test_a_reader_without_write_permission_reads_them(tmp_path: Path) -> None:
-    """From a store that nobody writes to, in a directory that is not his."""
+    """Nobody writes to the store, and the directory is not his."""
     indexed(tmp_path / "s")
     for folder in [tmp_path, *tmp_path.parents][:4]:
         if (mode := folder.stat().st_mode) & 0o055 != 0o055:
@@ -691,7 +691,7 @@ def test_a_reader_without_write_permission_reads_them(tmp_path: Path) -> None:
 def test_a_file_that_does_not_fit_is_refused_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as its size is known; what is there stays."""
+    """What is known of its size decides; what is there stays."""
     with fruit(tmp_path / "s") as store:
         store.put_index("lists", b"old")
         usage = files.shutil.disk_usage(tmp_path)._replace(free=100_000)
@@ -716,7 +716,7 @@ def test_a_failed_write_leaves_the_handle_usable(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("call", ["fdatasync", "fsync"])
 def test_a_failed_sync_poisons_the_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """Of the file or of its directory; the next writer finds the store as it was."""
+    """The sync is one of the file or of its directory; the next writer finds the store as it was."""
     store = fruit(tmp_path / "s")
     with failing(monkeypatch, call, OSError(5, "Input/output error")) as calls, pytest.raises(StorageFailed):
         store.put_index("lists", LISTS)
@@ -773,7 +773,7 @@ def of_format_1(path: Path) -> Path:
 
 
 def test_a_store_of_format_1_is_migrated_by_the_next_writer(tmp_path: Path) -> None:
-    """With all that is in it, and then takes index files."""
+    """All that is in it stays, and it takes index files."""
     path = of_format_1(tmp_path / "s")
     with Store.open(path) as reader:
         before = contents(reader)

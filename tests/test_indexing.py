@@ -11,7 +11,6 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.database import indexing
 from softkv.index import encoding
 from softkv.index.building import list_count, side_by_side
 from softkv.storage import Store
@@ -24,8 +23,7 @@ ITEMS, WIDTH = 1500, 8
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 300)
+    count_as_large(monkeypatch, rehearsed=300)
 
 
 def filled(path: Path, **options: Any) -> softkv.SoftKV:
@@ -187,7 +185,7 @@ def test_a_build_that_was_overtaken_by_a_compaction_says_so(tmp_path: Path) -> N
 def test_bad_wishes_are_refused_before_anything_is_done(
     tmp_path: Path, options: dict[str, Any], error: type[Exception]
 ) -> None:
-    """By name, and the store has the same commit as before."""
+    """The error names them, and the store has the same commit as before."""
     with filled(tmp_path / "s") as db:
         commit = db.info().commit
         with pytest.raises(error):
@@ -197,7 +195,7 @@ def test_bad_wishes_are_refused_before_anything_is_done(
 
 @pytest.mark.parametrize(("compatibility", "expected"), [("laplace", "laplace"), ("uniform", "uniform")])
 def test_what_no_index_can_help_is_refused(tmp_path: Path, compatibility: str, expected: str) -> None:
-    """Such lookups scan."""
+    """Its lookups scan."""
     with (
         filled(tmp_path / "s", compatibility=compatibility) as db,
         pytest.raises(errors.NotExpressible, match=expected),
@@ -228,7 +226,7 @@ def test_queries_of_ones_own_are_calibrated_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lists", [1, 7, ITEMS])
 def test_any_number_of_lists_will_do(tmp_path: Path, lists: int) -> None:
-    """One list, and one for each item."""
+    """There may be one list, or one for each item."""
     with filled(tmp_path / "s") as db:
         db.build_index(lists=lists)
         query = likely(db)
@@ -270,7 +268,7 @@ def test_a_damaged_index_is_none(tmp_path: Path, harm: str) -> None:
 
 @pytest.mark.parametrize("other", ["wider", "fewer"])
 def test_the_index_of_another_store_is_refused(tmp_path: Path, other: str) -> None:
-    """Although its bytes are whole."""
+    """Its bytes are whole, and it is refused all the same."""
     with filled(tmp_path / "s") as db:
         db.build_index()
         index = db._view().index

@@ -125,7 +125,7 @@ def houses(scale: float) -> np.ndarray:
 
 
 def test_columns_of_very_different_scales_are_told_of_once(tmp_path: Path) -> None:
-    """Where cosine was inferred for bare vectors, by the first of them; a constant column has no scale."""
+    """The first bare vectors for which cosine was inferred tell; a constant column has no scale."""
     with softkv.open(tmp_path / "s") as db:
         with pytest.warns(ColumnsDiffer, match="column 1 .* times as much as column 0.*'gaussian'.*`fit`") as told:
             db.add(vectors=houses(1000.0), values=np.zeros(50))

@@ -74,7 +74,7 @@ def test_a_row_is_compared_with_few_of_many_lists(monkeypatch: pytest.MonkeyPatc
 
 
 def test_rows_far_from_all_lists_have_none() -> None:
-    """By their keys or by their values, however far; neither has a row that float32 has no squares for."""
+    """Keys or values may be far, however far; a row that float32 has no squares for has no list either."""
     index, centres, turned = made()
     keys, values = rows_like(centres, turned, np.arange(5))
     keys[1] += 20.0
@@ -95,7 +95,7 @@ def test_no_row_has_a_list_where_all_are_empty() -> None:
 
 
 def test_a_change_comes_back_as_it_was_written() -> None:
-    """With all its numbers."""
+    """All its numbers come back."""
     index = made()[0]
     written = change(index)
     found = Change.decoded(written.encoded(), index)
@@ -121,7 +121,7 @@ def test_a_change_comes_back_as_it_was_written() -> None:
     ],
 )
 def test_a_forged_change_is_refused(damage: dict[str, Any]) -> None:
-    """Whatever would lead to rows or lists that are not there."""
+    """Nothing leads to rows or lists that are not there."""
     index = made()[0]
     with pytest.raises(IndexDamaged, match="a change of the index"):
         Change.decoded(change(index, **damage).encoded(), index)

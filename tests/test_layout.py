@@ -44,7 +44,7 @@ def test_rows_are_as_wide_as_their_elements(kind: str, bytes_each: int) -> None:
 
 
 def test_every_arena_has_a_file_of_its_own() -> None:
-    """keys.f32, values.<kind>, norms.f32."""
+    """The files are keys.f32, values.<kind> and norms.f32."""
     assert [shape.file for shape in Layout(3, ValueKind.LABEL).arenas] == ["keys.f32", "values.label", "norms.f32"]
 
 

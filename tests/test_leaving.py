@@ -59,7 +59,7 @@ def lowest(asked: np.ndarray) -> list[float]:
 @pytest.mark.parametrize("block", [7, 1000])
 @pytest.mark.parametrize("values", [LABELS, NUMBERS], ids=["labels", "vectors"])
 def test_losses_are_those_of_one_by_one(values: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At sharp and mild temperatures, with all rows and with the best, of all items or of some."""
+    """Temperatures are sharp and mild, with all rows and with the best, of all items or of some."""
     monkeypatch.setattr(leaving, "BLOCK", block)
     monkeypatch.setattr(leaving, "TOGETHER", 16)
     for asked in (np.arange(ITEMS), np.array([5, 3, 44])):
@@ -94,7 +94,7 @@ def test_whole_shares_are_counts(values: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_items_count_as_much_as_their_shares(
     values: Any, dtype: Any, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those who answer, and as those who are asked; in proportion, however large all of them are."""
+    """They count so when they answer and when they are asked; in proportion, however large all of them are."""
     monkeypatch.setattr(leaving, "BLOCK", 7)
     shares = np.random.default_rng(1).uniform(0.1, 5, ITEMS)
     found = left_out(
@@ -127,7 +127,7 @@ def test_an_item_with_a_label_of_its_own_is_not_asked() -> None:
 
 
 def test_rows_that_do_not_count_are_not_seen() -> None:
-    """Scores of −inf, in whole blocks as well."""
+    """Their scores are −inf, in whole blocks as well."""
     gone = np.zeros(ITEMS, np.bool_)
     gone[:20] = gone[41] = True
 
@@ -146,7 +146,7 @@ def test_rows_that_do_not_count_are_not_seen() -> None:
 
 
 def test_all_rows_and_as_many_best_rows_lose_alike() -> None:
-    """However cold: where the right label has next to no weight, both count it alike, and no item decides all."""
+    """However cold, both count a right label of next to no weight alike, and no item decides all."""
     temperatures = np.geomspace(1e-6, 100, 30)
     losses = left_out(scores, LABELS, np.arange(ITEMS), temperatures, ks=[ITEMS - 1])
     np.testing.assert_allclose(losses.full, losses.best[ITEMS - 1], rtol=1e-5)

@@ -25,6 +25,7 @@ from tests.test_begun import filled as filled_to_begin
 from tests.test_begun import killed_at
 
 from .databases import count_as_large
+from .scales import scaled
 
 ITEMS, LATE, WIDTH = 1200, 600, 6
 LEVEL = 1e-4  # of each test of randomness; secrets are fixed, so that none of them ever fails by chance
@@ -37,8 +38,7 @@ Orders = list[np.ndarray]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 100)
+    count_as_large(monkeypatch, rehearsed=100)
 
 
 # What must hold
@@ -107,7 +107,7 @@ def laid(keys: np.ndarray, offsets: np.ndarray, secret: bytes, generation: int =
 @pytest.mark.parametrize("sizes", [[0, 0], [1], [2, 1], [19, 20, 21], [0, 40, 0, 41, 0], [20_000, 3], [60, 140]])
 @pytest.mark.parametrize("moved", [0.0, 1e3, 1e-8, 1e8])
 def test_a_head_has_the_farthest_rows_of_its_list(sizes: list[int], moved: float) -> None:
-    """In lists of all sizes, empty ones and those that are larger than a block included; wherever keys lie."""
+    """Lists have all sizes, empty ones and those that are larger than a block included; keys lie anywhere."""
     keys, offsets = lists_of(sizes)
     keys = keys + np.float32(moved) if moved == 1e3 else keys * np.float32(moved or 1.0)
     order, heads = laid(keys, offsets, SECRET)
@@ -400,7 +400,7 @@ def indexed(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_an_index_without_heads_is_read_and_gets_some_when_rows_are_laid_anew(indexed: Path) -> None:
-    """As earlier versions wrote it: lookups are answered by it."""
+    """Lookups are answered by an index that an earlier version wrote."""
     rewritten(indexed, lambda index: replace(index, heads=None))
     with softkv.open(indexed) as db:
         assert index_of(db)[1].heads is None
@@ -421,7 +421,7 @@ def test_late_rows_of_an_index_without_heads_are_noted_by_the_next_writer(
     monkeypatch.undo()
     count_as_large(monkeypatch)
     with softkv.open(indexed) as db, monkeypatch.context() as earlier:
-        earlier.setattr("softkv.asking.indexed.FEWEST", 1 << 30)
+        scaled(earlier, noted=1 << 30)
         added(db, [f"late {number}" for number in range(LATE)], keys_of(LATE, 2))
         assert db.info().index.waiting == LATE
     with softkv.open(indexed) as db:

@@ -13,7 +13,7 @@ from .stores import sql
 
 
 def test_the_order_is_read_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As rows are added, replaced, deleted, compacted and shuffled, an order of all live rows by their ordinals."""
+    """Rows are added, replaced, deleted, compacted and shuffled; it is that of all live rows by their ordinals."""
     monkeypatch.setattr(listing, "_STRIDE", 16)
     chance, names = np.random.default_rng(0), [f"key {number}" for number in range(90)]
     with Store.open(tmp_path / "s", "c") as store, Store.open(tmp_path / "s") as reader:

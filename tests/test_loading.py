@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import Loaded, RecordsSkipped, loading
+from softkv.database import Loaded, RecordsSkipped
 from softkv.errors import BadRecord, InputError, KindError, ShapeError, StoreError
 
 from .commands import ran
+from .scales import scaled
 
 CSV = "title,stars,year,x,y\nThe Well,4.5,1990,1,0\nUpstream,3,2004,0,1\nNight Line,4,2011,1,1\n"
 LINES = [f"item {number},{number}" for number in range(35)]
@@ -87,7 +88,7 @@ def test_every_format_is_loaded(tmp_path: Path, ending: str) -> None:
 
 
 def test_a_matrix_without_values_is_refused_in_words(tmp_path: Path) -> None:
-    """By the library and by the command alike, before a store is made; what would do is named."""
+    """Library and command refuse it, before a store is made; what would do is named."""
     np.save(tmp_path / "m.npy", np.eye(3))
     with softkv.open(tmp_path / "s") as db, pytest.raises(BadRecord, match=r"m\.npy: .*no values.*\.npz") as refused:
         db.load(tmp_path / "m.npy")
@@ -107,7 +108,7 @@ def test_an_export_brings_the_kind_of_its_values(tmp_path: Path) -> None:
 
 
 def test_a_bad_line_is_named_and_nothing_of_its_batch_is_written(tmp_path: Path) -> None:
-    """Not even the kind that the values were to be of."""
+    """The kind that the values were to be of is not written either."""
     (tmp_path / "films.csv").write_text("key,value\na,1\nb,many\n")
     with softkv.open(tmp_path / "s") as db:
         with pytest.raises(BadRecord, match=r"films\.csv:3: the value 'many' is not a number$"):
@@ -125,8 +126,8 @@ def test_a_bad_line_is_named_and_nothing_of_its_batch_is_written(tmp_path: Path)
 def test_what_was_stored_before_an_error_stays_and_the_error_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `skip`, which then adds exactly the rest; progress tells the records so far."""
-    monkeypatch.setattr(loading, "BATCH", 10)
+    """`skip` adds exactly the rest; progress tells the records so far."""
+    scaled(monkeypatch, loaded=10)
     broken = [*LINES[:25], "item 25,oops", *LINES[26:]]
     (tmp_path / "a.csv").write_text("\n".join(["key,value", *broken]))
     with softkv.open(tmp_path / "s") as db:

@@ -48,12 +48,12 @@ a line that is not one
     ],
 )
 def test_the_file_system_is_that_of_the_longest_mount_point(path: str, kind: str) -> None:
-    """As /proc/self/mountinfo tells it: with escapes, letters beyond ASCII, and mounts over mounts."""
+    """/proc/self/mountinfo is read with escapes, letters beyond ASCII, and mounts over mounts."""
     assert locks.filesystem_kind(path, MOUNTS) == kind
 
 
 def test_the_file_system_is_unknown_where_nothing_is_told() -> None:
-    """As on macOS; then nothing is refused."""
+    """Nothing is refused there, on macOS for example."""
     assert locks.filesystem_kind("/tmp", "") == ""
 
 
@@ -67,7 +67,7 @@ def test_the_mounts_of_this_machine_can_be_read() -> None:
 def test_writing_on_a_network_is_refused_unless_forced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """In every mode that writes, with nothing made; reading is not refused."""
+    """Every mode that writes is, with nothing made; reading is not refused."""
     closed_fruit(tmp_path / "s")
     (tmp_path / "empty").mkdir()
     mounts = f"30 1 8:1 / / rw - ext4 /dev/sda1 rw\n31 30 0:2 / {tmp_path} rw - {kind} server:/ rw\n"
@@ -97,7 +97,7 @@ def test_writing_on_an_unknown_platform_is_refused(
 
 
 def test_a_second_writer_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    """At once, in every mode that writes, and the first one goes on."""
+    """It is refused at once, in every mode that writes, and the first one goes on."""
     with fruit(tmp_path / "s") as store:
         for mode in ("w", "c", "n"):
             with pytest.raises(StoreLocked, match=f"pid {os.getpid()} on ") as caught:
@@ -108,7 +108,7 @@ def test_a_second_writer_is_refused_with_the_pid_of_the_first(tmp_path: Path) ->
 
 
 def test_the_lock_goes_with_its_writer(tmp_path: Path) -> None:
-    """After closing, after a failed opening, and when the handle is simply forgotten."""
+    """It goes after closing, after a failed opening, and when the handle is simply forgotten."""
     closed_fruit(tmp_path / "s")
     (tmp_path / "s" / GENERATION / "PIN").rename(tmp_path / "PIN")
     with pytest.raises(Exception, match="pinned"):

@@ -12,6 +12,7 @@ import softkv
 from softkv.asking import asker
 
 from .databases import count_as_large
+from .scales import scaled
 
 KEYS = np.random.default_rng(0).standard_normal((2000, 4)).astype(np.float32)
 
@@ -36,7 +37,7 @@ def test_index_decisions_and_large_scans_are_logged(
         db.lookup(KEYS[:3], tolerance=0)
         assert not [one for one in told(caplog) if "scanned" in one[1]]
         assert asker.LARGE == 2**26
-        monkeypatch.setattr(asker, "LARGE", KEYS.size - 1)
+        scaled(monkeypatch, large=KEYS.size - 1)
         db.lookup(KEYS[:3], tolerance=0)
         scans = [one for one in told(caplog) if "scanned" in one[1]]
         assert scans == [("softkv.asking.asker", "scanned 8000 numbers for 3 queries: tolerance 0 asks for all items")]

@@ -17,6 +17,7 @@ from softkv.maths.lookup import Found, lookup
 
 from . import reference
 from .backends import BACKENDS, Backend, every_backend, exact
+from .scales import scaled
 
 GENERATOR = np.random.default_rng(11)
 QUERIES = GENERATOR.standard_normal((5, 6))
@@ -31,8 +32,7 @@ NAMES = sorted(COMPATIBILITIES)
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Everything in one block, or queries and rows in blocks of a few."""
     if request.param == "small blocks":
-        monkeypatch.setattr(module, "ROWS", 7)
-        monkeypatch.setattr(module, "QUERIES", 2)
+        scaled(monkeypatch, rows=7, queries=2)
     return str(request.param)
 
 
@@ -231,7 +231,7 @@ def test_labels_of_many_rows_take_little_memory() -> None:
 
 def test_values_of_rows_too_light_to_matter_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks below rounding all together are counted in the mass; where it is known how far values are, not in more."""
-    monkeypatch.setattr(module, "ROWS", 10)
+    scaled(monkeypatch, rows=10)
     keys = np.concatenate([np.zeros((10, 1)), np.full((80, 1), -100.0)]).astype(np.float32)
     values = np.ones((90, 1), dtype=np.float32)
     values[10:] = np.nan

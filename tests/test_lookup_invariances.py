@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from softkv.maths import lookup as module
 from softkv.maths.blending import Numbers, Vectors
 from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.lookup import Found, lookup
 
 from . import reference
+from .scales import scaled
 
 NAMES = st.sampled_from(sorted(COMPATIBILITIES))
 # A grid, because a lookup that is moved by rounding is no lookup that is moved by the invariance.
@@ -38,7 +38,7 @@ def same(left: Found, right: Found, *, near: float = 1e-9) -> bool:
 
 @given(cases(), NAMES, TEMPERATURES)
 def test_lookups_agree_with_the_reference(case: tuple[Any, Any, Any], name: str, temperature: float) -> None:
-    """On whatever small case, with whatever temperature."""
+    """They agree on whatever small case, with whatever temperature."""
     queries, keys, values = case
     found = lookup(queries, keys, Vectors(values), compatibility=name, temperature=temperature)
     for query in range(len(queries)):
@@ -91,8 +91,7 @@ def test_the_size_of_the_blocks_does_not_matter(case: tuple[Any, Any, Any], name
     queries, keys, values = case
     whole = lookup(queries, keys, Vectors(values), compatibility=name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ROWS", rows)
-        patch.setattr(module, "QUERIES", many)
+        scaled(patch, rows=rows, queries=many)
         cut = lookup(queries, keys, Vectors(values), compatibility=name)
     assert same(whole, cut)
     assert np.allclose(whole.scores, cut.scores, atol=1e-12)

@@ -14,6 +14,7 @@ from softkv.maths.heads import Heads
 from softkv.maths.lookup import lookup
 
 from .backends import exact
+from .scales import scaled
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
@@ -44,7 +45,7 @@ def test_full_lookups_equal_torch_attention(
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("rows", [9, 5, 30])
 def test_causal_lookups_equal_torch_attention(library: str, rows: int) -> None:
-    """As many queries as rows, more, or fewer."""
+    """There may be as many queries as rows, more, or fewer."""
     q, k, v = tensors(1, (2, 9, 8), (2, rows, 8), (2, rows, 4))
     given = [x.numpy() if library == "numpy" else x for x in (q, k, v)]
     found = lookup(given[0], given[1], Vectors(given[2]), causal=True)
@@ -116,7 +117,7 @@ GRADED = [
 @pytest.mark.parametrize(("name", "options"), GRADED)
 @pytest.mark.parametrize("per_query", [False, True])
 def test_gradients_are_those_of_finite_differences(name: str, options: dict[str, Any], per_query: bool) -> None:
-    """Of the value, log mass, effective number and weights, by queries, keys, values and temperature."""
+    """Value, log mass, effective number and weights have them by queries, keys, values and temperature."""
     q, k, v = tensors(6, (4, 3), (8, 3), (8, 2), dtype=torch.float64)
     temperature = torch.linspace(0.5, 2, 4, dtype=torch.float64) if per_query else torch.tensor(0.7).double()
 
@@ -128,8 +129,8 @@ def test_gradients_are_those_of_finite_differences(name: str, options: dict[str,
 
 
 def test_gradients_flow_through_matrices_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through bilinear and additive compatibilities, numbers with their spread, and merged blocks."""
-    monkeypatch.setattr("softkv.maths.lookup.ROWS", 3)
+    """Bilinear and additive compatibilities, numbers with their spread, and merged blocks have them."""
+    scaled(monkeypatch, rows=3)
     q, k, v, w, a, b, d = tensors(7, (3, 2), (8, 4), (8, 1), (2, 4), (5, 2), (5, 4), (5,), dtype=torch.float64)
 
     def ask(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -24,7 +24,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("before", ["nothing", "an empty folder", "an empty store", "items"])
 def test_it_is_there_when_it_is_done(tmp_path: Path, before: str) -> None:
-    """Under its own path, with what was wished for; while it is made, the old one is."""
+    """It has its own path and what was wished for; while it is made, the old one is there."""
     path = tmp_path / "s"
     if before == "an empty folder":
         path.mkdir()
@@ -48,7 +48,7 @@ def test_it_is_there_when_it_is_done(tmp_path: Path, before: str) -> None:
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, errors.InputError])
 def test_what_fails_leaves_things_as_they_were(tmp_path: Path, there: bool, error: type[BaseException]) -> None:
-    """With nothing beside it."""
+    """Nothing is left beside it."""
     path = tmp_path / "s"
     if there:
         with softkv.open(path) as db:
@@ -110,7 +110,7 @@ def held_by(path: Path) -> dict[str, Any]:
 def test_what_stepped_aside_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """When the new store cannot take its place."""
+    """It does when the new store cannot take its place."""
     path = tmp_path / "s"
     filled(path, "old")
     move, moves = Store.move, []

@@ -9,7 +9,6 @@ import pytest
 
 import softkv
 from softkv.asking import lists
-from softkv.database import indexing
 from softkv.maths.shares import PARTS
 from tests import reference
 from tests.crash.hostile.indexes import lists as altered
@@ -25,8 +24,7 @@ WARMTHS = (0.3, 1.0, 3.0, 7.0)
 def large() -> Iterator[None]:
     """Stores count as large from the first item on."""
     with pytest.MonkeyPatch.context() as patch:
-        count_as_large(patch)
-        patch.setattr(indexing, "REHEARSED", 400)
+        count_as_large(patch, rehearsed=400)
         yield
 
 
@@ -63,7 +61,7 @@ def truth(
 
 @pytest.mark.parametrize("compatibility", ["dot", "cosine", "gaussian"])
 def test_the_truth_is_that_of_the_reference(compatibility: str) -> None:
-    """Of one query, row by row."""
+    """The reference takes one query, row by row."""
     rng = np.random.default_rng(0)
     keys, names = keys_of(rng, 200), ["a", "b", "c"]
     given, query = [names[number % 3] for number in range(200)], keys_of(rng, 1)
@@ -147,7 +145,7 @@ def test_many_labels_go_through_refining_and_an_export(tmp_path: Path) -> None:
 
 
 def test_every_item_may_have_a_label_of_its_own(tmp_path: Path) -> None:
-    """Then a distribution is the weights themselves."""
+    """A distribution is the weights themselves where each has one."""
     keys = keys_of(np.random.default_rng(1), ITEMS)
     given = [f"label {number}" for number in range(ITEMS)]
     with softkv.open(tmp_path / "s", value="label", compatibility="dot") as db:

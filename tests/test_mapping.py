@@ -118,7 +118,7 @@ def test_many_keys_are_asked_for_as_one_is_after_all_were_listed(tmp_path: Path,
 
 
 def test_many_keys_lead_to_no_dead_row(tmp_path: Path) -> None:
-    """Where one is dead by the record of the dead alone, all rows being as they were written."""
+    """One is dead by the record of the dead alone, all rows being as they were written."""
     with softkv.open(tmp_path / "s") as db:
         db.add([f"key {number}" for number in range(COUNT)], np.arange(COUNT), vectors=vectors_of(COUNT))
         list(db)
@@ -135,7 +135,7 @@ def test_many_keys_lead_to_no_dead_row(tmp_path: Path) -> None:
     "change", ["ordinal = 650 WHERE row = 500", "key = 'other' WHERE row = 500", "item = 9999 WHERE row = 500"]
 )
 def test_a_damaged_row_is_noticed_by_all_who_read_it(tmp_path: Path, change: str) -> None:
-    """Not by who wants the first item alone; and values alone are noticed to come in another order."""
+    """Who wants the first item alone does not read it; values alone are noticed to come in another order."""
     with softkv.open(tmp_path / "s") as db:
         db.add([f"key {number}" for number in range(COUNT)], np.arange(COUNT), vectors=vectors_of(COUNT))
     sql(tmp_path / "s", f"UPDATE items_1 SET {change}")
@@ -150,7 +150,7 @@ def test_a_damaged_row_is_noticed_by_all_who_read_it(tmp_path: Path, change: str
 
 
 def test_a_text_that_is_missing_is_damage(tmp_path: Path) -> None:
-    """As where one item is asked for, so where all are."""
+    """It is damage where all are asked for, and where one is."""
     with softkv.open(tmp_path / "s", value="text", embedder=lambda texts: np.ones((len(texts), 2))) as db:
         db.add([f"key {number}" for number in range(COUNT)], values_of("text"))
     sql(tmp_path / "s", "DELETE FROM contents WHERE item = 500")

@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
     ("mode", "version"), [("legacy", HANDSHAKE_PROTOCOL_VERSIONS), ("auto", MODERN_PROTOCOL_VERSIONS)]
 )
 def test_an_agent_remembers_and_recalls(store: Path, errors: Path, mode: str, version: tuple[str, ...]) -> None:
-    """By the client of the SDK, with the handshake and without; results are as their schemas say."""
+    """The client of the SDK asks, with the handshake and without; results are as their schemas say."""
 
     async def use() -> None:
         async with client(store, errors=errors, mode=mode) as agent:
@@ -74,7 +74,7 @@ def test_an_agent_remembers_and_recalls(store: Path, errors: Path, mode: str, ve
 
 
 def test_the_configuration_of_the_page_works(tmp_path: Path) -> None:
-    """As it stands there, by clients that know nothing of shells and what ~ means to them."""
+    """Clients that know nothing of shells, or of what ~ means to them, take it as it stands there."""
     page = (Path(__file__).parent.parent / "docs" / "doors.md").read_text(encoding="utf-8")
     block = next(one for one in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if "mcpServers" in one)
     commands = os.pathsep.join([str(Path(COMMAND).parent), os.environ["PATH"]])
@@ -91,7 +91,7 @@ def test_the_configuration_of_the_page_works(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", HANDSHAKE_PROTOCOL_VERSIONS)
 def test_each_version_of_the_protocol_is_spoken(tmp_path: Path, errors: Path, version: str) -> None:
-    """As it is asked for; the store is not touched before a tool is called."""
+    """The one asked for is spoken; the store is not touched before a tool is called."""
     talking = Window(tmp_path / "none", errors=errors)
     try:
         found = talking.greet(version)
@@ -110,7 +110,7 @@ def test_each_version_of_the_protocol_is_spoken(tmp_path: Path, errors: Path, ve
 
 
 def test_tools_say_what_they_take_and_return(tmp_path: Path, errors: Path) -> None:
-    """In schemas that are right, with a description of each, without a path, a model or an embedder among them."""
+    """Their schemas are right and describe each, without a path, a model or an embedder among them."""
     with window(tmp_path / "none", errors=errors) as agent:
         tools = {tool["name"]: tool for tool in agent.ask("tools/list")["tools"]}
     for tool in tools.values():
@@ -164,7 +164,7 @@ def test_nothing_but_the_protocol_is_on_stdout(store: Path, errors: Path) -> Non
     ],
 )
 def test_mistakes_are_told_to_the_model(shared: Window, tool: str, arguments: dict[str, Any], words: str) -> None:
-    """As errors of the tool, in words that say what to do."""
+    """They are errors of the tool, in words that say what to do."""
     told = shared.call(tool, **arguments)
     assert isinstance(told, str), told
     assert words in told
@@ -185,7 +185,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
 
 
 def test_deep_json_is_refused(shared: Window) -> None:
-    """By whoever sees it first; the next call is answered."""
+    """Whoever sees it first refuses it; the next call is answered."""
     deep = b'{"a":' * 5000 + b"1" + b"}" * 5000
     shared.say(
         b'{"jsonrpc": "2.0", "id": "deep", "method": "tools/call", "params": {"name": "remember", '
@@ -198,7 +198,7 @@ def test_deep_json_is_refused(shared: Window) -> None:
     "arguments", ['{"text": "tea \\ud800"}', '{"text": "tea", "payload": ' + "[" * 300 + "]" * 300 + "}"]
 )
 def test_a_request_that_cannot_be_read_is_answered(shared: Window, arguments: str) -> None:
-    """Under its id, so that nobody waits for it: half a character of UTF-16, and lists in lists."""
+    """The answer has its id, so that nobody waits for it: half a character of UTF-16, and lists in lists."""
     words = '{"jsonrpc": "2.0", "id": "odd", "method": "tools/call", "params": {"name": "remember", "arguments": '
     shared.say((words + arguments + "}}").encode())
     found = shared.hear()
@@ -208,7 +208,7 @@ def test_a_request_that_cannot_be_read_is_answered(shared: Window, arguments: st
 
 
 def test_a_tool_that_is_none_is_an_error_of_the_protocol(shared: Window, tmp_path: Path, errors: Path) -> None:
-    """As the protocol has it."""
+    """The error is the one that the protocol has for it."""
     found = shared.ask("tools/call", name="drop_everything", arguments={})
     assert found["code"] == -32602
     assert "remember, recall" in found["message"]
@@ -222,7 +222,7 @@ def test_a_tool_that_is_none_is_an_error_of_the_protocol(shared: Window, tmp_pat
 
 
 def test_the_server_is_for_this_user_on_this_machine(store: Path, errors: Path) -> None:
-    """On the loopback, with a token that stands in a file of the user alone, and in no argument or answer."""
+    """It is on the loopback, with a token that stands in a file of the user alone, in no argument or answer."""
     with window(store, errors=errors) as agent:
         agent.call("remember", text="The user drinks tea")
         found = server_of(store)
@@ -237,7 +237,7 @@ def test_the_server_is_for_this_user_on_this_machine(store: Path, errors: Path) 
 
 
 def test_modules_of_the_directory_that_a_client_runs_in_are_not_loaded(store: Path, errors: Path) -> None:
-    """Since it may be a project of somebody else."""
+    """The directory may be a project of somebody else."""
     project = store.parent / "project"
     for name in ("softkv", "softkv_cli", "fastapi", "uvicorn", "json", "logging", "encodings"):
         (project / name).mkdir(parents=True)
@@ -276,7 +276,7 @@ def test_two_windows_that_begin_at_once_share_a_server(store: Path, errors: Path
 
 @pytest.mark.ci
 def test_a_server_outlives_the_client_that_started_it(store: Path, errors: Path) -> None:
-    """However that one ends; the other notices nothing."""
+    """That one may end in any way; the other notices nothing."""
     with window(store, errors=errors, start_new_session=True) as first, window(store, errors=errors) as second:
         first.call("remember", text="The user drinks tea", key="drink")
         server = server_of(store)
@@ -305,7 +305,7 @@ def test_a_server_that_is_killed_is_replaced(store: Path, errors: Path) -> None:
 
 @pytest.mark.ci
 def test_servers_that_die_lose_and_double_nothing(store: Path, errors: Path) -> None:
-    """While two clients remember; each is told of each memory that it is there, and it is, once."""
+    """Two clients remember meanwhile; each is told of each memory that it is there, and it is, once."""
     with window(store, errors=errors) as first, window(store, errors=errors) as second:
         told: dict[str, Any] = {}
 
@@ -378,7 +378,7 @@ def test_what_holds_no_texts_is_refused(tmp_path: Path, errors: Path) -> None:
 
 @pytest.mark.ci
 def test_errors_do_not_say_where_a_store_is(tmp_path: Path, errors: Path) -> None:
-    """Neither its path nor its directory, whether it cannot be made or not be served."""
+    """They name no path and no directory, whether it cannot be made or not be served."""
     (tmp_path / "file").touch()
     for store in (tmp_path / "none" / "m", tmp_path / "file", Path("/proc/m.softkv")):
         with window(store, errors=errors) as agent:
@@ -390,7 +390,7 @@ def test_errors_do_not_say_where_a_store_is(tmp_path: Path, errors: Path) -> Non
 
 @pytest.mark.ci
 def test_an_interrupt_ends_a_client_and_no_server(store: Path, errors: Path) -> None:
-    """At once, while it waits for the next line; Ctrl-C reaches all processes of the group."""
+    """It ends at once, while it waits for the next line; Ctrl-C reaches all processes of the group."""
     with window(store, errors=errors, start_new_session=True) as agent:
         agent.call("remember", text="The user drinks tea", key="drink")
         server = server_of(store)
@@ -403,7 +403,7 @@ def test_an_interrupt_ends_a_client_and_no_server(store: Path, errors: Path) -> 
 
 @pytest.mark.ci
 def test_a_store_is_reached_by_its_url(tmp_path: Path, errors: Path) -> None:
-    """With the token of the environment; a reader's reads, a wrong one is told."""
+    """The environment has the token; that of a reader reads, a wrong one is told."""
     with softkv.open(tmp_path / "m", value="text") as db:
         db["drink"] = "The user drinks tea"
     tokens = tmp_path / "tokens"
@@ -431,7 +431,7 @@ def test_a_client_does_not_wait_for_what_asks_the_store() -> None:
 
 
 def test_what_is_not_installed_is_said_at_once(tmp_path: Path) -> None:
-    """With what to install, and nothing on stdout."""
+    """What to install is told, and nothing on stdout."""
     script = (
         "import sys; sys.modules['mcp'] = None\n"
         "from softkv_cli.main import main\nsys.argv = ['softkv', *sys.argv[1:]]\nmain()"

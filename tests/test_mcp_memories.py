@@ -99,7 +99,7 @@ def test_nothing_is_known_where_nothing_is_remembered(memories: Memories) -> Non
 
 
 def test_the_same_is_remembered_once(memories: Memories) -> None:
-    """Under its key nothing else is, so that nobody overwrites what somebody else remembered."""
+    """Nothing else is under its key, so that nobody overwrites what somebody else remembered."""
     first = memories.remember("The user drinks tea")
     assert memories.remember("The user drinks tea") == Remembered(first.key, new=False)
     memories.remember("make release", key="releases")
@@ -143,7 +143,7 @@ def test_a_correction_is_found_by_what_it_says_now(memories: Memories) -> None:
 
 
 def test_a_correction_keeps_what_a_memory_is_found_by(memories: Memories) -> None:
-    """Where that was said; other words replace it."""
+    """It keeps what was said; other words replace it."""
     memories.remember("Trains leave at noon")
     memories.remember("42", key="hall", found_by="how many seats are there?")
     memories.correct("hall", "43")
@@ -163,7 +163,7 @@ def test_memories_are_forgotten_together_or_not_at_all(memories: Memories) -> No
 
 
 def test_words_that_nobody_knows_are_an_error(memories: Memories) -> None:
-    """Since no text is like them."""
+    """No text is like them."""
     memories.remember("The user drinks tea")
     for call in (memories.recall, memories.remember):
         with pytest.raises(UnknownText):
@@ -224,7 +224,7 @@ def test_one_long_memory_shows_how_it_begins(memories: Memories, rest: str) -> N
 
 
 def test_a_long_key_does_not_break_the_budget(memories: Memories) -> None:
-    """As others may have given it."""
+    """Others may have given a key of any length."""
     memories.remember("a short text", key="long key " * 1000)
     (one,) = memories.list_(budget=300).memories
     assert one.cut
@@ -247,7 +247,7 @@ def test_what_is_recalled_ends_at_its_budget(memories: Memories) -> None:
 
 
 def test_with_a_guard_it_says_what_is_known(tmp_path: Path) -> None:
-    """Where nothing is, the memories just below are counted, and shown only to those who ask for them."""
+    """If nothing is, the memories just below are counted, and shown only to those who ask for them."""
     path = tmp_path / "guarded.softkv"
     with softkv.open(path, value="text") as db:
         db.add([f"m{place}" for place in range(len(FACTS))], FACTS, texts=FACTS)
@@ -272,7 +272,7 @@ def test_with_a_guard_it_says_what_is_known(tmp_path: Path) -> None:
 
 
 def test_a_store_that_others_made_is_a_memory_too(tmp_path: Path) -> None:
-    """Of answers by questions; a correction leaves the question, and what has no key can be forgotten."""
+    """It may hold answers by questions; a correction leaves the question, and what has no key can be forgotten."""
     path = tmp_path / "help.softkv"
     with softkv.open(path) as db:
         db["how do I reset my password"] = "Settings, Security, Reset."
@@ -292,7 +292,7 @@ def test_a_store_that_others_made_is_a_memory_too(tmp_path: Path) -> None:
 
 
 def test_results_are_plain_json(memories: Memories) -> None:
-    """Whatever payloads hold, with nothing that is not there."""
+    """Payloads may hold anything, and nothing that is not there is told."""
     memories.remember("The user drinks tea", payload={"a": [1, None, {"b": 2.5}], "c": None})
     told = json.loads(as_json(plain(memories.list_())))
     key = told["memories"][0].pop("key")

@@ -21,6 +21,7 @@ from tests.crash.hostile.indexes import lists as altered
 from tests.stores import with_secret
 
 from .databases import measured_always
+from .scales import scaled
 
 ITEMS, WIDTH = 12_000, 10
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label"}
@@ -126,14 +127,14 @@ def assert_kept(db: softkv.SoftKV, queries: np.ndarray, least: int, **options: A
 def test_temperatures_that_were_not_rehearsed_are_measured(
     stores: dict[str, softkv.SoftKV], compatibility: str, times: float
 ) -> None:
-    """Whatever is compared and blended."""
+    """They are, whatever is compared and blended."""
     assert_kept(stores[compatibility], QUERIES, 100, temperature=times * SMALL[compatibility])
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("compatibility", KINDS)
 def test_filters_and_masks_are_measured(stores: dict[str, softkv.SoftKV], compatibility: str) -> None:
-    """Of items spread over all lists, and of some lists alone."""
+    """They leave items spread over all lists, or those of some lists alone."""
     db, temperature = stores[compatibility], 12 * SMALL[compatibility]
     assert_kept(db, QUERIES[:60], 40, where={"third": False}, temperature=temperature)
     assert_kept(db, QUERIES[:60], 40, where={"left": True}, temperature=temperature)
@@ -162,7 +163,7 @@ def test_a_batch_shares_a_draw(stores: dict[str, softkv.SoftKV], compatibility: 
 def test_all_of_a_large_batch_are_measured_where_some_show_that_they_are_unlike_those_rehearsed(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without asking the lists for each of them."""
+    """The lists are not asked for each of them."""
     db, options = stores["cosine"], {"temperature": SMALL["cosine"] * 4, "tolerance": TOLERANCE}
     queries = np.random.default_rng(22).standard_normal((200, WIDTH)).astype(np.float32)
     strange = queries[[db.lookup(query, **options).reason == route.UNSURE for query in queries]]
@@ -186,7 +187,7 @@ def test_all_of_a_large_batch_are_measured_where_some_show_that_they_are_unlike_
 def test_where_a_plan_would_read_more_than_is_drawn_rows_are_drawn(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where drawing does not do, the plan is followed after all."""
+    """If drawing does not do, the plan is followed after all."""
     db, options = stores["cosine"], {"temperature": 3 * SMALL["cosine"], "tolerance": TOLERANCE}
     queries = keys_of(23, 40)
     planned = db.lookup(queries, **options)
@@ -203,14 +204,14 @@ def test_where_a_plan_would_read_more_than_is_drawn_rows_are_drawn(
     monkeypatch.setattr("softkv.asking.sampled.worth_drawing", lambda *_: 10.0)
     again = db.lookup(queries, **options)
     assert (kinds(again) == "calibrated").tolist() == calibrated.tolist()
-    monkeypatch.setattr(route, "SCATTERED", 1e9)
+    scaled(monkeypatch, scattered=1e9)
     ways = np.broadcast_to(np.asarray(db.lookup(queries, **options).route, object), len(queries))
     assert set(ways) <= {"measured", "scan"}  # what drawing does not do is scanned, where the plan would take longer
     assert np.allclose(again.value[calibrated], planned.value[calibrated])
 
 
 def test_a_query_unlike_those_rehearsed_is_measured(stores: dict[str, softkv.SoftKV]) -> None:
-    """At a temperature that was; the reason says why the rehearsals did not do."""
+    """Its temperature was rehearsed; the reason says why the rehearsals did not do."""
     db = stores["cosine"]
     found = db.lookup(QUERIES, temperature=4 * SMALL["cosine"], tolerance=TOLERANCE)
     unlike = [reason for reason, way in zip(found.reason, found.route, strict=True) if way == "measured"]
@@ -224,7 +225,7 @@ def test_a_query_unlike_those_rehearsed_is_measured(stores: dict[str, softkv.Sof
 def test_where_a_few_rows_hold_all_mass_these_are_read(
     stores: dict[str, softkv.SoftKV], compatibility: str, times: float
 ) -> None:
-    """Of queries that are like the items nothing may be left to draw then."""
+    """Queries that are like the items may leave nothing to draw."""
     assert_kept(stores[compatibility], keys_of(9, 60), 0, temperature=times * SMALL[compatibility])
     assert_kept(stores[compatibility], QUERIES[:60], 0, temperature=times * SMALL[compatibility])
 
@@ -243,7 +244,7 @@ def test_what_is_stated_is_of_the_confidence_that_was_asked_for(stores: dict[str
 
 
 def test_who_asks_again_gets_the_same_answer(stores: dict[str, softkv.SoftKV]) -> None:
-    """In another process as well; a batch has a draw of its own, and so has another store."""
+    """Another process gets it as well; a batch has a draw of its own, and so has another store."""
     db, options = stores["cosine"], {"temperature": 12 * SMALL["cosine"], "tolerance": TOLERANCE}
     batch, alone = db.lookup(QUERIES[:5], **options), db.lookup(QUERIES[0], **options)
     assert batch.error_kind == alone.error_kind == "measured"
@@ -254,7 +255,7 @@ def test_who_asks_again_gets_the_same_answer(stores: dict[str, softkv.SoftKV]) -
 
 
 def test_the_heaviest_of_the_rows_that_were_read_are_named(stores: dict[str, softkv.SoftKV]) -> None:
-    """With the share that they have of all; what was read holds less than all."""
+    """The share that they have of all is told; what was read holds less than all."""
     db, options = stores["cosine"], {"temperature": 12 * SMALL["cosine"]}
     answer, exact = db.lookup(QUERIES[0], tolerance=TOLERANCE, **options), db.lookup(QUERIES[0], tolerance=0, **options)
     weights = [one.weight for one in answer.contributors]
@@ -339,7 +340,7 @@ def test_a_way_to_compare_that_nobody_knows_is_scanned(stores: dict[str, softkv.
 def test_a_withdrawn_calibration_is_not_believed_and_queries_are_measured(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a temperature that was rehearsed, alone and with a filter."""
+    """The temperature was rehearsed; they are asked alone and with a filter."""
     db, options = stores["cosine"], {"temperature": 2 * SMALL["cosine"], "tolerance": TOLERANCE}
     assert db.lookup(keys_of(33, 1)[0], **options).route == "calibrated"
     monkeypatch.setattr(route, "against_calibration", lambda *_: "it does not hold")
@@ -400,7 +401,7 @@ def test_rows_that_a_filter_leaves_are_gathered_where_that_takes_less_time_than_
 
 
 def test_a_tolerance_that_needs_most_rows_says_so(stores: dict[str, softkv.SoftKV]) -> None:
-    """Beside why the rehearsals did not do."""
+    """It is said beside why the rehearsals did not do."""
     found = stores["cosine"].lookup(QUERIES[:2], temperature=12 * SMALL["cosine"], tolerance=0.0005)
     assert found.reason.endswith(route.UNMEASURED)
     assert "was not rehearsed" in found.reason
@@ -491,7 +492,7 @@ def test_lists_whose_spread_is_not_normal(large: None, tmp_path: Path) -> None:
 def test_whatever_is_asked_for_is_answered(
     stores: dict[str, softkv.SoftKV], tolerance: float, confidence: float
 ) -> None:
-    """By a scan where no rows would do."""
+    """A scan answers where no rows would do."""
     found = stores["cosine"].lookup(QUERIES[:3], temperature=5.0, tolerance=tolerance, confidence=confidence)
     assert np.isfinite(found.value).all()
     assert np.isfinite(found.error).all()

@@ -19,6 +19,7 @@ from tests.stores import with_secret
 
 from .commands import ran
 from .databases import measured_always
+from .scales import scaled
 from .test_list_layout import rewritten
 from .test_measured import ITEMS, MATRIX, QUERIES, TOLERANCE, WIDTH, keys_of, values_of
 
@@ -131,7 +132,7 @@ SCANNED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", SCANNED)
 def test_these_are_scanned_all_the_same(db: softkv.SoftKV, name: str) -> None:
-    """At a temperature at which others are measured; each says why."""
+    """Others are measured at that temperature; each says why."""
     options, why = SCANNED[name]
     found = db.lookup(QUERIES[:2], **{"tolerance": TOLERANCE, "temperature": 0.2} | options)
     assert (found.route, found.error_kind) == ("scan", "exact")
@@ -156,7 +157,7 @@ def test_the_command_scans_what_the_library_does(path: Path, options: list[Any],
 
 
 def test_planes_and_items_that_ask_all_items_are_scanned(tmp_path: Path) -> None:
-    """However little drawing takes."""
+    """They are, however little drawing takes."""
     keys = keys_of(2, 300)
     with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
         db.add(vectors=keys, values=values_of("number", keys))
@@ -170,15 +171,15 @@ def test_planes_and_items_that_ask_all_items_are_scanned(tmp_path: Path) -> None
 
 
 def test_a_small_store_is_scanned_and_says_nothing_of_it(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is asked of it."""
-    monkeypatch.setattr(route, "CHEAP", ITEMS * WIDTH)
+    """It may be asked anything."""
+    scaled(monkeypatch, cheap=ITEMS * WIDTH)
     for options, _ in MEASURED.values():
         answer = db.lookup(QUERIES[0], tolerance=TOLERANCE, **options)
         assert (answer.route, answer.reason, answer.error_kind) == ("scan", "", "exact")
 
 
 def test_no_more_than_two_fifths_of_the_rows_are_drawn(db: softkv.SoftKV) -> None:
-    """However little drawing takes: whoever needs more scans, and is told."""
+    """Whoever needs more scans, and is told, however little drawing takes."""
     assert route.worth_drawing(db._view(), 1) == 0.4 * ITEMS
     found = [db.lookup(QUERIES[0], temperature=20.0, tolerance=one) for one in np.geomspace(0.05, 0.0005, 30)]
     drawn = [one.scored for one in found if one.route == "measured"]
@@ -290,7 +291,7 @@ def test_an_index_is_rehearsed_from_a_fifth_of_the_temperature_to_a_hundred_time
 def test_rows_of_a_list_that_a_query_reads_whole_do_not_count_again(
     db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where they are drawn for other queries of a batch: these alone take them for a sample."""
+    """Other queries of a batch draw them: these alone take them for a sample."""
     look, whole = measuring._Measuring._look, list[np.ndarray]()
 
     def noted(self: Any, left: Any, sizes: Any) -> Any:

@@ -46,7 +46,7 @@ def test_a_label_that_no_item_has_is_wrong_and_costs_the_most() -> None:
 
 
 def test_reliability_is_that_of_scikit_learn() -> None:
-    """The same bins, with their upper edges, and the same means in them."""
+    """Bins are equal, with their upper edges, and so are the means in them."""
     shares, right = drawn()
     confidence, hits = shares.max(1), measures.correct(shares, right)
     found = measures.reliability(confidence, hits)
@@ -69,7 +69,7 @@ def test_the_calibration_error_on_paper() -> None:
 
 @pytest.mark.parametrize("rounded", [False, True])
 def test_auroc_is_that_of_scikit_learn(rounded: bool) -> None:
-    """With ties and without."""
+    """It is so with ties and without."""
     rng = np.random.default_rng(1)
     inside, outside = rng.standard_normal(300) + 0.8, rng.standard_normal(200)
     if rounded:
@@ -80,7 +80,7 @@ def test_auroc_is_that_of_scikit_learn(rounded: bool) -> None:
 
 
 def test_auroc_on_paper() -> None:
-    """Of four pairs two are in order and one is tied."""
+    """Two of four pairs are in order and one is tied."""
     assert measures.auroc(np.array([2.0, 1.0]), np.array([1.0, 1.5])) == 2.5 / 4
     assert measures.auroc(np.array([3.0]), np.array([3.0])) == 0.5
 

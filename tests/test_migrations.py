@@ -12,8 +12,9 @@ from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.secret import secret
 from softkv.storage.catalog.tables import seal
 from softkv.storage.layout import FORMAT, GRANULE, WINDOW
-from softkv.storage.protocol import generation
 from tests.stores import GENERATION, as_format, closed_fruit, contents, flip, sql, vectors, wide, without_constraints
+
+from .scales import scaled
 
 HEADER = 4096
 
@@ -22,7 +23,7 @@ HEADER = 4096
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of format 2 with complete windows of a MiB each, as it was written then."""
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "GRANULE", WINDOW)
+        scaled(patch, granules=WINDOW)
         with wide(tmp_path / "old", 9, kind="vector") as store:
             store.delete("key 3")
     return as_format(tmp_path / "old", 2)
@@ -63,10 +64,10 @@ def test_an_old_generation_keeps_its_windows_until_it_is_compacted(old: Path) ->
 def test_an_old_generation_that_is_indexed_gets_the_new_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To build an index lays the rows anew, and says the same of them as before."""
+    """Building an index lays the rows anew, and it answers what the store answered before."""
     keys = vectors(600, 8)
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "GRANULE", WINDOW)
+        scaled(patch, granules=WINDOW)
         with softkv.open(tmp_path / "old", compatibility="gaussian") as db:
             db.add(vectors=keys, values=keys[:, 0].astype(float))
     with softkv.open(as_format(tmp_path / "old", 2), "w") as db:
@@ -78,7 +79,7 @@ def test_an_old_generation_that_is_indexed_gets_the_new_windows(
 
 
 def test_damage_of_an_old_generation_is_found_by_its_windows(old: Path) -> None:
-    """Before it is migrated and after: one bad byte makes a MiB doubtful."""
+    """One bad byte makes a MiB doubtful, before it is migrated and after."""
     flip(old / GENERATION / "keys.f32", HEADER + WINDOW + 5)
     for mode in ("r", "w"):
         with Store.open(old, mode) as store:
@@ -157,7 +158,7 @@ def test_without_the_record_of_granules_a_store_can_still_be_repaired(
 ) -> None:
     """It does not open; but as many checksums as there are tell how they are divided."""
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "GRANULE", size)
+        scaled(patch, granules=size)
         with wide(tmp_path / "s", 8) as store:
             expected = {name: item[1:] for name, item in contents(store).items()}
     sql(tmp_path / "s", statement)

@@ -55,7 +55,7 @@ def test_blocks_are_all_filled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_queries_may_be_nearer_or_farther_than_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With spreads of their own they leave the keys as they are, and each is as far from its centre as it likes."""
+    """Their own spreads leave the keys as they are, and each is as far from its centre as it likes."""
     usual, asked = mixture(1000, 32, 1, 200, seed=1), mixture(1000, 32, 1, 200, seed=1, asking=(0.01, 3.0))
     assert np.array_equal(usual.keys, asked.keys)
     monkeypatch.setattr(mixtures, "SPREADS", (0.01, 0.01))

@@ -86,7 +86,7 @@ def test_who_reads_nothing_finds_nothing() -> None:
 
 
 def test_runs_in_which_all_are_dead_weigh_nothing() -> None:
-    """Neither in the sums nor among the heaviest."""
+    """They count neither in the sums nor among the heaviest."""
     found = read(score, VALUES["vectors"], [run(0, 5, 0)], np.zeros(ROWS, np.bool_), count=1, show=3)
     assert (found.blend.mass[0], found.scored[0]) == (0.0, 0)
     assert found.rows[0].tolist() == [-1, -1, -1]

@@ -99,7 +99,7 @@ def test_an_index_is_for_what_has_a_form(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_directions_refuse_what_has_none(tmp_path: Path) -> None:
-    """A zero vector, wherever it comes from."""
+    """A zero vector is refused, wherever it comes from."""
     with softkv.open(tmp_path / "s", compatibility="angle") as db:
         with pytest.raises(ZeroVector):
             db.add(vectors=[[0.0, 0.0]], values=[1.0])
@@ -110,7 +110,7 @@ def test_directions_refuse_what_has_none(tmp_path: Path) -> None:
 
 
 def test_the_doors_know_it() -> None:
-    """An estimator and a layer."""
+    """An estimator knows it, and a layer does."""
     found = SoftKVRegressor(compatibility="chebyshev", temperature=0.3).fit(KEYS, VALUES).predict(QUERIES)
     assert found == pytest.approx([expected("chebyshev", query, 0.3) for query in QUERIES], rel=1e-4)
     layer = SoftKVLayer(torch.tensor(KEYS), torch.tensor(VALUES), compatibility="doubled", temperature=0.7)

@@ -57,7 +57,7 @@ def sentences(count: int, longest: int) -> list[str]:
 
 @pytest.mark.ci
 def test_the_real_model_gives_the_same_vectors(real: Path) -> None:
-    """To 1e-4, of short texts and of those that are cut off, alone and together."""
+    """They agree to 1e-4, of short texts and of those that are cut off, alone and together."""
     found, expected = find(str(real)), find("all-MiniLM-L6-v2")
     texts = [*sentences(60, 40), "word " * 600, "Ünïcode 日本 🎈?", "  spaces\n\n around ", "a"]
     vectors = found.documents(texts)
@@ -69,7 +69,7 @@ def test_the_real_model_gives_the_same_vectors(real: Path) -> None:
 
 @pytest.mark.ci
 def test_a_store_of_the_model_in_torch_is_asked_and_filled(real: Path, tmp_path: Path) -> None:
-    """Since both have one fingerprint; another model is refused, as always."""
+    """Both models have one fingerprint; another model is refused, as always."""
     with softkv.open(tmp_path / "s", embedder="all-MiniLM-L6-v2") as db:
         db.update({"a boy seeks treasure": 4.0, "the price of coffee": 1.0})
         expected = db.lookup("how much is a cup").value
@@ -109,7 +109,7 @@ def test_prompts_and_both_sides_are_those_of_the_model(folder: Path, tiny: Path)
 
 
 def test_a_text_of_which_nothing_is_known_is_refused(folder: Path, tiny: Path) -> None:
-    """As in torch, by its position; no texts have no vectors."""
+    """The error tells its position, like that of torch; no texts have no vectors."""
     for embedder in (find(str(tiny)), find(str(folder))):
         for text in ("", " \n", "日本"):
             with pytest.raises(UnknownText, match="position 1"):
@@ -151,7 +151,7 @@ def test_what_cannot_be_written_leaves_nothing(folder: Path, tiny: Path, tmp_pat
     ],
 )
 def test_a_damaged_folder_is_refused(tiny: Path, tmp_path: Path, file: str, content: bytes) -> None:
-    """Whichever of its files it is."""
+    """Any of its files may be damaged."""
     damaged = Path(shutil.copytree(tiny, tmp_path / "damaged"))
     (damaged / file).write_bytes(content)
     with pytest.raises(EmbedderError, match="cannot be read"):
@@ -159,7 +159,7 @@ def test_a_damaged_folder_is_refused(tiny: Path, tmp_path: Path, file: str, cont
 
 
 def test_what_it_needs_is_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the extra that brings onnxruntime, before torch is loaded."""
+    """The error names the extra that brings onnxruntime, before torch is loaded."""
     copied = shutil.copytree(tiny, tmp_path / "copied")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtra, match=r"pip install 'softkv\[onnx\]'"):

@@ -762,7 +762,7 @@ def test_an_unclean_open_verifies_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before_the_end", "noticed"), [(5, True), (WINDOW - 5, True), (WINDOW + 5, False)])
 def test_an_unclean_open_verifies_the_last_mib(tmp_path: Path, before_the_end: int, noticed: bool) -> None:
-    """Not only the last checksum, which is of 16 KiB, and not all rows; what lies before is for whoever reads it."""
+    """That is more than the last checksum, of 16 KiB, and less than all rows; the rest is for whoever reads it."""
     with Store.open(tmp_path / "alive", "c") as store:
         store.append(vectors(200, 1 << 12), np.zeros(200))
         path = copied(tmp_path / "alive", tmp_path / "crashed")
@@ -1167,7 +1167,7 @@ def a_piped_catalog(path: Path) -> None:
     "make", [a_file, a_directory, a_text, an_empty_catalog, a_catalog_directory, a_linked_catalog, a_piped_catalog]
 )
 def test_what_is_not_a_store_is_refused_and_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """In every mode; nothing beside it is made either."""
+    """Every mode refuses it; nothing beside it is made either."""
     make(tmp_path / "s")
     before, names = bytes_of(tmp_path), sorted(str(path) for path in tmp_path.rglob("*"))
     for mode in MODES:
@@ -1236,7 +1236,7 @@ def test_what_a_crash_left_beside_a_store_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_power_cut_left_beside_a_store_is_removed(tmp_path: Path) -> None:
-    """Without LOCK, whose name may be lost or be the first to go; an empty directory, which was just begun, as well."""
+    """LOCK may be lost or be the first to go; an empty directory, which was just begun, is removed as well."""
     for name in (".s.new-00000001", ".s.old-00000002", ".s.new-00000003", ".s.old-00000004"):
         (tmp_path / name).mkdir()
     (tmp_path / ".s.new-00000001" / CATALOG).touch()

@@ -123,7 +123,7 @@ def test_a_snapshot_keeps_the_old_order(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_order_of_all_live_rows_is_refused(tmp_path: Path, order: Any, told: str) -> None:
-    """Too few, too many, twice, dead, not there, no numbers: said before anything is written."""
+    """They are too few, too many, twice, dead, not there, or no numbers: said before anything is written."""
     with fruit(tmp_path / "s") as store:
         store.append(vectors(1), [7.0], keys=["pear"], on_conflict="replace")
         commit, before = store.commit, bytes_of(tmp_path / "s" / GENERATION)
@@ -265,7 +265,7 @@ def test_an_unfinished_rebuild_refuses_an_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_progress_is_told_from_none_to_all(tmp_path: Path, ordered: bool) -> None:
-    """In the thread that called, never backwards, and the last is all of them."""
+    """The thread that called is told, never backwards, and the last is all of them."""
     told: list[tuple[int, int]] = []
     threads: set[int] = set()
 
@@ -286,7 +286,7 @@ def test_progress_is_told_from_none_to_all(tmp_path: Path, ordered: bool) -> Non
 
 
 def test_who_is_told_may_read_the_store_as_it_was(tmp_path: Path) -> None:
-    """Through the same handle, through a snapshot and through another one; and the order is not his to change."""
+    """One handle, a snapshot and another handle may; and the order is not his to change."""
     with mixed(tmp_path / "s", "label") as store, Store.open(tmp_path / "s") as reader:
         before, commit, order = contents(store), store.commit, shuffled(store)
         rows, seen = by_row(store, order), list[Any]()
@@ -366,7 +366,7 @@ def test_a_store_that_is_closed_by_who_is_told_is_as_it_was(tmp_path: Path) -> N
 
 @interrupting
 def test_an_interrupt_anywhere_leaves_the_old_order_or_the_new(tmp_path: Path, seed: int) -> None:
-    """With its index file or without, never the one with the other; and the same handle is right."""
+    """Order and index file come together, or neither does; and the handle is right."""
 
     def work(store: Store, order: Any, turn: int) -> None:
         store.compact(order, index={"first": f"{order[0]} {turn}".encode()}, progress=lambda *_: None)

@@ -34,7 +34,7 @@ def content_of(text: str) -> Any:
 
 
 def test_a_page_is_one_file_whose_policy_names_its_own_script_and_style_alone() -> None:
-    """By their hashes, and nothing may be loaded from anywhere."""
+    """The policy has their hashes, and nothing may be loaded from anywhere."""
     text = document({"scenes": []})
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy
@@ -48,7 +48,7 @@ def test_a_page_is_one_file_whose_policy_names_its_own_script_and_style_alone() 
 
 
 def test_nothing_in_the_data_ends_their_element() -> None:
-    """Neither a tag nor the beginning of a comment, nor a place that is filled in."""
+    """No tag does, no beginning of a comment, and no place that is filled in."""
     text = document({"scenes": [], "name": HOSTILE})
     assert content_of(text)["name"] == HOSTILE
     assert text.count("</script>") == 2
@@ -72,7 +72,7 @@ def test_a_page_carries_all_items_of_a_small_store(tmp_path: Path) -> None:
 
 
 def test_of_a_larger_store_items_are_drawn_with_a_seed(tmp_path: Path) -> None:
-    """The same ones each time, in their order, and the page knows how many there are in all."""
+    """One seed draws the same ones, in their order, and the page knows how many there are in all."""
     with filled(tmp_path / "s", "label", 50) as db:
         for name in ("a.html", "b.html"):
             assert db.page(tmp_path / name, items=20) == 20
@@ -106,7 +106,7 @@ def test_what_cannot_be_a_page_is_refused_before_anything_is_written(tmp_path: P
 
 
 def test_a_page_too_large_says_how_many_items_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the width of the vectors, or by the most items that a page has; before a vector is read."""
+    """The width of the vectors decides, or the most items that a page has; before a vector is read."""
 
     def read(*_: Any) -> None:
         raise AssertionError("vectors were read")
@@ -191,13 +191,13 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_the_page_is_small_enough_to_be_read() -> None:
-    """At most 1,800 lines of HTML, styles and scripts."""
+    """There are at most 1,800 lines of HTML, styles and scripts."""
     sources = [path for path in PAGE.iterdir() if path.suffix in (".html", ".css", ".js")]
     assert sum(len(path.read_text("utf-8").splitlines()) for path in sources) <= 1800
 
 
 def test_the_plane_is_that_of_the_singular_values() -> None:
-    """Whether there are more vectors or more numbers in each; and of vectors far beyond float32."""
+    """There may be more vectors or more numbers in each; and vectors far beyond float32."""
     for shape in ((40, 7), (7, 40)):
         vectors = np.random.default_rng(2).standard_normal(shape)
         plane = PrincipalPlane.of(vectors)

@@ -67,7 +67,7 @@ def place_of(seen: Watched, row: int) -> Any:
 
 
 def test_the_query_is_chosen_from_a_list(seen: Watched) -> None:
-    """By the keyboard as well; the answer is that of the other query."""
+    """The keyboard chooses as well; the answer is that of the other query."""
     seen.page.focus("#query")
     seen.page.keyboard.press("ArrowDown")
     seen.settled()
@@ -76,7 +76,7 @@ def test_the_query_is_chosen_from_a_list(seen: Watched) -> None:
 
 
 def test_the_temperature_goes_from_hard_to_the_plain_mean(seen: Watched) -> None:
-    """By a drag of the mouse; the more is weighed the farther it goes, and what is shown is that of the temperature."""
+    """A drag of the mouse moves it; the farther, the more is weighed, and what is shown is of the temperature."""
     seen.page.locator("#warmth").scroll_into_view_if_needed()
     box = seen.page.locator("#warmth").bounding_box()
     middle = box["y"] + box["height"] / 2
@@ -275,7 +275,7 @@ def test_the_lines_for_python_and_the_shell_give_what_is_shown(
 
 
 def test_the_line_for_a_key_asks_with_that_key(browser: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Python by its name."""
+    """Python asks by its name."""
     monkeypatch.chdir(folder)
     with opened(browser, folder / "page.html", "#query=i12") as seen:
         shown, line = seen.exact("#value"), seen.page.text_content("#line-python")
@@ -291,7 +291,7 @@ SIZES = [(375, "light"), (375, "dark"), (1280, "light"), (1280, "dark"), (2560, 
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
 def test_axe_finds_nothing_to_object_to(width: int, scheme: str, browser: Any, folder: Path) -> None:
-    """At each size and in both colours, with everything open; and nothing is wider than the screen."""
+    """It finds nothing at each size and in both colours, all being open; and nothing is wider than the screen."""
     options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "reduced_motion": "reduce"}
     with opened(browser, folder / "page.html", "#look=8", **options) as seen:
         seen.page.click("#attend")

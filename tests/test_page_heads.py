@@ -88,7 +88,7 @@ def test_heads_are_brought_to_the_page_of_a_server(
 
 
 def test_questions_that_were_typed_are_asked_by_heads(browser: Any, tmp_path: Path) -> None:
-    """Before the heads came and after, and when another client has written to the store."""
+    """They are, typed before the heads came or after, and when another client has written to the store."""
     heads = softkv.Heads.random(2, query_width=256, key_width=256, value_width=1, head_width=8, seed=0)
     (tmp_path / "heads.json").write_text(json.dumps(dataclasses.asdict(heads), default=lambda x: x.tolist()))
     path = rents_at(tmp_path / "rents")
@@ -135,7 +135,7 @@ def test_heads_that_do_not_fit_leave_the_page_as_it_was(browser: Any, tmp_path: 
 def test_the_line_for_python_gives_what_heads_show(
     link: str, browser: Any, tmp_path: Path, heads: softkv.Heads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the ends of the slider as well."""
+    """It does at the ends of the slider as well."""
     monkeypatch.chdir(tmp_path)
     with filled(tmp_path / "s.softkv", "vector", 40, compatibility="dot") as db:
         db.page(tmp_path / "page.html", queries=vectors_of(1, seed=7), heads=heads)

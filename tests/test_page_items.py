@@ -55,7 +55,7 @@ def test_all_items_of_a_larger_store_are_listed(browser: Any, tmp_path: Path) ->
 
 
 def test_items_of_a_larger_store_are_found_wherever_they_are(browser: Any, tmp_path: Path) -> None:
-    """On the map or not, page by page, and behind a filter; where none is found, that is said."""
+    """They may be off the map, on other pages, or behind a filter; where none is found, that is said."""
     filled(tmp_path / "many", "number", 2510).close()
     names = "all => all.map(one => one.textContent)"
     with guarded(tmp_path / "many") as server, looking(browser, server) as seen:

@@ -62,7 +62,7 @@ def test_without_a_token_there_is_a_door_and_nothing_behind_it(browser: Any, ren
 
 
 def test_the_page_itself_has_no_data_and_stands_behind_host_and_origin(rents: Path) -> None:
-    """The same bytes for all; another Host, another site, a token in its URL, or another method are refused."""
+    """All get the same bytes; another Host, another site, a token in its URL, or another method are refused."""
     with guarded(rents) as running:
 
         def status(path: str = "/", method: str = "GET", **headers: str) -> int:
@@ -118,7 +118,7 @@ def test_all_items_of_a_larger_store_take_part(browser: Any, tmp_path: Path) -> 
 
 
 def test_a_link_of_a_typed_question_opens_it_again(browser: Any, rents: Path) -> None:
-    """In the tab that has the token; and the lines for Python and curl work."""
+    """The tab that has the token opens it; and the lines for Python and curl work."""
     with guarded(rents) as running, looking(browser, running) as seen:
         assert says(seen, "#whole", "The store’s own answer")
         asks(seen, "a palace")
@@ -322,7 +322,7 @@ def test_a_link_that_is_no_token_leaves_the_one_that_is_there(browser: Any, rent
 
 
 def test_one_of_several_stores_is_chosen_and_an_empty_one_says_so(browser: Any, rents: Path, tmp_path: Path) -> None:
-    """By the list, or by a link."""
+    """A list chooses it, or a link."""
     filled(tmp_path / "points", "label", 30).close()
     softkv.open(tmp_path / "nothing").close()
     stores = rents, tmp_path / "points", tmp_path / "nothing"

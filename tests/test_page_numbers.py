@@ -92,7 +92,7 @@ def test_every_kind_of_value_is_blended(kind: str, browser: Any, tmp_path: Path)
 
 
 def test_the_ends_of_the_slider_are_the_best_key_and_the_plain_mean(browser: Any, tmp_path: Path) -> None:
-    """To the last digit, whatever the temperature of the store."""
+    """They are so to the last digit, whatever the temperature of the store."""
     values = values_of("number", COUNT)
     with filled(tmp_path / "s", "number", COUNT, compatibility="dot") as db:
         db.page(tmp_path / "page.html", queries=[QUERY])
@@ -129,7 +129,7 @@ def test_the_steps_of_a_weight_lead_to_it(browser: Any, tmp_path: Path) -> None:
 
 
 def test_a_filter_leaves_the_others_out(browser: Any, tmp_path: Path) -> None:
-    """As a mask does, and a link carries it."""
+    """It does what a mask does, and a link carries it."""
     with filled(tmp_path / "s", "number", COUNT, compatibility="laplace", temperature=0.9) as db:
         db.page(tmp_path / "page.html", queries=[QUERY])
     values, _ = columns("number", values_of("number", COUNT))
@@ -192,7 +192,7 @@ def test_what_was_learned_is_worked_into_the_vectors(browser: Any, tmp_path: Pat
 
 
 def test_evidence_is_where_the_query_lies_among_items_that_were_left_out(browser: Any, tmp_path: Path) -> None:
-    """At the store's temperature, wherever the slider stands; each item is asked of all others."""
+    """The temperature is the store's, wherever the slider stands; each item is asked of all others."""
     with filled(tmp_path / "s", "number", COUNT, compatibility="gaussian", temperature=0.6) as db:
         db.page(tmp_path / "page.html", queries=[QUERY, [9.0] * 5])
     vectors = vectors_of(COUNT).tolist()

@@ -35,7 +35,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_file_of_an_indexed_store_says_what_was_read_and_estimated(
     indexed: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside its own numbers, which are those of the items that it has."""
+    """It does beside its own numbers, which are those of the items that it has."""
     count_as_large(monkeypatch)
     query = mixture(2500, 8, 4, 1, seed=0).queries[0]
     with softkv.open(indexed, "r") as db:
@@ -178,7 +178,7 @@ def test_a_guard_says_which_queries_are_known(kind: str, browser: Any, tmp_path:
 
 
 def test_a_guard_about_other_answers_says_so(browser: Any, tmp_path: Path) -> None:
-    """Where the store has another temperature by now; the gauge is then of items that were left out."""
+    """The store has another temperature by now; the gauge is that of items that were left out."""
     points, _ = spots(300)
     with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
         db.add([f"spot {number}" for number in range(300)], points.sum(1), vectors=points)

@@ -65,7 +65,7 @@ def test_every_example_has_steps_in_the_order_in_which_it_is_told() -> None:
 @pytest.mark.chromium
 @pytest.mark.ci
 def test_the_tour_goes_from_its_first_step_to_its_last_and_back(seen: Watched) -> None:
-    """By one button each, and nothing goes wrong on the way; a step is a link."""
+    """One button each leads on and back, and nothing goes wrong on the way; a step is a link."""
     for number, step in enumerate(STEPS):
         assert seen.page.text_content("#tour-title") == step["title"]
         assert seen.page.text_content("#tour-place") == f"Step {number + 1} of {len(STEPS)}"
@@ -131,7 +131,7 @@ def test_the_numbers_of_the_tour_are_those_of_the_examples(seen: Watched) -> Non
 @pytest.mark.chromium
 @pytest.mark.ci
 def test_a_link_leads_to_a_step_as_it_was_left(browser: Any, seen: Watched, file: Path) -> None:
-    """With the question and the temperature of whoever was there, and the step's own where nothing was changed."""
+    """It has the question and temperature of whoever was there, or the step's own where nothing was changed."""
     at(seen, "A close call")
     seen.page.click("#mean")
     seen.settled()
@@ -162,7 +162,7 @@ def test_examples_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_a_browser_is_opened_at_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a file that stays when the command is done."""
+    """It opens a file that stays when the command is done."""
     urls: list[str] = []
     monkeypatch.setattr("webbrowser.open", urls.append)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -59,7 +59,7 @@ def test_step_1_a_dictionary_fails(seen: Watched) -> None:
 
 
 def test_step_2_a_soft_lookup_answers(seen: Watched) -> None:
-    """With a spread, and with what it comes from."""
+    """The answer has a spread, and what it comes from."""
     says(2, f"{text(seen, '#value')} {text(seen, '#spread')}", text(seen, "#weights-title"))
     for place in (1, 2):
         bar = f"#bars li:nth-child({place})"
@@ -78,7 +78,7 @@ def test_step_3_a_weight_is_arithmetic(seen: Watched) -> None:
 
 
 def test_step_4_temperature_decides_how_many_have_a_say(seen: Watched) -> None:
-    """From one item to all five."""
+    """One item has it, or up to all five."""
     for button, effective, told in (("#hard", 1, "the best key takes all, {}."), ("#mean", 5, "was asked, {}.")):
         seen.page.click(button)
         seen.settled()
@@ -114,7 +114,7 @@ def test_step_5_the_map_is_only_a_map(seen: Watched) -> None:
 
 
 def test_step_6_a_filter_leaves_some_out(seen: Watched) -> None:
-    """By a field of the payloads."""
+    """A field of the payloads decides which."""
     seen.page.select_option("#field", "floor")
     seen.page.select_option("#operator", label="≥")
     seen.page.fill("#operand", "2")
@@ -144,7 +144,7 @@ def test_step_8_take_it_along(browser: Any, seen: Watched, file: Path) -> None:
 
 
 def test_the_pictures_of_the_document_are_there_and_small() -> None:
-    """Each that it or the README shows."""
+    """Each that it or the README shows is a file."""
     names = re.findall(r"!\[[^]]*\]\(figures/([\w-]+\.png)\)", TEXT)
     assert len(names) == 6
     for name in names:

@@ -33,7 +33,7 @@ def test_what_never_ends_is_ended(connection: Connection) -> None:
 
 
 def test_every_statement_has_its_own_steps(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there were before."""
+    """Any number of statements may have come before."""
     monkeypatch.setattr(patience, "FEWEST", 2 * patience.STEPS)
     for _ in range(30):
         connection.rows(FOR_EVER.replace("FROM n)", "FROM n WHERE x < 60000)"))

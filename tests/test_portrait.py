@@ -48,7 +48,7 @@ def test_a_part_of_the_mass_and_an_estimate_say_so() -> None:
 
 
 def test_an_unknown_mass_is_no_share() -> None:
-    """As of some k best by an index: weights are said to be shares of these, and nothing is told of all."""
+    """Of some k best by an index weights are said to be shares of these, and nothing is told of all."""
     found = answer(mass=None, log_mass=None, error=0.25, error_kind="calibrated", log_mass_floor=2.0)
     told = repr(found).splitlines()[-1]
     assert told.startswith("log mass unknown, effective 1.75, temperature 0.5, weights are shares of these 9, ")
@@ -60,7 +60,7 @@ def test_an_unknown_mass_is_no_share() -> None:
 
 
 def test_the_rows_compared_are_told_where_they_are_more_than_those_blended() -> None:
-    """As top-k has it; where both are the same, once is enough."""
+    """Top-k tells both; where both are the same, one is enough."""
     told = answer(rows_read=270_000, route="scan", reason="there is no index")
     assert repr(told).endswith("exact over 9 of 270,000 rows read: scanned, there is no index")
     assert repr(answer(rows_read=9)).endswith("exact over 9")
@@ -75,7 +75,7 @@ def test_labels_show_their_shares() -> None:
 
 
 def test_texts_show_the_heaviest() -> None:
-    """Its words, not its embedding."""
+    """Its words are shown, not its embedding."""
     parts = (Contributor(1, 0.6, 1.0, "a", "one\ntext"), Contributor(2, 0.4, 0.5, "b", "another"))
     found = answer(value=np.zeros(8), spread=None, contributors=parts, kind="text")
     assert repr(found).splitlines()[0] == "one text"
@@ -171,7 +171,7 @@ def test_values_are_shown_short(given: object, shown: str) -> None:
 
 
 def test_bars_have_the_length_of_their_share() -> None:
-    """From nothing to full, to an eighth of a cell, whatever comes."""
+    """They go from nothing to full, to an eighth of a cell, whatever comes."""
     assert bar(0.0, 4) == "    "
     assert bar(1.0, 4) == bar(1.2, 4) == "████"
     assert bar(0.5, 4) == "██  "

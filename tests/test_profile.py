@@ -31,7 +31,7 @@ def test_a_profile_comes_back_from_its_settings() -> None:
     ],
 )  # fmt: skip
 def test_settings_that_no_store_wrote_are_damage(settings: dict[str, Any]) -> None:
-    """Never a silent default: another temperature would be another answer."""
+    """No default takes their place in silence: another temperature would be another answer."""
     with pytest.raises(StoreDamaged, match="softkv check"):
         Profile.of(settings)
 
@@ -46,7 +46,7 @@ def test_settings_that_no_store_wrote_are_damage(settings: dict[str, Any]) -> No
     ],
 )  # fmt: skip
 def test_a_temperature_by_rule_is_outgrown(temperature: Temperature, items: int, suits: bool) -> None:
-    """By a store that is four times as large, or a quarter; one that a person chose never is."""
+    """A store that is four times as large outgrows it, or a quarter; one that a person chose never is outgrown."""
     assert temperature.suits(items) is suits
 
 

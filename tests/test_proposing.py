@@ -89,7 +89,7 @@ def test_nothing_else_is_asked_of_it(tmp_path: Path, options: dict[str, Any]) ->
     ("kind", "options"), [("nonsense", {}), ("HNSW1", {}), ("hnsw", {"lists": 3}), ("hnsw", {"backend": "tpu"})]
 )
 def test_bad_wishes_are_refused(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
-    """By name, and nothing is written."""
+    """The error names them, and nothing is written."""
     with filled(tmp_path / "s", compatibility="cosine") as db:
         commit = db.info().commit
         with pytest.raises(errors.InputError):
@@ -99,7 +99,7 @@ def test_bad_wishes_are_refused(tmp_path: Path, kind: str, options: dict[str, An
 
 @pytest.mark.parametrize("change", ["flip", "cut"])
 def test_a_damaged_proposer_is_none(tmp_path: Path, change: str) -> None:
-    """Lookups scan."""
+    """Lookups scan where it is damaged."""
     with filled(tmp_path / "s", compatibility="cosine") as db:
         db.build_index("hnsw")
     (file,) = (tmp_path / "s" / "index").iterdir()
@@ -111,7 +111,7 @@ def test_a_damaged_proposer_is_none(tmp_path: Path, change: str) -> None:
 
 
 def test_a_query_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    """As in a scan."""
+    """Proposals refuse it like a scan."""
     with filled(tmp_path / "s", compatibility="dot") as db:
         db.build_index("hnsw")
         with pytest.raises(errors.InputError):

@@ -82,7 +82,7 @@ def test_a_wide_block_of_equals_names_its_first_rows() -> None:
 
 @pytest.mark.parametrize("k", [5, 300, 1000])
 def test_many_of_several_blocks_are_ranked_as_by_a_sort(k: int) -> None:
-    """With ties within blocks and across them, masked rows, and blocks narrower and wider than k."""
+    """There are ties within blocks and across them, masked rows, and blocks narrower and wider than k."""
     logits = np.random.default_rng(9).integers(0, 500, (4, 3000)).astype(np.float32)
     logits[1, ::2], logits[2, 40:] = -np.inf, -np.inf
     for step in (700, 1300, 3000):

@@ -265,7 +265,7 @@ def test_queries_come_from_any_library(tmp_path: Path, given: Any) -> None:
 
 
 def test_what_cannot_be_read_as_a_query_is_refused_by_name(tmp_path: Path) -> None:
-    """Not by the error of whichever library notices first."""
+    """The error is ours, and not that of whichever library notices first."""
     with filled(tmp_path / "s", "number") as db:
         for query in (
             torch.zeros(5, requires_grad=True),

@@ -22,6 +22,7 @@ from softkv.files import FIRST_BATCH, Columns, Record, batches, limits, records
 from softkv.storage import batch as stored
 
 from .records import refused
+from .scales import scaled
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_texts_and_labels_stay_as_they_are(table: Any, kind: str) -> None:
 
 
 def test_several_value_columns_are_a_vector(table: Any) -> None:
-    """As are several columns of the key vector."""
+    """Several columns of the key vector are one, too."""
     path = table("name,x1,x2,a,b,c\nn,1,2,3,4,5\nm,6,7,8,9,10\n")
     found = list(records(path, columns=Columns(value=("a", "c"), vector=("x2", "x1"))))
     assert [record.key for record in found] == ["n", "m"]
@@ -269,14 +270,14 @@ def test_payload_columns_are_collected_into_an_object(table: Any) -> None:
 
 
 def test_a_later_misfit_among_payloads_names_its_line_and_column(table: Any) -> None:
-    """As among values."""
+    """It is named like one among values."""
     rows = "".join(f"k,1,{i}\n" for i in range(FIRST_BATCH))
     _, said = refused(table(f"key,value,year\n{rows}k,1,unknown\n"), columns=Columns(payload=("year",)))
     assert said == [f"films.csv:{FIRST_BATCH + 2}: 'unknown' in the column 'year' is not a number as those before it"]
 
 
 def test_a_column_called_payload_holds_json(table: Any) -> None:
-    """Unless payload columns are named; an empty cell is no payload, and what is no JSON is refused."""
+    """Where payload columns are named it does not; an empty cell is no payload, and what is no JSON is refused."""
     path = table('key,value,payload\na,1,"{""year"": 1999}"\nb,2,\nc,3,[1]\nd,4,{\ne,5,{"x":1e999}\n'.replace(
         '{"x":1e999}', '"{""x"":1e999}"'
     ))  # fmt: skip
@@ -286,7 +287,7 @@ def test_a_column_called_payload_holds_json(table: Any) -> None:
 
 
 def test_a_text_column_is_carried_along(table: Any) -> None:
-    """What is embedded when it is not the key."""
+    """It is embedded when it is not the key."""
     (record,) = records(table("key,value,plot\na,1,a shepherd travels\n"), columns=Columns(text="plot"))
     assert record == Record(2, "a", "a shepherd travels", 1.0, None, None)
 
@@ -305,7 +306,7 @@ def test_a_text_column_is_carried_along(table: Any) -> None:
     ],
 )
 def test_a_bad_row_is_refused_and_the_next_one_read(table: Any, row: str, why: str) -> None:
-    """Whatever is wrong with it."""
+    """Anything may be wrong with it."""
     if "\0" in row and sys.version_info < (3, 11):
         why = "NUL"
     good, said = refused(table(f"key,value\na,1\n{row}\nb,2\n"))
@@ -358,14 +359,14 @@ def test_bytes_that_are_not_utf8_name_line_and_byte_and_the_way_out(table: Any) 
 
 
 def test_utf16_is_told_by_its_mark_and_read_when_named(table: Any) -> None:
-    """As Excel saves "Unicode text"."""
+    """Excel's "Unicode text" is saved so."""
     path = table("key\tvalue\né\t1\n".encode("utf-16"), "films.tsv")
     assert "encoding='utf-16'?" in error_of(path)
     assert pairs(path, encoding="utf-16") == [("é", 1.0)]
 
 
 def test_a_bad_byte_deep_inside_is_counted_from_the_start(table: Any) -> None:
-    """Through blocks, characters cut in two, and line ends of two bytes."""
+    """Blocks, characters cut in two, and line ends of two bytes do not disturb the count."""
     rows = "key,value\r\n" + "".join(f"{'é' * 50}{i},1\r\n" for i in range(30_000))
     content = rows.encode() + b"a,\xff\r\n"
     message = error_of(table(content))
@@ -396,7 +397,7 @@ def test_tabs_separate_in_tsv(table: Any) -> None:
 
 
 def test_gzip_is_unpacked(table: Any) -> None:
-    """By its first bytes; one that is cut off or damaged is refused by name."""
+    """Its first bytes tell it; a file that is cut off or damaged is refused by name."""
     packed = gzip.compress(b"key,value\na,1\n")
     assert pairs(table(packed, "films.csv.gz")) == [("a", 1.0)]
     assert pairs(table(packed, "films.csv")) == [("a", 1.0)]
@@ -417,7 +418,7 @@ def test_gzip_is_unpacked(table: Any) -> None:
 )
 @pytest.mark.parametrize("pieces", [1, 1 << 16])
 def test_the_format_of_a_pipe_is_told_by_its_first_bytes(content: bytes, found: list[Any], pieces: int) -> None:
-    """However few come at a time."""
+    """They may come a few at a time."""
     for path in through_pipe(content, pieces):
         assert pairs(path) == found
 
@@ -438,7 +439,7 @@ def test_a_pipe_gives_what_a_file_gives(table: Any) -> None:
 
 
 def test_a_named_pipe_is_read(tmp_path: Path) -> None:
-    """Like stdin; a suffix still tells the format."""
+    """It is read like stdin; a suffix still tells the format."""
     path = tmp_path / "films.csv"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(b"key,value\na,1\n",))
@@ -521,7 +522,7 @@ def test_any_texts_come_back_from_csv(rows: list[tuple[str, str]]) -> None:
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1))
 def test_numbers_are_those_of_another_reader(values: list[float]) -> None:
-    """Of Arrow's, from the same file."""
+    """Arrow's reads them from the same file."""
     usable = [value for value in values if abs(value) <= limits.LARGEST_NUMBER] or [0.0]
     content = ("key,value\n" + "".join(f"k,{value!r}\n" for value in usable)).encode()
     theirs = pyarrow.csv.read_csv(io.BytesIO(content))["value"].to_pylist()
@@ -531,17 +532,17 @@ def test_numbers_are_those_of_another_reader(values: list[float]) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 def test_blocks_may_end_anywhere(size: int, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a character, a line end, a quoted field: the records and their lines are the same."""
+    """They may end within a character, a line end, a quoted field: the records and their lines are the same."""
     content = '\ufeffkey,value\r\né,"a\r\nb"\r\n\r\n"x""\r",c\r\n日本,\U0001f600\r\r\nlast,d'
     whole = list(records(table(content)))
-    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
+    scaled(monkeypatch, characters=size)
     assert list(records(table(content))) == whole
     assert [(record.line, record.key) for record in whole] == [(2, "é"), (5, 'x"\r'), (7, "日本"), (9, "last")]
 
 
 @pytest.mark.slow
 def test_reading_a_table_loads_nothing_heavy(table: Any) -> None:
-    """Neither Arrow, which only Parquet needs, nor what only the store needs."""
+    """Arrow is not loaded, which only Parquet needs, nor what only the store needs."""
     script = (
         "import sys; from softkv.files import records; list(records(sys.argv[1]));"
         "print(*({'pyarrow', 'pandas', 'sqlalchemy', 'click'} & set(sys.modules)))"

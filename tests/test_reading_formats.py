@@ -20,6 +20,7 @@ from softkv.files import Columns, Record, records
 from softkv.storage import Store
 
 from .records import error_of, refused
+from .scales import scaled
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_kind_decides_what_a_value_may_be(table: Any) -> None:
     ],
 )
 def test_a_bad_line_is_refused_and_the_next_one_read(table: Any, line: str, why: str) -> None:
-    """Whatever is wrong with it."""
+    """Anything may be wrong with it."""
     good, said = refused(table(f'{{"key": "a", "value": 1}}\n{line}\r\n\n{{"key": "b", "value": 2}}', "films.jsonl"))
     assert [(record.line, record.key) for record in good] == [(1, "a"), (4, "b")]
     (message,) = said
@@ -201,7 +202,7 @@ def test_a_field_that_only_some_objects_have_is_seen(table: Any) -> None:
 
 
 def test_fields_are_collected_into_a_payload(table: Any) -> None:
-    """With their types; one that is missing stays away."""
+    """They have their types; one that is missing stays away."""
     objects = [{"key": "a", "value": 1, "x": [1], "y": None}, {"key": "b", "value": 2, "y": True}]
     found = list(records(table(jsonl(*objects), "films.jsonl"), columns=Columns(payload=("x", "y"))))
     assert [record.payload for record in found] == [{"x": [1], "y": None}, {"y": True}]
@@ -280,7 +281,7 @@ def test_a_document_may_be_cut_anywhere(table: Any, size: int, indent: int | Non
     objects = [{"key": f"é{i}", "value": i * 10**i, "payload": {"a": [i, "]}"]}} for i in range(12)]
     path = table(json.dumps(objects, indent=indent), "films.json")
     mapped = table(json.dumps({one["key"]: one["value"] for one in objects}, indent=indent), "map.json")
-    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
+    scaled(monkeypatch, characters=size)
     found = list(records(path))
     assert [(record.key, record.value, record.payload) for record in found] == [tuple(one.values()) for one in objects]
     assert [(record.key, record.value) for record in records(mapped)] == [(one.key, one.value) for one in found]
@@ -297,7 +298,7 @@ payloads = st.recursive(
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.text("aé\u2028\n", min_size=1), numbers, payloads), min_size=1, max_size=5))
 def test_what_json_wrote_comes_back(items: list[tuple[str, Any, Any]]) -> None:
-    """As lines and as a document, with the types that json itself gives."""
+    """Lines and a document come back with the types that json itself gives."""
     objects = [dict(zip(("key", "value", "payload"), item, strict=True)) for item in items]
     for name, content in (("jsonl", jsonl(*objects)), ("json", json.dumps(objects, ensure_ascii=False, indent=2))):
         found = list(from_stdin(content.encode(), name))
@@ -331,7 +332,7 @@ def test_parquet_columns_of_every_usable_type(parquet: Any) -> None:
 
 
 def test_parquet_rows_that_are_no_items_are_refused(parquet: Any) -> None:
-    """By their number, across row groups and batches."""
+    """The error tells their number, across row groups and batches."""
     count = 10_000
     values = [float(i) for i in range(count)]
     values[4999], values[7] = math.nan, None  # type: ignore[call-overload]
@@ -358,7 +359,7 @@ def test_parquet_rows_that_are_no_items_are_refused(parquet: Any) -> None:
     ],
 )
 def test_parquet_columns_of_other_types_are_refused_by_name(parquet: Any, column: Any, type_: Any) -> None:
-    """Unless nobody asks for them."""
+    """Where nobody asks for them, they are passed over."""
     odd = pyarrow.array(column, type_)
     message = error_of(parquet({"key": ["a"], "value": odd})).replace("element: ", "item: ")
     assert message.startswith(f"films.parquet: the column 'value' is of type {type_}; give it as texts or numbers")
@@ -416,7 +417,7 @@ def test_a_matrix_is_vectors_alone(tmp_path: Path) -> None:
 
 
 def test_a_row_with_a_nan_is_refused(tmp_path: Path) -> None:
-    """By its number; the others are read."""
+    """The error tells its number; the others are read."""
     rows = np.ones((5000, 3), np.float32)
     rows[4321, 1] = np.nan
     np.save(tmp_path / "v.npy", rows)
@@ -453,7 +454,7 @@ def test_payloads_of_an_archive_are_json(arrays: Any) -> None:
 
 
 def test_an_array_of_the_wrong_kind_is_shown_on_one_line(arrays: Any) -> None:
-    """However many lines NumPy would print it on."""
+    """It is, however many lines NumPy would print it on."""
     path = arrays(keys=["a"], values=np.arange(100.0).reshape(1, 100))
     _, (message,) = refused(path, kind="number")
     assert message.startswith("films.npz: row 1: the value [ 0. 1. 2. ")

@@ -21,6 +21,7 @@ from softkv.errors import BadRecord
 from softkv.files import Columns, records
 
 from .records import error_of, refused
+from .scales import scaled
 
 MIB = 1 << 20
 
@@ -62,7 +63,7 @@ def test_a_line_that_is_too_long_is_skipped(
 ) -> None:
     """It is refused, and the lines after it are read and counted as they stand."""
     monkeypatch.setattr("softkv.files.lines.LONGEST_RECORD", 300)
-    monkeypatch.setattr("softkv.files.decoding.BLOCK", size)
+    scaled(monkeypatch, characters=size)
     if name == "a.csv":
         lines = ["key,value", "a,1", "x" * 1000 + ",2", "b,3", "y" * 2000]
     else:
@@ -102,7 +103,7 @@ def test_long_fields_are_read_and_the_limit_of_csv_is_left_alone(table: Any) -> 
 
 
 def test_a_quote_that_never_closes_is_named_where_it_opens(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of the file, or where the field grows too long; then the lines after it are rows again."""
+    """The file ends, or the field grows too long; the lines after it are rows again."""
     content = 'key,value\na,1\n"b,2\nc,3\n'
     assert refused(table(content))[1] == ["films.csv:3: a quote is opened here and never closed"]
     monkeypatch.setattr("softkv.files.rows.LONGEST_TEXT", 50)
@@ -115,7 +116,7 @@ def test_a_row_of_ever_more_lines_ends_the_reading(table: Any, monkeypatch: pyte
     """Every field is short, and yet the row never ends."""
     for module in ("rows", "lines"):
         monkeypatch.setattr(f"softkv.files.{module}.LONGEST_RECORD", 1000)
-    monkeypatch.setattr("softkv.files.decoding.BLOCK", 100)
+    scaled(monkeypatch, characters=100)
     content = "key,value\na,1\n" + 'b,"\n",' + '"\n",' * 1000
     reading = records(table(content), on_bad=[].append)
     assert next(reading).key == "a"
@@ -132,7 +133,7 @@ def test_rows_that_are_long_are_not_gathered(table: Any) -> None:
 
 @pytest.mark.parametrize("cell", ["[" * 100_000, '"' + "[" * 65 + "]" * 65 + '"'])
 def test_json_in_a_cell_may_not_be_deep(table: Any, cell: str) -> None:
-    """Neither as a payload nor as a vector; no error of recursion comes through."""
+    """A payload may not, nor a vector; no error of recursion comes through."""
     for name in ("payload", "vector"):
         good, said = refused(table(f"key,value,{name}\na,1,{cell}\nb,2,[3]\n"))
         assert [record.key for record in good] == ["b"]
@@ -140,7 +141,7 @@ def test_json_in_a_cell_may_not_be_deep(table: Any, cell: str) -> None:
 
 
 def test_an_element_without_an_end_costs_no_more_than_the_limit(table: Any) -> None:
-    """Of a document; what came before it was given."""
+    """What came before it in the document was given."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1) as file:
         file.write(b'[{"key": "a", "value": 1},\n"')
@@ -193,7 +194,7 @@ def test_a_header_that_lies_costs_nothing(table: Any, content: bytes, why: str) 
 
 
 def test_a_header_of_format_2_is_read(table: Any) -> None:
-    """As numpy writes it for long headers."""
+    """NumPy writes it for long headers."""
     path = table(npy((1, 2), struct.pack("<2d", 3, 4), version=2), "a.npy")
     assert [record.vector.tolist() for record in records(path)] == [[3, 4]]  # type: ignore[union-attr]
 
@@ -229,7 +230,7 @@ def test_an_archive_is_unpacked_as_it_is_read(tmp_path: Path) -> None:
 
 
 def test_equal_texts_of_a_table_are_held_once(tmp_path: Path) -> None:
-    """As the file holds them; one of 1 MiB in every row does not unfold in memory."""
+    """The file holds them once; one of 1 MiB in every row does not unfold in memory."""
     path = str(tmp_path / "a.parquet")
     texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 300, pyarrow.int32()), ["x" * MIB])
     pyarrow.parquet.write_table(pyarrow.table({"key": [str(i) for i in range(300)], "value": texts}), path)
@@ -251,7 +252,7 @@ def test_a_matrix_that_is_cut_short_while_it_is_read_is_an_error(tmp_path: Path)
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "npy", "npz", "parquet"])
 def test_a_large_file_is_read_in_little_memory(tmp_path: Path, ending: str) -> None:
-    """Of 64 MiB or more less than half is held at any time, in every format."""
+    """Less than half of 64 MiB or more is held at any time, in every format."""
     path = tmp_path / f"a.{ending}"
     rows = [{"key": str(number), "value": f"{number:>65536}"} for number in range(1024)]
     if ending in ("npy", "npz"):
@@ -291,7 +292,7 @@ class Trap:
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
-    """Not in a matrix, not in an archive, not in a file that is a pickle and nothing else."""
+    """A matrix is not, nor an archive, nor a file that is a pickle and nothing else."""
     traps = np.array([[Trap(tmp_path / "sprung")]])
     np.save(tmp_path / "a.npy", traps, allow_pickle=True)
     np.savez(tmp_path / "a.npz", keys=["a"], values=traps)

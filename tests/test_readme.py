@@ -27,7 +27,7 @@ def blocks() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("curl"), reason="README shows a line of curl, which is not installed here")
 def test_a_second_shell_adds_and_asks_while_the_store_is_served(tmp_path: Path) -> None:
-    """By the command, which finds the server through the store, and by curl with the token that was printed."""
+    """The command finds the server through the store; curl asks with the token that was printed."""
     first, second = blocks()
     assert "softkv serve films.softkv " in first
     films = tmp_path / "films.softkv"

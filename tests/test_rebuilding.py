@@ -471,7 +471,7 @@ def test_a_rebuild_that_is_over_takes_nothing_more(tmp_path: Path) -> None:
 
 
 def test_readers_see_the_old_vectors_or_the_new_ones(tmp_path: Path) -> None:
-    """Until the end all see the old ones, afterwards the new ones; a snapshot keeps what it has until it is closed."""
+    """All see the old ones up to the end, then the new ones; a snapshot keeps what it has while it is open."""
     path = tmp_path / "s"
     with mixed(path, "text") as store, Store.open(path) as reader:
         before, expected = contents(store), renewed(store)
@@ -655,7 +655,7 @@ def test_a_rebuild_that_does_not_fit_is_refused_before_it_starts(
 
 
 def test_a_writer_that_comes_late_cannot_go_on_with_a_rebuild(tmp_path: Path) -> None:
-    """Once another has taken over, it is fenced, and what the other has written stays."""
+    """When another has taken over, it is fenced, and what the other has written stays."""
     late = fruit(tmp_path / "s")
     rebuild = begun(late)
     items = rebuild.waiting(1)

@@ -16,16 +16,16 @@ import softkv
 from softkv.asking import indexed
 from softkv.asking.indexed import CHECKED
 from softkv.asking.lists import Asking
-from softkv.database import indexing, rechecking
+from softkv.database import rechecking
 from softkv.errors import StorageFull
 from softkv.index.verdict import Truth, Verdict
-from softkv.learning import fitting
 from softkv.maths.drift import Drift
 from softkv.storage import Store
 
 from . import reference
 from .commands import ran
 from .databases import count_as_large
+from .scales import scaled
 
 ITEMS, WIDTH = 1500, 6
 KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian"}
@@ -65,10 +65,7 @@ def made(path: Path, kind: str, seed: int = 1, *, learned: bool = False) -> soft
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and less is rehearsed and learned."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(rechecking, "is_cheap", lambda _: False)
-    monkeypatch.setattr(indexing, "REHEARSED", 480)
-    monkeypatch.setattr(fitting, "STEPS", 15)
+    count_as_large(monkeypatch, rehearsed=480, steps=15)
 
 
 @pytest.fixture
@@ -119,7 +116,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("kind", "learned"), [(kind, False) for kind in KINDS] + [("number", True), ("label", True)])
 def test_what_is_compared_with_is_exact(tmp_path: Path, kind: str, learned: bool) -> None:
-    """At every temperature, of all rows that are live and were not left out: as the reference has it."""
+    """It is what the reference has of all rows that are live and were not left out, at every temperature."""
     with made(tmp_path / "s", kind, learned=learned) as db:
         add(db, 5, 60)
         db.delete([str(n) for n in range(0, ITEMS, 3)])
@@ -199,7 +196,7 @@ def test_a_store_that_grows_alike_keeps_its_calibration(tmp_path: Path, kind: st
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("kind", ["number", "label"])
 def test_what_was_learned_is_checked_as_well(tmp_path: Path, kind: str) -> None:
-    """By the metric that lookups compare by then."""
+    """The metric that lookups compare by is the one that is checked."""
     with made(tmp_path / "s", kind, learned=True) as db:
         add(db, 5, 200)
         found = checked(db)
@@ -460,11 +457,11 @@ def test_a_check_that_fails_costs_no_item(
 
 @pytest.mark.usefixtures("at_once")
 def test_nothing_is_checked_where_nothing_would_be_said(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a small store, where most rows are in no list, and of a calibration on queries of its own."""
-    monkeypatch.setattr(rechecking, "is_cheap", lambda _: True)
+    """A store may be small, have most rows in no list, or have calibrated on queries of its own."""
+    scaled(monkeypatch, cheap=1 << 40)
     add(db, 5, 300)
     assert checked(db) is None
-    monkeypatch.setattr(rechecking, "is_cheap", lambda _: False)
+    scaled(monkeypatch, cheap=0)
     db.build_index(queries=keys_of(3, 300))
     add(db, 6, 600)
     assert checked(db) is None
@@ -486,10 +483,10 @@ def test_many_labels_are_checked_a_few_items_at_a_time(tmp_path: Path, monkeypat
 
 
 def test_a_reader_checks_nothing(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much has changed."""
-    monkeypatch.setattr(rechecking, "is_cheap", lambda _: True)
+    """It checks nothing, however much has changed."""
+    scaled(monkeypatch, cheap=1 << 40)
     add(db, 5, 900)
-    monkeypatch.setattr(rechecking, "is_cheap", lambda _: False)
+    scaled(monkeypatch, cheap=0)
     with softkv.open(db.path, "r") as reader:
         commit = reader.info().commit
         reader.lookup(keys_of(9, 5))

@@ -9,6 +9,8 @@ import softkv
 from softkv.embedders import find
 from softkv.errors import EmbedderMismatch, EmbedderNeeded, InputError
 
+from .scales import scaled
+
 TEXTS = [f"a text about the number {number}" for number in range(25)]
 
 
@@ -46,8 +48,8 @@ def test_everything_but_the_vectors_stays(tmp_path: Path, kind: str) -> None:
 
 
 def test_progress_is_told_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In batches, the last of which says that all is done."""
-    monkeypatch.setattr("softkv.database.reembedding.BATCH", 10)
+    """It is told in batches, the last of which says that all is done."""
+    scaled(monkeypatch, reembedded=10)
     told: list[tuple[int, int]] = []
     with softkv.open(tmp_path / "s") as db:
         db.add(TEXTS, np.arange(25.0))

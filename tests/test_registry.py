@@ -45,7 +45,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_is_bundled_and_loaded_once() -> None:
-    """The same name gives the same object, also to threads that ask at the same time."""
+    """One name gives one object, also to threads that ask at the same time."""
     registry._found.clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(find, [DEFAULT] * 32))
@@ -62,7 +62,7 @@ def test_a_registered_name_is_found() -> None:
 
 
 def test_a_name_registered_again_means_the_new_one() -> None:
-    """As in a notebook, where a cell is run twice."""
+    """A cell of a notebook may be run twice."""
     register("mine", letters)
     assert find("mine").width == 4
     register("mine", lambda texts: [[1.0] for _ in texts])

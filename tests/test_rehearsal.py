@@ -7,9 +7,10 @@ from softkv.index import rehearsal
 from softkv.index.calibration import BEST
 from softkv.index.opening import LEVELS, closed, opening, ranked
 from softkv.index.rehearsal import Whole, rehearsed
-from softkv.maths import shares
 from softkv.maths.farfield import estimated, estimated_apart, tilted, unpacked
 from softkv.maths.moments import measured, with_rows
+
+from .scales import scaled
 
 ITEMS, WIDTH, LISTS, LABELS = 3000, 6, 60, 9
 TEMPERATURES = np.array([0.1, 0.4, 1.5])
@@ -46,10 +47,10 @@ def plainly(keys, values, offsets, lists, counted, query, temperature, scale):  
 
 @pytest.mark.parametrize("kind", ["numbers", "far from zero", "vectors", "labels", "few labels at a time"])
 def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of values of every kind, with rows that are held out, lists that are empty, and lists longer than a block."""
+    """Values are of every kind, with rows that are held out, lists that are empty, and lists longer than a block."""
     if kind == "few labels at a time":  # and not all have a slope
         monkeypatch.setattr(rehearsal, "TOGETHER", 4)
-        monkeypatch.setattr(shares, "SLOPED", 6)
+        scaled(monkeypatch, sloped=6)
         kind = "labels"
     keys, offsets = drawn()
     rng, codes = np.random.default_rng(1), (np.abs(keys[:, 0]) * 4).astype(np.int64) % LABELS
@@ -84,8 +85,8 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize("far", [False, True])
 def test_depths_are_those_of_a_store_without_the_one_that_asks(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of no other row: of statistics measured anew without it, and of its best among all others."""
-    monkeypatch.setattr(rehearsal, "MOST", 1.0)
+    """Statistics are measured anew without that row alone, and its best are among all others."""
+    scaled(monkeypatch, read=1.0)
     keys, offsets = drawn()
     keys[offsets[-2] :: 40] *= 30.0 if far else 1.0
     keys[0] = keys[1] + 0.01  # what is asked by the only other row of a list

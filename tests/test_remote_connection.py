@@ -131,7 +131,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_written_twice(relayed: 
 
 
 def test_an_item_that_was_popped_is_nobody_elses(relayed: tuple[Relay, SoftKV]) -> None:
-    """Not even where answers are lost, and others pop and write at the same time."""
+    """It is not, even where answers are lost, and others pop and write at the same time."""
     relay, db = relayed
     told: list[tuple[str, float]] = []
 
@@ -185,7 +185,7 @@ def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Pa
 
 
 def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
-    """With what to do; and no item is believed to be written."""
+    """What to do is said; and no item is believed to be written."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ServerUnreachable, match=r"softkv serve"):
@@ -193,7 +193,7 @@ def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_gone_for_good_is_given_up(relayed: tuple[Relay, SoftKV]) -> None:
-    """After the time that a handle has patience for."""
+    """It is after the time that a handle has patience for."""
     relay, db = relayed
     requests: Any = db
     requests._connection.patience = 0.2
@@ -232,7 +232,7 @@ def test_a_job_whose_start_was_not_answered_is_started_once(relayed: tuple[Relay
 def test_how_many_there_are_is_asked_without_looking_at_the_disk(
     relayed: tuple[Relay, SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As is the kind of the values; of a snapshot, too."""
+    """The kind of the values is, too; of a snapshot as well."""
     _, db = relayed
     monkeypatch.setattr(summary, "summary", None)
     monkeypatch.setattr(handle, "summary", None)
@@ -256,14 +256,14 @@ def test_how_many_there_are_is_asked_without_looking_at_the_disk(
     ],
 )
 def test_a_url_names_a_store_and_holds_no_token(url: str, match: str) -> None:
-    """Before anything is sent, in words that do not repeat it."""
+    """It is refused before anything is sent, in words that do not repeat it."""
     with pytest.raises(InputError, match=match) as refused:
         softkv.open(url.format(SECRET))
     assert SECRET not in "".join(traceback.format_exception(refused.value))
 
 
 def test_a_token_is_seen_nowhere(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    """In no name of a handle, no error with all it came from, and no log."""
+    """No name of a handle has it, no error with all it came from, and no log."""
     caplog.set_level(logging.DEBUG)
     with opened(running) as db, db.snapshot() as then:
         told = [repr(db), repr(then), repr(db.columns()), str(db.info()), repr(vars(db)), repr(vars(db._connection))]  # type: ignore[attr-defined]
@@ -277,7 +277,7 @@ def test_a_token_is_seen_nowhere(running: Running, caplog: pytest.LogCaptureFixt
 
 
 def test_a_token_comes_from_the_environment(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none is given; without one, or with a wrong one, nothing is answered."""
+    """It does where none is given; without one, or with a wrong one, nothing is answered."""
     url = f"http://127.0.0.1:{running.port}/s"
     monkeypatch.delenv("SOFTKV_TOKEN", raising=False)
     with pytest.raises(Unauthorized, match=rf"127.0.0.1:{running.port} wants a token, and was shown none"):
@@ -299,13 +299,13 @@ def test_a_token_is_for_servers_alone(tmp_path: Path) -> None:
 
 
 def test_an_unknown_store_is_not_found(running: Running) -> None:
-    """By the class that a path without a store has."""
+    """Its error is of the class that a path without a store has."""
     with pytest.raises(StoreNotFound, match="'t'"):
         softkv.open(f"http://127.0.0.1:{running.port}/t", token=running.token)
 
 
 def test_a_handle_that_was_opened_to_read_writes_nothing(running: Running) -> None:
-    """Not even a request."""
+    """It does not even send a request."""
     with opened(running, mode="r") as db:
         changes: list[Any] = [db.clear, db.compact, db.drop_index, db.tune, lambda: db.update(a=1.0), db.forget_fit]
         for change in changes:
@@ -406,7 +406,7 @@ def test_records_of_a_file_are_sent_in_portions(relayed: tuple[Relay, SoftKV], t
 
 
 def test_a_snapshot_that_is_gone_says_so(relayed: tuple[Relay, SoftKV]) -> None:
-    """As after a minute without a question, or a restart."""
+    """It goes after a minute without a question, or with a restart."""
     _, db = relayed
     then = db.snapshot()
     named: Any = then
@@ -417,7 +417,7 @@ def test_a_snapshot_that_is_gone_says_so(relayed: tuple[Relay, SoftKV]) -> None:
 
 
 def test_iterations_that_were_left_hold_no_snapshots(relayed: tuple[Relay, SoftKV]) -> None:
-    """However many there are: a token may hold sixteen."""
+    """There may be many of them, and a token may hold sixteen."""
     _, db = relayed
     for _ in range(8):
         assert next(iter(db)) == "item 0"

@@ -163,7 +163,7 @@ ASKING: dict[str, Callable[[SoftKV], Any]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_of_another_shape_are_errors_of_the_server(tmp_path: Path, shape: str) -> None:
-    """However they are wrong, whatever was asked: none is returned, and none raises an error of Python."""
+    """They may be wrong in any way: none is returned, and none raises an error of Python."""
     body = wire.packed(SHAPES[shape])
     said: Said = {"*": ({}, body), "info": ({}, body)}
     events: Said = {"events": ({"Content-Type": "text/event-stream"}, b"data: " + body.replace(b"\n", b"") + b"\n\n")}
@@ -205,7 +205,7 @@ def test_hints_of_a_server_are_few_and_short(tmp_path: Path, header: str, expect
 def test_commands_are_told_of_answers_of_another_shape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    """In one line, though they ask in JSON and by themselves."""
+    """One line tells them, though they ask in JSON and by themselves."""
     with filled(tmp_path / "other", "number") as db:
         said: Said = {"info": ({}, wire.packed(db.info()))}
     monkeypatch.setenv("SOFTKV_TOKEN", "t" * 20)

@@ -84,7 +84,7 @@ def test_a_row_that_straddles_a_damaged_window_is_lost(tmp_path: Path) -> None:
 
 
 def test_the_rows_before_a_cut_are_saved(tmp_path: Path) -> None:
-    """Of an arena that was cut off, the whole windows that are left."""
+    """Whole windows that are left of an arena that was cut off are saved."""
     wide(tmp_path / "old.softkv").close()
     with open(tmp_path / "old.softkv" / GENERATION / "keys.f32", "r+b") as arena:
         arena.truncate(4096 + 10 * (1 << 20) + 77)
@@ -181,7 +181,7 @@ def test_a_catalog_that_counts_too_many_rows_does_not_fill_the_memory(tmp_path: 
 
 
 def test_a_store_that_is_being_written_can_be_saved(tmp_path: Path) -> None:
-    """As of the newest commit."""
+    """Its newest commit is what is saved."""
     make(tmp_path / "old", "number")
     with Store.open(tmp_path / "old", "w") as store:
         store.append(vectors(1), [1.0], keys=["late"])
@@ -192,7 +192,7 @@ def test_a_store_that_is_being_written_can_be_saved(tmp_path: Path) -> None:
 
 
 def test_many_items_are_saved_in_their_order(tmp_path: Path) -> None:
-    """Beyond the batch in which they are written; order survives replacement and compaction."""
+    """They fill more than one batch of writing; order survives replacement and compaction."""
     count = 12_000
     with Store.open(tmp_path / "old", "c") as store:
         store.append(vectors(count, 2), np.arange(float(count)), keys=[str(i) for i in range(count)])
@@ -214,7 +214,7 @@ def test_many_items_are_saved_in_their_order(tmp_path: Path) -> None:
 
 
 def test_what_was_lost_is_named_also_without_a_key(tmp_path: Path) -> None:
-    """By its number; the dead are not missed, and a name needs nothing but the catalog."""
+    """Its number names it; the dead are not missed, and a name needs nothing but the catalog."""
     make(tmp_path / "old", "vector")
     (tmp_path / "old" / GENERATION / "values.vector").unlink()
     done = repair(tmp_path / "old", tmp_path / "new")

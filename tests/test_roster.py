@@ -55,7 +55,7 @@ def test_a_hundred_thousand_keys_at_once(tmp_path: Path) -> None:
 
 
 def test_items_without_a_key_are_found_by_their_number(tmp_path: Path) -> None:
-    """As #1, #2 and so on, and by no other way of writing the number."""
+    """They are #1, #2 and so on, and no other way of writing the number finds them."""
     with Store.open(tmp_path / "s", "c") as store:
         store.append(vectors(3), [1.0, 2.0, 3.0], keys=[None, "named", None])
         assert list(store.keys()) == ["#1", "named", "#3"]
@@ -68,7 +68,7 @@ def test_items_without_a_key_are_found_by_their_number(tmp_path: Path) -> None:
 
 
 def test_numbers_of_items_are_never_given_twice(tmp_path: Path) -> None:
-    """Neither after a deletion, nor after a compaction, nor after reopening."""
+    """They are not after a deletion, nor after a compaction, nor after reopening."""
     with Store.open(tmp_path / "s", "c") as store:
         assert store.append(vectors(2), [1.0, 2.0]).first_number == 1
         store.delete(["#1", "#2"])
@@ -145,7 +145,7 @@ def test_an_index_that_leads_to_another_row_is_damage(tmp_path: Path) -> None:
 
 
 def test_an_index_of_the_living_that_leads_to_the_dead_is_damage(tmp_path: Path) -> None:
-    """As it was before the key was replaced; else the key would seem to be missing."""
+    """An index from before the key was replaced is one; else the key would seem to be missing."""
     with Store.open(misled(tmp_path / "s", "key 3", 6, 3)) as store:
         with pytest.raises(StoreDamaged, match="row 3"):
             store.get("key 3")
@@ -153,7 +153,7 @@ def test_an_index_of_the_living_that_leads_to_the_dead_is_damage(tmp_path: Path)
 
 
 def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
-    """Such a key is not taken for one that no item has."""
+    """Its key is not taken for one that no item has."""
     with Store.open(misled(tmp_path / "s", "key 5", 5, 77), "w") as store:
         for ask in (
             lambda: store.get("key 5"),
@@ -183,7 +183,7 @@ def test_an_item_that_is_not_listed_any_more_is_missed(tmp_path: Path, row: int)
 
 
 def test_a_place_in_the_order_is_compared_where_no_item_is_read(tmp_path: Path) -> None:
-    """Once for all rows; who reads the items would notice without."""
+    """One look compares all rows; who reads the items would notice without."""
     with Store.open(tmp_path / "s", "c") as store:
         store.append(vectors(6), np.arange(6), keys=[f"key {i}" for i in range(6)])
     sql(tmp_path / "s", "UPDATE items_1 SET ordinal = 9 WHERE row = 2")

@@ -185,7 +185,7 @@ def test_one_far_value_of_no_weight_changes_neither_spread_nor_error(tmp_path: P
 
 
 def test_spreads_of_a_steep_function_are_right_everywhere(tmp_path: Path) -> None:
-    """Where numbers are a millionth of the largest ones of their block, too, alone and in a batch."""
+    """Numbers may be a millionth of the largest ones of their block, too, alone and in a batch."""
     points = np.linspace(0, 10, 6000).astype(np.float32)[:, None]
     heights = np.exp(4 * (points[:, 0].astype(float) - 5))
     queries = np.linspace(0.5, 9.5, 19).astype(np.float32)[:, None]
@@ -222,7 +222,7 @@ def test_what_a_batch_leaves_out_is_weighed_by_its_values(tmp_path: Path, kind: 
 
 
 def test_the_best_of_two_that_rounding_may_exchange_may_be_either(tmp_path: Path) -> None:
-    """Then the other's value is within the error; where one is better beyond rounding, the error is nearly none."""
+    """The other's value is within the error; where one is better beyond rounding, the error is nearly none."""
     rng = np.random.default_rng(9)
     keys = rng.standard_normal((50, 64))
     keys[7] = keys[3] * (1 + 1e-9)

@@ -13,6 +13,7 @@ from softkv.asking import route
 from softkv.maths.compatibility import bilinear
 
 from .databases import count_as_large
+from .scales import scaled
 
 ITEMS, WIDTH = 3000, 6
 RNG = np.random.default_rng(0)
@@ -59,12 +60,11 @@ def test_a_larger_tolerance_is_kept_where_a_smaller_one_is(indexed: softkv.SoftK
 def test_a_plan_that_takes_longer_than_a_scan_is_not_followed(
     indexed: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it reads too many rows, where too many are in no list, and in a store so small that lists are dear."""
+    """It reads too many rows, too many are in no list, or the store is so small that lists are dear."""
     assert indexed.lookup(QUERIES, tolerance=0.2).route == "calibrated"
     for cheap, scattered in ((0, 1e3), (ITEMS * WIDTH - 1, 4.0)):
         with monkeypatch.context() as patch:
-            patch.setattr(route, "CHEAP", cheap)
-            patch.setattr(route, "SCATTERED", scattered)
+            scaled(patch, cheap=cheap, scattered=scattered)
             found = indexed.lookup(QUERIES, tolerance=0.2)
             assert (found.route, found.reason) == ("scan", route.MOST_READ)
             assert indexed.lookup(QUERIES[0], k=3, tolerance=0.2).route == "calibrated"
@@ -167,7 +167,7 @@ def test_planes_are_read_off_all_items(tmp_path: Path) -> None:
 
 def test_small_stores_say_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan of few items needs no reason, in words or in a table."""
-    monkeypatch.setattr(route, "CHEAP", 1 << 24)
+    scaled(monkeypatch, cheap=1 << 24)
     with softkv.open(tmp_path / "s") as db:
         db.add(["a", "b"], [1.0, 2.0], vectors=[[1.0, 0.0], [0.0, 1.0]])
         answer = db.lookup([1.0, 0.2])
@@ -190,7 +190,7 @@ def test_proposals_say_so(tmp_path: Path) -> None:
 
 
 def test_heads_say_how_they_were_answered(tmp_path: Path) -> None:
-    """As the head of which least is known."""
+    """The head of which least is known says it."""
     with softkv.open(tmp_path / "s", compatibility="dot") as db:
         db.add(vectors=KEYS, values=KEYS[:, :2])
         heads = softkv.Heads.random(2, query_width=WIDTH, key_width=WIDTH, value_width=2, head_width=3, seed=0)

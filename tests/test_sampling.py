@@ -32,7 +32,7 @@ TABLED = {
 
 @pytest.mark.parametrize(("columns", "confidence"), TABLED)
 def test_quantiles_are_those_of_tables(columns: int, confidence: float) -> None:
-    """Of χ², divided by its degrees of freedom; many of these are rounded down, which is cautious."""
+    """They are those of χ², divided by its degrees of freedom; many are rounded down, which is cautious."""
     assert _quantile(columns, confidence, KNOWN) == pytest.approx(TABLED[columns, confidence] / columns, rel=1e-3)
     assert -1e-3 < quantile(columns, confidence) - TABLED[columns, confidence] / columns < 0.03
 
@@ -40,7 +40,7 @@ def test_quantiles_are_those_of_tables(columns: int, confidence: float) -> None:
 @pytest.mark.parametrize("columns", [1.0, 2.0, 7.0, 30.0, 384.0])
 @pytest.mark.parametrize("degrees", [1.0, 4.0, 33.0, 1e5])
 def test_quantiles_of_a_variance_that_is_told_are_those_of_f(columns: float, degrees: float) -> None:
-    """As SciPy has them."""
+    """SciPy has the same."""
     for confidence in (0.5, 0.8, 0.95, 0.99):
         expected = stats.f.ppf(confidence, columns, degrees)
         assert _quantile(columns, confidence, degrees) == pytest.approx(expected, rel=2e-6)
@@ -56,7 +56,7 @@ def test_columns_and_degrees_between_others_are_taken_for_fewer() -> None:
 
 
 def test_degrees_are_those_of_the_strata_that_have_the_variance() -> None:
-    """Of one stratum of eleven rows ten; of many alike, the sum; each that is visited by chance has one."""
+    """One stratum of eleven rows has ten; many alike have the sum; each that is visited by chance has one."""
     strata = Strata(np.full(6, 1000), np.ones((1, 6)), np.zeros((1, 6)), np.full(6, 0.9))
     draw = Draw.of(np.random.default_rng(1), strata, Sizes(np.ones(6), np.full(6, 11)))
     one = Deviation.of(draw, np.eye(6)[:1], np.zeros((1, 6)), np.ones(1))
@@ -268,7 +268,7 @@ def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> 
 
 @pytest.mark.parametrize("count", [1, 2, 12])
 def test_sums_of_strata_and_groups(count: int) -> None:
-    """Of few rows and of many, for one query and for more than a stratum has rows; groups hold each pair once."""
+    """Rows are few or many, for one query and for more than a stratum has rows; groups hold each pair once."""
     rng, population = np.random.default_rng(14), Population(14)
     strata = population.strata()
     draw = Draw.of(rng, strata, strata.sizes(400.0))
@@ -381,7 +381,7 @@ def test_sizes_are_enough_for_all_queries_that_can_have_enough() -> None:
 
 
 def test_strata_of_which_most_rows_would_be_drawn_are_read_whole() -> None:
-    """Of the others fewer than that share are drawn."""
+    """Fewer than that share of the others are drawn."""
     strata = Population(8).strata()
     for rows in (300.0, 400.0, 600.0):
         sizes = strata.sizes(rows)
@@ -391,7 +391,7 @@ def test_strata_of_which_most_rows_would_be_drawn_are_read_whole() -> None:
 
 
 def test_what_is_read_whole_has_no_error() -> None:
-    """Then nothing is drawn, and the sums are those of all rows."""
+    """Nothing is drawn of it, and the sums are those of all rows."""
     population = Population(9)
     strata = population.strata()
     sizes = Sizes(np.ones(STRATA), population.counts)
@@ -404,7 +404,7 @@ def test_what_is_read_whole_has_no_error() -> None:
 
 
 def test_nothing_is_known_where_nothing_was_found() -> None:
-    """Neither a value nor an error."""
+    """No value is told, and no error."""
     strata = Population(10).strata()
     nothing = Sizes(np.zeros(STRATA), np.zeros(STRATA, np.int64))
     found = Population(10).sample(np.random.default_rng(0), strata, nothing)

@@ -31,7 +31,7 @@ def score_size(name: str, size: float) -> float:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_lookups_answer_at_any_size_as_at_one(name: str, size: float) -> None:
-    """In float32, by one temperature and by one for each query, with the scores that the reference gives."""
+    """They are float32, by one temperature and by one for each query, with the scores that the reference gives."""
     keys, queries = (x.astype(np.float32) for x in (POINTS, ASKED))
     kept = {"compatibility": name, "values": HEIGHTS}
     expected: Any = soft_lookup(queries, keys, temperature=0.5, **kept)
@@ -75,7 +75,7 @@ def test_the_temperature_by_rule_goes_with_the_scores(name: str, size: float) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_store_answers_at_any_size_as_at_one(tmp_path: Path, name: str) -> None:
-    """By rule, tuned, with the k best, and compared; then it is checked, and what it exports comes back."""
+    """It does by rule, tuned, with the k best, and compared; it is checked, and what it exports comes back."""
     answers: dict[float, list[Any]] = {}
     measured: dict[float, list[Any]] = {}
     for size in (1.0, *SIZES):

@@ -44,7 +44,7 @@ def searched(folder: Path, name: str, seed: int) -> tuple[list[str], Counter[str
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")  # hints about values and columns that were drawn
 @pytest.mark.parametrize("name", STORES)
 def test_no_answer_is_farther_off_than_it_says(tmp_path: Path, name: str, thorough: bool) -> None:
-    """Whatever is stored and asked; a batch answers as its queries alone, and so does a store that was exported."""
+    """Anything is stored and asked; a batch answers as its queries alone, and so does a store that was exported."""
     wrong: list[str] = []
     met: Counter[str] = Counter()
     for seed in range(STORES[name] * (LONGER if thorough else 1)):

@@ -101,7 +101,7 @@ def test_many_queries_are_answered_as_by_a_handle(path: Path, options: dict[str,
 
 
 def test_heads_are_sent_by_their_projections(tmp_path: Path) -> None:
-    """In JSON as lists, packed as arrays; one query or many."""
+    """JSON has them as lists, packed they are arrays; one query or many."""
     filled(tmp_path / "fruit", "vector").close()
     arrays = HEADS.arrays()
     with serving(tmp_path / "fruit") as client, softkv.open(tmp_path / "fruit", "r") as db:
@@ -116,7 +116,7 @@ def test_heads_are_sent_by_their_projections(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.0}, {"where": {"even": False}}, {"tolerance": 0.1}], ids=str)
 def test_nearest_is_answered_as_by_a_handle(path: Path, options: dict[str, Any]) -> None:
-    """One query and many."""
+    """It is for one query and for many."""
     with serving(path) as client, softkv.open(path, "r") as db:
         one = ask(client, "/v1/fruit/nearest", {"query": QUERIES[1].tolist(), **options})
         assert one == in_json(db.nearest(QUERIES[1], **options))
@@ -125,7 +125,7 @@ def test_nearest_is_answered_as_by_a_handle(path: Path, options: dict[str, Any])
 
 
 def test_compare_is_answered_as_by_a_handle(path: Path) -> None:
-    """In JSON and packed, also for a query that is a key."""
+    """It is so in JSON and packed, also for a query that is a key."""
     key = vectors_of(40)[7]
     with serving(path) as client, softkv.open(path, "r") as db:
         for query, options in ((QUERIES[0], {"k": 3, "show": 2}), (key, {}), (key, {"where": {"even": True}})):
@@ -137,7 +137,7 @@ def test_compare_is_answered_as_by_a_handle(path: Path) -> None:
 
 
 def test_self_attention_is_answered_as_by_a_handle(path: Path) -> None:
-    """Of all items; where all weights are named, they are a matrix at the client, too."""
+    """All items are asked; where all weights are named, they are a matrix at the client, too."""
     with serving(path) as client, softkv.open(path, "r") as db:
         for options in ({"causal": True, "k": 5}, {"show": 40, "temperature": 0.7}):
             expected = db.self_attention(**options)
@@ -183,7 +183,7 @@ def test_texts_ask_stores_that_embed_them(tmp_path: Path) -> None:
 
 
 def test_what_a_store_has_learned_is_asked_unless_refused(tmp_path: Path) -> None:
-    """By `projection`, as by a handle."""
+    """`projection` refuses it, like that of a handle."""
     rng = np.random.default_rng(5)
     keys = rng.standard_normal((300, 4)).astype(np.float32)
     with softkv.open(tmp_path / "learned", compatibility="gaussian") as db:
@@ -215,7 +215,7 @@ def test_queries_that_are_asked_together_are_right_within_rounding(path: Path) -
 
 
 def test_the_deepest_payload_is_told_of(tmp_path: Path) -> None:
-    """In JSON and packed, though an answer is around it."""
+    """JSON and packed answers have it, though an answer is around it."""
     payload: Any = {"$array": 0}
     for number in range(DEEPEST_PAYLOAD - 2):
         payload = [payload] if number % 2 else {"$dict": payload}
@@ -265,7 +265,7 @@ def test_problems_name_the_store_and_no_directory(path: Path) -> None:
 
 
 def test_an_answer_that_would_be_too_large_is_refused_before_it_is_computed(tmp_path: Path) -> None:
-    """By the number of queries times what each of them is told of."""
+    """The number of queries times what each of them is told of decides."""
     with softkv.open(tmp_path / "wide") as db:
         db.add(vectors=vectors_of(3000, 2), values=np.zeros((3000, 512), np.float32))
     with serving(tmp_path / "wide") as client:
@@ -277,7 +277,7 @@ def test_an_answer_that_would_be_too_large_is_refused_before_it_is_computed(tmp_
 
 
 def test_a_snapshot_is_read_as_it_was(path: Path) -> None:
-    """Whatever is written meanwhile, until it is closed; its name is of no use to anybody then."""
+    """Nothing written changes it, until it is closed; its name is of no use to anybody then."""
     with serving(path) as client:
         served = next(iter(client.app.state.stores))  # type: ignore[attr-defined]
         lease = client.post("/v1/fruit/snapshots").json()

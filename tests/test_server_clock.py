@@ -68,7 +68,7 @@ def test_a_batch_is_known_when_the_clock_has_jumped(
 def test_a_clock_that_jumps_by_more_than_a_week_forgets_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As docs/server.md says: what is sent again then is written again."""
+    """What is sent again after that is written again, which docs/server.md says."""
     filled(tmp_path / "fruit", "number").close()
     with serving(tmp_path / "fruit") as client:
         first: Any = ask(client, ITEMS, BATCH)

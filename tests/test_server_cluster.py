@@ -83,7 +83,7 @@ def test_shards_that_do_not_answer_are_a_problem_that_names_them(tmp_path: Path)
 def test_a_change_that_some_shards_have_done_is_a_problem_that_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under what name it is to be sent again, which completes it."""
+    """It names what to send it again under, which completes it."""
     clustered(tmp_path / "c", "number").close()
     opened, open_all = list[Stores](), Stores.open
     monkeypatch.setattr(Stores, "open", lambda *given, **how: opened.append(open_all(*given, **how)) or opened[-1])
@@ -107,7 +107,7 @@ def test_a_change_that_some_shards_have_done_is_a_problem_that_says_which(
     "error", [PartlyAdded("some", "one", ["a"], ["b"], ["c"]), OutOfReach("gone", ["a", "b"])], ids=repr
 )
 def test_what_programs_ask_of_shards_comes_along(error: Any) -> None:
-    """Through a problem and back, with the names of shards as they may be told."""
+    """A problem brings it back, with the names of shards as they may be told."""
 
     def hidden(text: str) -> str:
         return text.replace("b", "x")

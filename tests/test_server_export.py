@@ -81,7 +81,7 @@ def test_an_export_is_read_by_another_store(tmp_path: Path, scratch: Path) -> No
 
 
 def test_an_export_is_of_the_snapshot_that_is_named(tmp_path: Path, scratch: Path) -> None:
-    """Whatever was written since."""
+    """What was written since is not in it."""
     filled(tmp_path / "fruit", "number").close()
     with serving(tmp_path / "fruit") as client:
         before, lease = client.get(EXPORT).content, client.post("/v1/fruit/snapshots").json()
@@ -94,7 +94,7 @@ def test_an_export_is_of_the_snapshot_that_is_named(tmp_path: Path, scratch: Pat
 
 @pytest.mark.parametrize("name", ["sql", "", "JSONL", "../jsonl", "jsonl\0"], ids=repr)
 def test_other_formats_are_refused(tmp_path: Path, scratch: Path, name: str) -> None:
-    """In words that name those there are."""
+    """The words name those there are."""
     filled(tmp_path / "fruit", "number").close()
     with serving(tmp_path / "fruit") as client:
         reply = client.get(EXPORT, params={"format": name})
@@ -104,7 +104,7 @@ def test_other_formats_are_refused(tmp_path: Path, scratch: Path, name: str) -> 
 
 
 def test_a_server_that_is_killed_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However far the export was: it never had a name."""
+    """An export never had a name, however far it was."""
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     with running.served(running.films(tmp_path / "fruit", 20_000)) as server, server.connection() as client:
@@ -116,7 +116,7 @@ def test_a_server_that_is_killed_leaves_no_file(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_takes_too_long_is_given_up(tmp_path: Path, scratch: Path) -> None:
-    """When the deadline of the client has passed; nothing is left of it."""
+    """It is when the deadline of the client has passed; nothing is left of it."""
     filled(tmp_path / "fruit", "number", 3000).close()
     with serving(tmp_path / "fruit") as client:
         reply = client.get(EXPORT, headers={"softkv-deadline": "0.000001"})
@@ -125,7 +125,7 @@ def test_what_takes_too_long_is_given_up(tmp_path: Path, scratch: Path) -> None:
 
 
 def test_a_store_that_cannot_be_copied_here_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no folder for temporary files; the words do not tell of it."""
+    """There is no folder for temporary files; the words do not tell of it."""
     filled(tmp_path / "fruit", "number").close()
     with serving(tmp_path / "fruit") as client:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
@@ -138,7 +138,7 @@ def test_a_store_that_cannot_be_copied_here_is_refused(tmp_path: Path, monkeypat
 def test_nothing_is_left_when_a_client_leaves(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    """Whether the server hears of it, or finds out when it sends."""
+    """The server may hear of it, or find out when it sends."""
     monkeypatch.setattr(items, "PIECE", 1000)
     filled(tmp_path / "fruit", "number").close()
     stores = Stores.open([tmp_path / "fruit"])

@@ -93,7 +93,7 @@ def asked(
 
 
 def test_who_asks_from_this_machine_with_the_token_is_let_in() -> None:
-    """With all names of the loopback, and what the application is told of the token is no secret."""
+    """All names of the loopback will do, and what the application is told of the token is no secret."""
     for host in ("127.0.0.1:7411", "localhost:7411", "[::1]:7411", "LOCALHOST:7411", "localhost.:7411"):
         reply = asked(OURS | {"host": host})
         assert (reply.status, reply.scope["softkv.role"]) == (200, "writer")
@@ -123,12 +123,12 @@ def test_a_name_that_somebody_lets_point_here_is_refused(method: str, path: str)
     ],
 )  # fmt: skip
 def test_odd_spellings_of_the_host_are_refused(host: str) -> None:
-    """Only what is in the list, spelled as hosts are."""
+    """What is in the list will do, spelled as hosts are."""
     assert asked([("host", host.encode().decode("latin-1")), ("authorization", OURS["authorization"])]).status == 421
 
 
 def test_the_host_is_named_once() -> None:
-    """Neither not at all, nor by two headers, of which another program may believe the other one."""
+    """To name none is refused, and to name two, of which another program may believe the other one."""
     assert asked({"authorization": OURS["authorization"]}).status == 421
     twice = [("host", "127.0.0.1:7411"), ("host", "127.0.0.1:7411"), ("authorization", OURS["authorization"])]
     assert asked(twice).status == 421
@@ -143,7 +143,7 @@ def test_a_name_that_was_allowed_is_answered_at_its_port_alone() -> None:
 
 
 def test_hosts_are_taken_apart() -> None:
-    """Into a name in lower case without a dot at its end, and a port."""
+    """They become a name in lower case without a dot at its end, and a port."""
     assert authority("Films.Example.:80", 7) == ("films.example", 80)
     assert authority("[::1]", 7) == ("[::1]", 7)
     assert authority("films.example:123456", 7) is None
@@ -170,7 +170,7 @@ def test_hosts_are_taken_apart() -> None:
     ids=str,
 )
 def test_pages_of_other_sites_are_refused(method: str, path: str, sent: dict[str, str]) -> None:
-    """By a form, a script or an image, with whatever method; and nothing invites them with a CORS header."""
+    """A form, a script or an image is, with whatever method; and nothing invites them with a CORS header."""
     reply = asked(OURS | sent, method, path)
     assert (reply.status, reply.error, reply.taken) == (403, "AccessRefused", 0)
     assert not [name for name in reply.headers if name.startswith("access-control")]
@@ -184,7 +184,7 @@ def test_a_page_of_the_server_itself_is_answered(site: str) -> None:
 
 
 def test_no_websocket_is_opened() -> None:
-    """Neither as a request, nor as what other servers make of one."""
+    """None is as a request, nor as what other servers make of one."""
     assert asked(OURS | {"upgrade": "WebSocket", "connection": "upgrade"}).status == 400
     sent: list[Any] = []
 
@@ -220,13 +220,13 @@ def test_two_tokens_in_one_request_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["token", "access_token", "Token", "t%6fken", "x=1&api_key"])
 def test_a_token_in_the_url_is_refused(name: str) -> None:
-    """Even the right token is refused in a URL, beside the right header: URLs are kept in logs and histories."""
+    """A URL with the right token is refused beside the right header, too: URLs are kept in logs and histories."""
     assert asked({"host": OURS["host"]}, query=f"{name}={WRITER}").status == 400
     assert asked(query=f"{name}={WRITER}").status == 400
 
 
 def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their digests, by the function that is made for it, and all of them whichever was right."""
+    """Their digests are, by the function that is made for it, and all of them whichever was right."""
     compared: list[int] = []
 
     def seen(left: bytes, right: bytes) -> bool:
@@ -250,14 +250,14 @@ def test_health_answers_without_a_token_and_says_nothing() -> None:
 
 @pytest.mark.parametrize("length", ["16777217", "9" * 15, "9" * 4_000, "-1", "+5", "5, 5", "٥", "1e3", ""])
 def test_a_length_that_is_too_large_or_none_is_refused_before_the_body(length: str) -> None:
-    """However it is spelled."""
+    """It may be spelled in any way."""
     headers = [*OURS.items(), ("content-length", length.encode().decode("latin-1"))]
     reply = asked(headers, "POST", body=itertools.repeat(b"x"))
     assert (reply.status, reply.taken) == (413 if length.isdigit() and length.isascii() else 400, 0)
 
 
 def test_two_lengths_are_refused() -> None:
-    """As is one beside chunks, of which another program may believe either."""
+    """One beside chunks is refused, too, of which another program may believe either."""
     twice = [*OURS.items(), ("content-length", "1"), ("content-length", "1")]
     assert asked(twice, "POST").status == 400
     for length in "01":
@@ -265,7 +265,7 @@ def test_two_lengths_are_refused() -> None:
 
 
 def test_a_body_without_end_is_cut_off() -> None:
-    """Whatever the application makes of the end, and after hardly more than may come."""
+    """It is after hardly more than may come, whatever the application makes of the end."""
     piece = b"x" * (1 << 20)
     reply = asked(OURS | {"transfer-encoding": "chunked"}, "POST", body=itertools.repeat(piece))
     assert (reply.status, reply.error, reply.taken) == (413, "InputError", 17)
@@ -315,7 +315,7 @@ def test_behind_a_proxy_nobody_else_is_answered() -> None:
 
 
 def test_a_target_that_is_no_path_is_refused() -> None:
-    """Such as a whole URL, or a star."""
+    """A whole URL is none, nor is a star."""
     for path in ("http://127.0.0.1:7411/health", "*", ""):
         assert asked(path=path).status == 400
 
@@ -346,7 +346,7 @@ def test_each_request_is_one_line_without_content(caplog: pytest.LogCaptureFixtu
 
 
 def test_metrics_have_no_label_that_clients_choose() -> None:
-    """However many methods and paths they think of."""
+    """They have none, however many methods and paths clients think of."""
     metrics = Metrics([])
     for number in range(50):
         metrics.count({"method": f"M{number}", "path": f"/{number}"}, 404, 0.002 * number)

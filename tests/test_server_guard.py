@@ -38,7 +38,7 @@ def url_of(running: Running, name: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_promises_of_a_handle_on_a_server_are_those_of_the_files(running: Running, tmp_path: Path, kind: str) -> None:
-    """Of one answer, of many, and of what the guard is not about."""
+    """They are those of one answer, of many, and of what the guard is not about."""
     says = {"label": "labels_within", "number": "interval", "vector": "radius"}
     with softkv.open(url_of(running, kind)) as remote, softkv.open(tmp_path / kind, "r") as local:
         one, many = ([db.lookup(asked) for db in (remote, local)] for asked in (ASKED[-1], ASKED))
@@ -59,7 +59,7 @@ def test_promises_of_a_handle_on_a_server_are_those_of_the_files(running: Runnin
 
 
 def test_a_guard_is_made_and_dropped_through_a_server(running: Running, tmp_path: Path) -> None:
-    """With progress, with queries and strangers of one's own; a snapshot keeps what it had."""
+    """Progress is told, queries and strangers of one's own are taken; a snapshot keeps what it had."""
     told: list[str] = []
     with softkv.open(url_of(running, "bare")) as db:
         with pytest.raises(InputError, match="has no guard"):
@@ -83,7 +83,7 @@ def test_a_guard_is_made_and_dropped_through_a_server(running: Running, tmp_path
 def test_known_queries_are_told_apart_through_a_server(
     running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """By the URL, by itself and without it in the same words, and with the same exit codes."""
+    """The URL alone tells them in the words of the path, and with the same exit codes."""
     from softkv_cli import served as through
 
     commands = [
@@ -107,7 +107,7 @@ def test_known_queries_are_told_apart_through_a_server(
 
 
 def test_the_command_makes_and_drops_a_guard_through_a_server(running: Running, tmp_path: Path) -> None:
-    """By the URL, and by the path, whose lock the server has."""
+    """The URL will do, and the path, whose lock the server has."""
     for where in (url_of(running, "bare"), tmp_path / "bare"):
         assert ran("guard", "--wrong-at-most", 0.2, "--db", where).code == 0
         assert ran("query", "--vector", FAR, "--known", "--db", where).code == 3
@@ -116,7 +116,7 @@ def test_the_command_makes_and_drops_a_guard_through_a_server(running: Running, 
 
 
 def test_a_guard_is_made_on_average_over_the_wire(running: Running) -> None:
-    """Without a confidence, which is told as it is by the files."""
+    """It has no confidence, which is told as it is by the files."""
     with softkv.open(url_of(running, "bare")) as remote:
         guard = remote.guard(0.1, confidence=None)
         assert guard.asked["confidence"] is None

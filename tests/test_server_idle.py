@@ -40,7 +40,7 @@ def later(stores: Stores, route: str = "", status: int = 200) -> float:
 
 
 def test_a_server_ends_when_nothing_is_asked(tmp_path: Path) -> None:
-    """In order: what was written is there, SERVER is not, and others may write."""
+    """It ends in order: what was written is there, SERVER is not, and others may write."""
     store = films(tmp_path / "films.softkv")
     with served(store, options=("--idle-end", "1")) as server:
         added = {"keys": ["new"], "values": [9.0], "vectors": [[1.0, 9.0]]}
@@ -54,7 +54,7 @@ def test_a_server_ends_when_nothing_is_asked(tmp_path: Path) -> None:
 
 
 def test_requests_count_and_probes_do_not(stores: Stores) -> None:
-    """Neither do requests without a token, which come to no route."""
+    """Requests without a token do not count either: they come to no route."""
     assert later(stores) >= LATER
     assert later(stores, "/v1/{store}/lookup") < 1
     assert later(stores, "/v1/{store}/lookup", 422) < 1
@@ -63,7 +63,7 @@ def test_requests_count_and_probes_do_not(stores: Stores) -> None:
 
 
 def test_a_request_that_runs_is_waited_for(stores: Stores) -> None:
-    """However long it takes; the time begins when it is over."""
+    """It may take any time; the time of the server begins when it is over."""
     metrics = Metrics(stores)
     metrics._used -= LATER
     metrics.asked = 1
@@ -96,7 +96,7 @@ def test_only_a_request_with_a_token_is_waited_for(stores: Stores, path: str, to
 
 
 def test_a_snapshot_on_loan_is_waited_for(stores: Stores) -> None:
-    """Until it is given back."""
+    """The server does not end before it is given back."""
     lease = stores["films"].leases.take("token")
     assert later(stores) < 1
     stores["films"].leases.end(lease.name, "token")
@@ -124,7 +124,7 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, given: str) -> None:
 
 
 def test_a_quiet_server_tells_no_requests(tmp_path: Path) -> None:
-    """Only where it is."""
+    """It tells where it is, and nothing else."""
     with served(films(tmp_path / "films.softkv"), options=("--quiet",)) as server:
         assert server.ask("GET", "/v1/stores")[0] == 200
         assert server.end() == 0

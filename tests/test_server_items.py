@@ -58,7 +58,7 @@ def walked(client: TestClient, path: str, document: dict[str, Any], **options: A
 
 
 def test_values_are_read_by_key(path: Path) -> None:
-    """In JSON as numbers, texts and lists; packed, as they are in a handle."""
+    """JSON has them as numbers, texts and lists; packed, they are as in a handle."""
     keys = ["item 1", "#41", "item 0", "item 1"]
     with serving(path) as client, softkv.open(path, "r") as db:
         expected = [db[key] for key in keys]
@@ -69,7 +69,7 @@ def test_values_are_read_by_key(path: Path) -> None:
 
 
 def test_a_missing_key_is_refused_or_has_the_default(path: Path) -> None:
-    """As by `db[key]`, or by `get`, also for what could not be a key."""
+    """The server does what `db[key]` or `get` does, also for what could not be a key."""
     with serving(path) as client, softkv.open(path, "r") as db:
         for whole in (False, True):
             assert refused(client, GET, {"keys": ["item 1", "item 3"], "whole": whole})[:2] == (404, "KeyMissing")
@@ -92,7 +92,7 @@ def test_a_page_of_what_is_missing_ends_early_too(path: Path) -> None:
 
 
 def test_whole_items_are_read_by_key(path: Path) -> None:
-    """As documents with vector and text, or packed as items."""
+    """They come as documents with vector and text, or packed as items."""
     keys = ["item 5", "#41"]
     with serving(path) as client, softkv.open(path, "r") as db:
         expected = [db.item(key) for key in keys]
@@ -102,7 +102,7 @@ def test_whole_items_are_read_by_key(path: Path) -> None:
 
 @pytest.mark.parametrize("where", [None, {"even": True}, {"n": {"$gte": 30}}, {"n": -1}], ids=str)
 def test_items_are_selected_page_by_page(path: Path, where: dict[str, Any] | None) -> None:
-    """In their order, however long the pages are; with a start and a stop as `select` has them."""
+    """They keep their order, however long the pages are; with a start and a stop as `select` has them."""
     with serving(path) as client, softkv.open(path, "r") as db:
         for start, stop, limit in ((0, None, 1000), (0, None, 7), (3, 12, 4), (5, 5, 1000), (100, None, 10)):
             wanted = {"where": where, "start": start, "stop": stop, "limit": limit}
@@ -116,7 +116,7 @@ def test_items_are_selected_page_by_page(path: Path, where: dict[str, Any] | Non
 
 @pytest.mark.parametrize("find", ["ITEM 1", "#41", "m 2", "nobody", ""])
 def test_items_are_found_by_what_their_key_contains(path: Path, find: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its case, and however few are looked at for a page; after the filter, between a start and a stop."""
+    """Case does not matter, nor how few are looked at for a page; after the filter, between a start and a stop."""
     with serving(path) as client, softkv.open(path, "r") as db:
         for searched, limit, stop in ((1 << 16, 1000, None), (1 << 16, 2, None), (5, 2, None), (7, 1000, 12)):
             monkeypatch.setattr(items, "SEARCHED", searched)
@@ -155,7 +155,7 @@ def test_pages_of_a_snapshot_go_together(path: Path) -> None:
 
 
 def test_a_page_ends_early_rather_than_being_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever makes it large: payloads, texts or vectors; one item at least is on each."""
+    """Payloads, texts or vectors may make it large; one item at least is on each."""
     with softkv.open(tmp_path / "fruit") as db:
         db.add(
             [f"house {n}" for n in range(60)],
@@ -201,7 +201,7 @@ def test_columns_come_block_by_block(path: Path) -> None:
 
 
 def test_columns_bring_what_was_learned(tmp_path: Path) -> None:
-    """As the bytes of its file."""
+    """They bring the bytes of its file."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((300, 6)).astype(np.float32)
     with softkv.open(tmp_path / "fruit", value="number", compatibility="gaussian") as db:
@@ -216,7 +216,7 @@ def test_columns_bring_what_was_learned(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_refused(path: Path) -> None:
-    """In the words of the library, or by the form."""
+    """The words of the library refuse it, or the form does."""
     with serving(path) as client:
         for document in ({"limit": 1001}, {"limit": 0}, {"start": -1}, {"start": True}, {"pages": 1}, {"whole": 1}):
             assert refused(client, SELECT, document)[:2] == (422, "InputError")
@@ -228,7 +228,7 @@ def test_what_cannot_be_read_is_refused(path: Path) -> None:
 
 
 def test_an_empty_store_has_no_items(tmp_path: Path) -> None:
-    """No page of them, no values, and no columns."""
+    """It has no page of them, no values, and no columns."""
     softkv.open(tmp_path / "fruit").close()
     with serving(tmp_path / "fruit") as client:
         assert ask(client, SELECT, {}) == {"items": [], "next": None}

@@ -99,7 +99,7 @@ def test_a_build_is_watched_to_its_end(client: TestClient) -> None:
 
 
 def test_results_come_with_their_classes(client: TestClient) -> None:
-    """As a handle gives them, when they are asked for packed."""
+    """A handle gives the same, when they are asked for packed."""
     db, kinds = handle(client), {"tune": Tuned, "build_index": Info, "check": Report, "compact": type(None)}
     kinds |= {"fit": Fit, "backup": Backup}
     for work, kind in kinds.items():
@@ -115,7 +115,7 @@ def test_results_come_with_their_classes(client: TestClient) -> None:
 
 
 def test_arrays_are_sent_along(client: TestClient) -> None:
-    """Queries to calibrate on, and to fit by."""
+    """They are queries to calibrate on, and to fit by."""
     queries, headers = vectors_of(150, seed=5), {"content-type": wire.MEDIA_TYPE}
     for work, options in (
         ("build_index", {"queries": queries, "temperatures": [0.1, 1.0]}),
@@ -127,7 +127,7 @@ def test_arrays_are_sent_along(client: TestClient) -> None:
 
 
 def test_a_backup_goes_to_the_folder_of_the_server(client: TestClient, tmp_path: Path) -> None:
-    """Under the name of the store; the answer does not tell where that is."""
+    """It has the name of the store; the answer does not tell where that is."""
     found = ended(client, start(client, "backup"))
     assert found["result"] | {"written": 0} == {
         "path": "fruit",
@@ -163,7 +163,7 @@ def test_texts_are_embedded_anew_with_the_model_of_the_server(tmp_path: Path) ->
 
 
 def test_hints_are_told_with_what_came_of_a_job(tmp_path: Path) -> None:
-    """Without the directory of the store; a handle gives them to its caller, of their class."""
+    """They do not name the directory of the store; a handle gives them to its caller, of their class."""
     with softkv.open(tmp_path / "fruit", embedder=lambda texts: np.eye(4, dtype=np.float32)[: len(texts)]) as db:
         keys = [f"item {n}" for n in range(4)]
         db.add(keys, [1.0, 2.0, 3.0, 4.0])
@@ -195,7 +195,7 @@ def test_neither_paths_nor_models_are_taken_from_clients(tmp_path: Path) -> None
 
 
 def test_a_job_fails_with_the_problem_of_its_error(tmp_path: Path) -> None:
-    """In the words of the library, without the directory of the store."""
+    """The words are those of the library, without the directory of the store."""
     with serving(store(tmp_path, 3)) as client:
         path = start(client, "build_index")
         found = ended(client, path)
@@ -227,7 +227,7 @@ def test_a_build_is_cancelled_and_goes_on_later(client: TestClient) -> None:
 
 @pytest.mark.parametrize("work", ["tune", "fit", "backup", "reembed"])
 def test_what_tells_its_progress_is_cancelled(tmp_path: Path, work: str) -> None:
-    """At the first word of it here, since a cancelled job that has not begun does not begin either."""
+    """The first word of it cancels here, since a cancelled job that has not begun does not begin either."""
     with softkv.open(tmp_path / "fruit", value="number") as db:
         db.add([f"{n} red houses by the sea" for n in range(40)], np.arange(40.0))
     (tmp_path / "backups").mkdir()
@@ -244,7 +244,7 @@ def test_what_tells_its_progress_is_cancelled(tmp_path: Path, work: str) -> None
 
 
 def test_what_cannot_be_cancelled_says_so(client: TestClient) -> None:
-    """While it runs; while it waits, everything can be."""
+    """It says so while it runs; while it waits, everything can be."""
     with handle(client)._changing:
         running, waiting = start(client, "compact"), start(client, "compact")
         until(lambda: client.get(running).json()["state"] == "running")
@@ -284,7 +284,7 @@ def test_only_so_many_jobs_wait(client: TestClient) -> None:
 
 
 def test_a_job_that_is_started_again_under_its_name_is_the_same(client: TestClient) -> None:
-    """While it waits, while it runs and once it is over; other work or options under the name are refused."""
+    """It waits, runs or is over; other work or options under the name are refused."""
     document = {"work": "check", "options": {"at_least": 1}, "id": "a-name-of-my-own"}
     with handle(client)._changing:
         first = client.post(JOBS, json=document)

@@ -88,7 +88,7 @@ def test_what_waits_is_asked_in_one_call() -> None:
 
 
 def test_other_options_are_asked_in_a_call_of_their_own() -> None:
-    """In the order in which the first of each set came."""
+    """Calls come in the order in which the first of each set came."""
     asked = Asked()
     with a_lane() as lane:
         told = [("a", 1.0), ("b", 2.0), ("a", 3.0), ("b", 4.0)]
@@ -118,7 +118,7 @@ def test_one_bad_question_fails_alone() -> None:
 
 
 def test_who_went_away_is_not_asked_for() -> None:
-    """Neither who hung up while waiting, nor whose time is over."""
+    """One hung up while waiting, and one has no time left."""
     asked = Asked()
     with a_lane(patience=0.0) as lane:
         told = [(1.0, here, 30), (2.0, gone, 30), (3.0, here, 0.0), (4.0, here, 30)]
@@ -140,7 +140,7 @@ def test_who_went_away_is_not_asked_for() -> None:
 
 
 def test_a_full_queue_refuses() -> None:
-    """With a hint when to ask again; those who wait are answered."""
+    """The refusal says when to ask again; those who wait are answered."""
     asked = Asked()
     with a_lane(room=2) as lane:
         later = [lambda n=n: lane.ask("same", asked, n, 30, here) for n in (1.0, 2.0, 3.0)]
@@ -165,7 +165,7 @@ def test_the_deadline_passes_for_a_question_that_is_being_asked() -> None:
 
 
 def test_a_lane_without_threads_fails_its_questions() -> None:
-    """As it does when the server is at its end."""
+    """It does so when the server is at its end."""
 
     async def asked() -> None:
         executor = ThreadPoolExecutor(1)
@@ -275,7 +275,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 
 def test_lookups_of_many_clients_are_one_call_of_the_handle(held: Held) -> None:
-    """Of at most 64 queries; those who ask to be alone are."""
+    """A call has at most 64 queries; those who ask to be alone are."""
 
     async def asked() -> None:
         async with held.client() as client:
@@ -310,7 +310,7 @@ def test_a_bad_query_of_a_joint_call_is_the_only_one_refused(held: Held) -> None
 
 
 def test_a_late_answer_is_a_504_and_a_full_queue_a_429(held: Held) -> None:
-    """Each with the words that say what to do."""
+    """Each has the words that say what to do."""
 
     async def asked() -> None:
         held.served.lane._room = 1
@@ -330,7 +330,7 @@ def test_a_late_answer_is_a_504_and_a_full_queue_a_429(held: Held) -> None:
 
 
 def test_long_work_of_a_request_that_was_cancelled_ends(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the server ends, which does not wait until all deadlines have passed."""
+    """It ends with the server as well, which does not wait until all deadlines have passed."""
     ended = threading.Event()
 
     def endless(*_: Any, progress: Callable[[int, int], None], **__: Any) -> None:

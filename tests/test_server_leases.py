@@ -48,7 +48,7 @@ def test_a_snapshot_lasts_a_minute(db: SoftKV) -> None:
 
 
 def test_use_renews_it(db: SoftKV) -> None:
-    """From the end of each use on, however often."""
+    """The end of each use renews it, however often."""
     clock = Clock()
     leases = Leases(db.snapshot, clock)
     lease = leases.take("mine")
@@ -62,7 +62,7 @@ def test_use_renews_it(db: SoftKV) -> None:
 
 
 def test_a_snapshot_in_use_is_not_closed(db: SoftKV) -> None:
-    """Not when its time is over, not when it is let go, not when all are closed: but once nobody reads it."""
+    """When its time is over, it is let go, or all are closed, it waits until nobody reads it."""
     clock = Clock()
     leases = Leases(db.snapshot, clock)
     for finish in ("time", "end", "close"):
@@ -100,7 +100,7 @@ def test_a_token_holds_so_many_and_no_more(db: SoftKV) -> None:
 
 
 def test_a_snapshot_is_of_no_use_to_another_token(db: SoftKV) -> None:
-    """Neither to read nor to close; the words are those for one that is not there."""
+    """It is not read and not closed; the words are those for one that is not there."""
     leases = Leases(db.snapshot, Clock())
     lease = leases.take("mine")
     for use in (lambda: leases.using(lease.name, "other").__enter__(), lambda: leases.end(lease.name, "other")):
@@ -129,7 +129,7 @@ def test_snapshots_over_http_are_taken_read_and_given_back(tmp_path: Path) -> No
 
 
 def test_snapshots_that_nobody_uses_are_closed_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the application runs, without a request."""
+    """They are while the application runs, without a request."""
     filled(tmp_path / "fruit", "number").close()
     monkeypatch.setattr("softkv.doors.server.app.SWEEP", 0.01)
     with serving(tmp_path / "fruit") as client:

@@ -74,7 +74,7 @@ def test_what_is_made_from_the_description_is_answered_as_it_says(described: Any
     ],
 )
 def test_answers_are_as_the_description_says(described: Any, client: TestClient, path: str, told: Any) -> None:
-    """Of each way to ask."""
+    """Each way to ask has one answer that is."""
     case = described[f"/v1/{{store}}/{path}"]["POST"].Case(path_parameters={"store": "fruit"})
     if told is not None:
         case.body, case.media_type = told, "application/json"
@@ -84,7 +84,7 @@ def test_answers_are_as_the_description_says(described: Any, client: TestClient,
 
 
 def test_every_endpoint_is_described_and_says_nothing_of_stores(client: TestClient) -> None:
-    """Neither their names nor what they hold."""
+    """It tells neither their names nor what they hold."""
     found = client.get("/openapi.json")
     told = {(method.upper(), path) for path, methods in found.json()["paths"].items() for method in methods}
     assert told == {(one.method, one.path) for one in ENDPOINTS}

@@ -35,7 +35,7 @@ STATUSES = {
 
 @pytest.mark.parametrize("name", sorted(set(defined()) - {"MissingExtra"}))
 def test_every_error_comes_back_as_it_was(name: str) -> None:
-    """Through JSON, as a server and a handle on it exchange them."""
+    """A server and a handle on it exchange it as JSON."""
     error = defined()[name]("expected 3, got 4")
     found = error_of(json.loads(reply_to(error)[2]))
     assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
@@ -43,7 +43,7 @@ def test_every_error_comes_back_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_every_error_has_a_status(name: str) -> None:
-    """That of the nearest class that has one."""
+    """It is that of the nearest class that has one."""
     assert status_of(defined()[name]("words")) == STATUSES[name]
 
 
@@ -53,13 +53,13 @@ def test_every_error_has_a_status(name: str) -> None:
     ids=repr,
 )
 def test_what_programs_ask_of_an_error_comes_along(error: Any) -> None:
-    """The keys, the process, the seconds."""
+    """The keys, the process and the seconds do."""
     found = error_of(json.loads(reply_to(error)[2]))
     assert (type(found), vars(found)) == (type(error), vars(error))
 
 
 def test_a_busy_server_says_in_http_when_to_try_again() -> None:
-    """In whole seconds, at least one."""
+    """It says so in whole seconds, at least one."""
     assert reply_to(errors.Busy("busy", 2.4))[1]["retry-after"] == "2"
     assert reply_to(errors.Busy("busy", 0.1))[1]["retry-after"] == "1"
     assert "retry-after" not in reply_to(errors.Busy("busy"))[1]
@@ -74,7 +74,7 @@ def test_a_status_of_its_own_goes_with_any_error() -> None:
 
 
 def test_words_are_told_without_what_is_hidden() -> None:
-    """Such as directories of the server."""
+    """Directories of the server are hidden, for example."""
     error = errors.StoreDamaged("/srv/fruit/catalog.sqlite is damaged")
     assert document_of(error, lambda text: text.replace("/srv/", ""))["detail"] == "fruit/catalog.sqlite is damaged"
 
@@ -92,7 +92,7 @@ def test_what_is_no_error_of_the_library_keeps_its_words_to_itself() -> None:
     ids=repr,
 )
 def test_a_document_that_names_no_error_is_a_server_error(document: Any) -> None:
-    """Whatever a server, or something between, has sent."""
+    """A server, or something between, may have sent anything."""
     assert type(error_of(document)) is errors.ServerError
 
 

@@ -66,7 +66,7 @@ MALFORMED = {
 @pytest.mark.parametrize("path", [*ASKING, "items", "items/delete", "items/get"])
 @pytest.mark.parametrize("name", MALFORMED)
 def test_what_is_not_json_is_a_400(client: TestClient, name: str, path: str) -> None:
-    """Whatever is asked, and in words that say where."""
+    """It is for whatever is asked, and in words that say where."""
     status, error, words = refused(client, f"/v1/fruit/{path}", MALFORMED[name])
     assert (status, error) == (400, "InputError")
     assert "expected" in words
@@ -139,7 +139,7 @@ UNFIT: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_the_library_refuses_is_a_422_in_its_words(client: TestClient, name: str) -> None:
-    """Of a class of errors of input; what is of a wrong type names the field."""
+    """Classes of errors of input are; what is of a wrong type names the field."""
     told = UNFIT[name] if isinstance(UNFIT[name], bytes) else json.dumps(UNFIT[name]).encode()
     status, error, words = refused(client, "/v1/fruit/lookup", told)
     assert status == 422
@@ -150,7 +150,7 @@ def test_what_the_library_refuses_is_a_422_in_its_words(client: TestClient, name
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("path", ["lookup", "items"])
 def test_hostile_arrays_are_refused(client: TestClient, name: str, path: str) -> None:
-    """Whether they ask or should be stored."""
+    """They may ask or should be stored."""
     line = b'{"query":{"$array":0}}\n' if path == "lookup" else b'{"values":[1],"vectors":{"$array":0}}\n'
     reply = client.post(f"/v1/fruit/{path}", content=line + HOSTILE[name], headers={"content-type": wire.MEDIA_TYPE})
     assert (reply.status_code, reply.json()["error"]) == (422, "InputError")
@@ -174,7 +174,7 @@ def test_hostile_arrays_are_refused(client: TestClient, name: str, path: str) ->
     ids=repr,
 )
 def test_unfit_arrays_are_refused(client: TestClient, query: Any) -> None:
-    """As the library refuses them."""
+    """The library refuses the same."""
     body = wire.packed({"query": query})
     reply = client.post("/v1/fruit/lookup", content=body, headers={"content-type": wire.MEDIA_TYPE})
     assert reply.status_code == 422, reply.text
@@ -202,7 +202,7 @@ def test_bodies_of_other_types_are_a_415(client: TestClient, media: str) -> None
 
 
 def test_types_of_bodies_are_read_as_http_says(client: TestClient) -> None:
-    """In any case, and with parameters."""
+    """Case does not matter, and there may be parameters."""
     body = b'{"query": [1, 0, 0, 0, 0]}'
     reply = client.post("/v1/fruit/lookup", content=body, headers={"content-type": "Application/JSON; charset=utf-8"})
     assert reply.status_code == 200
@@ -210,7 +210,7 @@ def test_types_of_bodies_are_read_as_http_says(client: TestClient) -> None:
 
 @pytest.mark.parametrize("deadline", ["0", "-1", "nan", "inf", "601", "soon", "", "1e400", "0x10"])
 def test_a_deadline_is_a_number_of_seconds(client: TestClient, deadline: str) -> None:
-    """Above 0, and at most ten minutes."""
+    """It is above 0, and at most ten minutes."""
     status, error, words = refused(client, "/v1/fruit/lookup", {"query": QUERY}, softkv_deadline=deadline)
     assert (status, error) == (422, "InputError")
     assert "Softkv-Deadline" in words
@@ -220,7 +220,7 @@ def test_a_deadline_is_a_number_of_seconds(client: TestClient, deadline: str) ->
     "path", ["/", "/v1", "/v1/", "/v2/stores", "/v1/fruit", "/v1/fruit/lookup/", "/docs", "/redoc"]
 )
 def test_unknown_paths_are_a_404(client: TestClient, path: str) -> None:
-    """As a problem."""
+    """The answer is a problem."""
     reply = client.get(path)
     assert (reply.status_code, reply.json()["status"]) == (404, 404)
     assert reply.headers["content-type"] == "application/problem+json"
@@ -230,7 +230,7 @@ def test_unknown_paths_are_a_404(client: TestClient, path: str) -> None:
     "name", ["berries", "Fruit", "..", "%2e%2e", "fruit%2f..", "fruit%00", "%ff", "a" * 5000, "😀"]
 )
 def test_unknown_stores_are_a_404(client: TestClient, name: str) -> None:
-    """Whatever their names look like; no directory is looked at."""
+    """Their names may look like anything; no directory is looked at."""
     reply = client.get(f"/v1/{name}/info")
     assert reply.status_code == 404
     assert len(reply.content) < 500
@@ -238,7 +238,7 @@ def test_unknown_stores_are_a_404(client: TestClient, name: str) -> None:
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "lookup"), ("PUT", "items"), ("POST", "info"), ("TRACE", "info")])
 def test_other_methods_are_a_405(client: TestClient, method: str, path: str) -> None:
-    """With the methods that there are."""
+    """The answer names the methods that there are."""
     reply = client.request(method, f"/v1/fruit/{path}")
     assert (reply.status_code, reply.headers["content-type"]) == (405, "application/problem+json")
     assert reply.headers["allow"]
@@ -285,7 +285,7 @@ def test_who_may_only_read_is_told_so(tmp_path: Path) -> None:
 
 
 def test_two_stores_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Before either is open."""
+    """They are before either is open."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         filled(tmp_path / folder / "fruit.softkv", "number").close()

@@ -48,7 +48,7 @@ def test_a_store_is_served_under_the_name_of_its_directory(store: Path) -> None:
 
 
 def test_headers_that_do_not_end_are_not_waited_for(store: Path) -> None:
-    """Neither when nothing comes, nor when one byte after another does."""
+    """Nothing may come, or one byte after another."""
     with served(store, patience=1.0) as server, server.connection() as silent, server.connection() as slow:
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: ")
 
@@ -165,7 +165,7 @@ def _flooded(server: Running, connections: int, stack: list[socket.socket]) -> N
 
 
 def test_idle_connections_leave_descriptors_to_the_stores(store: Path) -> None:
-    """However many there are; who is connected goes on writing, and others get in when the idle ones are cut."""
+    """Who is connected goes on writing, and others get in when the idle ones are cut, however many there are."""
     held: list[socket.socket] = []
     with served(store, patience=4.0, files=160) as server:
         client = http.client.HTTPConnection(server.host, server.port, timeout=LONGEST)
@@ -294,7 +294,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ids=lambda given: str(given)[:60],
 )
 def test_what_is_no_request_is_refused_safely(shared: Running, sent: bytes, status: int) -> None:
-    """With a problem document and the headers of every answer."""
+    """The answer is a problem document with the headers of every answer."""
     with shared.connection() as client:
         client.sendall(sent.replace(b"%d", str(shared.port).encode()))
         client.shutdown(socket.SHUT_WR)
@@ -421,7 +421,7 @@ def refused(kind: type[Exception], words: str, *paths: object, **settings: Any) 
 
 
 def test_a_busy_port_is_refused(store: Path, shared: Running) -> None:
-    """Before the store is opened."""
+    """It is before the store is opened."""
     refused(InputError, "Address already in use", store, port=shared.port)
     with softkv.open(store, "w"):
         refused(InputError, "Address already in use", store, port=shared.port)
@@ -436,7 +436,7 @@ def test_two_servers_for_one_store_are_refused(store: Path) -> None:
 
 
 def test_a_writer_that_is_refused_is_told_where_the_server_is(store: Path) -> None:
-    """By the URL that it may open in the place of the path; the token is not in the words, but in the file."""
+    """The URL may be opened in the place of the path; the token is not in the words, but in the file."""
     with served(store) as server:
         with pytest.raises(StoreLocked, match=rf"served at http://127.0.0.1:{server.port}/films") as refused:
             softkv.open(store)
@@ -465,12 +465,12 @@ def test_what_is_no_store_is_refused(store: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "é", "%2e", ".softkv", "..softkv", "-x", "a" * 120, "a\nb", "a?b", "_"])
 def test_names_that_are_odd_in_a_url_are_refused(tmp_path: Path, name: str) -> None:
-    """With what to do about it."""
+    """The refusal says what to do about it."""
     refused(InputError, "Rename", films(tmp_path / name))
 
 
 def test_names_that_collide_are_refused(store: Path, tmp_path: Path) -> None:
-    """By whatever way they do."""
+    """They may collide in any way."""
     (tmp_path / "b").mkdir()
     (tmp_path / "link").symlink_to(store)
     for other in (films(tmp_path / "b" / "films.softkv"), films(tmp_path / "films"), tmp_path / "link", store):
@@ -516,7 +516,7 @@ def test_others_are_served_only_with_a_name_a_token_and_tls(
 
 
 def test_behind_a_proxy_this_machine_asks_past_it(store: Path, tmp_path: Path) -> None:
-    """By the loopback, also where the server listens at all addresses."""
+    """It asks by the loopback, also where the server listens at all addresses."""
     tokens = tmp_path / "tokens"
     tokens.write_text("t" * 40)
     tokens.chmod(0o600)
@@ -554,7 +554,7 @@ def _options(settings: dict[str, Any]) -> tuple[str, ...]:
     ],
 )
 def test_a_file_of_tokens_that_is_no_secret_is_refused(store: Path, said: str, mode: int, words: str) -> None:
-    """As are tokens that can be guessed."""
+    """Tokens that can be guessed are refused, too."""
     file = store.parent / "tokens"
     file.write_text(said)
     file.chmod(mode)
@@ -563,7 +563,7 @@ def test_a_file_of_tokens_that_is_no_secret_is_refused(store: Path, said: str, m
 
 
 def test_a_file_of_tokens_is_a_file(store: Path) -> None:
-    """Not a link, a pipe or nothing; and no token both reads and writes."""
+    """A link, a pipe or nothing is none; and no token both reads and writes."""
     os.mkfifo(store.parent / "pipe")
     for name in ("pipe", "nothing", "."):
         refused(InputError, "no file with a token", store, token_file=str(store.parent / name))

@@ -84,7 +84,7 @@ def test_items_are_written_as_by_a_handle(tmp_path: Path, kind: str) -> None:
 
 
 def test_texts_are_embedded_by_the_server(tmp_path: Path) -> None:
-    """By the embedder of the store; a single item needs no lists."""
+    """It has the embedder of the store; a single item needs no lists."""
     softkv.open(tmp_path / "fruit").close()
     with serving(tmp_path / "fruit") as client:
         assert ask(client, ITEMS, {"keys": "two boats on a river", "values": 2.0})["count"] == 1
@@ -114,7 +114,7 @@ def test_a_batch_that_is_sent_again_is_written_once(path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("key", ["item 3", None])
 def test_what_is_popped_is_told_again(tmp_path: Path, kind: str, key: str | None) -> None:
-    """To the last bit, though the item is gone; without a key it is the last one. Another key is refused."""
+    """It is told to the last bit, though the item is gone; without a key it is the last one. Another key is refused."""
     with filled(tmp_path / "fruit", kind) as db:
         name = key or "item 39"
         value = db[name]
@@ -143,7 +143,7 @@ def test_a_batch_that_is_sent_twice_at_once_is_written_once(path: Path) -> None:
 
 
 def test_the_name_of_a_batch_is_refused_for_other_content(path: Path) -> None:
-    """Whatever differs; nothing is written."""
+    """Anything may differ; nothing is written."""
     with serving(path) as client:
         ask(client, ITEMS, BATCH)
         before = handle(client).info().commit
@@ -155,7 +155,7 @@ def test_the_name_of_a_batch_is_refused_for_other_content(path: Path) -> None:
 
 
 def test_values_are_compared_and_set(path: Path) -> None:
-    """Only if they are what the client last saw; otherwise a conflict, and nothing is written."""
+    """They are set only if they are what the client last saw; otherwise a conflict, and nothing is written."""
     with serving(path) as client:
         value = ask(client, "/v1/fruit/items/get", {"keys": ["item 1"]})["values"][0]
         patch(client, {"keys": ["item 1"], "values": [7.0], "expected": [value]})
@@ -217,7 +217,7 @@ def test_what_has_not_begun_at_its_deadline_is_not_written(path: Path) -> None:
 
 
 def test_a_write_goes_on_when_its_client_has_left(path: Path) -> None:
-    """Once it has begun."""
+    """What has begun is finished."""
     stores = Stores.open([path])
     served, app, body = stores["fruit"], make_app(stores), json.dumps(BATCH).encode()
 
@@ -300,7 +300,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
 def test_what_cannot_be_written_is_refused_whole(
     path: Path, where: str, document: Any, status: int, error: str
 ) -> None:
-    """With the class and the words of the library; nothing is written."""
+    """The class and the words are those of the library; nothing is written."""
     with serving(path) as client:
         before = handle(client).info().commit
         assert refused(client, where, document)[:2] == (status, error)
@@ -308,7 +308,7 @@ def test_what_cannot_be_written_is_refused_whole(
 
 
 def test_a_duplicate_key_is_named(path: Path) -> None:
-    """As a field of the problem, for programs."""
+    """A field of the problem names it, for programs."""
     with serving(path) as client:
         document = {"keys": ["new", "item 3"], "values": [1.0, 2.0], "vectors": vectors_of(2).tolist()}
         problem = client.post(ITEMS, json=document).json()

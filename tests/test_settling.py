@@ -13,12 +13,13 @@ from softkv_cli.mixtures import mixture
 import softkv
 from softkv.asking import indexed
 from softkv.asking.indexed import NAME
-from softkv.database import indexing, settling
+from softkv.database import settling
 from softkv.errors import StorageFull
 from softkv.index import search
 from softkv.storage import Store
 
 from .databases import count_as_large
+from .scales import scaled
 
 ITEMS, WIDTH = 3000, 10
 
@@ -42,9 +43,7 @@ def names(first: int, count: int) -> list[str]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and hundred rows are noted."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 400)
-    monkeypatch.setattr(indexed, "FEWEST", 100)
+    count_as_large(monkeypatch, rehearsed=400, noted=100)
 
 
 @pytest.fixture
@@ -124,9 +123,9 @@ def test_a_reader_goes_on_with_what_it_knows_while_that_is_nearly_all(
         answer = pinned.lookup(queries, tolerance=0.1).value
         assert read == [ITEMS + 100]
         for first in (20_000, 30_000):  # the second replaces the note of the first, and that was not read
-            monkeypatch.setattr(indexed, "FEWEST", 50)
+            scaled(monkeypatch, noted=50)
             add(db, first, 60)
-            monkeypatch.setattr(indexed, "FEWEST", 150)
+            scaled(monkeypatch, noted=150)
             assert_as_it_is()
         assert len(db._view().snapshot.derived_numbers(NAME)) == 1
         assert read == [ITEMS + 100]
@@ -140,7 +139,7 @@ def test_a_reader_goes_on_with_what_it_knows_while_that_is_nearly_all(
 
 
 def test_a_new_process_works_out_nothing_that_is_noted(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither which lists late rows are in, nor what those that died took along."""
+    """It works out neither which lists late rows are in, nor what those that died took along."""
     add(db, 10_000, 300)
     db.delete(names(0, 100))
     assert told(db) == (300, 100, 0)
@@ -177,7 +176,7 @@ def test_of_late_rows_those_in_lists_that_are_opened_are_read(
 
 
 def test_no_index_is_built_unasked(tmp_path: Path) -> None:
-    """However many items come and go."""
+    """None is, however many items come and go."""
     with softkv.open(tmp_path / "bare", value="vector", compatibility="cosine") as bare:
         add(bare, 0, ITEMS)
         bare.delete(names(0, 1000))
@@ -228,7 +227,7 @@ def test_a_note_that_cannot_be_written_costs_no_item(
 
 
 def test_sums_that_are_too_large_are_not_noted(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of very wide keys and values in many lists: such rows are read by every lookup."""
+    """Very wide keys and values in many lists have such sums: their rows are read by every lookup."""
     monkeypatch.setattr(indexed, "LARGEST", 100)
     add(db, 10_000, 300)
     added, _, waiting = told(db)
@@ -238,7 +237,7 @@ def test_sums_that_are_too_large_are_not_noted(db: softkv.SoftKV, monkeypatch: p
 
 def test_lost_notes_cost_no_answer(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows are read by every lookup, those after them as well, and the next writer notes them again."""
-    monkeypatch.setattr("softkv.index.late.GROWN", 0)  # each is kept
+    scaled(monkeypatch, grown=0)  # each is kept
     for first in (10_000, 20_000, 30_000):
         add(db, first, 200)
         db.delete(names(first, 20))
@@ -320,7 +319,7 @@ def test_an_index_is_refined_while_items_have_not_outgrown_it(db: softkv.SoftKV)
 
 
 def test_an_index_is_not_built_again_where_nothing_changed(db: softkv.SoftKV, caplog: pytest.LogCaptureFixture) -> None:
-    """Which is told and logged; other temperatures, queries or lists, one item, or `whole` are a build."""
+    """That is told and logged; other temperatures, queries or lists, one item, or `whole` are a build."""
     file, seconds = db._view().index_as_written.commit, db.forecast_index(whole=True).seconds
     with caplog.at_level(logging.INFO, "softkv"):
         assert stages(db) == ["nothing has changed since the index was built"]
@@ -344,7 +343,7 @@ def test_an_index_is_not_built_again_where_nothing_changed(db: softkv.SoftKV, ca
 
 
 def test_lists_that_emptied_join_others(db: softkv.SoftKV) -> None:
-    """When the index is built again; those that were made of few rows stay."""
+    """They do when the index is built again; those that were made of few rows stay."""
     before = db._view().index
     assert before is not None
     small, items = int((before.made_of < 4).sum()), db._view().snapshot.items(range(ITEMS))
@@ -359,7 +358,7 @@ def test_lists_that_emptied_join_others(db: softkv.SoftKV) -> None:
 
 
 def test_answers_are_as_close_as_they_say_while_a_store_grows(tmp_path: Path) -> None:
-    """To four times its size, and after a compaction: what is wrong with a list does not fall when rows come."""
+    """It grows to four times its size, and is compacted: what is wrong with a list does not fall when rows come."""
     made = mixture(16_000, 24, 8, 300, 0)
     with softkv.open(tmp_path / "growing", value="vector", temperature=0.07) as growing:
         for stop in (4000, 8000, 12_000, 16_000):

@@ -19,13 +19,13 @@ import pytest
 import softkv
 from softkv.asking import indexed
 from softkv.asking.indexed import NAME, Followed
-from softkv.database import indexing
 from softkv.index import late
 from softkv.maths.drift import Drift, together
 from softkv.maths.farfield import Lists
 from softkv.storage.protocol import snapshot as snapshots
 
 from .databases import count_as_large
+from .scales import scaled
 
 ITEMS, WIDTH = 1200, 6
 KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosine", "learned": "gaussian"}
@@ -34,9 +34,7 @@ KINDS = {"vector": "cosine", "label": "dot", "number": "gaussian", "text": "cosi
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, few queries are rehearsed, and thirty rows are noted."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 120)
-    monkeypatch.setattr(indexed, "FEWEST", 30)
+    count_as_large(monkeypatch, rehearsed=120, noted=30)
 
 
 def keys_of(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -155,7 +153,7 @@ def lose(path: Path, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_known_of_late_rows_is_what_they_say(tmp_path: Path, kind: str, seed: int) -> None:
-    """For a new process after each step, for the handle itself, and for an earlier commit that is still read."""
+    """A new process knows it after each step, the handle itself does, and an earlier commit that is still read."""
     filled(tmp_path / "s", kind)
     steps, pinned = [], None
     for what, db in course(tmp_path / "s", kind, seed, 25):
@@ -234,7 +232,7 @@ def lost_note(patch: pytest.MonkeyPatch) -> None:
         return past
 
     patch.setattr(indexed, "following", following)
-    patch.setattr(late, "GROWN", 0)
+    scaled(patch, grown=0)
 
 
 def no_bug(_: pytest.MonkeyPatch) -> None:
@@ -259,7 +257,7 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], str | None] = {  # and what 
 def test_a_bug_that_is_planted_is_caught(
     tmp_path: Path, bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a course that is right without it, and for the reason that is given."""
+    """A course that is right without it catches it, and for the reason that is given."""
     filled(tmp_path / "s", "vector")
     bug(monkeypatch)
     caught, pinned = None, None
@@ -293,7 +291,7 @@ with softkv.open(sys.argv[1]) as db:
 
 
 def test_a_writer_that_is_killed_leaves_notes_that_are_right(tmp_path: Path) -> None:
-    """Wherever it was; nothing that it had acknowledged is missing, and the next writer goes on."""
+    """It may be killed anywhere; nothing that it had acknowledged is missing, and the next writer goes on."""
     filled(tmp_path / "s", "vector")
     for seed in range(6):
         writer = subprocess.Popen(

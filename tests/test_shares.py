@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from softkv.maths import shares as module
 from softkv.maths.shares import Shares
 
+from .scales import scaled
+
 LISTS, ROWS = 7, 60
 Change = Callable[[dict[str, np.ndarray]], None]
 
@@ -44,7 +46,7 @@ def full(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("labels", [1, 2, 9, 5000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_products_and_distances_are_those_of_all_shares(full: None, labels: int, dtype: type) -> None:
-    """Of lists without rows as well."""
+    """Lists without rows have them as well."""
     owners, codes = drawn(0, labels)
     rng, found, expected = np.random.default_rng(1), shares_of(owners, codes, labels), in_full(owners, codes, labels)
     assert found.shape == expected.shape
@@ -57,7 +59,7 @@ def test_products_and_distances_are_those_of_all_shares(full: None, labels: int,
 
 @given(st.integers(0, 10**6), st.integers(1, 400))
 def test_a_distance_is_never_too_short(seed: int, labels: int) -> None:
-    """However near a list lies; bounds are made of it."""
+    """Bounds are made of it, however near a list lies."""
     owners, codes = drawn(seed, labels)
     shares, expected = shares_of(owners, codes, labels), in_full(owners, codes, labels)
     centres = expected[[0, 1]] + 1e-9 * np.random.default_rng(seed).standard_normal((2, labels))
@@ -66,7 +68,7 @@ def test_a_distance_is_never_too_short(seed: int, labels: int) -> None:
 
 @pytest.mark.parametrize("labels", [3, 200])
 def test_rows_that_come_and_go_leave_the_shares_of_those_there_are(labels: int) -> None:
-    """Without a trace: a label that is gone from a list is no part of it, and a new one is."""
+    """They leave no trace: a label that is gone from a list is no part of it, and a new one is."""
     owners, codes = drawn(2, labels)
     late, gone = np.random.default_rng(3).random((2, ROWS)) < 0.5
     found = shares_of(owners[~late], codes[~late], labels)
@@ -81,7 +83,7 @@ def test_rows_that_come_and_go_leave_the_shares_of_those_there_are(labels: int) 
 
 def test_rows_and_moves_are_known_by_lengths_and_products_with_the_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of them once the slope is taken out is that of vectors that are 1 at their label."""
-    monkeypatch.setattr(module, "SLOPED", 4)
+    scaled(monkeypatch, sloped=4)
     owners, codes = drawn(4, 12)
     rng, before = np.random.default_rng(5), shares_of(owners, codes, 12).with_slope_of_frequent()
     frequent = np.sort(np.argsort(-np.bincount(codes, minlength=12), kind="stable")[:4])
@@ -122,7 +124,7 @@ def test_shares_are_kept_as_arrays() -> None:
 
 
 def test_shares_take_room_for_what_occurs() -> None:
-    """However many labels there are elsewhere."""
+    """They do, however many labels there are elsewhere."""
     owners, codes = drawn(9, 1_000_000)
     shares = shares_of(owners, codes, 1_000_000)
     assert sum(x.nbytes for x in shares.encoded("x").values()) < 20 * ROWS
@@ -171,7 +173,7 @@ def _swap(name: str, make: Callable[[Any], Any]) -> Change:
     ],
 )
 def test_arrays_that_are_no_shares_are_refused(change: Change) -> None:
-    """Whatever is wrong with them, before anything is computed with them."""
+    """Anything may be wrong with them, and nothing is computed with them."""
     owners, codes = drawn(8, 20)
     arrays = {name: x.copy() for name, x in shares_of(owners, codes, 20).with_slope_of_frequent().encoded("x").items()}
     change(arrays)

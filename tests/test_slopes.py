@@ -14,7 +14,7 @@ QUERIES = RNG.standard_normal((4, 3))
 
 
 def test_what_lies_on_a_plane_is_read_off_exactly() -> None:
-    """However the weights lean, and also outside of the items; the mean is not."""
+    """It is, however the weights lean, and also outside of the items; the mean is not."""
     numbers = 2.0 + FEATURES @ np.array([1.0, -3.0, 0.5])
     plane = Plane.through(WEIGHTS, FEATURES, numbers, 1e-12)
     exact = 2.0 + QUERIES @ np.array([1.0, -3.0, 0.5])
@@ -41,7 +41,7 @@ def test_planes_are_those_of_least_squares() -> None:
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
 def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With logits in float32, in blocks, with shares and rows that are not seen; the weights are those of float64."""
+    """Logits are float32, in blocks, with shares and rows not seen; the weights are those of float64."""
     monkeypatch.setattr(slopes, "BLOCK", 7)
     keys, queries = FEATURES.astype(np.float32), QUERIES.astype(np.float32)
     numbers, shares, allowed = RNG.standard_normal(30), RNG.uniform(0.1, 3, 30), RNG.random((4, 30)) > 0.2
@@ -73,7 +73,7 @@ def test_a_steep_ridge_leaves_the_mean() -> None:
 
 
 def test_the_leverage_says_how_the_height_follows_a_number() -> None:
-    """By moving one number a little."""
+    """One number is moved a little to see it."""
     numbers = RNG.standard_normal(30)
     plane = Plane.through(WEIGHTS, FEATURES, numbers, 0.1)
     moved = numbers.copy()

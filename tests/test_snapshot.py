@@ -22,7 +22,7 @@ def as_bytes(value: object) -> bytes:
 
 
 def test_a_snapshot_stays_as_it_is_while_the_store_moves_on(tmp_path: Path) -> None:
-    """Through additions, replacements, deletions and two compactions; its files go only after it."""
+    """Additions, replacements, deletions and two compactions do not change it; its files go only after it."""
     with fruit(tmp_path / "s") as store:
         snapshot, before = store.snapshot(), contents(store)
         store.append(vectors(1, seed=1), [9.0], keys=["plum"])
@@ -171,7 +171,7 @@ def test_the_value_scale_of_vectors_is_that_of_the_live_ones(tmp_path: Path) -> 
 
 
 def test_a_flipped_bit_is_an_error_where_it_is_read(tmp_path: Path) -> None:
-    """In keys and in values, and the rows of other windows are still given."""
+    """Keys and values have it so, and the rows of other windows are still given."""
     for file in ("keys.f32", "values.vector"):
         wide(tmp_path / file, 8, kind="vector").close()
         flip(tmp_path / file / GENERATION / file, HEADER + 2 * WINDOW + 99)
@@ -208,7 +208,7 @@ def test_norms_that_are_damaged_are_worked_out_again(tmp_path: Path) -> None:
 
 
 def test_norms_are_right_where_float32_squares_are_not(tmp_path: Path) -> None:
-    """Very long and very short vectors, and zero."""
+    """Vectors are very long, very short, or zero."""
     given = np.array([[3e38, 0], [3e30, 4e30], [1e-30, 0], [3e-30, 4e-30], [0, 0], [3, 4]], np.float32)
     with Store.open(tmp_path / "s", "c") as store:
         store.append(given, [0.0] * 6)
@@ -233,7 +233,7 @@ def test_norms_of_rows_that_are_not_there_are_refused(tmp_path: Path, start: int
     "rows", [[3], [-1], [0, 10**12], [[0]], [0.5], ["0"], [True], 0, None, np.array([2**63], np.uint64)]
 )
 def test_rows_that_are_not_there_are_refused(tmp_path: Path, rows: object) -> None:
-    """Too large, negative, nested, broken, or no numbers at all."""
+    """They are too large, negative, nested, broken, or no numbers at all."""
     with fruit(tmp_path / "s") as store:
         for ask in (store.items, store.vectors, store.values):
             with pytest.raises(ShapeError):
@@ -251,7 +251,7 @@ def test_no_rows_are_a_good_question(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [5, None, b"apple", ["apple"]])
 def test_a_key_that_is_no_text_is_refused(tmp_path: Path, key: object) -> None:
-    """With an error of ours; and it is not in the store."""
+    """The error is one of ours; and it is not in the store."""
     with fruit(tmp_path / "s") as store:
         assert key not in store
         for ask in (store.get, store.find, store.delete, lambda one: store.find_many([one])):
@@ -266,7 +266,7 @@ def test_one_text_is_not_a_list_of_letters(tmp_path: Path) -> None:
 
 
 def test_a_missing_key_is_a_key_error(tmp_path: Path) -> None:
-    """With the key in the message, cut short when it is long."""
+    """The message has the key, cut short when it is long."""
     with fruit(tmp_path / "s") as store:
         for ask in (store.get, store.find):
             with pytest.raises(KeyError) as caught:
@@ -296,7 +296,7 @@ def test_a_block_has_at_least_a_row(tmp_path: Path) -> None:
 
 
 def test_a_closed_snapshot_says_so(tmp_path: Path) -> None:
-    """In everything that would need its files; closing twice is nothing."""
+    """All that would need its files says so; closing twice is nothing."""
     with fruit(tmp_path / "s") as store:
         snapshot = store.snapshot()
         snapshot.close()

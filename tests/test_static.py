@@ -88,7 +88,7 @@ def test_queries_are_embedded_like_documents(bundled: Static) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 300])
 def test_neighbours_change_nothing(bundled: Static, size: int) -> None:
-    """The same text has the same vector to the bit, whatever batch it is in, in whatever order."""
+    """A text has the same vector to the bit, whatever batch it is in, in whatever order."""
     texts = sentences(600)
     together = bundled.documents(texts)
     order = random.Random(size).sample(range(len(texts)), len(texts))

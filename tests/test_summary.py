@@ -11,6 +11,7 @@ import pytest
 import softkv
 
 from .databases import KINDS, filled
+from .scales import scaled
 from .test_architecture import loaded_after
 
 
@@ -42,7 +43,7 @@ def test_the_figures_are_those_of_the_store(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
-    """All of them, the catalog's log as well."""
+    """All of them count, the catalog's log as well."""
     filled(tmp_path / "s", "number").close()
     with softkv.open(tmp_path / "s", "r") as db:
         files = [Path(folder) / name for folder, _, names in os.walk(tmp_path / "s") for name in names]
@@ -74,7 +75,7 @@ def store(indexed: Path, tmp_path: Path) -> Path:
 
 
 def test_a_store_without_an_index_says_so(tmp_path: Path) -> None:
-    """By None, in a dict as well, and not in a line of its own."""
+    """It says None, in a dict as well, and has no line for it."""
     with filled(tmp_path / "s", "number") as db:
         found = db.info()
     assert found.index is None
@@ -114,8 +115,7 @@ def test_what_was_added_and_deleted_since_is_counted(store: Path) -> None:
 
 def test_an_index_that_is_needed_is_not_excused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line ends with the figures where lookups really use the index."""
-    monkeypatch.setattr("softkv.asking.route.CHEAP", 10)
-    monkeypatch.setattr("softkv.asking.route.SCATTERED", 0)
+    scaled(monkeypatch, cheap=10, scattered=0)
     with softkv.open(store, "r") as db:
         found = db.info().index
     assert found is not None

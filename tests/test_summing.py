@@ -37,7 +37,7 @@ def truth(weights: Weights, values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("masked", [False, True])
 def test_means_are_exact_and_in_the_hull_from_sharp_to_flat(temperature: float, queries: int, masked: bool) -> None:
-    """Of values of any sign, of one sign, constant, nearly constant, and with one that is far from all others."""
+    """Values are of any sign, of one sign, constant, nearly constant, or one is far from all others."""
     rng = np.random.default_rng(7)
     logits = rng.standard_normal((queries, ROWS)) / temperature
     if masked:

@@ -146,7 +146,7 @@ def test_a_store_reads_as_a_mapping(both: tuple[SoftKV, SoftKV]) -> None:
 
 
 def test_items_are_told_whole(both: tuple[SoftKV, SoftKV]) -> None:
-    """By key, by filter, and from one place to another, also beyond a page and counted from the end."""
+    """They are found by key, by filter, and from one place to another, also beyond a page and counted from the end."""
     db, local = both
     for start, stop in ((0, None), (3, 5), (-2, None), (0, -1098), (1099, 5000), (5, 5)):
         found, expected = (list(one.select(start=start, stop=stop)) for one in (db, local))
@@ -159,7 +159,7 @@ def test_items_are_told_whole(both: tuple[SoftKV, SoftKV]) -> None:
 
 
 def test_lookups_answer_to_the_last_bit(both: tuple[SoftKV, SoftKV]) -> None:
-    """One query or many, by any option."""
+    """They do for one query or many, by any option."""
     db, local = both
     options: list[dict[str, Any]] = [
         {},
@@ -198,7 +198,7 @@ def test_attention_is_the_same_matrix(opening: Opening, tmp_path: Path) -> None:
 
 
 def test_texts_are_embedded_where_the_store_is(opening: Opening, tmp_path: Path) -> None:
-    """Keys, texts and queries."""
+    """Keys, texts and queries are."""
     softkv.open(tmp_path / "s").close()
     db = opening(tmp_path / "s")
     db.add(["a shepherd", "two boats"], [1.0, 2.0], texts=["looks for gold", None])
@@ -272,7 +272,7 @@ def test_a_batch_is_carried_out_once(numbers: SoftKV) -> None:
 
 @pytest.mark.parametrize("wrong", STRANGE, ids=range(len(STRANGE)))
 def test_refusals_are_the_same(wrong: Callable[[SoftKV], Any], twins: tuple[SoftKV, SoftKV]) -> None:
-    """The same class in the same words, but for the name of the store; and nothing has changed."""
+    """They have one class and one wording, but for the name of the store; and nothing has changed."""
     db, local = twins
     words = []
     for one in (db, local):
@@ -298,7 +298,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SoftKV, So
 
 
 def test_a_snapshot_stays_as_it_is(numbers: SoftKV) -> None:
-    """Whatever is written meanwhile."""
+    """Nothing that is written meanwhile changes it."""
     with numbers.snapshot() as then:
         commit, before = numbers.info().commit, numbers.lookup(QUERIES[0])
         numbers.clear()
@@ -362,7 +362,7 @@ def test_upkeep_changes_how_a_store_answers(opening: Opening, tmp_path: Path) ->
 
 
 def test_a_build_is_forecast_where_it_would_run(numbers: SoftKV) -> None:
-    """As the class of the library, or its error; and a change of model that was not begun is dropped in peace."""
+    """It is of the class of the library, or its error; a change of model that was not begun is dropped in peace."""
     told = numbers.forecast_index(lists=4, temperatures=(0.1, 2.0))
     assert (type(told).__name__, told.seconds > 0, told.kept > 0) == ("Forecast", True, True)
     with pytest.raises(softkv.errors.InputError, match="lists"):
@@ -373,7 +373,7 @@ def test_a_build_is_forecast_where_it_would_run(numbers: SoftKV) -> None:
 
 
 def test_a_change_of_model_is_abandoned(opening: Opening, tmp_path: Path) -> None:
-    """Until then nothing else is written."""
+    """Nothing else is written before that."""
     with softkv.open(tmp_path / "s") as local:
         local.update({"a shepherd": 1.0, "two boats": 2.0})
         found: Any = local
@@ -388,7 +388,7 @@ def test_a_change_of_model_is_abandoned(opening: Opening, tmp_path: Path) -> Non
 
 
 def test_evaluation_finds_the_same_measures(opening: Opening, tmp_path: Path) -> None:
-    """Of queries whose answers are known, and of those that no item answers."""
+    """Answers of some queries are known, and no item answers others."""
     filled(tmp_path / "s", "label").close()
     db = opening(tmp_path / "s")
     with softkv.open(tmp_path / "s", "r") as local:
@@ -419,7 +419,7 @@ def test_a_store_leaves_as_a_file_and_comes_back(opening: Opening, tmp_path: Pat
 
 
 def test_hints_reach_who_gave_rise_to_them(opening: Opening, tmp_path: Path) -> None:
-    """With their class, at the line that called; and each of them once."""
+    """Each has its class and the line that called, and comes once."""
     softkv.open(tmp_path / "texts").close()
     db = opening(tmp_path / "texts")
     with pytest.warns(LooksLikeLabels, match="value='label'") as told:
@@ -436,7 +436,7 @@ def test_hints_reach_who_gave_rise_to_them(opening: Opening, tmp_path: Path) -> 
 
 
 def test_a_handle_that_is_closed_says_so(numbers: SoftKV) -> None:
-    """For whatever it is asked."""
+    """It says so whatever it is asked."""
     numbers.close()
     numbers.close()
     with pytest.raises(HandleClosed, match="open it again"):

@@ -95,7 +95,7 @@ def test_labels_are_as_wide_as_their_one_hot_codes() -> None:
 
 @pytest.mark.parametrize("width", [0, 1, 384])
 def test_a_tally_comes_back_from_the_catalog_as_it_went(width: int) -> None:
-    """Packed and unpacked, bit for bit."""
+    """It is packed and unpacked, bit for bit."""
     origin, total = np.random.default_rng(1).normal(size=(2, width))
     tally = Tally(7, 1.25, 1e300, origin, total)
     again = Tally.unpack(tally.pack())
@@ -113,7 +113,7 @@ def test_bytes_that_no_tally_packs_to_are_damage(size: int) -> None:
 
 @pytest.mark.parametrize("width", [1, 384, 5000])
 def test_few_numbers_are_summed_at_a_time(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few that BLAS shares them with no other thread, which may have to wait for a processor."""
+    """They are so few that BLAS shares them with no other thread, which may have to wait for a processor."""
     sizes, product = list[int](), np.vdot
     monkeypatch.setattr(np, "vdot", lambda one, other: sizes.append(one.size) or product(one, other))
     values = np.random.default_rng(0).standard_normal((30_000 // width + 1, width))

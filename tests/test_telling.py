@@ -88,7 +88,7 @@ def test_the_interpreter_is_left_as_it_was() -> None:
 
 
 def test_titles_are_the_headings_in_the_order_of_telling() -> None:
-    """From the dictionary to multi-head, and none is missing."""
+    """They go from the dictionary to multi-head, and none is missing."""
     known = titles()
     assert next(iter(known)) == "incomes"
     assert list(known).index("words") < list(known).index("apple") < list(known).index("heads")
@@ -105,7 +105,7 @@ def test_a_tale_is_told_from_its_readme(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_name_that_is_not_there_is_refused() -> None:
-    """Before anything is told."""
+    """It is before anything is told."""
     with pytest.raises(FileNotFoundError):
         tell("nonsense")
 

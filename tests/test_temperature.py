@@ -89,7 +89,7 @@ def test_one_far_item_leaves_the_others_their_resolution() -> None:
 @pytest.mark.parametrize("count", range(2, 11))
 @pytest.mark.parametrize("name", ["cosine", "gaussian"])
 def test_small_stores_get_one_as_well(name: str, count: int) -> None:
-    """From two items on, some of them twice or not: one that is finite, above 0, and neither frozen nor uniform."""
+    """Two items or more, some of them twice, get one that is finite, above 0, and neither frozen nor uniform."""
     keys = np.random.default_rng(count).standard_normal((count, 3)).astype(np.float32)
     for some in (keys, np.concatenate([keys, keys])):
         live = np.ones(len(some), np.bool_)
@@ -116,7 +116,7 @@ def test_fewer_items_of_a_large_store_are_asked(name: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", ["numbers", "mostly zeros", "equal"])
 def test_items_are_drawn_by_their_keys(kind: str) -> None:
-    """Wherever they lie, and whatever lies beside them dead: the same keys, and so the same temperature."""
+    """They may lie anywhere, with whatever dead beside them: the same keys, and so the same temperature."""
     keys = np.random.default_rng(10).standard_normal((3000, 40)).astype(np.float32)
     if kind == "mostly zeros":
         keys[:, :-1] = 0.0

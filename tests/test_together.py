@@ -219,7 +219,7 @@ def test_batches_masks_and_filters_do_not_wait() -> None:
 
 @pytest.mark.parametrize("kind", ["number", "label", "vector"])
 def test_threads_get_what_one_thread_gets(kind: str, tmp_path: Path) -> None:
-    """Of a store, with all that an answer says."""
+    """A store tells all of them all that an answer says."""
     rng = np.random.default_rng(1)
     keys = rng.standard_normal((3000, 16)).astype(np.float32)
     values = {"number": keys[:, 0] * 5.0, "label": [f"class {one}" for one in keys.argmax(1)], "vector": keys[:, :3]}
@@ -238,7 +238,7 @@ def test_threads_get_what_one_thread_gets(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_handle_computes_one_lookup_at_a_time(indexed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many threads ask it, by a scan and by the index: no more threads work than one lookup keeps busy."""
+    """Many threads ask, by a scan and by the index: no more threads work than one lookup keeps busy."""
     count_as_large(monkeypatch)
     module, name = (lists, "calibrated") if indexed else (scan, "lookup")
     real, inside, most = getattr(module, name), list[int](), list[int]()

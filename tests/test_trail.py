@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import Loaded, RecordsSkipped, loading
+from softkv.database import Loaded, RecordsSkipped
 from softkv.errors import BadRecord, BatchMismatch, InputError, SoftKVError, StoreDamaged
 from softkv.storage.catalog import batches
 from softkv.storage.catalog.tables import seal
 
 from .commands import ran
+from .scales import scaled
 from .stores import sql
 
 COUNT = 35
@@ -44,7 +45,7 @@ def load(db: softkv.SoftKV, path: Path, **options: Any) -> Loaded:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table of 35 records, which is stored in batches of 10."""
-    monkeypatch.setattr(loading, "BATCH", 10)
+    scaled(monkeypatch, loaded=10)
     return table(tmp_path / "a.csv", rows())
 
 
@@ -80,10 +81,10 @@ def test_a_file_that_is_sent_again_is_stored_once(tmp_path: Path, file: Path) ->
 def test_what_was_cut_off_goes_on_where_it_was(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, line: int, size: int
 ) -> None:
-    """In batches of any size; what is in is not added again, and the result is that of the whole file."""
+    """Batches may have any size; what is in is not added again, and the result is that of the whole file."""
     cut_off(tmp_path / "s", file, line)
     assert len(held(tmp_path / "s")) == line // 10 * 10
-    monkeypatch.setattr(loading, "BATCH", size)
+    scaled(monkeypatch, loaded=size)
     seen: list[int] = []
     with softkv.open(tmp_path / "s") as db:
         assert load(db, file, progress=lambda done, _of: seen.append(done)) == Loaded(COUNT)
@@ -95,7 +96,7 @@ def test_what_was_cut_off_goes_on_where_it_was(
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("part", [1, 2, 4])
 def test_a_kill_between_any_two_batches_costs_nothing(tmp_path: Path, file: Path, part: int, moment: str) -> None:
-    """Before the first, between two, before the end is recorded; the same command in a new process adds the rest."""
+    """It comes before the first, between two, or before the end is recorded; the same command adds the rest."""
     arguments = ["add", "-i", str(file), "--vector", "x,y", "--value", "value", "--batch", "monday"]
     arguments += ["--db", str(tmp_path / "s"), "--compatibility", "cosine"]  # chosen, so that nothing is said of it
     killed = (
@@ -137,7 +138,7 @@ OTHERS: dict[str, Callable[[list[str]], list[str]]] = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_file_under_the_same_name_is_refused(tmp_path: Path, file: Path, other: str) -> None:
-    """Before anything is written, wherever it differs."""
+    """It is before anything is written, wherever it differs."""
     with softkv.open(tmp_path / "s") as db:
         load(db, file)
         before = db._store.commit
@@ -169,7 +170,7 @@ def test_what_was_cut_off_does_not_go_on_with_another_file(tmp_path: Path, file:
 
 
 def test_a_name_is_of_a_file_or_of_a_call(tmp_path: Path, file: Path) -> None:
-    """Whichever came first."""
+    """It is of whichever came first."""
     with softkv.open(tmp_path / "s") as db:
         db.add(values=[1.0], vectors=[[1.0, 0.0]], batch="added")
         db.delete([], batch="deleted")
@@ -203,8 +204,8 @@ def test_records_are_compared_not_the_bytes_of_the_file(tmp_path: Path, file: Pa
 
 @pytest.mark.parametrize("on_conflict", ["replace", "ignore", "error"])
 def test_counts_are_those_of_the_first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_conflict: str) -> None:
-    """Of new, replaced, ignored and skipped records, also where a run was cut off between them."""
-    monkeypatch.setattr(loading, "BATCH", 2)
+    """New, replaced, ignored and skipped records are counted, also where a run was cut off between them."""
+    scaled(monkeypatch, loaded=2)
     lines = ["a,1", "b,2", "a,3", "c,many", "c,4", "b,5", "d,6", "d,7", "a,8", "b,8"]
     paths = tmp_path / "whole.csv", tmp_path / "cut.csv"
     for path, some in zip(paths, (lines, [*lines[:5], "e", *lines[6:]]), strict=True):
@@ -235,7 +236,7 @@ def test_counts_are_those_of_the_first_time(tmp_path: Path, monkeypatch: pytest.
 
 def test_texts_that_are_in_are_not_embedded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model is asked for the records that follow alone."""
-    monkeypatch.setattr(loading, "BATCH", 10)
+    scaled(monkeypatch, loaded=10)
     asked: list[str] = []
 
     def embed(texts: list[str]) -> Any:

@@ -9,11 +9,10 @@ import pytest
 
 import softkv
 from softkv import errors
-from softkv.asking import indexed
-from softkv.database import indexing, training
-from softkv.learning import fitting
+from softkv.database import training
 
 from .databases import count_as_large
+from .scales import scaled
 
 ITEMS, WIDTH = 900, 8
 
@@ -42,8 +41,7 @@ KEYS, QUERIES = keys_of(0, ITEMS), keys_of(1, 100)
 def quick() -> Iterator[None]:
     """Few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "STEPS", 60)
-        patch.setattr(indexing, "REHEARSED", 300)
+        scaled(patch, steps=60, rehearsed=300)
         yield
 
 
@@ -111,7 +109,7 @@ def test_what_was_learned_answers_better(waves: softkv.SoftKV) -> None:
 @pytest.mark.parametrize("planes", [False, True])
 @pytest.mark.parametrize("offset", [2000.0, 1.7e9])
 def test_features_far_from_zero_are_compared_as_well(tmp_path: Path, offset: float, planes: bool) -> None:
-    """As years and times are: what was learned counts from the middle of the keys, and so does the error."""
+    """Years and times are: what was learned counts from the middle of the keys, and so does the error."""
     rng = np.random.default_rng(3)
     wide = offset / 100
     keys = np.column_stack([offset + wide * rng.random(1500), rng.random(1500)]).astype(np.float32)
@@ -149,10 +147,9 @@ def test_items_that_come_and_go_are_compared_as_learned(waves: softkv.SoftKV) ->
 def test_an_index_helps_what_was_learned(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within what it states, by reading a part; not for lookups without it, and not for what is learned next."""
+    """Answers are within what they state, by reading a part; not without it, and not for what is learned next."""
     db: softkv.SoftKV = request.getfixturevalue(kind)
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexed, "FEWEST", 20)
+    count_as_large(monkeypatch, noted=20)
     db.fit(planes=False)
     db.build_index(lists=30)
     values = numbers_of(QUERIES[:30]) if kind == "waves" else labels_of(QUERIES[:30])
@@ -187,7 +184,7 @@ def test_an_index_for_products_goes_on_without_what_was_learned(
 
 
 def test_planes_are_closer_than_means(waves: softkv.SoftKV) -> None:
-    """Where numbers rise; filters and masks as well; the k best are averaged."""
+    """They are where numbers rise; filters and masks as well; the k best are averaged."""
     fit = waves.fit(planes=True)
     assert fit.planes
     learned = waves._view().learned
@@ -228,7 +225,7 @@ def test_labels_are_learned_and_forgotten(quadrants: softkv.SoftKV) -> None:
 
 
 def test_queries_with_targets_are_learned_from(quadrants: softkv.SoftKV) -> None:
-    """Where items are not asked for what they are."""
+    """Items are not asked for what they are."""
     asked = keys_of(3, 300)
     fit = quadrants.fit(asked, labels_of(asked))
     assert fit.loss < 0.8 * fit.before
@@ -259,7 +256,7 @@ def test_what_is_better_by_rounding_alone_is_not_kept(quick: None, tmp_path: Pat
 
 
 def test_a_query_without_a_direction_is_named(quadrants: softkv.SoftKV) -> None:
-    """Before anything is learned, where directions are compared."""
+    """It is before anything is learned, where directions are compared."""
     asked = keys_of(3, 300)
     asked[17] = 0
     with pytest.raises(errors.ZeroVector, match="query 17"):
@@ -267,7 +264,7 @@ def test_a_query_without_a_direction_is_named(quadrants: softkv.SoftKV) -> None:
 
 
 def test_before_is_what_the_store_would_have_lost(waves: softkv.SoftKV) -> None:
-    """As it compares at its temperature: about what leaving out each item in turn says."""
+    """It is about what leaving out each item in turn says, as the store compares at its temperature."""
     tuned = waves.tune()
     assert waves.fit(planes=False).before == pytest.approx(tuned.loss, rel=0.35)
     waves.set_temperature(1e6)
@@ -348,8 +345,7 @@ def test_a_store_larger_than_is_looked_at_is_sampled(quadrants: softkv.SoftKV, m
     quadrants.delete([str(n) for n in range(100)])
     whole = quadrants.tune(hold_out=0)
     monkeypatch.setattr(training, "MOST", 500)
-    monkeypatch.setattr(training, "PAIRS", 0)
-    monkeypatch.setattr(training, "SAMPLED", 256)
+    scaled(monkeypatch, pairs=0, sampled=256)
     some = quadrants.tune(hold_out=0)
     assert (whole.asked, whole.sampled, some.asked, some.sampled) == (800, None, 256, 256)
     assert "for 256 of 800 items, each left out; a sample of 256 was enough" in str(some)
@@ -386,7 +382,7 @@ def test_texts_are_tuned_by_rule(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named_and_change_nothing(quadrants: softkv.SoftKV, call: Any, error: type[Exception]) -> None:
-    """Before anything is written."""
+    """They are named before anything is written."""
     before = quadrants.info()
     with pytest.raises(error, match=r"expected|planes are for|no item has|has width"):
         call(quadrants)
@@ -426,7 +422,7 @@ WRONG_TARGETS: list[tuple[str, Any, type[Exception], str]] = [
 def test_wrong_targets_are_named_before_anything_is_learned(
     tmp_path: Path, kind: str, targets: Any, error: type[Exception], said: str
 ) -> None:
-    """Of the wrong kind, width, number or size, in `fit` as in `evaluate`; the store stays as it was."""
+    """Kind, width, number or size may be wrong, in `fit` as in `evaluate`; the store stays as it was."""
     values = {"number": numbers_of(KEYS), "vector": KEYS[:, :2], "label": labels_of(KEYS)}[kind]
     with softkv.open(tmp_path / "a", value=kind, compatibility="gaussian") as db:
         db.add(vectors=KEYS, values=values)
@@ -461,7 +457,7 @@ def test_targets_far_beyond_the_values_teach_nothing(tmp_path: Path, quick: None
 def test_a_store_that_has_learned_nothing_cannot_compare_as_it_has_learned(
     ask: str, temperature: float | None, tmp_path: Path
 ) -> None:
-    """Asked for by name, that is refused in words."""
+    """To ask for it by name is refused in words."""
     with softkv.open(tmp_path / "s", value="number") as db:
         db.add(vectors=[[1.0, 2.0], [2.0, 1.0]], values=[1.0, 2.0])
         query = [] if ask == "self_attention" else [[1.0, 2.0]]

@@ -36,6 +36,7 @@ from softkv.files.exports.header import LONGEST_HEADER, MOST_CARRIED, Header
 from softkv.storage import Snapshot, Store, ValueKind
 
 from . import stores
+from .scales import scaled
 from .test_docs import failures
 
 SUFFIXES = sorted(FORMATS)
@@ -659,7 +660,7 @@ def test_a_bad_line_leaves_the_batches_before_it(tmp_path: Path, new: Store, mon
 def test_a_line_has_a_limit(tmp_path: Path, new: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more of a line is read than the longest that an item can be."""
     monkeypatch.setattr("softkv.files.exports.jsonl.LONGEST_LINE", 1000)
-    monkeypatch.setattr("softkv.files.decoding.BLOCK", 100)
+    scaled(monkeypatch, characters=100)
     with pytest.raises(BadRecord, match="line 3: the line is longer than 1,000 characters"):
         load(jsonl(tmp_path / "bad.jsonl", GOOD, " " * 1200), new)
 

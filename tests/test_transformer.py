@@ -67,7 +67,7 @@ def test_stores_tell_it_from_the_bundled_one(real: Embedder) -> None:
 
 
 def test_both_names_mean_the_same_model(real: Embedder) -> None:
-    """With and without the name of its makers."""
+    """One has the name of its makers, and one does not."""
     other = find("sentence-transformers/all-MiniLM-L6-v2")
     assert other.queries(["treasure"]) == pytest.approx(real.queries(["treasure"]), abs=1e-6)
 

@@ -21,7 +21,7 @@ def bowl(best: float) -> "object":
 
 @pytest.mark.parametrize("best", [0.05, 1.0, 37.0, 1e-4])
 def test_the_best_temperature_is_found(best: float) -> None:
-    """To a few percent, also far from where the search begins."""
+    """It is found to a few percent, also far from where the search begins."""
     found, asked = curves(bowl(best), "dot", 1.0, [5])
     tuned = chosen(found, measure="squared error", asked=asked, items=120)
     assert tuned.temperature == pytest.approx(best, rel=0.03)
@@ -34,7 +34,7 @@ def test_the_best_temperature_is_found(best: float) -> None:
 
 
 def test_temperatures_are_tried_together() -> None:
-    """In one pass over the items around the first, and one between the neighbours of the best of them."""
+    """One pass tries those around the first, and one those between the best of them and its neighbours."""
     passes = list[int]()
 
     def lose(temperatures: np.ndarray) -> Losses:

@@ -29,13 +29,13 @@ db.lookup("a text", temprature=0.1)
 
 @pytest.mark.parametrize(("method", "options"), [(SoftKV.lookup, Lookup), (SoftKV.nearest, Nearest)])
 def test_a_type_checker_knows_the_options_of_lookups(method: object, options: type) -> None:
-    """All of them, and no others."""
+    """It knows all of them, and no others."""
     assert options.__annotations__.keys() == signature(method).parameters.keys() - {"self", "query"}  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_a_type_checker_knows_one_answer_from_many(tmp_path: Path) -> None:
-    """By the type of the query; of an array it knows neither, and a misspelt option is found."""
+    """The type of the query tells; of an array it knows neither, and a misspelt option is found."""
     file = tmp_path / "asked.py"
     file.write_text(ASKED, encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--strict", str(file)]  # by the cache of the project

@@ -98,14 +98,14 @@ def stores() -> Any:
 @settings(max_examples=150, deadline=None)
 @given(where=filters)
 def test_filters_on_values_mean_what_plain_python_says(stores: Any, kind: str, where: dict[str, Any]) -> None:
-    """Alone, beside the payload, within $and, $or and $not, after a deletion."""
+    """They stand alone, beside the payload, or within $and, $or and $not, also after a deletion."""
     db = stores[kind]
     expected = [one.name for one in db.select() if holds(where, one.value, one.payload)]
     assert [one.name for one in db.select(where)] == expected
 
 
 def test_lookups_take_filters_on_values(tmp_path: Path) -> None:
-    """Only those items are averaged."""
+    """Those items alone are averaged."""
     with filled(tmp_path / "s", "number") as db:
         answer = db.lookup([0.1, 0.2, 0.3], where={"$value": {"$gte": 1, "$lt": 4}}, tolerance=0)
         assert sorted(one.value for one in answer.contributors) == [1.0, 3.0, 3.5]
@@ -123,7 +123,7 @@ def test_lookups_take_filters_on_values(tmp_path: Path) -> None:
     ],
 )
 def test_filters_that_cannot_be_understood_are_refused(tmp_path: Path, where: dict[str, Any], names: str) -> None:
-    """By the place, before anything is read or changed."""
+    """The error tells the place, before anything is read or changed."""
     with filled(tmp_path / "s", "number") as db:
         for act in (db.select, lambda where: list(db.select(where)), lambda where: db.delete(where=where)):
             with pytest.raises(FilterError, match=names):
@@ -173,7 +173,7 @@ def test_what_matches_is_given_a_value(tmp_path: Path) -> None:
 
 
 def test_the_command_deletes_and_sets_by_filter(tmp_path: Path) -> None:
-    """By keys or by --where, and not by both or neither."""
+    """Keys or --where are given, and not both or neither."""
     filled(tmp_path / "s", "number").close()
     done = ran("set", 5, "--where", '{"$value": {"$lt": 1}}', "--db", tmp_path / "s")
     assert (done.code, done.err) == (0, "changed 2\n")

@@ -25,7 +25,7 @@ def test_few_within_are_as_probable_as_they_are(asked: int, share: float) -> Non
 
 
 def test_a_calibration_that_holds_is_withdrawn_as_rarely_as_is_said() -> None:
-    """By the probability of all that could be seen; and one of which a tenth more is off is, mostly."""
+    """The probability of all that could be seen says so; one of which a tenth more is off is, mostly."""
 
     def withdrawn(values: int) -> bool:
         return replace(GOOD, temperatures=(0.1,), asked=(256,), values=(values,), masses=(256,)).withdrawn
@@ -55,7 +55,7 @@ def test_without_answers_nothing_is_withdrawn() -> None:
 
 
 def test_a_verdict_is_read_as_it_was_written() -> None:
-    """As bytes, and as facts."""
+    """Bytes and facts come back."""
     assert Verdict.decoded(GOOD.encoded()) == GOOD
     assert Verdict.of(json.loads(json.dumps(asdict(GOOD)))) == GOOD
 
@@ -90,7 +90,7 @@ def test_bytes_that_are_no_verdict_are_none(content: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["vectors", "labels"])
 def test_exact_answers_are_those_of_the_reference(kind: str) -> None:
-    """However rows are cut into blocks, where peaks rise late, and without what does not count."""
+    """Rows may be cut into blocks anyhow, peaks rise late, and what does not count is left out."""
     rng = np.random.default_rng(0)
     logits = (30.0 * rng.standard_normal((4, 90))).astype(np.float32)
     logits[0, 80] = 200.0  # all that was summed before is nothing beside it

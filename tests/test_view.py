@@ -13,7 +13,7 @@ from .databases import vectors_of
 
 
 def test_values_lie_within_reach_of_their_middle(tmp_path: Path) -> None:
-    """However many come later, and however far out; a value that is gone counts until compaction."""
+    """Many may come later, and far out; a value that is gone counts until compaction."""
     values = np.random.default_rng(0).standard_normal((TOGETHER + 100, 2)).astype(np.float32)
     with softkv.open(tmp_path / "s") as db:
         db.add(vectors=vectors_of(len(values)), values=values)

@@ -30,7 +30,7 @@ def test_widths_far_from_everything_stay_finite() -> None:
 
 
 def test_items_that_are_all_predicted_exactly_have_widths() -> None:
-    """Equal ones, since nothing tells them apart."""
+    """They are equal, since nothing tells them apart."""
     rule = WidthRule.learned(np.zeros(50), np.zeros(50), np.zeros(50), np.ones(50), items=10, scale=0.0)
     assert rule.of(np.zeros(2), np.zeros(2), np.ones(2), items=10).tolist() == [1.0, 1.0]
 
@@ -48,7 +48,7 @@ def test_more_items_of_the_same_kind_leave_widths_as_they_are() -> None:
 
 
 def test_what_hardly_varies_tells_nothing_of_widths() -> None:
-    """Such as the evidence of items that all share few keys: a little further off, widths would be any number."""
+    """Items that all share few keys have evidence so alike: a little further off, widths would be any number."""
     rng = np.random.default_rng(3)
     log_mass, effective = 3.0 + 1e-4 * rng.standard_normal(400), 50.0 * np.exp(1e-4 * rng.standard_normal(400))
     rule = WidthRule.learned(rng.standard_exponential(400), None, log_mass, effective, items=100, scale=1.0)

@@ -82,7 +82,7 @@ def test_a_damaged_body_is_a_document_or_an_input_error(document: Any, data: st.
 
 
 def test_answers_come_out_as_they_are() -> None:
-    """With their arrays, their contributors, and the types of both."""
+    """They have their arrays, their contributors, and the types of both."""
     keys = np.eye(3)
     for values in ([1.0, 2.0, 3.0], np.arange(6.0).reshape(3, 2)):
         answers = softkv.soft_lookup(keys[:2], keys, values, compatibility="dot")
@@ -115,7 +115,7 @@ def test_classes_are_made_by_those_who_ask_for_them() -> None:
     ids=str,
 )
 def test_a_class_that_was_given_other_things_is_refused(line: Any) -> None:
-    """By a client whose server is of another version."""
+    """A client refuses it whose server is of another version."""
     with pytest.raises(InputError):
         wire.unpacked(json.dumps(line).encode(), classes=True)
 
@@ -180,7 +180,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_arrays_are_refused(name: str) -> None:
-    """As an error of input, without a warning, before memory is taken for what they claim to be."""
+    """They are an error of input, without a warning, before memory is taken for what they claim to be."""
     with pytest.raises(InputError, match="expected"):
         wire.unpacked(b'{"query":{"$array":0}}\n' + HOSTILE[name])
 
@@ -188,7 +188,7 @@ def test_hostile_arrays_are_refused(name: str) -> None:
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_of_both_versions_and_orders_are_read(version: tuple[int, int], order: Any) -> None:
-    """As NumPy and other programs write them."""
+    """NumPy writes such arrays, and other programs do."""
     array = np.asarray(np.arange(12.0).reshape(3, 4), order=order)
     found = wire.unpacked(b'{"$array":0}\n' + saved(array, version=version))
     assert np.array_equal(found, array)
@@ -227,7 +227,7 @@ def test_arrays_of_both_versions_and_orders_are_read(version: tuple[int, int], o
     ids=lambda line: repr(line[:20]),
 )
 def test_hostile_lines_are_refused(line: bytes) -> None:
-    """As an error of input."""
+    """They are an error of input."""
     with pytest.raises(InputError):
         wire.unpacked(line)
 
@@ -239,7 +239,7 @@ def test_an_array_stands_in_one_place() -> None:
 
 
 def test_a_name_that_stands_twice_is_found_among_many() -> None:
-    """With as many comparisons as there are names, about, and not for each as many."""
+    """It takes about as many comparisons as there are names, and not for each as many."""
     compared = 0
 
     class Name(str):

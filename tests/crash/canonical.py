@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.asking import indexed
 from softkv.database import rechecking
 from softkv.storage import Added, Store, backup, check, restore
 from softkv.storage.catalog.batches import Stamp
@@ -25,6 +24,7 @@ from tests.crash.recorder import BEFORE, Plan, mark, recording
 from tests.crash.rows import Proof, append
 from tests.crash.workload import Expectation, Operation, differences, perform
 from tests.databases import count_as_large
+from tests.scales import scaled
 from tests.stores import as_format, names_by_row
 from tests.test_settling_courses import problem
 from tests.tiny import shrink
@@ -121,7 +121,7 @@ def windows(canon: Canon) -> Iterator[None]:
         if canon.tiny:
             shrink(patch, window=1024, block=16)
         if canon.name == "migrate":  # what was written in an old format has old windows
-            patch.setattr(generation, "GRANULE", generation.WINDOW)
+            scaled(patch, granules=generation.WINDOW)
         if canon.name == "note":
             note_all(patch)
         yield
@@ -129,8 +129,7 @@ def windows(canon: Canon) -> Iterator[None]:
 
 def note_all(patch: pytest.MonkeyPatch) -> None:
     """Let the lists of every row be noted after each write, and the calibration be checked within one."""
-    patch.setattr(indexed, "FEWEST", 1)
-    count_as_large(patch)
+    count_as_large(patch, noted=1)
     patch.setattr(rechecking, "clock", lambda: 0.0)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from softkv.database import indexing
 from tests.crash import recorder
 from tests.databases import count_as_large
 
@@ -38,8 +37,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores count as large from the first item on, and few queries are rehearsed; children inherit it."""
-    count_as_large(monkeypatch)
-    monkeypatch.setattr(indexing, "REHEARSED", 400)
+    count_as_large(monkeypatch, rehearsed=400)
 
 
 @pytest.fixture

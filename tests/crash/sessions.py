@@ -25,6 +25,7 @@ from tests.crash.children import Say
 from tests.crash.planted import BUGS
 from tests.crash.recorder import mark, recording
 from tests.crash.workload import Expectation, Operation, perform, rebuild
+from tests.scales import scaled
 from tests.stores import as_format
 from tests.tiny import shrink
 
@@ -95,7 +96,7 @@ class Session:
         if self.name == "notes":
             note_all(pytest.MonkeyPatch())
         if self.name == "migrating":  # what was written in an old format has old windows
-            pytest.MonkeyPatch().setattr(generation, "GRANULE", generation.WINDOW)
+            scaled(pytest.MonkeyPatch(), granules=generation.WINDOW)
 
 
 @dataclass

@@ -12,7 +12,6 @@ import pytest
 
 import softkv
 from softkv.asking import asker
-from softkv.database import indexing
 from softkv.database.handle import StoreView
 from softkv.errors import StoreDamaged
 from softkv.storage import Snapshot
@@ -38,8 +37,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
 def at_work(folder: Path) -> Iterator[Bank]:
     """The same, below this folder."""
     with pytest.MonkeyPatch.context() as patch:
-        count_as_large(patch)
-        patch.setattr(indexing, "REHEARSED", 200)
+        count_as_large(patch, rehearsed=200)
         ledger, path = Ledger(), folder / "s"
         Bank.found(path, ledger, "number")
         bank = Bank(path, ledger, Random(1))
@@ -64,7 +62,7 @@ def _turns(bank: Bank) -> Tally:
 
 
 def test_auditors_are_content_with_a_store_that_is_right(bank: Bank) -> None:
-    """Else they would notice nothing."""
+    """Auditors that always complain would notice nothing."""
     tally = _turns(bank)
     assert min(tally.audits, tally.exact, tally.calibrated, tally.bound, tally.again) > 0
     assert tally.within >= 0.9 * tally.calibrated

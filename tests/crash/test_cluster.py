@@ -147,7 +147,7 @@ def test_a_torn_part_is_noticed(tmp_path: Path) -> None:
 
 
 def test_an_item_in_a_foreign_shard_is_noticed(tmp_path: Path) -> None:
-    """By `check`: nobody would look for it there."""
+    """`check` notices it: nobody would look for it there."""
     prepared(tmp_path / "c", "add")
     with opened(tmp_path / "c", mode="r") as db:
         assert isinstance(db, Cluster)

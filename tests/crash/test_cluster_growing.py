@@ -187,7 +187,7 @@ def as_renamed(call: calls.Call) -> calls.Call:
 def test_nothing_is_lost_with_the_power(
     before: Path, nursery: Nursery, seed: int, thorough: bool, quick: Path, tmp_path: Path
 ) -> None:
-    """After any call, with any of what was not synced: what was divided is removed when all else is durable."""
+    """It may end after any call, with any of what was not synced: what was divided goes when all else is durable."""
     path, log, random = quick / "c", tmp_path / "log", Random(seed)
     copytree(before / "c", path)
     beginning = {

@@ -121,7 +121,7 @@ def test_what_is_missing_is_missed(original: Original, folder: Path) -> None:
 
 
 def test_no_file_is_believed_from_another_copy(original: Original, folder: Path) -> None:
-    """Of an earlier time, of a later one, of another store of the same shape: single files, and whole directories."""
+    """It may be of an earlier time, a later one, or another store of its shape: single files, and whole directories."""
     require(original, list(foreign(original)), folder)
 
 
@@ -185,7 +185,7 @@ BUGS: dict[str, tuple[Any, str]] = {
 def test_the_judge_finds_what_it_looks_for(
     original: Original, folder: Path, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    """With a bug planted in the store: answers that are wrong, errors that are not ours, death, no end."""
+    """Planted bugs make a store answer wrongly, raise errors that are not ours, die, or never end."""
     plant, told = BUGS[bug]
     plant(monkeypatch)
     monkeypatch.setattr(verdicts, "SECONDS", 1)

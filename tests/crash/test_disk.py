@@ -101,7 +101,7 @@ def test_what_was_cut_away_does_not_come_back_with_what_was_written_later() -> N
 
 
 def test_opening_may_truncate() -> None:
-    """As the flag says."""
+    """A file is emptied where the flag says so."""
     assert {A, b""} <= contents(log(("open", "f", os.O_WRONLY | os.O_TRUNC)), A)
     assert contents(log(("open", "f", os.O_WRONLY | os.O_CREAT)), A) == {A}
 
@@ -142,7 +142,7 @@ def test_a_rename_is_one_change() -> None:
 
 
 def test_a_removed_file_may_come_back() -> None:
-    """Until its directory is synced."""
+    """A file that was removed may be back until its directory is synced."""
     calls = log(("unlink", "f"), ("fsync", ""))
     assert left(calls[:1], {"f": A}) == [{}, {"f": A}]
     assert left(calls, {"f": A}) == [{}]
@@ -176,7 +176,7 @@ def test_a_removed_directory_may_come_back_empty_or_not() -> None:
 
 
 def test_a_file_keeps_its_content_when_its_directory_is_renamed() -> None:
-    """Whether it is named as before or as now, when it is synced or written."""
+    """It may be named as before or as now when it is synced or written."""
     calls = log(("mkdir", "d"), ("open", "d/f", CREATE), ("fsync", "d"), ("rename", "d", "e"), ("fsync", ""))
     for name in ("d/f", "e/f"):
         more = log(("write", name, 0, B), ("fsync", name))

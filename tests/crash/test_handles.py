@@ -99,7 +99,7 @@ def _look_after(bank: Bank) -> None:
 def test_a_store_that_is_closed_in_the_middle_of_calls_says_so_and_nothing_else(
     path: Path, seed: int, thorough: bool
 ) -> None:
-    """Whatever other threads are in the middle of: no error of a driver, no damage that is none."""
+    """Other threads may be in the middle of anything: no error of a driver, no damage that is none."""
     with Child(partial(_close_often, path, seed, 30.0 if thorough else 4.0)) as child:
         [(_, closings, calls, ends)] = child.all(4 * PATIENCE)
     print(f"\n{closings} times closed, {calls} calls before; ends: {ends}")

@@ -119,7 +119,7 @@ def _within(proposed: Any, rows: int) -> None:
 
 
 def test_there_are_enough_cases() -> None:
-    """Of every group, and no two of one name."""
+    """Every group has enough, and no two have one name."""
     counts = Counter(one.group for one in CASES)
     print(dict(counts), "cases in all", sum(counts.values()))
     assert sum(counts.values()) >= 1000

@@ -106,7 +106,7 @@ def test_every_planted_bug_is_looked_for() -> None:
 
 @pytest.mark.parametrize("bug", FOUND)
 def test_a_planted_bug_is_found(nursery: Nursery, quick: Path, tmp_path: Path, seed: int, bug: str) -> None:
-    """Within some runs of what the suite does anyway, and for the right reason."""
+    """Some runs of what the suite does anyway find it, and for the right reason."""
     if "beside SQLite" in bug and not sqlite_is_told():
         pytest.skip("SQLite's calls cannot be told from Python's here")
     hunter, words = FOUND[bug]

@@ -24,7 +24,7 @@ MOMENTS = {BEFORE: "before", AFTER: "after", MIDWAY: "midway"}
 def test_a_death_at_any_call_leaves_all_or_nothing(
     name: str, nursery: Nursery, seed: int, thorough: bool, tmp_path: Path
 ) -> None:
-    """Of a workload, and of the recovery after it."""
+    """The calls are those of a workload, and of the recovery after it."""
     random = Random(f"{seed} points")
     stage = Stage(nursery, tmp_path / "stage", canons(random)[NAMES.index(name)])
     points = list(_points(stage))

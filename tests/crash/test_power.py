@@ -26,7 +26,7 @@ LONG = 3  # times as many of both in the long version
 def test_nothing_acknowledged_is_lost_with_the_power(
     nursery: Nursery, quick: Path, tmp_path: Path, seed: int, thorough: bool
 ) -> None:
-    """After any call, with any of what was not synced: whole operations, sound, and work goes on."""
+    """It may end after any call, with any of what was not synced: operations are whole, sound, and work goes on."""
     random, total = Random(f"{seed} power"), Toll()
     while total.states < (THOROUGH if thorough else STATES):
         for session in sessions(random):

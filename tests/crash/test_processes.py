@@ -523,7 +523,7 @@ def test_a_closed_store_is_free_though_a_copy_of_the_process_lives_on(path: Path
 
 
 def test_a_forked_child_that_outlives_its_parent_leaves_the_log_alone(path: Path) -> None:
-    """By its parent's death it is the last that has the catalog open, and still does not touch it."""
+    """The last that has the catalog open, once its parent is dead, a child still does not touch it."""
     with subprocess.Popen(
         [sys.executable, "-c", _ORPHAN, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:

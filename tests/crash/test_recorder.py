@@ -103,7 +103,7 @@ def test_the_calls_of_sqlite_are_told_from_ours(heard: Callable[..., tuple], fol
 
 @pytest.mark.parametrize(("moment", "written"), [(BEFORE, 8), (MIDWAY, 10), (AFTER, 12)])
 def test_it_dies_at_the_call(heard: Callable[..., tuple], folder: Path, moment: int, written: int) -> None:
-    """Before it, in the middle of its bytes, or after it and before anybody knows."""
+    """It dies before it, in the middle of its bytes, or after it and before anybody knows."""
     status, said, log = heard("four_bytes", fatal=4, moment=moment)
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert said == [[4], [4]]
@@ -113,7 +113,7 @@ def test_it_dies_at_the_call(heard: Callable[..., tuple], folder: Path, moment: 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 def test_a_call_fails_once_or_from_then_on(heard: Callable[..., tuple], folder: Path, error: int) -> None:
-    """With the errno of the plan, and without doing anything."""
+    """It has the errno of the plan, and does nothing."""
     refused = ["errno", error]
     _, said, log = heard("four_bytes", failing=3, error=error)
     assert said == [[4], [refused], [4], [4], ["counted", 6]]
@@ -149,7 +149,7 @@ def test_calls_of_threads_take_turns(heard: Callable[..., tuple], folder: Path, 
 
 
 def test_what_goes_wrong_in_a_child_is_raised(nursery: Nursery) -> None:
-    """With its traceback; and the next child is as good as any."""
+    """Its traceback is told; and the next child is as good as any."""
     with (
         nursery.child("tests.crash.chores:nothing_of_the_kind") as child,
         pytest.raises(AssertionError, match="no attribute 'nothing_of_the_kind'"),

@@ -38,7 +38,7 @@ _OURS = {
 def test_whatever_is_refused_is_said_and_nothing_is_lost(
     name: str, nursery: Nursery, seed: int, thorough: bool, tmp_path: Path
 ) -> None:
-    """Once, and until space returns."""
+    """Space runs out for one call, and from a call on until it returns."""
     random = Random(f"{seed} refusals")
     stage = Stage(nursery, tmp_path / "stage", canons(random)[NAMES.index(name)])
     cases = list(_cases(stage))
@@ -49,7 +49,7 @@ def test_whatever_is_refused_is_said_and_nothing_is_lost(
 
 
 def test_what_is_refused_to_a_note_is_that_of_a_real_one(nursery: Nursery, seed: int, tmp_path: Path) -> None:
-    """Of an index, with a verdict on its calibration: both are there once nothing was refused."""
+    """An index is noted, and a verdict on its calibration: both are there once nothing was refused."""
     stage = Stage(nursery, tmp_path / "stage", canons(Random(f"{seed} notes"))[NAMES.index("note")])
     stage.set()
     stage.play("tests.crash.refusals:attempt")

@@ -24,7 +24,7 @@ def calls_of(nursery: Nursery, chore: str, path: Path, log: Path, **plan: Any) -
 
 
 def test_a_store_keeps_the_rules(nursery: Nursery, tmp_path: Path) -> None:
-    """From the making of a store to its close; and each of its commits is synced."""
+    """It does so from its making to its close; and each of its commits is synced."""
     (tmp_path / "in").mkdir()
     log = calls_of(nursery, "whole_store", tmp_path / "in" / "store", tmp_path / "log")
     assert not broken(log, told=sqlite_is_told())
@@ -56,7 +56,7 @@ def test_a_second_sync_after_a_failed_one_is_noticed(nursery: Nursery, tmp_path:
     "left_out", ["generation-000001/keys.f32", "generation-000001/values.number", "index/3", "index"]
 )
 def test_a_sync_that_is_left_out_is_noticed(nursery: Nursery, tmp_path: Path, left_out: str) -> None:
-    """Of a file or of a directory: whatever needs it does not pass without it."""
+    """It may be of a file or of a directory: whatever needs it does not pass without it."""
     path = tmp_path / "in" / "store"
     path.parent.mkdir()
     log = calls_of(nursery, "whole_store", path, tmp_path / "log")

@@ -136,7 +136,7 @@ def lives(folder: Path) -> Iterator[Child]:
 
 
 def test_a_killed_server_loses_nothing_and_writes_nothing_twice(seed: int, thorough: bool, tmp_path: Path) -> None:
-    """Whatever it was doing; clients go on with the next one."""
+    """It may have been doing anything; clients go on with the next one."""
     random, toll, kills = Random(f"{seed} server"), Toll(), 1000 if thorough else 3
     clients = [Client(number, toll) for number in range(CLIENTS)]
     pid: int | None = None

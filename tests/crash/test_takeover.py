@@ -200,7 +200,7 @@ def _emptied(db: Any, holds: dict[str, float]) -> dict[str, float]:
 def test_a_reader_that_opens_while_a_store_is_made_anew_sees_one_of_them_or_none(
     path: Path, seed: int, thorough: bool
 ) -> None:
-    """Never parts of two, and no damage: the whole old one, the whole new one, one without items yet, or none."""
+    """It sees the old one, the new one, one without items yet, or none: no parts of two, and no damage."""
     end = time.monotonic() + (60 if thorough else 6)
     with contextlib.ExitStack() as stack:
         makers = [stack.enter_context(Child(partial(_make_anew, path, seed + number, end))) for number in range(2)]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import softkv
-from softkv.asking import route
 from softkv.errors import StoreDamaged
 from softkv.storage import check, repair
 from tests.commands import ran
 from tests.crash.hostile.confinement import Step
+from tests.databases import count_as_large
 
 CONTROLS = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 CONTROLS -= {"\n", "\t", "\r"}
@@ -104,8 +105,7 @@ def ask(folder: Path, step: Step) -> None:
     db = step("open to read", lambda: softkv.open(folder / "s", "r"))
     if db is None:
         return
-    route.CHEAP = 0
-    route.SCATTERED = 0
+    count_as_large(pytest.MonkeyPatch())
     query = np.linspace(0.1, 1.0, step("width", lambda: db.info().key_width) or 4, dtype=np.float32)
     some = np.stack([query, -query])
     step("info", lambda: str(db.info()))

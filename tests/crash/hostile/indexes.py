@@ -11,15 +11,17 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 
 import softkv
-from softkv.asking import indexed
 from softkv.index.encoding import decoded, encoded
+from softkv.index.lists import MEASURED
 from softkv.maths.drift import Drift
 from softkv.storage.catalog.tables import seal
 from tests.crash.hostile.cases import case
 from tests.crash.hostile.forging import catalog, forge, sparse
 from tests.crash.hostile.templates import PROPOSERS
+from tests.scales import scaled
 
 GROUP = "indexes"
 ATTEMPTS = ("ask", "write", "examine")
@@ -51,7 +53,7 @@ def noted(change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Callable[[
     def make(folder: Path) -> None:
         with softkv.open(folder / "s") as db:
             db.delete(["item 7"])
-            indexed.FEWEST = 1
+            scaled(pytest.MonkeyPatch(), noted=1)
             items = [db.item(f"item {number}") for number in range(0, 400, 9)]
             names, vectors = [f"late {one.key}" for one in items], [one.vector for one in items]
             db.add(names, [one.value for one in items], vectors=vectors)
@@ -143,7 +145,6 @@ STATISTICS = (
     "scatter",
     "noise",
 )
-MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths", "independent")
 for statistic in STATISTICS:
     for value in (np.nan, np.inf, -1e300):
         add(f"lists whose {statistic} are {value}", lists(fill(f"lists.{statistic}", value)))

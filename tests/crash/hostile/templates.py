@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import softkv
-from softkv.asking import route
+from tests.databases import count_as_large
 
 ITEMS, WIDTH = 12, 4
 WORDS = ["a fox", "two dogs", "the sea", "winter", "a red house", "bread and butter"]
@@ -33,8 +34,7 @@ def make(folder: Path) -> None:
     """All templates, each a store under its name."""
     for kind in ("number", "vector", "label", "text"):
         _plain(folder / kind, kind)
-    route.CHEAP = 0  # so that small stores use their index
-    route.SCATTERED = 0
+    count_as_large(pytest.MonkeyPatch())
     for kind in ("number", "label"):
         with _large(folder / f"indexed {kind}", kind, 400) as db:
             db.build_index(lists=8)
