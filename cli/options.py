@@ -24,7 +24,7 @@ def example(line: str) -> str:
 
 
 def given(*names: str) -> list[str]:
-    """Those of these options that the command was given, by all their spellings; what is usual anyway counts too."""
+    """The options among these that the command was given, by all their spellings; what is usual anyway counts too."""
     context = click.get_current_context()
     found = [one for one in context.command.params if one.name in names]
     return ["/".join(one.opts) for one in found if _named(context, one)]

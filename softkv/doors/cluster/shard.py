@@ -37,7 +37,7 @@ class Shard(Protocol):
     path: str
 
     def view(self, *, kept: bool = False) -> View:
-        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
+        """The newest commit of the shard, to read; `kept` whatever is written meanwhile, until it is closed."""
 
     def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
         """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
@@ -74,7 +74,7 @@ class LocalShard:
         self._db, self.path = db, db.path
 
     def view(self, *, kept: bool = False) -> View:
-        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
+        """The newest commit of the shard, to read; `kept` whatever is written meanwhile, until it is closed."""
         return self._db._new_view() if kept else self._db._view()
 
     def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
