@@ -39,6 +39,14 @@ def _keep_store(context: click.Context, _option: click.Parameter, path: str | No
         context.meta[STORE] = path
 
 
+def _one(context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> str | None:
+    """The text that is looked up, which is a single word to a shell."""
+    if len(words) > 1:
+        quoted = f'softkv {context.command.name} "{" ".join(words)}"'
+        raise click.UsageError(f"expected one TEXT, got {len(words)}. Put quotes around it: {quoted}")
+    return words[0] if words else None
+
+
 def _store(context: click.Context, option: click.Parameter, path: str) -> str:
     """The store named after the command, else before it, else by the environment, else the usual one."""
     return path if _named(context, option) else str(context.meta.get(STORE, path))
@@ -53,6 +61,7 @@ store_before = click.option(
     callback=_keep_store,
     help="The store; it may as well stand after the command.",
 )
+one_text = click.argument("text", nargs=-1, metavar="[TEXT]", callback=_one)
 database = click.option(
     "-d",
     "--db",
