@@ -98,6 +98,8 @@ def add(
     conflict = on_conflict or "error"
     if source is None:
         given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value
+        if not given and given != value:
+            raise click.UsageError("expected a VALUE after the KEY, or on stdin, got nothing")
         with filling(path, wishes) as db, output.hints():
             added = db.add(
                 key,

@@ -42,7 +42,7 @@ sure = click.option(
 
 
 @click.command(epilog=options.example('softkv query "a boy looking for treasure" --db films.softkv -n 3 --explain'))
-@click.argument("text", required=False)
+@options.one_text
 @options.database
 @blended
 @options.temperature
@@ -118,7 +118,7 @@ def query(
 
 
 @click.command(epilog=options.example('softkv compare "a boy looking for treasure" --db films.softkv -k 2'))
-@click.argument("text", required=False)
+@options.one_text
 @options.database
 @click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="How many items top-k blends.")
 @options.temperature

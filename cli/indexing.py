@@ -123,7 +123,7 @@ def _told(found: "Info") -> str:
 
 
 def _lines(found: "Info") -> list[str]:
-    """The same, with how it was built, a line for each."""
+    """What is said of an index, with how it was built, a line for each fact."""
     shown = {"index": _told(found)}
     built = found.index.built if found.index else {}
     if built:

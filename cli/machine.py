@@ -16,7 +16,7 @@ def machine() -> str:
 
 
 def threads() -> int:
-    """With how many threads NumPy multiplies matrices: what the environment says, or else one for each core."""
+    """How many threads NumPy multiplies matrices with: as the environment says, or else one for each core."""
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         given = os.environ.get(name, "")
         if given.isdecimal() and int(given) > 0:

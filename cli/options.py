@@ -24,7 +24,7 @@ def example(line: str) -> str:
 
 
 def given(*names: str) -> list[str]:
-    """Those of these options that the command was given, by all their spellings; what is usual anyway counts too."""
+    """The options among these that the command was given, by all their spellings; what is usual anyway counts too."""
     context = click.get_current_context()
     found = [one for one in context.command.params if one.name in names]
     return ["/".join(one.opts) for one in found if _named(context, one)]
@@ -37,6 +37,14 @@ def _named(context: click.Context, option: click.Parameter) -> bool:
 def _keep_store(context: click.Context, _option: click.Parameter, path: str | None) -> None:
     if path is not None:
         context.meta[STORE] = path
+
+
+def _one(context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> str | None:
+    """The text that is looked up, which is a single word to a shell."""
+    if len(words) > 1:
+        quoted = f'softkv {context.command.name} "{" ".join(words)}"'
+        raise click.UsageError(f"expected one TEXT, got {len(words)}. Put quotes around it: {quoted}")
+    return words[0] if words else None
 
 
 def _store(context: click.Context, option: click.Parameter, path: str) -> str:
@@ -53,6 +61,7 @@ store_before = click.option(
     callback=_keep_store,
     help="The store; it may as well stand after the command.",
 )
+one_text = click.argument("text", nargs=-1, metavar="[TEXT]", callback=_one)
 database = click.option(
     "-d",
     "--db",

@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 def sample(name: str, known: int, asked: int, *, seed: int) -> Sample:
-    """So many questions of the training and of the test part of `clinc150` or `banking77`, drawn with a seed."""
+    """Questions of the training and of the test part of `clinc150` or `banking77`, drawn with a seed."""
     train, test = clinc150() if name == "clinc150" else banking77()
     drawn = random.Random(seed)
     return Sample(drawn.sample(train, known), drawn.sample(test, asked))

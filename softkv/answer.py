@@ -11,9 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from softkv import portrait
 from softkv.errors import ShapeError
@@ -21,6 +22,10 @@ from softkv.guard.guard import Guard
 from softkv.guard.judged import Judged
 from softkv.kinds import ValueKind
 from softkv.maths.arrays import library_of
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
 
 Array: TypeAlias = Any
 _TOGETHER = 64  # answers whose contributors are asked for at once
@@ -83,7 +88,7 @@ class RankedText(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Answer(Judged):
+class Answer(Judged[bool, float, tuple[object, ...], tuple[float, float]]):
     """The answer to one query. Single numbers are floats, or tensors without axes when asked with tensors.
 
     >>> import softkv
@@ -157,7 +162,7 @@ class Answer(Judged):
         """Everything as JSON, in one line."""
         return portrait.as_json(self.to_dict())
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> "pandas.DataFrame":
         """The contributors as a DataFrame, if pandas is there."""
         return portrait.as_frame([self])
 
@@ -169,7 +174,7 @@ class Answer(Judged):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Answers(Judged):
+class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]], npt.NDArray[Any]]):
     """The answers to many queries: arrays first, an `Answer` for each on demand.
 
     Leading axes of the queries are leading axes of every array, before the (b, ...) given here. Who contributed is
@@ -301,11 +306,11 @@ class Answers(Judged):
         """Everything as JSON, in one line."""
         return portrait.as_json(self.to_dict())
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> "pandas.DataFrame":
         """The contributors of all queries as a DataFrame, if pandas is there."""
         return portrait.as_frame(list(self))
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> "pyarrow.Table":
         """A pyarrow.Table with a row for each query: what is said of its answer, and its contributors as a list."""
         return portrait.as_arrow(self)
 

@@ -69,8 +69,9 @@ def reference() -> str:
         *(_entry(name, attrgetter(name.removeprefix("softkv."))(softkv), "###") for name in FUNCTIONS),
     ]
     for one in CLASSES:
-        parts += [f"## {one.__name__}\n", _text(one), *_fields(one), *_attributes(one)]
-        parts += [_entry(name, member, "###") for name, member in _members(one) if not isinstance(member, property)]
+        parts += [f"## {one.__name__}\n", _text(one), *_fields(one), *(_filled(line, one) for line in _attributes(one))]
+        methods = [(name, member) for name, member in _members(one) if not isinstance(member, property)]
+        parts += [_filled(_entry(name, member, "###"), one) for name, member in methods]
     parts += ["## Results\n", "What methods return, with the fields that it has.\n"]
     for one in RESULTS:
         parts += [f"### {one.__name__}\n", _text(one), *_fields(one), *_attributes(one)]
@@ -137,6 +138,17 @@ def _attributes(one: type) -> list[str]:
     if shared := _inherited(one):
         told += ["", f"It has what reads of [SoftKV](#softkv), too: {', '.join(f'`{name}`' for name in shared)}."]
     return [*told, ""] if told else []
+
+
+def _filled(text: str, one: type) -> str:
+    """What is said of a member of a class, with the types that it gives to the variables of a base."""
+    head = ast.parse(inspect.getsource(one)).body[0]
+    assert isinstance(head, ast.ClassDef)
+    for base, written in zip(one.__bases__, head.bases, strict=False):
+        given = [ast.unparse(kind) for kind in getattr(getattr(written, "slice", None), "elts", ())]
+        for variable, kind in zip(getattr(base, "__parameters__", ()), given, strict=False):
+            text = re.sub(rf"(?<=-> ){variable.__name__}\b|(?<=: ){variable.__name__}(?= \|)", kind, text)
+    return text
 
 
 def _entry(name: str, of: Any, level: str) -> str:

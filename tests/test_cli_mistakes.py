@@ -36,6 +36,9 @@ def contents(store: Path) -> object:
     [
         (["query", "a fruit", "-k", "0"], 2, "-k"),
         (["query", "a fruit", "-k", "-1"], 2, "-k"),
+        (["query", "a", "fruit"], 2, 'Put quotes around it: softkv query "a fruit"'),
+        (["compare", "a", "red", "fruit"], 2, 'softkv compare "a red fruit"'),
+        (["add", "a pear"], 2, "a VALUE after the KEY, or on stdin"),
         (["query", "a fruit", "-T", "0"], 1, "above 0"),
         (["query", "a fruit", "-T", "-1"], 1, "above 0"),
         (["query", "a fruit", "-T", "nan"], 1, "above 0"),

@@ -146,7 +146,7 @@ def _heaviest(
     log_mass: npt.NDArray[np.float64],
     temperatures: npt.NDArray[np.float64],
 ) -> tuple[Any, Any, Any]:
-    """Of the rows that are heaviest in some head those of the largest mean share: rows, shares by head, scores."""
+    """The rows of the largest mean share among those heaviest in some head: rows, shares by head, scores."""
     count, show = rewritten.shape[1], min(question.show, view.snapshot.rows)
     rows, scores = np.full((count, show), -1), np.full((count, show), -np.inf)
     shares = np.zeros((count, len(rewritten), show))

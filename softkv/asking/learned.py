@@ -56,18 +56,18 @@ class Learned:
         return replace(self.metric.compatibility(self.numbers, inverse_lengths), name=LEARNED)
 
     def of_rows(self, rows: Rows) -> "Learned":
-        """The same for some of the rows."""
+        """What was learned, for some of the rows."""
         return replace(self, numbers=self.numbers[rows])
 
     def with_numbers(self, snapshot: Snapshot) -> "Learned":
-        """With the numbers of all rows of a snapshot: those that are known, and the others worked out."""
+        """What was learned, with the numbers of all rows of a snapshot: those that are known, the others worked out."""
         starts = range(len(self.numbers), snapshot.rows, TOGETHER)
         rows = (np.arange(start, min(start + TOGETHER, snapshot.rows)) for start in starts)
         more = [self.metric.numbers(snapshot.vectors(some)) for some in rows]
         return replace(self, numbers=np.concatenate([self.numbers, *more])) if more else self
 
     def without_numbers(self) -> "Learned":
-        """As it holds for keys in any order: the numbers are worked out anew where they are needed."""
+        """What was learned, for keys in any order: numbers are worked out anew where they are needed."""
         return self.of_rows(np.empty(0, np.int64))
 
     def features(self, vectors: Matrix) -> npt.NDArray[np.float64]:
@@ -75,7 +75,7 @@ class Learned:
         return (vectors.astype(np.float64) - self.metric.centre) / self.units
 
     def encoded(self) -> Iterator[bytes | memoryview]:
-        """As bytes, piece by piece."""
+        """What was learned as bytes, piece by piece."""
         facts = {"directions": self.metric.directions, "ridge": self.ridge, "learned": dict(self.facts)}
         arrays = {"factors": self.metric.factors, "centre": self.metric.centre, "units": self.units}
         return encoded(facts, {**arrays, "numbers": self.numbers})

@@ -80,7 +80,7 @@ class Profile:
     def wishing(
         self, *, value: str | None, compatibility: str | None, temperature: float | None, items: int
     ) -> "Profile":
-        """With what `open` was asked for, as far as it does not contradict what is decided already."""
+        """The profile with what `open` was asked for, as far as that does not contradict what is decided already."""
         kind = None if value is None else checked_kind(value)
         if kind is not None and self.value is not None and kind is not self.value:
             raise KindError(

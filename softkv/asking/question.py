@@ -55,7 +55,7 @@ class Question:
         return self.where is None and self.mask is None and not self.causal
 
     def part(self, rows: Any) -> "Question":
-        """The same about some of the queries."""
+        """The question with some of its queries alone."""
 
         def cut(x: Any) -> Any:
             return x[rows] if getattr(x, "ndim", 0) else x

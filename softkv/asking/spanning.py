@@ -76,7 +76,7 @@ class Spanning(View):
         )
 
     def _lists(self, known: Sequence[tuple[Part, ListIndex]]) -> Lists:
-        """Their statistics, which are kept for as long as those of all stores stay, and those of each as long as it."""
+        """The statistics of all lists, kept for as long as those of all stores stay, and those of each as it stays."""
         kept, first, indexes = self.findings.spanned, known[0][1], [index for _, index in known]
         if kept is None or (kept.labels, kept.indexes) != (self.labels, indexes):
             same = kept is not None and kept.indexes[0].form is first.form
@@ -129,7 +129,7 @@ class Spanning(View):
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """That on a store whose calibration no longer holds, if there is one."""
+        """The verdict on a store whose calibration no longer holds, if there is one."""
         verdicts = [one.view.verdict for one in self.parts]
         return next((one for one in verdicts if one is not None and one.withdrawn), None)
 

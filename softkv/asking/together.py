@@ -75,7 +75,7 @@ class Together(Generic[Asked]):
         return turn is not None and turn.thread == threading.get_ident()
 
     def _wait(self, mine: _Waiting[Asked]) -> None:
-        """Until it is answered, or its turn."""
+        """Wait until a question is answered, or has the turn."""
         with self._lock:
             if self._turn is None:
                 self._turn = mine

@@ -90,7 +90,7 @@ class View:
 
     @cached_property
     def sound_order(self) -> Rows:
-        """The same for those who read no item, and so would not notice one in the wrong place."""
+        """The live rows in order, checked for those who read no item, and would not notice one in a wrong place."""
         self.snapshot.require_sound_order()
         return self.order
 

@@ -1,4 +1,4 @@
-"""Beside a store: one that is to take its place, and what steps aside for that; and what a stop in between leaves.
+"""What lies beside a store: one that is to take its place, what steps aside for it, and what a stop leaves.
 
     .<name>.made-<token>    is being filled, or waits to be moved to <name>
     .<name>.kept-<token>    was at <name>, and goes when the other has its place

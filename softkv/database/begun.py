@@ -62,7 +62,7 @@ class HalfBuilt:
         return replace(self, rows=int(offsets[-1]), offsets=offsets, heads=heads, order=np.empty(0, np.int64))
 
     def encoded(self) -> Iterator[bytes | memoryview]:
-        """As bytes, piece by piece."""
+        """The state of a build as bytes, piece by piece."""
         measured = {} if self.lists is None else statistics_encoded(self.lists)
         facts = {name: getattr(self, name) for name in _FACTS} | {"wanted": dict(self.wanted)}
         heads = {} if self.heads is None else {"heads": self.heads}

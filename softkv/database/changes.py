@@ -101,7 +101,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         return deleted
 
     def _afresh(self, kept: Profile) -> Profile:
-        """Without the temperature by rule: it suited items that are gone."""
+        """The profile without the temperature by rule, which suited items that are gone."""
         self._findings.forget()
         return replace(kept, temperature=kept.chosen_temperature)
 

@@ -218,7 +218,7 @@ class _Evaluating:
         found = self._replies(self.asked, name, options)
         known: dict[str, Any] = self._of_values(found, options) if self.view.labels is None else self._of_labels(found)
         if found.guard is not None:
-            sure = np.equal(found.known, True)  # where nobody can tell, it is None
+            sure = np.equal(np.asarray(found.known), True)  # where nobody can tell, it is None
             known["known"] = float(sure.mean())
             if self.view.labels is not None and sure.any():
                 known["wrong_known"] = float(self._losses(found)[sure].mean())
@@ -227,7 +227,8 @@ class _Evaluating:
             if self.strangers is not None:
                 others = self._replies(self.strangers, f"{name}, out of scope", options)
                 known["auroc"] = measures.auroc(found.log_mass, others.log_mass)
-                known["strangers_known"] = None if others.guard is None else float(np.equal(others.known, True).mean())
+                sure = np.equal(np.asarray(others.known), True)
+                known["strangers_known"] = None if others.guard is None else float(sure.mean())
             temperature: float | None = found.temperature
         else:
             temperature = None

@@ -66,7 +66,7 @@ def is_frame(given: Any) -> bool:
 def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Given:
     """The arguments of `add` as lists: one key is a text, one vector has one axis."""
     if values is None:
-        raise InputError("expected values, got none. What is blended must be there: add(keys, values).")
+        raise InputError("expected values to blend, got none. Give them: add(keys, values), or update(a dict).")
     if texts is not None and vectors is not None:
         raise InputError("expected texts= to embed or vectors= that are embedded already, got both. Leave out one.")
     if is_frame(payloads):

@@ -299,7 +299,7 @@ class Loading:
         return [one for one in batch if id(one) not in places]
 
     def _stored_before(self, db: SoftKV, first: "Sequence[Record]") -> int:
-        """With how many records the file begins whose keys are in the store; 0 where one without a key hides it."""
+        """How many records at the beginning of the file have keys of the store; 0 where one without a key hides it."""
         known: set[str] = set()
         for batch in chain([first], self._rest):
             keys = [one.key for one in batch if one.key is not None]

@@ -6,7 +6,7 @@ Looking up by likeness is in softkv/asking/asker.py.
 import html
 import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from softkv.maths.heads import Heads
 from softkv.progress import Stages, untold
 from softkv.storage import Item
 from softkv.storage.batch import shown
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Value = Any  # a float, a label or text, or a vector of float32
 AT_ONCE = 1000  # items that are read together
@@ -123,7 +126,7 @@ class Reader(Asker, Mapping[str, Value]):
         """All items as arrays, block by block, for models that take them up whole."""
         return StoreColumns.of(self._asked_view())
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> "pyarrow.Table":
         """All items in their order as a pyarrow.Table: key, text, value, vector, and the payload as JSON.
 
         Whatever reads streams of Arrow (polars, pandas, duckdb) takes an open store itself, batch by batch.

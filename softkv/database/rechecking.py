@@ -173,7 +173,7 @@ def _leaving(view: View, rows: Rows) -> Generator[float, None, ListIndex]:
 
 
 def _portions(view: View, left_out: Rows, temperatures: int) -> Iterator[Rows]:
-    """As many of the left-out items at once as there is room for the sums of their values."""
+    """How many of the left-out items are asked at once: as there is room for the sums of their values."""
     width = view.layout.value_width if view.labels is None else len(view.labels)
     step = max(1, HELD // (width * temperatures))
     return (left_out[start : start + step] for start in range(0, len(left_out), step))

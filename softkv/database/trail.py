@@ -35,7 +35,7 @@ class Outcome:
     repeated: int = 0  # passed over, since their keys were there
 
     def plus(self, count: int, replaced: int, ignored: int) -> "Outcome":
-        """With these items, some of which took the place of others, and those that stayed out."""
+        """The outcome with more items counted, some of which took the place of others, and those that stayed out."""
         sums = self.fresh + count - replaced, self.replaced + replaced, self.ignored + ignored
         return Outcome(self.records, *sums, self.repeated)
 
@@ -66,7 +66,7 @@ class Trail:
         return outcome, chain([rest] if rest else [], batches)
 
     def take(self, batch: "Sequence[Record]") -> None:
-        """These are the next records."""
+        """Count the next records in the digest."""
         for record in batch:
             for piece in pieces_of(record):
                 self._digest.update(piece)

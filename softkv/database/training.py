@@ -191,7 +191,7 @@ def tune(
 
 
 def _by_rule(view: View, compatibilities: Sequence[str], hold_out: float) -> Tuned:
-    """For texts, whose averages have no right or wrong: the temperature at which about ten items contribute."""
+    """The temperature at which about ten items contribute, for texts, whose averages have no right or wrong."""
     if len(compatibilities) > 1:
         raise KindError("texts as values tell no way to compare from another. Name one compatibility.")
     (compatibility,) = compatibilities
@@ -252,7 +252,7 @@ def left_out_of(rows: Rows, seed: int) -> Rows:
 
 
 def drawn(rows: Rows, most: int, seed: int) -> Rows:
-    """These rows, or as many of them as are looked at, in order."""
+    """Rows in order: all that are given, or so many drawn from them."""
     if len(rows) <= most:
         return rows
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))

@@ -149,7 +149,7 @@ class InMemory:
         return plain._learning(way) if way.projection else plain
 
     def _learning(self, way: Choices) -> "InMemory":
-        """The same by a metric, if that is better."""
+        """The items compared by a metric that is learned from them, if that is better."""
         items, directions = self.items, way.compatibility == "cosine"
         rows = drawn(np.arange(len(items.keys)), MOST, way.seed)
         some = Examples(items.keys[rows], items.wanted()[rows])

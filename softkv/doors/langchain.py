@@ -188,7 +188,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """Of the `fetch_k` most similar documents k that are like the query, and unlike each other.
+        """The k documents among the `fetch_k` most similar ones that are like the query, and unlike each other.
 
         Both as the store compares, without what it has learned; in a store by cosine just as LangChain has it.
         """

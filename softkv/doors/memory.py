@@ -137,7 +137,7 @@ class Memory(nn.Module):
         return [*x.shape[: self.axis], -1, *x.shape[self.axis + 1 :]]
 
     def _with_room(self, mine: Tensor, rows: Tensor) -> Tensor:
-        """These rows in the shape of what is there, which without a capacity takes theirs."""
+        """Rows in the shape of what is there, which without a capacity takes theirs."""
         if self.capacity is None:
             if mine.shape != rows.shape:
                 mine.data, mine.grad = mine.data.new_empty(rows.shape), None

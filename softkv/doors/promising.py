@@ -10,7 +10,7 @@ Shapes: n samples, c classes, l levels.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from softkv.guard.widths import WidthRule
 FOR_WIDTHS = 4  # one in so many samples tells how wide intervals are here and there, and calibrates nothing
 
 Array = npt.NDArray[Any]
+Estimator = TypeVar("Estimator", bound="Promising")
 
 
 class Promising:
@@ -44,7 +45,9 @@ class Promising:
     def _aims(self, answers: Answers, y: Any) -> Array:
         raise NotImplementedError
 
-    def conformalize(self, X: Any, y: Any, *, wrong_at_most: float = 0.05, confidence: float | None = 0.95) -> Any:
+    def conformalize(
+        self: Estimator, X: Any, y: Any, *, wrong_at_most: float = 0.05, confidence: float | None = 0.95
+    ) -> Estimator:
         """Calibrate on samples that were not fitted on; what is said of more like these is then promised.
 
         Samples that were fitted, whatever their target, are left out; `guard_.found["left_out"]` says how many.

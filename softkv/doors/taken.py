@@ -82,7 +82,7 @@ def tensor_of(array: Any) -> Tensor:
 
 
 def known_from(columns: StoreColumns, temperature: float, *, k: Any, heads: Any, projected: bool) -> float | None:
-    """From which evidence on queries are known, where the store has a guard that is about such lookups."""
+    """The evidence from which on queries are known, where the store has a guard that is about such lookups."""
     compared = LEARNED if projected else columns.compatibility
     question = Question(None, compatibility=compared, temperature=temperature, k=k, heads=heads)
     guard: Guard | None = promised(*columns.guard, question).get("guard")

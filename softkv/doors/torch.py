@@ -260,7 +260,7 @@ class SoftKVLayer(nn.Module):
         causal: bool = False,
         show: int = 10,
     ) -> Answers:
-        """The same with everything there is to say: weights, log_mass, effective, and which rows contributed."""
+        """Look up as `forward` does, with all there is to say: weights, log_mass, effective, which rows contributed."""
         asked = self._asked(queries)
         return self._answers(asked, *self.memory.rows(), self.temperature, self._heads(), mask, bias, causal, show)
 

@@ -47,7 +47,7 @@ class FunctionEmbedder:
         return embedded(texts, self.width, _TEXTS, embed, progress)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """The same as documents: a function makes no difference."""
+        """The vectors of texts that ask, which a function embeds as it does documents."""
         return self.documents(texts)
 
     def _tried(self) -> Any:

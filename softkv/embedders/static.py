@@ -72,7 +72,7 @@ class Static:
         return embedded(texts, self.width, _TEXTS, self._embed, progress)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """The same as documents: this model makes no difference."""
+        """The vectors of texts that ask, which this model embeds as it does documents."""
         return self.documents(texts)
 
     def _embed(self, texts: list[str], first: int) -> Vectors:

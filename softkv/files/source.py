@@ -64,7 +64,7 @@ class Source:
         return _bytes(self.stream.peek, size, self.refusals)[:size]  # type: ignore[attr-defined]
 
     def read_some(self, size: int) -> bytes:
-        """At most this many bytes, as soon as there are any."""
+        """Bytes of the source, at most this many, as soon as there are any."""
         return _bytes(self.stream.read1, size, self.refusals)  # type: ignore[attr-defined]
 
 

@@ -130,7 +130,7 @@ def distances(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Floats:
 
 
 def _scores(seen: Seen, aims: npt.NDArray[Any], widths: WidthRule | None, items: int) -> Floats:
-    """Those of labels, or distances in widths."""
+    """The scores of what is wanted: those of labels, or distances in widths."""
     if widths is None:
         return heavier(seen.value, aims)
     return distances(seen.value, aims) / widths.of(seen.spread, seen.log_mass, seen.effective, items=items)

@@ -34,7 +34,7 @@ class Ranked:
 
     @classmethod
     def of(cls, scores: Floats) -> "Ranked":
-        """These scores; some may be infinite.
+        """Rank scores, of which some may be infinite.
 
         >>> Ranked.of(np.arange(9.0)).quantile(0.8), Ranked.of(np.arange(9.0)).quantile(0.95)
         (7.0, inf)
@@ -64,7 +64,7 @@ class Ranked:
         return np.asarray(after / (self.count + 1), np.float64)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """The scores as JSON."""
         return {"count": self.count, "values": base64.b64encode(self.values.astype("<f4").tobytes()).decode()}
 
     @classmethod

@@ -79,7 +79,7 @@ def laxest(thresholds: Floats, risks: Sequence[Risk], confidence: float) -> floa
 
 
 def p_value(threshold: float, risks: Sequence[Risk]) -> float:
-    """That of the hypothesis that any of these risks is above its share at a threshold."""
+    """The p-value of the hypothesis that any of these risks is above its share at a threshold."""
     return max(at_most(*risk.at(threshold), risk.share) for risk in risks)
 
 

@@ -145,7 +145,7 @@ class Guard:
         return before + max(rows - rows_then, died, items_then - items, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, for the settings of a store."""
+        """The guard as JSON, for the settings of a store."""
         told: dict[str, Any] = {name: getattr(self, name) for name in ("coded", "items", "threshold")}
         told["base"] = list(self.base)
         told |= {name: dict(getattr(self, name)) for name in ("about", "asked", "found")}

@@ -6,18 +6,25 @@ Shapes: b queries, c labels.
 """
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from softkv.errors import InputError, KindError
 from softkv.guard.guard import Guard, Seen
 
 LEVEL = 0.9  # of sets and intervals that do not say
+# What is said of one answer, or of many: a truth, a number, labels, and the bounds of an interval.
+Truth = TypeVar("Truth")
+Number = TypeVar("Number")
+Labels = TypeVar("Labels", bound=Sequence[Any])
+Bounds = TypeVar("Bounds", bound="Sequence[float] | npt.NDArray[Any]")
 NOT_GUARDED = "the store has no guard. Make one with `guard`."
 
 
-class Judged:
+class Judged(Generic[Truth, Number, Labels, Bounds]):
     """Answers, one or many, and the guard of the store that gave them, if it is about such answers."""
 
     __slots__ = ()
@@ -28,7 +35,7 @@ class Judged:
     scored: Any
 
     @property
-    def known(self) -> Any:
+    def known(self) -> Truth | None:
         """Whether the store knows enough to answer: a truth, or (b,) of them; None where nobody can tell.
 
         Of queries like the items, answers that are known are wrong as seldom as was asked of `guard`.
@@ -36,12 +43,12 @@ class Judged:
         return None if self.guard is None else self._each(self.guard.known(seen_of(self)))
 
     @property
-    def familiarity(self) -> Any:
+    def familiarity(self) -> Number | None:
         """The share of queries like the items of which no more is known, a number or (b,); None where `known` is."""
         return None if self.guard is None else self._each(self.guard.familiarity(seen_of(self)))
 
     @property
-    def why_unknown(self) -> Any:
+    def why_unknown(self) -> str | None:
         """Why `known` is not True, of one answer: what to do, or how much less is known than it takes; else None."""
         if self.guard is None or not isinstance(self.scored, int):
             return self.unguarded
@@ -62,7 +69,7 @@ class Judged:
             return {"share": LEVEL, "interval": list(self.interval(LEVEL))}
         return {"share": LEVEL, "radius": self.radius(LEVEL)}
 
-    def labels_within(self, share: float = LEVEL) -> Any:
+    def labels_within(self, share: float = LEVEL) -> Labels:
         """Labels, the heaviest first, that hold the right one for this share of all queries; of many, a list of such.
 
         Empty where the query is not known: the share is that of all queries before such sets are emptied. Of known ones
@@ -73,20 +80,22 @@ class Judged:
         held[[one is False for one in known.tolist()]] = False
         names, order = self.labels or (), np.argsort(-np.asarray(seen.value), axis=1, kind="stable")
         found = [tuple(names[code] for code in line if some[code]) for line, some in zip(order, held, strict=True)]
-        return self._each(found)
+        told: Labels = self._each(found)
+        return told
 
-    def interval(self, share: float = LEVEL) -> Any:
+    def interval(self, share: float = LEVEL) -> Bounds:
         """Where the right number is with this probability: (low, high), or (b, 2)."""
         seen = seen_of(self)
         radii = self._guarding.radius(seen, share)
         if seen.value.ndim != 1:
             raise KindError("expected numbers as values to ask for an interval. Ask vectors for radius().")
-        found = self._each(np.stack([seen.value - radii, seen.value + radii], axis=1))
-        return tuple(found.tolist()) if found.ndim == 1 else found
+        told: Bounds = self._each(np.stack([seen.value - radii, seen.value + radii], axis=1))
+        return told
 
-    def radius(self, share: float = LEVEL) -> Any:
+    def radius(self, share: float = LEVEL) -> Number:
         """How far the right number or vector is from `value` at most, with this probability, a number or (b,)."""
-        return self._each(self._guarding.radius(seen_of(self), share))
+        told: Number = self._each(self._guarding.radius(seen_of(self), share))
+        return told
 
     @property
     def _guarding(self) -> Guard:
@@ -95,10 +104,12 @@ class Judged:
         return self.guard
 
     def _each(self, found: Any) -> Any:
-        """What was found of each query; of one query, that of it."""
+        """What was found of each query; of one query its number, or its numbers as a tuple."""
         if not isinstance(self.scored, int):
             return found
         one = found[0]
+        if isinstance(one, np.ndarray):
+            return tuple(one.tolist())
         return one.item() if isinstance(one, np.generic) else one
 
 

@@ -61,7 +61,7 @@ def divided(
 
 
 def _parts(keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str) -> list[Counts]:
-    """These rows in about so many lists."""
+    """Divide rows into about so many lists."""
     sample = np.sort(np.random.default_rng(0).choice(len(rows), min(len(rows), count * SAMPLED), replace=False))
     centres = clusters(keys(rows[sample]), count, seed=0, iterations=ITERATIONS, backend=backend)
     owners = assigned(keys(rows), centres, backend=backend)

@@ -134,7 +134,7 @@ class _Measuring:
 
     @cached_property
     def units(self) -> Units:
-        """Those of the lists, with a middle in float32: values of that type lose nothing when it is taken from them."""
+        """The units of the lists, with a middle in float32: values of that type lose nothing where it is subtracted."""
         return replace(self.index.units, middle=self.index.units.middle.astype(np.float32).astype(np.float64))
 
     def found(self, asked: Asked, beside: Elsewhere) -> Estimate:
@@ -186,7 +186,7 @@ class _Measuring:
         return enough & values.is_sound & masses.is_sound & masses.between.any(1)
 
     def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
-        """These answers, with those that can be measured by drawing no more than about `most` rows."""
+        """Answers with those in their place that can be measured by drawing no more than about `most` rows."""
         advised, look, thought = left, self._look(left, pilot), left.values.variance(pilot)
         told, seen = look.told, 0 if self.tells else np.minimum(self.population.counts, SEEN).sum()
         tried = look.compared + seen

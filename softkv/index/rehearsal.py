@@ -337,7 +337,7 @@ class _OfLabels(_Rehearsal):
 
 
 def _products(wrong: Floats, truth: Floats, pulled: Array, steep: slice | Counts) -> tuple[Floats, ...]:
-    """Of the weights by label, (t, p), and by how much they are taken for more, by level, (t, j + 1, p).
+    """Sums over labels of weights, (t, p), and of how much they are taken for more, by level, (t, j + 1, p).
 
     How much mass there is too much at each level, and all; the product of what is too much of each label with itself,
     and with the truth; and of that with itself.

@@ -240,7 +240,7 @@ def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:
 
 
 def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
-    """For a single query, lists that lie side by side are one run."""
+    """The runs of lists for a single query, where those that lie side by side are one."""
     lists = lists[offsets[lists + 1] > offsets[lists]]
     if not len(lists):
         return []

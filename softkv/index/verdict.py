@@ -52,7 +52,7 @@ class Verdict:
 
     @property
     def _worst(self) -> tuple[float, int, int, str]:
-        """Of what was seen the least probable by a calibration that holds: how probable, how many, of how many."""
+        """What was seen that is least probable by a calibration that holds: how probable, how many, of how many."""
         masses = 1.0 - SLACK * (1.0 - self.confidence)
         seen = [(1.0, 1, 0, "answers")]
         for what, share, counts in (("values", self.confidence, self.values), ("log masses", masses, self.masses)):

@@ -58,7 +58,7 @@ def by_values(weights: Array, values: Array, wanted: Array) -> tuple[float, Arra
 def by_slopes(
     weights: Array, asked: Array, answering: Array, values: Array, wanted: Array, ridge: float
 ) -> tuple[float, Array]:
-    """The same for numbers (n,), each answer read off the plane through the weighted rows, at the item asked."""
+    """The loss, and its pulls (b, n), for numbers (n,) read off the plane through the weighted rows, at each item."""
     plane = Plane.through(weights, answering, values, ridge)
     off = plane.at(asked) - wanted
     pulls = weights * plane.leverage(asked, answering) * plane.residuals(answering, values)

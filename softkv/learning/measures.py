@@ -136,7 +136,7 @@ def likeliest_widths(values: Floats, spreads: Floats, targets: Floats, least: Fl
 
 
 def coverage(values: Floats, spreads: Floats, targets: Floats) -> tuple[tuple[float, float], ...]:
-    """For central intervals of normal distributions, the share they should hold and the share of targets they do."""
+    """The share of targets that central intervals of normal distributions should hold, and the share that they do."""
     scores = np.abs(targets - values) / spreads
     normal = NormalDist()
     return tuple((level, float((scores <= normal.inv_cdf((1 + level) / 2)).mean())) for level in LEVELS)

@@ -31,7 +31,7 @@ def may_be_read_off(*, numbers: bool, width: int, directions: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plane:
-    """For each query, the plane through weighted rows."""
+    """The plane through weighted rows, of each query."""
 
     middle: Array  # (b, d), the weighted mean of the features
     height: Array  # (b,), that of the numbers
@@ -97,7 +97,7 @@ class Reading:
 
     @classmethod
     def of(cls, plane: Plane, queries: Array, squares: Array) -> "Reading":
-        """At these queries (b, d), where numbers vary by `squares` (b,) around their mean."""
+        """Read planes off at queries (b, d), where numbers vary by `squares` (b,) around their mean."""
         apart = queries - plane.middle
         turned = np.linalg.solve(plane.spread, apart[:, :, None])[:, :, 0]
         slopes, far = np.linalg.norm(plane.slope, axis=1), np.linalg.norm(apart, axis=1)

@@ -84,7 +84,7 @@ def _set_least() -> None:
 
 
 def _left_behind() -> None:
-    """In a child of the process there is none of the threads that were inside."""
+    """Begin anew in a child of the process, which has none of the threads that were inside."""
     global _turn
     _turn = threading.Lock()
     if _wanted:

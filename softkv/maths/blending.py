@@ -72,7 +72,7 @@ def merge(left: Blend, right: Blend) -> Blend:
 
 
 def _rebased(blend: Blend, peak: Array) -> Blend:
-    """The same sums, relative to another peak."""
+    """The sums of a blend, relative to another peak."""
     library = library_of(peak)
     peak = library.where(peak > NEVER, peak, 0.0)
     # Subtle: a blend of no rows has the peak -inf, and 0 x exp(-inf - -inf) would be NaN. Its sums are 0 at any peak.
@@ -248,7 +248,7 @@ class Labels:
         return Labels(self.array[..., rows], self.count, self.order)
 
     def reach(self, mean: Array) -> Array:
-        """At most √2: that of one label from another."""
+        """The largest distance of values, √2: that of one label from another."""
         return library_of(mean).constant(mean)[..., 0] * 0.0 + 2.0**0.5
 
     def gather(self, rows: Array) -> "Labels":

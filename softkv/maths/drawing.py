@@ -25,7 +25,7 @@ def drawer(secret: bytes, purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def different(draw: np.random.Generator, counts: Counts, sizes: Counts) -> Counts:
-    """So many different numbers below each count, each set of them as likely as any other."""
+    """Draw different numbers below each count, so many as `sizes` has, each set of them as likely as any other."""
     owners, firsts = np.repeat(np.arange(len(sizes)), sizes), counts.cumsum() - counts
     found = np.empty(len(owners), np.int64)
     again = np.arange(len(owners))
@@ -39,7 +39,7 @@ def different(draw: np.random.Generator, counts: Counts, sizes: Counts) -> Count
 
 
 def in_runs(draw: np.random.Generator, counts: Counts, sizes: Counts, ahead: Counts, shuffled: Counts) -> Counts:
-    """So many different numbers below each count, where some rows of each, after those `ahead`, lie in random order.
+    """Draw different numbers below each count, where some rows of each, after those `ahead`, lie in random order.
 
     Of these a run is taken, which is read in one piece; each set of rows is as likely as any other all the same.
     """

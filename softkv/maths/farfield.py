@@ -325,7 +325,7 @@ class Bounded:
 
 
 def bounded(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) -> Bounded:
-    """The same, with bounds that hold whatever the lists look like inside; statistics in float64 are asked for."""
+    """What unread lists add, with bounds that hold whatever they look like inside; statistics are to be float64."""
     length, rest = np.linalg.norm(tilt.reduced, axis=1), np.linalg.norm(tilt.beyond, axis=1)
     reach = length[:, None] * lists.radii[:, 0] + rest[:, None] * lists.radii[:, 1]
     deviation, doubt = np.sqrt(tilt.within), rest[:, None] * np.sqrt(lists.widest)

@@ -58,7 +58,7 @@ class Form:
         return key_width if self.metric is None else len(self.metric.factors)
 
     def placed(self, keys: Array) -> Array:
-        """That part of k′ by which rows are arranged, in the precision of the keys."""
+        """The part of k′ by which rows are arranged, in the precision of the keys."""
         if self.metric is not None:
             return self.metric.projected(keys.astype(np.float32, copy=False))
         if self.measures_distance:

@@ -108,7 +108,7 @@ class Heads:
         return joined if self.b_o is None else joined + self.b_o
 
     def like(self, array: Array, dtype: DType) -> "Heads":
-        """These heads as arrays of another's library and device, in this dtype; gradients flow from torch to torch."""
+        """The heads as arrays of another's library and device, in this dtype; gradients flow from torch to torch."""
         library = library_of(array)
         arrays = self.arrays()
         if library is NUMPY:

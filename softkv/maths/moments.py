@@ -100,7 +100,7 @@ class _Vectors:
 
     @property
     def squares(self) -> Floats:
-        """Their squared lengths."""
+        """The squared length of each vector."""
         return squared_lengths(self.rows)
 
     def left(self, slope: Array, axes: slice, x: Array) -> Floats:

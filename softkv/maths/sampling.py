@@ -48,7 +48,7 @@ class Deviation:
 
     @classmethod
     def of(cls, draw: Draw, squares: Floats, sums: Floats, mass: Floats) -> "Deviation":
-        """By the sums of ‖y‖² over strata, and the squared sums of y, (b, s) each, as if the mass, (b,), were 1."""
+        """The deviation by sums of ‖y‖² over strata and squared sums of y, (b, s) each, as if the mass (b,) were 1."""
         inside, outside = draw.factors
         within, between = np.maximum(squares - sums / draw.sizes, 0.0) * inside, sums * outside
         variance = np.stack([within.sum(1), between.sum(1)], axis=1)
@@ -59,15 +59,15 @@ class Deviation:
 
     @classmethod
     def of_column(cls, draw: Draw, y: Floats, mass: Floats) -> "Deviation":
-        """By one column y, (b, r)."""
+        """The deviation of one column y, (b, r)."""
         return cls.of(draw, draw.by_stratum(np.square(y)), np.square(draw.by_stratum(y)), mass)
 
     def at_least(self, variance: Floats) -> "Deviation":
-        """With no smaller variance than this, (b, 2): rows may lack what matters."""
+        """The deviation with no smaller variance than this, (b, 2): rows may lack what matters."""
         return replace(self, variance=np.maximum(self.variance, variance))
 
     def raised(self, thought: "Deviation", found: "Deviation") -> "Deviation":
-        """With a variance that is as much larger as one that was thought is than the one that was found."""
+        """The deviation with a variance raised by as much as what was thought exceeds what was found."""
         factor = thought.variance.sum(1) / np.maximum(found.variance.sum(1), TINY)
         return replace(self, variance=self.variance * np.maximum(factor, 1.0)[:, None])
 
@@ -93,7 +93,7 @@ class Elsewhere:
 
     @classmethod
     def nothing(cls, queries: int) -> "Elsewhere":
-        """That there are no rows elsewhere."""
+        """What is known elsewhere where no rows are."""
         return cls(np.full(queries, -np.inf), np.zeros((queries, 1)), np.ones(queries))
 
     def of(self, queries: npt.NDArray[Any]) -> "Elsewhere":

@@ -45,7 +45,7 @@ class Sizes:
         return float(self.chances @ self.rows)
 
     def whole(self, counts: Counts) -> npt.NDArray[np.bool_]:
-        """Of which strata all rows are read, (l,)."""
+        """Which strata are read whole, (l,)."""
         found: npt.NDArray[np.bool_] = (self.chances == 1.0) & (self.rows == counts)
         return found
 
@@ -133,7 +133,7 @@ class Strata:
         return sizes, np.where(reached & (sizes.expected <= most), ratios, np.inf)
 
     def _at_most(self, most: float, goals: Floats) -> tuple[float, Sizes]:
-        """As many rows as may be taken, those of strata of which all are read included."""
+        """How many rows may be taken, those of strata that are read whole included."""
         rows, sizes = most, self.sizes(most, goals)
         for _ in range(TRIES):
             if sizes.expected <= most:
@@ -231,7 +231,7 @@ class Draw:
 
     @cached_property
     def weights(self) -> Floats:
-        """For how many rows each one stands, (r,)."""
+        """How many rows each drawn one stands for, (r,)."""
         return (self.counts / (self.sizes * self.chances))[self.owners]
 
     @cached_property

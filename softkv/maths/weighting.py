@@ -28,7 +28,7 @@ class Weights:
     masked: bool = True  # whether some of the rows may be masked; those that are weigh 0, and others may
 
     def of(self, queries: slice) -> "Weights":
-        """Those of some queries."""
+        """The weights of some of the queries."""
         excess = None if self.excess is None else self.excess[..., queries]
         some = self.weights[..., queries, :]
         return Weights(self.peak[..., queries], some, self.mass[..., queries], excess, self.masked)

@@ -142,7 +142,7 @@ def require_keys(keys: Sequence[Any]) -> None:
 
 
 def keys_among(texts: Sequence[str]) -> list[str]:
-    """Those of some texts that can be the keys of items."""
+    """The texts that can be the keys of items."""
     return list(texts) if _are_plain(texts) else [text for text in texts if _can_be_key(text)]
 
 

@@ -79,7 +79,7 @@ class _Best:
 
     @cached_property
     def log_mass(self) -> Floats:
-        """Of the k best, (b,)."""
+        """The log mass of the k best, (b,)."""
         peak = self.logits[:, :1]
         found: Floats = peak[:, 0] + np.log(np.exp(self.logits[:, : self.k] - peak).sum(1))
         return found

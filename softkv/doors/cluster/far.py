@@ -74,7 +74,7 @@ class FarShard:
         return self._told[-1] if self._told else None
 
     def view(self, *, kept: bool = False) -> View:
-        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
+        """The newest commit of the shard, to read; `kept` whatever is written meanwhile, until it is closed."""
         last = self._last
         header = self.read("view", (None if last is None or kept else last.header.name,), {"kept": kept})
         if header is None:
@@ -193,7 +193,7 @@ class FarView:
         return float(self.snapshot.ask("farthest_key"))
 
     def index_info(self) -> Any:
-        """Its index in a few figures."""
+        """The index of the shard in a few figures."""
         return self.snapshot.ask("index_info")
 
     def evidence(self, question: Question, shards: int, *, newest: bool = False) -> Answers:

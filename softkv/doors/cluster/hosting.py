@@ -91,7 +91,7 @@ class Header:
 
     @classmethod
     def of(cls, name: str, view: View) -> "Header":
-        """That of a view."""
+        """The header of a view."""
         one = view.snapshot
         told = (one.store, one.commit, one.generation, one.secret, one.layout, view.profile, one.rows, len(one))
         found = cls(name, *told, one.value_scale, one.tally)

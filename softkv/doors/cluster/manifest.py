@@ -56,13 +56,13 @@ class Manifest:
 
     @classmethod
     def first(cls, identity: str, shards: Sequence[Placed], settings: Mapping[str, Any]) -> "Manifest":
-        """That of a new cluster, whose buckets are shared out evenly."""
+        """The manifest of a new cluster, whose buckets are shared out evenly."""
         buckets = tuple(bucket * len(shards) // MOST for bucket in range(MOST))
         return cls(identity, 1, tuple(shards), buckets, dict(settings))
 
     @property
     def settings_of_shards(self) -> dict[str, Any]:
-        """Those that each shard has: the temperature whatever its size, and not the guard of all."""
+        """The settings that each shard has: the temperature whatever its size, and not the guard of all."""
         found = {name: one for name, one in self.settings.items() if name != "guard"}
         if "temperature" in found:
             found["temperature"] = {**found["temperature"], "origin": "given"}

@@ -105,7 +105,7 @@ class Sides:
 
     @cached_property
     def log_mass(self) -> Floats:
-        """Of all, (b,)."""
+        """The log mass of all parts together, (b,)."""
         peak = self.log_masses.max(0)
         found: Floats = peak + np.log(np.exp(self.log_masses - peak).sum(0))
         return found
@@ -165,12 +165,12 @@ class Sides:
 
     @cached_property
     def squares(self) -> Floats:
-        """Of numbers, the mean square of the distance of the rows of each part from v, (m, b)."""
+        """The mean square of the distance of the numbers of each part from v, (m, b)."""
         return np.stack([np.asarray(one.spread, np.float64) for one in self.parts]) ** 2 + self.apart**2
 
     @cached_property
     def spread(self) -> Floats | None:
-        """Of numbers, (b,)."""
+        """The spread of all parts together, (b,); None where values are no numbers."""
         return None if self.parts[0].spread is None else np.sqrt(self.mean(list(self.squares)))
 
     @cached_property
@@ -290,7 +290,7 @@ class Sides:
 
     @cached_property
     def spread_error(self) -> Floats:
-        """Of numbers, where parts are measured or exact, (b,)."""
+        """How far the spread of numbers may be off, where parts are measured or exact, (b,)."""
         assert self.spread is not None
         inside, errors = np.nan_to_num(self.column("spread_error")), self.column("error")
         spreads = np.stack([np.asarray(one.spread, np.float64) for one in self.parts])

@@ -37,7 +37,7 @@ class Shard:
         self._db, self.path = db, db.path
 
     def view(self, *, kept: bool = False) -> View:
-        """Its newest commit, to read; `kept` whatever is written meanwhile, until it is closed."""
+        """The newest commit of the shard, to read; `kept` whatever is written meanwhile, until it is closed."""
         return self._db._new_view() if kept else self._db._view()
 
     def recorded(self, stamp: Stamp, count: int) -> list[int] | None:

@@ -62,7 +62,7 @@ class ShardedStore:
         carrier: Carrier | None = None,
         writes: bool = False,
     ) -> None:
-        """Of shards that are open; to write by who holds the `lock` on the cluster, which is let go with them.
+        """Take shards that are open; who holds the `lock` on the cluster may write, and lets it go with them.
 
         One that `writes` without a lock is not alone: each shard sees to it that its writers do not meet.
         """

@@ -43,7 +43,7 @@ class WholeSnapshot(Snapshot):
         last_seen: Sequence[Any] = (),
         shards: object = None,
     ) -> None:
-        """Of these views, whose snapshots are closed with this one if it `owns` them.
+        """Join views, whose snapshots are closed with this one if it `owns` them.
 
         Where it is `partial`, shards may be left out: `last_seen` is what was known of each when it last answered, if
         anything was, and `numbers` are those of the others. The `shards` stay open for as long as it is there, also
@@ -92,7 +92,7 @@ class WholeSnapshot(Snapshot):
 
     @property
     def secret(self) -> bytes:
-        """That of the first shard."""
+        """The secret of the first shard."""
         return self.snapshots[0].secret
 
     @property
@@ -102,7 +102,7 @@ class WholeSnapshot(Snapshot):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of the cluster."""
+        """The settings of the cluster."""
         return dict(self.manifest.settings)
 
     @property
@@ -207,7 +207,7 @@ class WholeSnapshot(Snapshot):
     # By row
 
     def _parts(self, rows: Sequence[int] | Rows) -> Iterator[tuple[int, Rows, Rows]]:
-        """Of each shard that has some of these rows: its number, which of them these are, and its own rows."""
+        """The number of each shard that has some of these rows, which of them these are, and its own rows."""
         numbers = checked_rows(rows, self.rows)
         owners = np.searchsorted(self.offsets, numbers, side="right") - 1
         for shard in np.flatnonzero(np.bincount(owners)).tolist():

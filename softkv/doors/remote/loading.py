@@ -23,7 +23,7 @@ NUMBER = 25  # bytes of a number in JSON at most, with its comma
 
 
 class Unfiled:
-    """In the place of the files: the kind of the values, and whether they may be written."""
+    """What stands in the place of the files: the kind of the values, and whether they may be written."""
 
     layout = None
 

@@ -198,7 +198,7 @@ class Jobs:
             return self._jobs[name]
 
     def all(self) -> list[Job]:
-        """Those that are known, the oldest first."""
+        """The jobs that are known, the oldest first."""
         with self._lock:
             return list(self._jobs.values())
 

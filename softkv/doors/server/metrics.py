@@ -58,7 +58,7 @@ class Metrics:
         return len(self._items) == len(list(self._stores))
 
     def idle(self) -> float:
-        """For how many seconds nothing has been asked of the stores, and no snapshot or job of theirs was open."""
+        """How many seconds ago something was last asked of the stores, or a snapshot or job of theirs was open."""
         if self.asked or any(one.busy for one in self._stores):
             self._used = time.monotonic()
         return time.monotonic() - self._used

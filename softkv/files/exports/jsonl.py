@@ -111,7 +111,7 @@ def columns(
 
 
 def _lines(source: Source, count: int, place: Place, first: int) -> Iterator[tuple[str, str]]:
-    """So many lines and their places, after which nothing may follow."""
+    """The lines that are expected, with their places; nothing may follow them."""
     name, found = source.refusals.name, numbered(source, first=first, longest=LONGEST_LINE)
     for number in range(count):
         _, line = next(found, (0, ""))

@@ -102,7 +102,7 @@ def _arrays(layout: Layout, items: int) -> dict[str, tuple[tuple[int, ...], str]
 
 
 def _fields(layout: Layout) -> list[str]:
-    """Of the lines of items."""
+    """The names of the fields in the lines of items."""
     return ["key", "text", *(["value"] if "value_vector" in portions.widths(layout) else []), "payload"]
 
 

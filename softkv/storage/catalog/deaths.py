@@ -31,7 +31,7 @@ class Deaths:
         return bitmap is not None and bool(bitmap[row % BLOCK // 8] >> (row % 8) & 1)
 
     def replaced(self, changed: Mapping[int, Bitmap]) -> "Deaths":
-        """The same but for these blocks."""
+        """The deaths with the bitmaps of these blocks in the place of theirs."""
         before = sum(_ones(self.blocks[block]) for block in changed if block in self.blocks)
         after = sum(_ones(bitmap) for bitmap in changed.values())
         return Deaths({**self.blocks, **changed}, self.count - before + after)

@@ -40,7 +40,7 @@ class Tally:
 
     @classmethod
     def empty(cls, origin: Sums | None = None) -> "Tally":
-        """Of no values."""
+        """The tally of no values."""
         origin = np.zeros(0) if origin is None else origin
         return cls(0, 0.0, 0.0, origin, np.zeros_like(origin))
 
@@ -67,7 +67,7 @@ class Tally:
         return start.plus(born).plus(died, sign=-1)
 
     def plus(self, values: npt.NDArray[Any], *, sign: int = 1) -> "Tally":
-        """With these values of shape (n, width) added, or taken away."""
+        """The tally with values of shape (n, width) added, or taken away."""
         squares, total = self.squares, self.total
         step = max(1, _CACHED // max(1, values.shape[1]))
         for start in range(0, len(values), step):
@@ -90,7 +90,7 @@ class Tally:
         return float(np.sqrt(self.spread / self.count))
 
     def pack(self) -> bytes:
-        """As little-endian float64: count, squares, largest, origin, total."""
+        """The tally as little-endian float64: count, squares, largest, origin, total."""
         head = [self.count, self.squares, self.largest]
         return np.concatenate([head, self.origin, self.total]).astype("<f8").tobytes()
 

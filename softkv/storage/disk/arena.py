@@ -272,7 +272,7 @@ class VerifiedRows:
                 self._verify_run(data, first, last)
 
     def _fresh(self, windows: Numbers) -> Numbers:
-        """Those of these windows that were not compared yet, each once, in their order."""
+        """The windows that were not compared yet, each once, in their order."""
         if len(windows) == 1:
             return windows[~self._verified[windows]]
         if 8 * len(windows) < len(self._verified):

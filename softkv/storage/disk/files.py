@@ -209,5 +209,5 @@ def remove_tree(path: str) -> None:
 
 
 def without_frames(error: StoreError) -> StoreError:
-    """The same error, to be kept: its traceback would keep open what the callers held, after the handle is closed."""
+    """A copy of an error, to be kept: a traceback would keep open what the callers held, after the handle is closed."""
     return type(error)(*error.args)

@@ -45,7 +45,7 @@ class Condition(Protocol):
     """
 
     def sql(self) -> Expression:
-        """As an expression over contents.payload."""
+        """The condition as an expression over contents.payload."""
 
     def holds(self, payload: Any) -> bool:
         """Whether a payload meets it."""
@@ -55,7 +55,7 @@ class Test(Protocol):
     """What is asked of one field that is there. `sql` must be 0 for a field that is missing."""
 
     def sql(self, kind: Expression, value: Expression) -> Expression:
-        """As an expression over the JSON type ('missing' if need be) and the value of a field."""
+        """The test as an expression over the JSON type ('missing' if need be) and the value of a field."""
 
     def holds(self, found: Any) -> bool:
         """Whether the value of a field meets it."""

@@ -55,7 +55,7 @@ class IndexFile:
         return self._descriptor >= 0
 
     def read(self) -> memoryview:
-        """Its bytes, read-only, compared with size and checksum; `IndexDamaged` when they are not what was written."""
+        """The bytes of the file, read-only; `IndexDamaged` where size or checksum are not those that were written."""
         with self._lock:
             if self._content is None:
                 content = self._room()

@@ -17,7 +17,7 @@ from softkv.storage.layout import WINDOW
 
 @dataclass(slots=True)
 class Problems:
-    """Those of an arena of so many committed bytes, whose unfinished window has the checksum `tail`."""
+    """The problems of an arena of so many committed bytes, whose unfinished window has the checksum `tail`."""
 
     arena: Arena
     catalog: Catalog
