@@ -17,7 +17,6 @@ PHRASES = (
     (r"or open with force=True if", "or use the library with force=True if"),
     (r"use on_conflict='replace' or 'ignore'", "use --replace or --ignore"),
     (r"or replace it with force=True", "or overwrite it with --force"),
-    (r"name it with format= as one of", "its name has to end in one of"),
     (r"Ask with a vector of width (\d+), or open the store with embedder= and the model",
      rf"Ask with --vector, \1 numbers between commas (`--vector -` reads lines of them), or {MODEL_OF}"),
     (r"Ask with a vector of width (\d+)\.", r"Ask with --vector, \1 numbers between commas."),

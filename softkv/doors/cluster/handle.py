@@ -211,7 +211,7 @@ class Cluster(SoftKV):
 
     def _partial_view(self) -> WholeView:
         with self._lock:
-            return self._over(self._store.reachable())
+            return self._over(self._store.newest(partial=True))
 
     def _over(self, snapshot: WholeSnapshot, carrier: Carrier | None = None) -> WholeView:
         ask = partial(ask_shards, carrier=carrier or self._store.carrier)

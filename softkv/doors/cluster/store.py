@@ -103,10 +103,6 @@ class ShardedStore:
         """All shards as they are now, one after the other, whatever is written meanwhile."""
         return self.newest(kept=True)
 
-    def reachable(self) -> WholeSnapshot:
-        """The shards that answer, each at its newest commit."""
-        return self.newest(partial=True)
-
     def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
         """Views of the shards, by number; of all, unless some may be out of reach."""
         self._require_open()

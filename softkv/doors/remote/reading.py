@@ -24,7 +24,7 @@ from softkv.doors.remote.columns import RemoteColumns
 from softkv.doors.remote.connection import ServerConnection, quoted
 from softkv.errors import NotRemote, SoftKVError
 from softkv.files.exports import disk
-from softkv.files.exports.formats import WRITTEN, suffix_of
+from softkv.files.exports.formats import suffix_of
 from softkv.maths.heads import Heads
 from softkv.page import FIELDS, write
 from softkv.storage import Added, Item
@@ -172,7 +172,7 @@ class RemoteReader(Sending, Reader):
     ) -> int:
         """Write everything to one local file, .jsonl, .parquet, .npz or .csv; returns how many items."""
         target = disk.place(path)
-        suffix = suffix_of(target, None, WRITTEN)
+        suffix = suffix_of(target)
         disk.require_free(target, store=None, force=force)
         frozen = self._frozen()
         count, path = len(frozen), f"{{store}}/export?format={suffix[1:]}"

@@ -30,9 +30,9 @@ from softkv.database.stamping import stamp
 from softkv.doors import wire
 from softkv.doors.server.endpoints import Call, Endpoint
 from softkv.doors.server.forms import RequestForm, form_of
-from softkv.errors import Busy, KeyMissing, KeyTextError
+from softkv.errors import Busy, InputError, KeyMissing, KeyTextError
 from softkv.files.exports import disk
-from softkv.files.exports.formats import WRITTEN, suffix_of
+from softkv.files.exports.formats import WRITTEN
 from softkv.storage import Added, Item
 from softkv.storage.catalog.batches import mismatch
 
@@ -235,14 +235,16 @@ async def _exported(call: Call) -> Any:
 
 def _export(call: Call) -> Response:
     """A whole store as a response; of the files that are sent only so many take room at a time."""
-    suffix, exports = suffix_of("", call.request.query_params.get("format", FORMATS[0]), WRITTEN), call.served.exports
+    wanted, exports = call.request.query_params.get("format", FORMATS[0]), call.served.exports
+    if wanted not in FORMATS:
+        raise InputError(f"format is {wanted!r}; use one of {', '.join(FORMATS)}")
     if not exports.acquire(blocking=False):
         raise Busy("as many exports of this store are on their way as it allows at a time. Ask again soon.", 5.0)
     with ExitStack() as ending:
         ending.callback(exports.release)
         with call.reading() as view:
             file = ending.enter_context(disk.nameless())
-            export_into(view._view(), file, suffix, progress=call.require_time)
+            export_into(view._view(), file, f".{wanted}", progress=call.require_time)
         file.flush()
         headers = {"content-length": str(os.fstat(file.fileno()).st_size), "softkv-commit": str(call.commit)}
         return _File(file.fileno(), headers, ending.pop_all().close)

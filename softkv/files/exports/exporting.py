@@ -15,7 +15,6 @@ def export(
     snapshot: Snapshot,
     path: str | os.PathLike[str],
     *,
-    format: str | None = None,  # noqa: A002 - the word for it
     force: bool = False,
     settings: dict[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
@@ -23,14 +22,14 @@ def export(
 ) -> int:
     """Write all live items and the settings of a snapshot to a new file; returns how many items.
 
-    The format is that of the suffix (.jsonl, .parquet, .npz, or .csv, which holds items alone) or the one named.
+    The format is that of the suffix (.jsonl, .parquet, .npz, or .csv, which holds items alone).
     The file appears when it is whole and on the disk; what fails leaves nothing. A file that is there already is
     replaced only with `force`. `settings` are written in the place of those of the snapshot, and `files` along with
     them: named bytes, which a load puts into its store as index files. Index files of the store are not looked for.
     `progress` is called with the items done and all there are.
     """
     target = disk.place(path)
-    write = WRITTEN[suffix_of(target, format, WRITTEN)]
+    write = WRITTEN[suffix_of(target)]
     header = Header.of(snapshot, settings, files or {})
     disk.require_free(target, store=snapshot.path, force=force)
     with disk.written(target, force=force) as file:

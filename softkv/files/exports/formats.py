@@ -32,24 +32,21 @@ TABLE = ".csv"  # of items alone, from which no store is read
 WRITTEN: Mapping[str, Write] = {**{suffix: one.write for suffix, one in FORMATS.items()}, TABLE: delimited.write}
 
 
-def format_of(path: str, name: str | None) -> Format:
-    """The format of a whole store by its name ("jsonl", "parquet", "npz"), or by the suffix of the path."""
-    if suffix_of(path, name, WRITTEN) == TABLE:
+def format_of(path: str) -> Format:
+    """The format of a whole store by the suffix of its path."""
+    suffix = suffix_of(path)
+    if suffix == TABLE:
         raise InputError(
             f"{path}: CSV holds items, and not the store they were in. Add them to a store with `db.load` "
             "(`softkv add -i`)."
         )
-    return FORMATS[suffix_of(path, name, FORMATS)]
+    return FORMATS[suffix]
 
 
-def suffix_of(path: str, name: str | None, known: Mapping[str, object]) -> str:
-    """The suffix of one of these formats: that of its name, or of the path."""
-    names = ", ".join(suffix[1:] for suffix in known)
-    if name is not None:
-        if f".{name}" not in known:
-            raise InputError(f"format is {name!r}; use one of {names}")
-        return f".{name}"
+def suffix_of(path: str) -> str:
+    """The suffix of a path, which has to be that of one of these formats."""
     suffix = os.path.splitext(path)[1].lower()
-    if suffix not in known:
-        raise InputError(f"{path} has no suffix of a known format; name it with format= as one of {names}")
+    if suffix not in WRITTEN:
+        names = ", ".join(one[1:] for one in WRITTEN)
+        raise InputError(f"{path} has no suffix of a known format; its name has to end in one of {names}")
     return suffix

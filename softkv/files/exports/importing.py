@@ -22,7 +22,6 @@ def load(
     path: str | os.PathLike[str],
     into: Store,
     *,
-    format: str | None = None,  # noqa: A002 - the word for it
     accept: Callable[[Header], Header] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
@@ -34,7 +33,7 @@ def load(
     returns the header to go by. `progress` is called with the items done and all there are.
     """
     given = disk.place(path)
-    chosen = format_of(given, format)
+    chosen = format_of(given)
     if into.layout is not None:
         raise StoreExists(f"{into.path} has items already, or had; read the file into a new store")
     with disk.opened(given) as file:
