@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import softkv
 from softkv.asking.joined import joined
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.doors.cluster.shard import Carrier
@@ -16,7 +17,7 @@ from tests.stores import with_secret
 
 from .clusters import opened, value_like
 from .databases import measured_always
-from .test_measured import QUERIES, TOLERANCE, keys_of, values_of
+from .test_measured import QUERIES, TOLERANCE, keys_of, most_misses, values_of
 
 pytestmark = pytest.mark.ci
 ITEMS, SHARDS = 36_000, 3
@@ -102,6 +103,35 @@ def test_the_best_are_found_by_the_indexes_of_all_shards(cluster: Cluster) -> No
     for name in ("log_mass", "mass"):
         assert (np.isnan(getattr(found, name)) == estimated).all()
     assert found.weights[estimated, :5].sum(1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_heads_are_estimated_over_shards(together: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each head asks is a question like any other, also with a filter, and a mask where lists lie side by side."""
+    measured_always(monkeypatch)
+    if not together:
+        asked_one_by_one(monkeypatch)
+    rng, keys = np.random.default_rng(3), keys_of(1, 12_000)
+    heads = softkv.Heads(*(rng.standard_normal((2, 6, n)) / np.sqrt(n) for n in (keys.shape[1], keys.shape[1], 5)))
+    create(tmp_path / "c", SHARDS, value="vector", compatibility="dot", temperature=0.3)
+    with opened(tmp_path / "c") as db:
+        names, payloads = [str(number) for number in range(len(keys))], [{"odd": n % 2 > 0} for n in range(len(keys))]
+        db.add(names, values_of("vector", keys), vectors=keys, payloads=payloads)
+    for number in range(SHARDS):
+        with_secret(tmp_path / "c" / f"shard-{number:03}", f"shard {number}".encode().ljust(32))
+    with opened(tmp_path / "c") as db:
+        db.build_index(temperatures=(0.06, 1.2))
+        masked: list[dict[str, Any]] = [{"mask": np.arange(len(keys)) % 4 > 0}] if together else []
+        for some in ({}, {"where": {"odd": True}}, *masked):
+            asked = {"heads": heads, "temperature": 6.0, **some}
+            each = [db.lookup(query[None], tolerance=0.3, **asked) for query in QUERIES[:40]]  # with draws of their own
+            found = joined([(np.array([n]), one) for n, one in enumerate(each)], 6.0)
+            exact = db.lookup(QUERIES[:40], tolerance=0.0, **asked)
+            assert "measured" in found.routes
+            missed = np.linalg.norm(found.value - exact.value, axis=1) > found.error + exact.error
+            assert missed.sum() <= most_misses(40)
+            stated = np.maximum(np.nan_to_num(found.log_mass_error), 1e-5)  # exact answers beside others state none
+            assert (np.abs(found.log_mass - exact.log_mass) > stated).sum() <= most_misses(40)
 
 
 MOST_ROWS = 1.3  # times those of one store
