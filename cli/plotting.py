@@ -20,7 +20,7 @@ STYLES: dict[str, tuple[str, Any, str]] = {
     "mean": ("#d9a441", ":", "D"),
     "hard": ("#7a7a7a", (0, (5, 1, 1, 1)), "v"),
 }
-SETTINGS = {
+SETTINGS: Any = {  # Matplotlib lists its settings one by one as a type
     "svg.fonttype": "none",  # texts as texts
     "svg.hashsalt": "softkv",  # the same file for the same figures
     "font.sans-serif": ["DejaVu Sans"],

@@ -221,7 +221,6 @@ def test_texts_are_asked_too(tmp_path: Path, others: str) -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_an_evaluation_is_drawn(store: Path, asked: Path, tmp_path: Path, suffix: str) -> None:
     """It becomes a PNG or an SVG with three panels; the figures are printed all the same."""
-    pytest.importorskip("matplotlib", reason="plots need pip install 'softkv[plot]'")
     ran("fit", "--rank", 2, "--db", store)
     drawn = tmp_path / f"drawn.{suffix}"
     done = evaluation(store, asked, "--plot", drawn)
