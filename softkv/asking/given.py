@@ -32,7 +32,7 @@ def texts_of(query: Any) -> list[str] | None:
 
 
 def array_of(given: Any, what: str) -> npt.NDArray[Any]:
-    """An array of what somebody handed in, called so."""
+    """An array of what was handed in; errors call it by its name."""
     try:
         return np.asarray(given)
     except ValueError as error:
@@ -87,7 +87,7 @@ def place_of(given: Any, name: str) -> int | None:
 
 
 def check_promise(tolerance: object, confidence: object, guarantee: object) -> None:
-    """Refuse promises that nobody could keep. A scan keeps all the others."""
+    """Refuse promises that cannot be kept. A scan keeps all the others."""
     if isinstance(tolerance, bool) or not isinstance(tolerance, REAL) or not 0 <= tolerance < math.inf:
         raise InputError(f"expected tolerance to be a number from 0 on, got {tolerance!r}.")
     if isinstance(confidence, bool) or not isinstance(confidence, REAL) or not 0 < confidence < 1:

@@ -202,7 +202,7 @@ class Followed:
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
 
     def index(self, snapshot: Snapshot) -> ListIndex:
-        """The index by which is estimated, without what is dead."""
+        """The index that estimates go by, without deleted rows."""
         dead = self._unnoted(snapshot)
         if not len(dead) and not len(self._drift.lists):
             return self.joined
@@ -212,7 +212,7 @@ class Followed:
         return self._index[1]
 
     def leaving(self, snapshot: Snapshot, rows: Rows) -> Iterator[ListIndex]:
-        """The index without what is dead and without these rows, SOME more of its lists at a time: the last is right.
+        """The index without deleted rows and without these, SOME more of its lists at a time: the last is right.
 
         For whoever must not work for long at once; `index` takes less in all.
         """
@@ -228,7 +228,7 @@ class Followed:
         yield replace(self.joined, estimates=estimates)
 
     def bounding(self, snapshot: Snapshot) -> ListIndex:
-        """The index without what is dead, by statistics that bounds can be told by."""
+        """The index without deleted rows, with statistics that bounds follow from."""
         dead = np.flatnonzero(~snapshot.live[: self.base.known])
         if not np.array_equal(self._bounding[0], dead):
             self._bounding = dead, self.base.without(dead, *self._rows(snapshot, dead))

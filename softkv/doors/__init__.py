@@ -1,4 +1,4 @@
-"""Ways into softkv from other libraries: sklearn.py, torch.py, langchain.py, haystack.py. Nobody imports these.
+"""Ways into softkv from other libraries, such as sklearn.py and torch.py. Of the rest only `open` goes through one.
 
 Reading order: held.py (items in memory or on a path) and sklearn.py; memory.py (rows as tensors), taken.py (those of a
 store), weighing.py and parts.py (a lookup to be learned from, some queries at a time) and torch.py; documents.py (what

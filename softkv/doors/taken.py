@@ -68,7 +68,7 @@ def names_of(columns: StoreColumns) -> list[str]:
 
 
 def require_names(names: Sequence[str]) -> None:
-    """Refuse items without keys, whose values nobody can replace."""
+    """Refuse items without keys, whose values cannot be replaced."""
     nameless = sum(name.startswith("#") for name in names)
     if nameless:
         raise KindError(

@@ -36,7 +36,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
 
     @property
     def known(self) -> Truth | None:
-        """Whether the store knows enough to answer: a truth, or (b,) of them; None where nobody can tell.
+        """Whether the store knows enough to answer: a truth, or (b,) of them; None where that cannot be told.
 
         Of queries like the items, answers that are known are wrong as seldom as was asked of `guard`.
         """

@@ -79,7 +79,7 @@ class ListIndex:
 
     @property
     def whole(self) -> int:
-        """How many items all lists were last made anew of; 0 where nobody knows."""
+        """How many items all lists were last made anew of; 0 where that is unknown."""
         known = self.facts.get("whole", self.facts.get("items"))
         return known if isinstance(known, int) and known > 0 else 0
 
