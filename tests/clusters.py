@@ -49,7 +49,7 @@ def require_alike(found: Any, other: Any) -> None:
     if other.spread is not None:
         np.testing.assert_allclose(found.spread, other.spread, atol=1e-5)
     for one, two in zip(found, other, strict=True):
-        assert list(map(_called, one.contributors)) == list(map(_called, two.contributors))
+        assert list(map(_called, one.contributors)) == list(map(_called, two.contributors)), "other items contributed"
         np.testing.assert_allclose(
             [item.weight for item in one.contributors], [item.weight for item in two.contributors], atol=1e-5
         )

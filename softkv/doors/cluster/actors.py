@@ -290,12 +290,10 @@ def _processes(store: ActorStore) -> list[int | None]:
 def start(path: str, address: str | None) -> list[int | None]:
     """Have actors hold the shards of a cluster until `stop`, also when nobody asks; those of their processes."""
     manifest = Manifest.read(path)
-    if address is None and not ray.is_initialized():
-        with suppress(ConnectionError):
-            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        if not ray.is_initialized():
-            _start_to_stay(manifest, path)
-    joined_ray(manifest, path, address)
+    if joined_ray(manifest, path, address):  # one that would end with this process
+        ray.shutdown()
+        _start_to_stay(manifest, path)
+        joined_ray(manifest, path, None)
     store = ActorStore(path, manifest, writes=False, deadline=STARTS, started=False)
     store.newest()
     return _processes(store)
@@ -315,6 +313,6 @@ def _start_to_stay(manifest: Manifest, path: str) -> None:
 def stop(path: str, address: str | None) -> None:
     """End the actors of a cluster, once they have written what they were sent."""
     manifest = Manifest.read(path)
-    joined_ray(manifest, path, address or "auto")
+    joined_ray(manifest, path, address)  # not "auto", by which Ray joins whatever Ray of the machine it finds
     for number in range(len(manifest.shards)):
         ActorSender(manifest, path, number).stop()
