@@ -40,6 +40,6 @@ def processes(directory: str, address: str | None) -> None:
     import softkv
     from softkv.doors.cluster import actors
 
-    with softkv.open(f"ray:{directory}", "r", address=address or "auto") as db:
+    with softkv.open(f"ray:{directory}", "r", address=address) as db:
         for number, process in enumerate(actors.processes(db)):
             click.echo(f"shard {number}: {process or 'does not answer'}")

@@ -63,6 +63,12 @@ def arm(plan: dict[str, Any]) -> None:
     _armed[-1].__enter__()
 
 
+def pause(begun: str, go: str) -> None:
+    """Say that the thread which answers is held up, and wait until it may go on."""
+    Path(begun).touch()
+    eventually(Path(go).exists)
+
+
 def turn_off_locks() -> None:
     """Let this process see no lock of others, as on machines that do not share a kernel."""
     locks.fcntl.flock = lambda *_given: None  # type: ignore[assignment]

@@ -8,7 +8,9 @@ import inspect
 import itertools
 import pickle
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softkv.doors.cluster import hosting
+import softkv
+from softkv.doors.cluster import far, hosting
 from softkv.doors.cluster.handle import Cluster
 from softkv.errors import (
+    BackupRefused,
     FormatTooNew,
     OutOfReach,
     PartlyAdded,
@@ -27,12 +31,14 @@ from softkv.errors import (
     StoreReplaced,
     WriterFenced,
 )
+from softkv.storage import Backup
 from softkv.storage.disk import locks
 
 from . import test_cluster_handle
 from .clusters import opened, value_like
 from .databases import KINDS, count_as_large, filled, vectors_of
 from .farther import far_clustered, far_opened, posts_of
+from .servers import eventually
 
 QUERIES = vectors_of(3, seed=5)
 
@@ -153,6 +159,60 @@ def test_a_shard_that_stays_silent_is_named(numbers: Cluster) -> None:
     assert len(db) == 52
 
 
+def test_what_takes_long_is_not_waited_for_where_nobody_answers(
+    numbers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard that is gone is out of reach within the deadline, also in the middle of the work; `check` finds it."""
+    monkeypatch.setattr(far, "LONG", 20.0)  # and not after a day
+    db = far_opened(Path(numbers.path), deadline=0.2, posts=posts_of(numbers))
+    posts_of(db)[1].fails = lambda message: message.work == "upkeep" and not gone(db, 1)
+    with pytest.raises(OutOfReach, match="shard-001"):
+        db.drop_index()
+    (finding,) = db.check().findings
+    assert finding == "shard-001: nobody is there"
+
+
+def test_what_threads_ask_at_once_goes_together(numbers: Cluster) -> None:
+    """All that comes while one question is under way is one message to each shard; and each thread gets its answer."""
+    before = [numbers.lookup(query, temperature=0.5).value for query in vectors_of(9)]
+    begun, go, post = threading.Event(), threading.Event(), posts_of(numbers)[0]
+
+    def held_up(_message: Any) -> bool:
+        begun.set()
+        return not go.wait(60)
+
+    post.fails = held_up
+    post.sent.clear()
+    with ThreadPoolExecutor(9) as threads:
+        asked = [threads.submit(numbers.lookup, vectors_of(9)[0], temperature=0.5)]
+        assert begun.wait(60)
+        asked += [threads.submit(numbers.lookup, query, temperature=0.5) for query in vectors_of(9)[1:]]
+        assert eventually(lambda: len(numbers._findings.together._waiting) == 8)
+        go.set()
+        np.testing.assert_allclose([one.result().value for one in asked], before)
+    assert post.sent.count("evidence") == 2
+
+
+def test_processes_copy_what_they_hold_into_a_backup(
+    numbers: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again later what is new, of a handle that only reads, too; a directory that is not seen from here is refused."""
+    numbers.backup(tmp_path / "b")
+    numbers.delete("item 1")
+    with far_opened(Path(numbers.path), "r", posts=[copy.copy(post) for post in posts_of(numbers)]) as reader:
+        assert reader.backup(tmp_path / "b").items == 39
+        for post in posts_of(reader):
+            post.host = None
+    softkv.restore(tmp_path / "b", tmp_path / "again")
+    with softkv.open(tmp_path / "again", "r") as again:
+        assert dict(again) == dict(numbers)
+        assert again.check().ok
+    monkeypatch.setattr(numbers._store.shards[1], "upkeep", lambda *_given, **_options: Backup("", 0, 0, 0, ()))
+    with pytest.raises(BackupRefused, match="that all machines see"):
+        numbers.backup(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_shard_whose_process_dies_answers_again(numbers: Cluster) -> None:
     """It dies between two questions, or before what is seen is asked; snapshots do not outlive it."""
     before = numbers.lookup(QUERIES, temperature=0.5).to_json()
@@ -221,7 +281,7 @@ def test_two_routers_share_the_shards(numbers: Cluster) -> None:
 
 
 def test_messages_of_other_versions_are_refused(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message about another cluster is refused before anything is done."""
+    """A message about another cluster, by other rules or an old map is refused before anything is done."""
     post, terms = posts_of(numbers)[0], hosting.Terms(numbers._store.manifest.id, 9)
     assert post.host is not None
     for wrong, kind in (
@@ -231,8 +291,12 @@ def test_messages_of_other_versions_are_refused(numbers: Cluster, monkeypatch: p
     ):
         done, error = post.host.answer(hosting.Message(replace(terms, **wrong), "append_nothing", (None,)))
         assert (done, type(error)) == (False, kind)
+    assert post.host.answer(hosting.Message(terms, "process"))[0]
+    for work in hosting.WRITING:  # by now manifest 9 was heard of
+        done, error = post.host.answer(hosting.Message(replace(terms, epoch=8), work))
+        assert (done, type(error)) == (False, WriterFenced)
     for work in ("close", "_opened", "_store", "upkeep"):
-        done, error = post.host.answer(hosting.Message(terms, work, ("backup", "/somewhere")))
+        done, error = post.host.answer(hosting.Message(terms, work, ("export", "/somewhere")))
         assert not done
         assert isinstance(error, SoftKVError)
 
@@ -244,10 +308,12 @@ def test_a_disk_that_is_gone_is_not_begun_anew(numbers: Cluster, tmp_path: Path)
     place.rename(aside)
     for wrong in (lambda: None, lambda: filled(place, "number").close()):
         wrong()
+        there = place.exists()
         with pytest.raises(OutOfReach, match="shard-001"):
             numbers.lookup(QUERIES)
         with pytest.raises(SoftKVError):
             numbers.add("new", 1.0, vectors=QUERIES[0])
+        assert place.exists() == there, "a store was begun anew"
     shutil.rmtree(place)
     aside.rename(place)
     assert len(numbers) == 40
@@ -270,7 +336,7 @@ def test_of_two_incarnations_one_acknowledges(numbers: Cluster, monkeypatch: pyt
         assert len(db) == 53  # readers of the first see what the second wrote
         for number in range(12):
             with pytest.raises(WriterFenced):
-                db.add(f"late {number}", 1.0, vectors=QUERIES[0])
+                db.add(f"late {number}", 1.0, vectors=QUERIES[1])  # which `check` would see, if it covered the others
         for post, host in zip(posts, new, strict=True):
             post.host = host
         assert db.add("late", 1.0, vectors=QUERIES[0]).count == 1

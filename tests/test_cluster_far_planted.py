@@ -1,6 +1,8 @@
 """Bugs that are planted in how shards of other processes are asked, each of which is found by a test of that."""
 
 import itertools
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +100,12 @@ def _other_manifests_are_not_read(patch: Patch) -> None:
 
 
 def _what_is_missing_is_made(patch: Patch) -> None:
-    patch.setattr(hosting, "open_here", lambda path, mode: softkv.open(path, "c" if mode == "r" else mode))
+    def made(path: str, mode: str) -> Any:
+        if not os.path.exists(path):
+            softkv.open(path, "c").close()
+        return softkv.open(path, mode)
+
+    patch.setattr(hosting, "open_here", made)
 
 
 def _any_store_will_do(patch: Patch) -> None:
@@ -156,26 +163,29 @@ def _items_of_another_answer_are_named(patch: Patch) -> None:
     patch.setattr(FarView, "describe", lambda _view, rows: [Described("item 0")] * len(rows))
 
 
-PLANTED: dict[Callable[[Patch], None], Finder] = {
-    _each_try_is_another_batch: LOST,
-    _nothing_is_sent_again: LOST,
-    _old_manifests_are_believed: ROUTERS,
-    _all_versions_are_understood: VERSIONS,
-    _other_manifests_are_not_read: ROUTERS,
-    _what_is_missing_is_made: DISK,
-    _any_store_will_do: DISK,
-    _a_writer_that_was_overtaken_opens_again: TWO,
-    _a_later_commit_is_taken_for_a_view: DIES,
-    _snapshots_are_held_for_good: LET_GO,
-    _a_view_is_kept_for_good: LATE,
-    _what_was_last_seen_is_believed: SEEN,
-    _missing_shards_are_thought_to_hold_little: bounds,
-    _items_of_another_answer_are_named: surface,
+# Of each, by which test it is found, and what that says.
+PLANTED: dict[Callable[[Patch], None], tuple[Finder, str]] = {
+    _each_try_is_another_batch: (LOST, "each of the keys .* is there already"),
+    _nothing_is_sent_again: (LOST, "do not answer: .*the answer is lost"),
+    _old_manifests_are_believed: (ROUTERS, "DID NOT RAISE any of .*PartlyAdded"),
+    _all_versions_are_understood: (VERSIONS, r"\(True, .* == \(False, .*ormatTooNew"),
+    _other_manifests_are_not_read: (ROUTERS, r" == 0\.125"),
+    _what_is_missing_is_made: (DISK, "a store was begun anew"),
+    _any_store_will_do: (DISK, "DID NOT RAISE .*OutOfReach"),
+    _a_writer_that_was_overtaken_opens_again: (TWO, "DID NOT RAISE .*WriterFenced"),
+    _a_later_commit_is_taken_for_a_view: (DIES, "DID NOT RAISE .*SnapshotExpired"),
+    _snapshots_are_held_for_good: (LET_GO, r"\[\d, \d, \d\] == \[\d, \d, \d\]"),
+    _a_view_is_kept_for_good: (LATE, "no item has the key 'new 0'"),
+    _what_was_last_seen_is_believed: (SEEN, "effective"),
+    _missing_shards_are_thought_to_hold_little: (bounds, r"<= .*error"),
+    _items_of_another_answer_are_named: (surface, "other items contributed"),
 }
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("find", list(dict.fromkeys(PLANTED.values())), ids=lambda find: find.__name__)
+@pytest.mark.parametrize(
+    "find", list(dict.fromkeys(find for find, _ in PLANTED.values())), ids=lambda find: find.__name__
+)
 def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path, monkeypatch: Patch) -> None:
     """No finder finds anything in sound code."""
     find(tmp_path, monkeypatch)
@@ -184,7 +194,9 @@ def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path,
 @pytest.mark.ci
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_").replace("_", " "))
 def test_a_planted_bug_is_found(plant: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
-    """The finder of its kind finds it."""
+    """The finder of its kind finds it, and says what is wrong."""
+    find, words = PLANTED[plant]
     plant(monkeypatch)
-    with pytest.raises((AssertionError, softkv.errors.SoftKVError, pytest.fail.Exception)):
-        PLANTED[plant](tmp_path, monkeypatch)
+    with pytest.raises((AssertionError, softkv.errors.SoftKVError, pytest.fail.Exception)) as found:
+        find(tmp_path, monkeypatch)
+    assert re.search(words, str(found.value), re.DOTALL), found.value

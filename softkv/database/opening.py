@@ -92,7 +92,7 @@ def check(path: Path, *, at_least: int | None = None) -> Report:
 
     Unlike `check` of a handle, it reports damage for which there can be no handle.
     """
-    if is_url(path):
+    if is_url(path) or is_held(path):
         with open(path, "r") as db:
             return db.check(at_least=at_least)
     if is_cluster(directory_of(path)):

@@ -10,6 +10,7 @@ Whoever may speak to Ray may run code on its machines; a token of Ray's own keep
 import json
 import os
 import pickle
+import secrets
 import socket
 import subprocess
 import sys
@@ -30,6 +31,8 @@ from softkv.errors import HandleUnusable, InputError, MissingExtra, ServerUnreac
 if "ray" not in sys.modules:  # which looks at the first once
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray would keep an error back for 1 to 2 seconds, to say more of it, each time that we ask an actor that has died.
+    os.environ.setdefault("RAY_timeout_ms_task_wait_for_death_info", "0")
 try:
     import ray
     from ray.exceptions import GetTimeoutError, RayError, RayTaskError
@@ -95,6 +98,7 @@ def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
         disks = {disk_of(manifest, path, number): 1.0 for number in range(count)}
         own = {"num_cpus": max(count, os.cpu_count() or 1), "resources": disks, "object_store_memory": STORE_BYTES}
         with suppress(ValueError):  # there is one already, which has what it has
+            _require_token()
             ray.init(include_dashboard=False, **own, **quiet)
             return True
     try:
@@ -103,6 +107,16 @@ def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
     except (OSError, RayError, RuntimeError) as error:
         raise ServerUnreachable(f"Ray at {address or 'this machine'} does not answer: {error}") from error
     return False
+
+
+def _require_token() -> None:
+    """Have a token that other users of the machine cannot read, unlike one that Ray makes where there is none."""
+    path = os.path.expanduser("~/.ray/auth_token")
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+        with suppress(OSError):  # it is there; or Ray says why none can be
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
 
 
 def _require_listening(address: str | None, seconds: float = DEADLINE) -> None:
@@ -276,25 +290,29 @@ def _processes(store: ActorStore) -> list[int | None]:
 def start(path: str, address: str | None) -> list[int | None]:
     """Have actors hold the shards of a cluster until `stop`, also when nobody asks; those of their processes."""
     manifest = Manifest.read(path)
-    if address is None and not ray.is_initialized():
-        disks = {disk_of(manifest, path, number): 1.0 for number in range(len(manifest.shards))}
-        count = max(len(manifest.shards), os.cpu_count() or 1)
-        command = [sys.executable, "-m", "ray.scripts.scripts"]
-        with suppress(ConnectionError):
-            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
-        if not ray.is_initialized():
-            subprocess.run([*command, "get-auth-token", "--generate"], check=True, stdout=subprocess.DEVNULL)
-            given = [f"--num-cpus={count}", f"--resources={json.dumps(disks)}", "--include-dashboard=false"]
-            subprocess.run([*command, "start", "--head", *given], check=True, stdout=subprocess.DEVNULL)
-    joined_ray(manifest, path, address)
+    if joined_ray(manifest, path, address):  # one that would end with this process
+        ray.shutdown()
+        _start_to_stay(manifest, path)
+        joined_ray(manifest, path, None)
     store = ActorStore(path, manifest, writes=False, deadline=STARTS, started=False)
     store.newest()
     return _processes(store)
 
 
+def _start_to_stay(manifest: Manifest, path: str) -> None:
+    """Start Ray on this machine, at a port that is free; it goes on when this process has ended."""
+    _require_token()
+    disks = {disk_of(manifest, path, number): 1.0 for number in range(len(manifest.shards))}
+    given = [f"--num-cpus={max(len(manifest.shards), os.cpu_count() or 1)}", f"--resources={json.dumps(disks)}"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port=0", "--include-dashboard=false"]
+    ran = subprocess.run([*command, *given], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if ran.returncode:
+        raise ServerUnreachable(f"Ray cannot be started on this machine: {ran.stderr.strip() or ran.returncode}")
+
+
 def stop(path: str, address: str | None) -> None:
     """End the actors of a cluster, once they have written what they were sent."""
     manifest = Manifest.read(path)
-    joined_ray(manifest, path, address or "auto")
+    joined_ray(manifest, path, address)  # not "auto", by which Ray joins whatever Ray of the machine it finds
     for number in range(len(manifest.shards)):
         ActorSender(manifest, path, number).stop()

@@ -21,7 +21,7 @@ from softkv.answer import Answers, Described, Kept
 from softkv.asking.question import Question
 from softkv.asking.sampled import Told
 from softkv.asking.view import View
-from softkv.doors.cluster.hosting import OF_SNAPSHOTS, WRITING, Header, Message, Terms
+from softkv.doors.cluster.hosting import OF_SNAPSHOTS, READING, WRITING, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
 from softkv.doors.cluster.shard import Carrier, Moved, Shard, at_once
 from softkv.doors.cluster.store import ShardedStore
@@ -94,7 +94,7 @@ class FarShard:
 
     def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
         """What a handle on the store does under this name."""
-        return self._asked(Message(self._terms(), "upkeep", (work, *given), options), LONG, writes=True)
+        return self._asked(Message(self._terms(), "upkeep", (work, *given), options), LONG, writes=work not in READING)
 
     def close(self) -> None:
         """Send nothing any more; the store stays open where it is."""
@@ -117,6 +117,8 @@ class FarShard:
             raise HandleClosed(f"{self.path} was closed; open the cluster again")
         until = time.monotonic() + seconds
         while True:
+            if seconds > self._deadline:  # nobody waits so long for a shard that is gone
+                self.read("process")
             try:
                 done, found = self._sender.send(message, until - time.monotonic(), writes=writes, revive=self._patient)
             except Unanswered as error:

@@ -296,12 +296,10 @@ class Cluster(SoftKV):
         """Copy the cluster into a directory, or what is new into an earlier backup, as `backup` of a store does.
 
         Each shard is copied as of one commit, one after the other. This handle changes nothing meanwhile; of what other
-        handles change, some shards may have their part and others not.
+        handles change, some shards may have their part and others not. Processes of shards write what they hold.
         """
-        if not self._store.alone:
-            raise InputError("expected a cluster whose files are here: to copy it, open its directory, with mode 'r'.")
         with self._changing:
-            return backup(self._store, directory, force=force, progress=progress)
+            return backup(self._store, directory, force=force, progress=progress if self._store.alone else None)
 
     def reembed(self, *_given: Any, **_options: Any) -> NoReturn:
         """Refused: what embeds anew goes on where it was stopped, in one store."""

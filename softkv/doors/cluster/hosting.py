@@ -44,7 +44,7 @@ _OF_SNAPSHOTS = """__contains__ find find_many get items names read value found_
     require_sound_order matching vectors values norms settings"""
 OF_SNAPSHOTS = frozenset(_OF_SNAPSHOTS.split())
 OF_VIEWS = frozenset({"describe", "farthest_key"})
-READING = frozenset({"check", "forecast_index", "info"})
+READING = frozenset({"backup", "check", "forecast_index", "info"})
 UPKEEP = READING | {"build_index", "drop_index", "compact"}
 WRITING = frozenset({"recorded", "append", "append_nothing", "delete", "configure", "put_index", "drop_index"})
 

@@ -107,6 +107,8 @@ def _copied(
         for number, shard in enumerate(store.shards):
             place = os.path.join(directory, shard_name(number))
             one: Backup = shard.upkeep("backup", place, force=force, progress=progress)
+            if not opening.is_backup(place):
+                raise BackupRefused(f"{place} was written on another machine. Name a directory that all machines see.")
             before = made[number].written if number < len(made) else 0
             made[number : number + 1] = [replace(one, written=one.written + before)]
         if not manifest.is_followed(store.path):
