@@ -247,6 +247,35 @@ def test_rows_that_are_added_are_verified_on_their_own(tmp_path: Path) -> None:
     shelf.arena.close()
 
 
+def test_windows_that_lie_apart_are_compared_together(tmp_path: Path) -> None:
+    """One that has grown is continued where it was left, and the one that is damaged is named."""
+    shelf = Shelf(tmp_path / "keys.f32", vectors(18, WIDTH))
+    shelf.verified = VerifiedRows(shelf.arena, shelf.expected)
+    shelf.grow(17)
+    shelf.verified.take(np.array([16]))
+    shelf.arena.write(16, np.zeros((1, WIDTH), np.float32))  # behind its back, after it was verified
+    shelf.grow(18)
+    np.testing.assert_array_equal(shelf.verified.take(np.array([17, 0])), shelf.cells[[17, 0]])
+    flip(tmp_path / "keys.f32", HEADER + 3 * WINDOW + 5)
+    with pytest.raises(StoreDamaged, match=f"bytes {HEADER + 3 * WINDOW} to {HEADER + 4 * WINDOW} do not match"):
+        shelf.verified.take(np.array([17, 4, 13]))
+    np.testing.assert_array_equal(shelf.verified.take(np.array([8, 4])), shelf.cells[[8, 4]])
+    shelf.arena.close()
+
+
+def test_a_number_that_cannot_be_is_found_among_windows_that_lie_apart(tmp_path: Path) -> None:
+    """Its window is named, though its checksum is right; what lies between them is not looked at."""
+    cells = vectors(18, WIDTH)
+    cells[[6, 13], 5] = np.nan
+    shelf = Shelf(tmp_path / "keys.f32", cells)
+    shelf.verified = VerifiedRows(shelf.arena, shelf.expected, lambda numbers: bool(np.isfinite(numbers).all()))
+    shelf.grow(18)
+    np.testing.assert_array_equal(shelf.verified.take(np.array([0, 9, 17])), cells[[0, 9, 17]])
+    with pytest.raises(StoreDamaged, match=f"bytes {HEADER + 3 * WINDOW} to {HEADER + 4 * WINDOW} hold numbers"):
+        shelf.verified.take(np.array([0, 13, 17]))
+    shelf.arena.close()
+
+
 def test_what_is_noted_twice_or_too_late_changes_nothing(tmp_path: Path) -> None:
     """A thread that comes late with an older count does not shorten the rows."""
     shelf = Shelf(tmp_path / "keys.f32", vectors(3, WIDTH))

@@ -19,6 +19,7 @@ from softkv.asking import lists, sampled, scan
 from softkv.asking.indexed import Indexes
 from softkv.maths import blas
 from softkv.maths.blas import at_most, free_threads
+from softkv.maths.drift import Drift
 
 from .databases import measured_always
 
@@ -178,13 +179,15 @@ def test_lists_are_asked_and_kept_by_one_thread(tmp_path: Path, monkeypatch: pyt
     rng = np.random.default_rng(0)
     vectors, values = rng.standard_normal((3000, 8)).astype(np.float32), rng.standard_normal((3000, 2))
     measured_always(monkeypatch)
-    for module, name in ((lists, "calibrated"), (sampled, "measured"), (scan, "lookup"), (Indexes, "change")):
+    small = ((lists, "calibrated"), (sampled, "measured"), (Indexes, "change"), (Drift, "applied"))
+    for module, name in (*small, (scan, "lookup")):
         watched(module, name)
     with softkv.open(tmp_path / "s", temperature=0.5) as db:
         db.add(vectors=vectors[:2000], values=values[:2000])
         db.build_index()
         db.add(vectors=vectors[2000:], values=values[2000:])
+    with softkv.open(tmp_path / "s", "r") as db:
         db.lookup(vectors[:4], tolerance=0.05)
         db.lookup(vectors[0], tolerance=0.05, temperature=500.0)
         db.lookup(vectors[0], tolerance=0)
-    assert seen == {"change": {1}, "calibrated": {1}, "measured": {1}, "lookup": {2}}
+    assert seen == {"change": {1}, "applied": {1}, "calibrated": {1}, "measured": {1}, "lookup": {2}}

@@ -125,7 +125,7 @@ def test_a_shard_that_fails_in_the_middle_of_an_estimate_is_named(built: Path, w
 
 
 def test_all_queries_are_answered_by_the_same_shards(built: Path) -> None:
-    """Also where a shard fails in what only some of them need: of none of them is an error stated as if it had not."""
+    """Where a shard fails in what only some of them need, of none is an error stated as if it had not."""
     options = {"tolerance": TOLERANCE, "temperature": np.geomspace(0.001, 2.0, len(UNLIKE))}
     with opened(built, mode="r") as db, pytest.MonkeyPatch.context() as patch:
         assert {"scan", "measured"} <= set(db.lookup(UNLIKE, **options).routes)
@@ -167,7 +167,7 @@ LIES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_what_all_rehearsed_may_be_anything(copied: Path, lie: str) -> None:
-    """Also under a checksum that is right: answers keep what they state."""
+    """Answers keep what they state, whatever lies under a checksum that is right."""
     with opened(copied) as db:
         file = db._store.shards[0].view().snapshot.index(NAME)
         facts, arrays = decoded(file.read())

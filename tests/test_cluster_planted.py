@@ -356,7 +356,7 @@ def test_nothing_is_found_where_nothing_is_planted(find: Finder, tmp_path: Path)
 @pytest.mark.ci
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_").replace("_", " "))
 def test_a_planted_bug_is_found(plant: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch) -> None:
-    """By the finder of its kind, and for what is wrong with it."""
+    """The finder of its kind finds it, and for what is wrong with it."""
     find, words = PLANTED[plant]
     plant(monkeypatch)
     with pytest.raises((AssertionError, softkv.errors.SoftKVError, pytest.fail.Exception), match=words):

@@ -109,7 +109,7 @@ def test_who_has_not_the_token_is_kept_out(given: dict[str, str], desk: Desk, tm
 
 
 def test_a_pod_has_the_resource_that_the_shard_on_its_volume_asks_for() -> None:
-    """As a shell gets it from what the page says for Kubernetes; and each volume is in one pod."""
+    """A shell gets it from what the page says for Kubernetes; each volume is in one pod."""
     yaml: Any = import_module("yaml")
     (page,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8"), re.DOTALL)
     spec = yaml.safe_load(page)["spec"]
@@ -124,5 +124,5 @@ def test_a_pod_has_the_resource_that_the_shard_on_its_volume_asks_for() -> None:
 
 
 def test_ray_that_is_not_there_is_said_so(desk: Desk) -> None:
-    """By its address, once it was looked for."""
+    """The error names its address, once it was looked for."""
     assert "127.0.0.1:1 does not answer" in desk.run("-c", JOIN, desk.cluster, "127.0.0.1:1").stdout

@@ -39,7 +39,7 @@ def test_a_type_checker_knows_the_options_of_lookups(method: object, options: ty
 
 
 def test_what_the_surface_returns_has_a_type() -> None:
-    """But for values, which are of the kind of the store, and for lookups, which are overloaded."""
+    """Values alone have none, which are of the kind of the store, and lookups, which are overloaded."""
     page = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
     returned = dict(re.findall(r"^([a-z][\w.]*)\([^`]*?\) -> ([^`]+?)$", page, re.MULTILINE))
     assert len(returned) > 50

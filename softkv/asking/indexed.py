@@ -23,6 +23,7 @@ from softkv.index.late import LARGEST, Change, Homes, Past, following
 from softkv.index.lists import ListIndex
 from softkv.index.shuffling import heads_first
 from softkv.logs import log_of
+from softkv.maths.blas import at_most
 from softkv.maths.drawing import drawer
 from softkv.maths.drift import Drift
 from softkv.maths.drift import together as summed
@@ -66,6 +67,7 @@ class Indexes:
         self._followed: Followed | None = None  # as a commit sees it
         self._homes: Homes | None = None
 
+    @at_most(1)
     def of(self, snapshot: Snapshot, *, lately: bool = True) -> ListIndex | None:
         """The index that suits this commit, or None.
 

@@ -287,6 +287,8 @@ class Asking:
         def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
             if stop - start < WORTH_THREADS * step:
                 return alone(queries, start, stop, out)
+            # All at once, and so by two threads: those below would compare a little each, and wait for each other.
+            self.view.snapshot.runs(rows[start:stop], rows[start:stop] + 1)
             return shared(lambda at, end: remembering(end)(queries, at, end, out[:, at - start :]), start, stop)
 
         return score

@@ -26,6 +26,7 @@ from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
 BLOCK = 1 << 10  # rows that are looked at together: their products stay in the cache
+TOGETHER = 1 << 8  # lists that are, since their statistics stay there as well
 LEAST = 0.01  # the share of a variance that is left of it at least, when rows go
 _LABELS = ("holders", "codes", "tallies")
 
@@ -87,8 +88,23 @@ class Drift:
         onto = measured if onto is None else onto
         if not len(self.lists):
             return onto
-        at: Counts | slice = slice(None) if len(self.lists) == len(measured.counts) else self.lists
-        some = _some(measured, at)
+        shares = None
+        if isinstance(measured.values, Shares) and isinstance(onto.values, Shares):
+            shares = self._shares(measured.values, onto.values)
+        found = {name: getattr(onto, name).copy() for name in _CHANGED if name != "values" or shares is None}
+        for start in range(0, len(self.lists), TOGETHER):
+            part = self._part(slice(start, start + TOGETHER))
+            for name, rows in part._moved(measured, shares).items():
+                found[name][part.lists] = rows
+        return replace(onto, **found if shares is None else found | {"values": shares})
+
+    def _part(self, some: slice) -> "Drift":
+        """The sums of some lists, but for their labels."""
+        return replace(self, **{name: getattr(self, name)[some] for name in (*_SUMS, "lists")})
+
+    def _moved(self, measured: Lists, shares: Shares | None) -> dict[str, Array]:
+        """The statistics of the lists that changed."""
+        some = _some(measured, self.lists)
         before = some.counts
         counts = np.maximum(before + self.counts, 0.0)
         many = np.where(counts > 0, counts, np.inf)[:, None]  # of a list without rows nothing is asked
@@ -99,31 +115,23 @@ class Drift:
         spreads = some.spreads * (before[:, None] / many)
         spreads += self.squares[:, :-1] / many
         spreads -= _products(inner)
-        values, value_means, scatter = self._values(measured, onto, some, before, many)
+        values: dict[str, Array] = {}
+        if shares is None:
+            apart = self.values / many
+            values = {"values": some.vectors + apart}
+            scatter = (before * some.scatter + self.scatter) / many[:, 0] - squared_lengths(apart)
+        else:
+            scatter = np.where(counts > 0, 1.0 - shares.squares[self.lists], 0.0)
+        scatter = np.maximum(scatter, 0.0)
         noise = np.divide(some.noise, some.scatter, out=np.ones_like(some.noise), where=some.scatter > 0) * scatter
-        return _put(
-            replace(onto, values=values),
-            at,
-            counts=counts,
-            means=some.means + shift,
-            spreads=spreads,
-            outside=np.maximum(outside, LEAST * some.outside),
-            scatter=scatter,
-            noise=noise,
-            **value_means,
-        )
-
-    def _values(
-        self, measured: Lists, onto: Lists, some: Lists, before: Array, many: Array
-    ) -> tuple[Array | Shares, dict[str, Array], Array]:
-        """The values of all lists, or those that changed, and the scatter of these."""
-        if isinstance(measured.values, Shares) and isinstance(onto.values, Shares):
-            shares = self._shares(measured.values, onto.values)
-            left = np.where(many[:, 0] < np.inf, 1.0 - shares.squares[self.lists], 0.0)
-            return shares, {}, np.maximum(left, 0.0)
-        shift = self.values / many
-        scatter = np.maximum((before * some.scatter + self.scatter) / many[:, 0] - squared_lengths(shift), 0.0)
-        return onto.values, {"values": some.vectors + shift}, scatter
+        return values | {
+            "counts": counts,
+            "means": some.means + shift,
+            "spreads": spreads,
+            "outside": np.maximum(outside, LEAST * some.outside),
+            "scatter": scatter,
+            "noise": noise,
+        }
 
     def _shares(self, measured: Shares, onto: Shares) -> Shares:
         """The shares of labels, those of lists that did not change as they are there."""
@@ -140,6 +148,7 @@ class Drift:
 
 _NAMES = tuple(one.name for one in fields(Drift))
 _SUMS = tuple(name for name in _NAMES if name != "lists" and name not in _LABELS)
+_CHANGED = ("counts", "means", "spreads", "outside", "values", "scatter", "noise")
 
 
 def together(parts: Sequence[Drift]) -> Drift:
@@ -232,7 +241,7 @@ def _products(x: Array) -> Array:
     return found
 
 
-def _some(lists: Lists, at: Counts | slice) -> Lists:
+def _some(lists: Lists, at: Counts) -> Lists:
     """The statistics of some lists."""
     shared = {"axes", "profile", "slope"} | ({"values"} if isinstance(lists.values, Shares) else set())
     return Lists(
@@ -241,12 +250,3 @@ def _some(lists: Lists, at: Counts | slice) -> Lists:
             for one in fields(lists)
         }
     )
-
-
-def _put(lists: Lists, at: Counts | slice, **changed: Array) -> Lists:
-    """The statistics with those of some lists changed, or of all."""
-    found = {}
-    for name, rows in changed.items():
-        found[name] = np.empty_like(getattr(lists, name)) if isinstance(at, slice) else getattr(lists, name).copy()
-        found[name][at] = rows
-    return replace(lists, **found)

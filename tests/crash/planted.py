@@ -28,7 +28,7 @@ from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.arena import Arena, VerifiedRows
+from softkv.storage.disk.arena import Arena, Numbers, VerifiedRows
 from softkv.storage.protocol import backup, compaction, opening, publishing, snapshot
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.generation import Generation
@@ -257,10 +257,10 @@ def _index_files_are_believed_without_their_checksum() -> None:
 
 
 def _checksums_are_taken_from_the_file() -> None:
-    def patched(rows: VerifiedRows, _data: memoryview, first: int, last: int) -> None:
-        rows._verified[first:last] = True
+    def patched(rows: VerifiedRows, _data: memoryview, fresh: Numbers) -> None:
+        rows._verified[fresh] = True
 
-    VerifiedRows._verify_run = patched  # type: ignore[method-assign]
+    VerifiedRows._verify_fresh = patched  # type: ignore[method-assign]
 
 
 def _compaction_copies_what_it_did_not_verify() -> None:

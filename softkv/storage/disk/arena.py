@@ -268,8 +268,9 @@ class VerifiedRows:
         with self._lock:
             # Subtle: not the caller's rows. The prefix may have grown since, and its last window has a new checksum.
             data = flat(self.arena.rows(self._bytes // self.arena.shape.row_bytes))
-            for first, last in _runs_of(self._fresh(windows)):
-                self._verify_run(data, first, last)
+            fresh = self._fresh(windows)
+            if len(fresh):
+                self._verify_fresh(data, fresh)
 
     def _fresh(self, windows: Numbers) -> Numbers:
         """The windows that were not compared yet, each once, in their order."""
@@ -282,37 +283,38 @@ class VerifiedRows:
         touched[windows] = True
         return np.flatnonzero(touched & ~self._verified)
 
-    def _verify_run(self, data: memoryview, first: int, last: int) -> None:
-        """Compare the windows first .. last - 1, whose checksums are asked for at once."""
+    def _verify_fresh(self, data: memoryview, fresh: Numbers) -> None:
+        """Compare windows, each once and in their order: together, since most are a piece by themselves."""
         complete = self._bytes // self.arena.granule
-        expected = self._asked(first, min(last, complete), complete) if first < complete else []
-        expected += [self._tail] * (last > complete)
-        if (last - first) * self.arena.granule < _WORTH_A_THREAD:
-            self._compare(data, first, last, expected)
+        runs = [(first, min(last, complete)) for first, last in _runs_of(fresh) if first < complete]
+        expected = [one for first, last in runs for one in self._asked(first, last, complete)]
+        expected += [self._tail] * int(fresh[-1] == complete)
+        if len(fresh) * self.arena.granule < _WORTH_A_THREAD:
+            self._compare(data, fresh, expected)
         else:
-            middle = (first + last) // 2
-            with beside(partial(self._compare, data, middle, last, expected[middle - first :])) as other:
-                self._compare(data, first, middle, expected)
+            middle = len(fresh) // 2
+            with beside(partial(self._compare, data, fresh[middle:], expected[middle:])) as other:
+                self._compare(data, fresh[:middle], expected[:middle])
             other[0].result()
-        self._verified[first:last] = True
-        self._left -= last - first
-        if last > complete:
+        self._verified[fresh] = True
+        self._left -= len(fresh)
+        if fresh[-1] == complete:
             self._progress = (complete, self._bytes % self.arena.granule, self._tail)
 
-    def _compare(self, data: memoryview, first: int, last: int, expected: list[int]) -> None:
+    def _compare(self, data: memoryview, windows: Numbers, expected: list[int]) -> None:
         """Compare windows with what is expected of them, and look at their numbers while the processor has them."""
         step = max(1, WINDOW // self.arena.granule)
-        for start in range(first, last, step):
-            stop = min(start + step, last)
-            found, wanted = self._checksums(data, start, stop), expected[start - first : stop - first]
+        for start in range(0, len(windows), step):
+            some, wanted = windows[start : start + step], expected[start : start + step]
+            found = self._checksums(data, some)
             if found != wanted:
                 wrong = next(place for place in range(len(found)) if found[place] != wanted[place])
                 raise self._damage(
-                    start + wrong,
+                    int(some[wrong]),
                     "do not match their checksum. `softkv check` lists the damage; "
                     "`softkv check --repair-to NEW` saves the good rows.",
                 )
-            self._require_believable(data, start, stop)
+            self._require_believable(data, some)
 
     def _asked(self, first: int, last: int, complete: int) -> list[int]:
         """The checksums of complete windows; of a few, their neighbours' are asked for as well and kept a while."""
@@ -333,29 +335,32 @@ class VerifiedRows:
     def _span(self, window: int) -> tuple[int, int]:
         return window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
 
-    def _checksums(self, data: memoryview, first: int, last: int) -> list[int]:
+    def _checksums(self, data: memoryview, windows: Numbers) -> list[int]:
         """The checksums of windows; of one that has grown since it was compared, only what is new is read."""
-        granule = self.arena.granule
-        seen, length, checksum = self._progress
-        if not first <= seen < last:
-            return window_checksums(data, first * granule, last * granule, granule)
-        before = window_checksums(data, first * granule, seen * granule, granule)
-        grown = crc32(data[seen * granule + length : (seen + 1) * granule], checksum)
-        return [*before, grown, *window_checksums(data, (seen + 1) * granule, last * granule, granule)]
+        granule, (seen, length, checksum) = self.arena.granule, self._progress
+        places = (windows * granule).tolist()
+        found = [crc32(data[at : at + granule]) for at in places if at != seen * granule]
+        if len(found) < len(places):
+            grown = crc32(data[seen * granule + length : (seen + 1) * granule], checksum)
+            found.insert(places.index(seen * granule), grown)
+        return found
 
-    def _require_believable(self, data: memoryview, first: int, last: int) -> None:
+    def _require_believable(self, data: memoryview, windows: Numbers) -> None:
         """Refuse numbers that no store takes. Windows are looked at together, and one by one to name the first."""
-        if self._believable is None or self._believable(self._numbers(data, first, last)):
+        if self._believable is None or self._believable(self._numbers(data, windows)):
             return
-        odd = (window for window in range(first, last) if not self._believable(self._numbers(data, window, window + 1)))
+        odd = (one for one in windows if not self._believable(self._numbers(data, one[None])))
         raise self._damage(
-            next(odd, first),
+            int(next(odd, windows[0])),
             "hold numbers that no store takes, though their checksum is right: somebody put them there. "
             "`softkv check --repair-to NEW` saves the good rows.",
         )
 
-    def _numbers(self, data: memoryview, first: int, last: int) -> Array:
-        return np.frombuffer(data[self._span(first)[0] : self._span(last - 1)[1]], self.arena.shape.dtype)
+    def _numbers(self, data: memoryview, windows: Numbers) -> Array:
+        numbers = np.frombuffer(data, self.arena.shape.dtype)
+        each = self.arena.granule // numbers.itemsize
+        parts = [numbers[first * each : last * each] for first, last in _runs_of(windows)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _damage(self, window: int, what: str) -> StoreDamaged:
         start, end = self._span(window)
