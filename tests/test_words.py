@@ -79,6 +79,6 @@ def test_options_by_themselves_are_options_of_some_command() -> None:
 
 
 def test_an_option_of_another_command_is_seen() -> None:
-    """Such as one of `query` that is given to `add`."""
+    """An option of `query` that is given to `add` is one."""
     name, found, named = called('add "a key" 5 --db x -n=3 | softkv query - --known')
     assert (name, named, named - options(found)) == ("softkv add", {"--db", "-n"}, {"-n"})

@@ -18,11 +18,10 @@ this bounds the error of the answer.
 
 How much a list knows is kept small. All lists share the axes along which rows differ most from the means of their
 lists. Along the leading ones each has a covariance of its own; along the others it has one number, the variance, and
-how that is spread over the axes is the same for all. C is estimated as AΣ with one A for all lists, which on real texts
-is as good as a C for each. What is left out is measured, for the bound.
+how that is spread over the axes is the same for all. C is estimated as AΣ with one A for all, as good on real texts as
+a C for each. What this leaves out is measured for each list, for the bound.
 
 Does not measure lists (moments.py), choose which to read (index/), or read any.
-
 Shapes: b queries, l lists, d key width, r leading axes, p value width. Keys are those that dot products are taken with:
 scaled and extended where a compatibility needs it (forms.py).
 """
