@@ -122,8 +122,8 @@ def test_batches_are_written_once_though_actors_are_killed(db: Cluster, thorough
         rng = np.random.default_rng(0)
         while not over.is_set():
             deaths.append(pid_of(db, int(rng.integers(2))))
+            over.wait(float(rng.uniform(0.2, 3.0)))  # or there would never be two that live
             os.kill(deaths[-1], signal.SIGKILL)
-            over.wait(float(rng.uniform(0.5, 2.0)))
 
     killer = threading.Thread(target=kill)
     killer.start()

@@ -140,12 +140,12 @@ class Sent(Exception):
 
 
 class Round(threading.local):
-    """What this thread is about: whether it begins calls to all shards, or else the answer that its next one awaits."""
+    """What this thread is about: whether it begins calls to all shards, or else the answer that its next one gets."""
 
     beginning, answer = False, None
 
     def pop(self) -> Any:
-        """The answer that is awaited, once."""
+        """The answer, or what it is awaited by, once."""
         found, self.answer = self.answer, None
         return found
 
@@ -167,7 +167,12 @@ def all_begun(calls: Calls) -> list[Any]:
             begun[number] = one.answer
         finally:
             _round.beginning = False
-    ready = set(ray.wait(list(begun.values()), num_returns=len(begun), timeout=SOON)[0]) if begun else set()
+    late = list[int]()
+    try:  # to get all in one call takes less than to wait for them and get each
+        begun = dict(zip(begun, ray.get(list(begun.values()), timeout=SOON) if begun else [], strict=True))
+    except RayError:  # of one, or it is not there soon
+        ready = set(ray.wait(list(begun.values()), num_returns=len(begun), timeout=0)[0])
+        late = [number for number, answer in begun.items() if answer not in ready]
 
     def finished(number: int) -> Any:
         _round.answer = begun[number]
@@ -176,8 +181,7 @@ def all_begun(calls: Calls) -> list[Any]:
         finally:
             _round.answer = None
 
-    found |= {number: finished(number) for number, answer in begun.items() if answer in ready}
-    late = [number for number, answer in begun.items() if answer not in ready]
+    found |= {number: finished(number) for number in begun if number not in late}
     found |= dict(zip(late, at_once([partial(finished, number) for number in late]), strict=True))
     return [found[number] for number in range(len(calls))]
 
@@ -201,7 +205,8 @@ class ActorSender:
             asked = _round.pop() or (actor.write if writes else actor.read).remote(packed(message))
             if _round.beginning:
                 raise Sent(asked)
-            found: tuple[bool, Any] = pickle.loads(ray.get(asked, timeout=max(0.0, seconds)))
+            answer = asked if isinstance(asked, bytes) else ray.get(asked, timeout=max(0.0, seconds))
+            found: tuple[bool, Any] = pickle.loads(answer)
         except GetTimeoutError as error:
             raise Unanswered(f"no answer in {seconds:.1f} seconds") from error
         except RayTaskError as error:  # which no message should come to
