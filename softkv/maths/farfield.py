@@ -88,8 +88,7 @@ class Lists:
         """Statistics in float32 and in `units`: good enough for an estimate, and half as much to read."""
         if isinstance(self.values, Shares):
             return self.narrow()
-        units = self.units
-        counted = replace(self, values=(self.values - units.middle) / units.size)
+        counted = replace(self, values=(self.values - (units := self.units).middle) / units.size)
         for name, power in (("slope", 1), ("value_radii", 1), ("slope_gaps", 1), ("scatter", 2), ("noise", 2)):
             counted = replace(counted, **{name: getattr(self, name) / units.size**power})
         return counted.narrow()
