@@ -22,6 +22,7 @@ how that is spread over the axes is the same for all. C is estimated as AΣ with
 a C for each. What this leaves out is measured for each list, for the bound.
 
 Does not measure lists (moments.py), choose which to read (index/), or read any.
+
 Shapes: b queries, l lists, d key width, r leading axes, p value width. Keys are those that dot products are taken with:
 scaled and extended where a compatibility needs it (forms.py).
 """
