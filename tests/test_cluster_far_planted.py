@@ -178,7 +178,7 @@ PLANTED: dict[Callable[[Patch], None], tuple[Finder, str]] = {
     _a_view_is_kept_for_good: (LATE, "no item has the key 'new 0'"),
     _what_was_last_seen_is_believed: (SEEN, "effective"),
     _missing_shards_are_thought_to_hold_little: (bounds, r"<= .*error"),
-    _items_of_another_answer_are_named: (surface, "other items contributed"),
+    _items_of_another_answer_are_named: (surface, "other items contribute"),
 }
 
 
