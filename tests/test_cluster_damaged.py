@@ -58,7 +58,7 @@ def asked(db: Cluster) -> dict[str, Any]:
 
 
 def require_right(db: Cluster) -> None:
-    """Refuse answers, each with a draw of its own, of which more are farther off than they state than chance explains."""
+    """Refuse answers, each with its own draw, of which more are farther off than they state than chance explains."""
     for options in WAYS.values():
         off = 0
         for query in QUERIES[:, None]:
