@@ -5,6 +5,7 @@ Does not choose in how many processes tests run: that is for scripts/test.
 
 import fcntl
 import gc
+import hashlib
 import itertools
 import os
 import random
@@ -77,6 +78,18 @@ def stores_of_shards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         # Items without keys go to shards by the names of their batches, which are to be the same in every run.
         counted = itertools.count()
         monkeypatch.setattr("uuid.uuid4", lambda: uuid.UUID(int=next(counted)))
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_stores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secrets of stores that a test makes follow from the seed, so what is drawn for them is repeated with it."""
+    told = f"{request.config.getoption('--seed')} {request.node.nodeid}"
+    counted = itertools.count()
+
+    def drawn(length: int) -> bytes:
+        return hashlib.blake2b(f"{told} {next(counted)}".encode(), digest_size=length).digest()
+
+    monkeypatch.setattr("softkv.storage.catalog.secret.token_bytes", drawn)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

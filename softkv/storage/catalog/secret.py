@@ -4,7 +4,7 @@ What is drawn at random for the store follows from it, so that nobody who does n
 A copy of a store has the same one, unless it goes on beside it; a repaired store has another.
 """
 
-import secrets
+from secrets import token_bytes
 
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.tables import insertion, seal
@@ -14,7 +14,7 @@ LENGTH = 32  # bytes
 
 def make_secret(connection: Connection) -> None:
     """Draw it, or another, in the transaction of the caller."""
-    content = secrets.token_bytes(LENGTH)
+    content = token_bytes(LENGTH)
     connection.run(insertion("secret", replacing=True), (1, content, seal(content)))
 
 
