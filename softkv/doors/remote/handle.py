@@ -51,7 +51,17 @@ _PROGRESS = {"stage": str, "done": int, "all": int}
 
 
 def connected(
-    url: str, mode: str, token: str | None, *, embedder: Given, force: bool, wait: float, alone: bool, **wishes: Any
+    url: str,
+    mode: str,
+    token: str | None,
+    *,
+    value: str | None,
+    compatibility: str | None,
+    temperature: float | None,
+    embedder: Given,
+    force: bool,
+    wait: float,
+    alone: bool,
 ) -> "RemoteStore":
     """The store at a URL; what can only be decided where its files are is refused."""
     if mode not in ("c", "r", "w") or force:
@@ -63,7 +73,7 @@ def connected(
         info = RemoteReader(connection).info()
         with connection.believing():
             kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
-        wanted = kept.wishing(**wishes, items=info.items)
+        wanted = kept.wishing(value=value, compatibility=compatibility, temperature=temperature, items=info.items)
         if wanted != kept or embedder not in (None, info.embedder):
             raise NotRemote(f"value, compatibility, embedder and temperature are decided where a store is. {_THERE}")
     except BaseException:
