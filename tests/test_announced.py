@@ -36,7 +36,7 @@ def test_a_server_is_found_while_it_is_the_writer(tmp_path: Path) -> None:
 
 
 def test_what_a_server_that_was_killed_left_behind_misleads_nobody(tmp_path: Path) -> None:
-    """Nobody is misled where nobody writes, nor where another process does, which removes it."""
+    """A dead server is not announced to readers, and the next process that writes removes its announcement."""
     path = str(closed_fruit(tmp_path / "s"))
     script = (
         "import os, sys, signal; from softkv.storage import Store; from softkv.storage.disk.announced import *\n"

@@ -1,7 +1,6 @@
 """The rooms of the house: who may import whom, and what a bare `import softkv` may cost."""
 
 import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -391,14 +390,6 @@ def test_names_of_the_root_are_lazy_and_listed() -> None:
     assert set(softkv.__all__) == set(dir(softkv))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = softkv.nonsense  # type: ignore[attr-defined]
-
-
-def test_docstrings_of_tests_stand_alone() -> None:
-    """None begins with a word that goes on with the name of its test."""
-    going_on = "And|But|Or|Nor|Also|As|By|Then|Since|Until|Unless|Rather|So|Such|Even|Too|Once|Like|The same"
-    begin = re.compile(rf'def (test_\w+)\([^"]*"""(?:{going_on})\b')
-    found = {path.name: begin.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("test_*.py")}
-    assert {name: tests for name, tests in found.items() if tests} == {}
 
 
 def test_no_file_hides_a_second_room() -> None:

@@ -102,7 +102,7 @@ def test_another_comparison_has_a_floor_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_floor_is_kept_with_the_temperature(tmp_path: Path) -> None:
-    """Whoever closes the store or tunes it keeps it; a reader has it, and an export takes it along."""
+    """The floor is there for readers and snapshots of a closed store, after tuning, and in an export."""
     with hills(tmp_path / "s") as db:
         before = db.lookup(FAR).log_mass_floor
     with softkv.open(tmp_path / "s", "r") as reader:

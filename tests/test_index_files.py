@@ -670,7 +670,7 @@ def test_nothing_is_written_or_removed_through_a_link(tmp_path: Path) -> None:
 
 
 def test_a_reader_without_write_permission_reads_them(tmp_path: Path) -> None:
-    """Nobody writes to the store, and the directory is not his."""
+    """A user who may only read the directory reads the index while no process writes."""
     indexed(tmp_path / "s")
     for folder in [tmp_path, *tmp_path.parents][:4]:
         if (mode := folder.stat().st_mode) & 0o055 != 0o055:

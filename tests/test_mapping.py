@@ -135,7 +135,7 @@ def test_many_keys_lead_to_no_dead_row(tmp_path: Path) -> None:
     "change", ["ordinal = 650 WHERE row = 500", "key = 'other' WHERE row = 500", "item = 9999 WHERE row = 500"]
 )
 def test_a_damaged_row_is_noticed_by_all_who_read_it(tmp_path: Path, change: str) -> None:
-    """Who wants the first item alone does not read it; values alone are noticed to come in another order."""
+    """To list keys, values or items finds the damage; to read the first item alone does not touch it."""
     with softkv.open(tmp_path / "s") as db:
         db.add([f"key {number}" for number in range(COUNT)], np.arange(COUNT), vectors=vectors_of(COUNT))
     sql(tmp_path / "s", f"UPDATE items_1 SET {change}")

@@ -185,7 +185,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
 
 
 def test_deep_json_is_refused(shared: Window) -> None:
-    """Whoever sees it first refuses it; the next call is answered."""
+    """JSON nested 5,000 deep is refused, and the next call is answered."""
     deep = b'{"a":' * 5000 + b"1" + b"}" * 5000
     shared.say(
         b'{"jsonrpc": "2.0", "id": "deep", "method": "tools/call", "params": {"name": "remember", '

@@ -179,7 +179,7 @@ def test_a_small_store_is_scanned_and_says_nothing_of_it(db: softkv.SoftKV, monk
 
 
 def test_no_more_than_two_fifths_of_the_rows_are_drawn(db: softkv.SoftKV) -> None:
-    """Whoever needs more scans, and is told, however little drawing takes."""
+    """A lookup that would need more is scanned, with that reason, even where drawing takes no time."""
     assert route.worth_drawing(db._view(), 1) == 0.4 * ITEMS
     found = [db.lookup(QUERIES[0], temperature=20.0, tolerance=one) for one in np.geomspace(0.05, 0.0005, 30)]
     drawn = [one.scored for one in found if one.route == "measured"]

@@ -165,7 +165,7 @@ def _flooded(server: Running, connections: int, stack: list[socket.socket]) -> N
 
 
 def test_idle_connections_leave_descriptors_to_the_stores(store: Path) -> None:
-    """Who is connected goes on writing, and others get in when the idle ones are cut, however many there are."""
+    """However many idle connections there are: a connected client goes on, and new ones get in once those are cut."""
     held: list[socket.socket] = []
     with served(store, patience=4.0, files=160) as server:
         client = http.client.HTTPConnection(server.host, server.port, timeout=LONGEST)

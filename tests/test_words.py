@@ -32,6 +32,14 @@ def test_docstrings_stand_alone(folder: str) -> None:
     assert [text for text in found if CONTINUES.match(text)] == []
 
 
+def test_docstrings_of_tests_stand_alone() -> None:
+    """None begins with a word that goes on with the name of its test."""
+    going_on = "And|But|Or|Nor|Also|As|By|Then|Since|Until|Unless|Rather|So|Such|Even|Too|Once|Like|The same"
+    begin = re.compile(rf'def (test_\w+)\([^"]*"""(?:{going_on})\b')
+    found = {path.name: begin.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {name: tests for name, tests in found.items() if tests} == {}
+
+
 @pytest.mark.parametrize(
     ("source", "alone"),
     [
@@ -42,7 +50,7 @@ def test_docstrings_stand_alone(folder: str) -> None:
     ],
 )
 def test_a_docstring_that_continues_is_seen(source: str, alone: bool) -> None:
-    """Wherever it stands, and by whole words."""
+    """Docstrings of files, classes and functions are looked at, and only whole words count."""
     assert any(CONTINUES.match(text) for text in docstrings(source)) != alone
 
 
@@ -63,7 +71,7 @@ def called(line: str) -> tuple[str, click.Command, set[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_options_on_a_page_are_options_of_the_command(page: Path) -> None:
-    """Of each line of a shell, and of each command in a sentence, with or without the word softkv."""
+    """Lines of a shell and commands within sentences, with or without the word softkv, name options that exist."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for line in re.findall(r"(?:^|[`$(]|&& )\s*softkv ([^`\n]*)|`([a-z]+ [^`\n]*)`", text, re.MULTILINE):
         name, found, named = called("".join(line))
@@ -71,7 +79,7 @@ def test_options_on_a_page_are_options_of_the_command(page: Path) -> None:
 
 
 def test_options_by_themselves_are_options_of_some_command() -> None:
-    """On the page about the command, which names most of them so."""
+    """Every option that docs/command.md names by itself is one that some command has."""
     named = re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / "docs" / "command.md").read_text(encoding="utf-8"))
     known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (ROOT / "docs" / "options.md").read_text(encoding="utf-8")))
     assert len(set(named)) > 30
