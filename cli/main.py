@@ -103,7 +103,9 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except OSError as error:  # a pipe that was closed, a disk that is full: nobody is left to read the rest
         if not isinstance(error, BrokenPipeError):
-            click.echo(f"softkv: the output cannot be written: {error.strerror}", err=True)
+            from . import output
+
+            output.say(f"softkv: the output cannot be written: {error.strerror}")
         # Subtle: the interpreter flushes stdout once more at exit, and would complain about it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import chain
 from operator import methodcaller
@@ -39,8 +39,9 @@ def resolved(form: str | None) -> str:
 
 
 def say(message: str) -> None:
-    """Tell the person at the terminal."""
-    click.echo(harmless(message), err=True)
+    """Tell the person at the terminal; what was done stays done where that cannot be written."""
+    with suppress(OSError):
+        click.echo(harmless(message), err=True)
 
 
 def echo(text: str) -> None:

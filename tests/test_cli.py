@@ -175,6 +175,18 @@ def test_output_that_cannot_be_written_is_one_line(store: Path, command: str) ->
     assert "cannot be written" in done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_note_that_cannot_be_written_fails_no_command(store: Path) -> None:
+    """With a full disk behind stderr an item is added and the command succeeds; an error still exits with 1."""
+    script = "from softkv_cli.main import main; main()"
+    for arguments, code in ((["add", "fig", "4", "--vector", "[0, 0, 1]"], 0), (["get", "nothing"], 1)):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-c", script, *arguments, "--db", str(store)]
+            assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full).returncode == code
+    with Store.open(store) as opened:
+        assert "fig" in opened
+
+
 @pytest.mark.slow
 def test_a_wrong_option_is_exit_code_2() -> None:
     """Usage errors are told from failures."""

@@ -945,6 +945,18 @@ def test_a_snapshot_stays_as_it_was(tmp_path: Path) -> None:
         assert store.check().ok
 
 
+def test_runs_of_a_snapshot_end_where_it_ends(tmp_path: Path) -> None:
+    """A block of runs has the rows of its snapshot, whatever was added since through the same handle."""
+    with fruit(tmp_path / "s") as store, store.snapshot() as snapshot:
+        before = snapshot.runs(np.array([0]), np.array([3]))
+        store.append(vectors(4, seed=5), [1.0, 2.0, 3.0, 4.0])
+        after = snapshot.runs(np.array([0]), np.array([3]))
+        for block in (before, after):
+            assert (len(block.vectors), len(block.values), len(block.live)) == (3, 3, 3)
+        assert np.array_equal(after.vectors, before.vectors)
+        assert store.check().ok
+
+
 def test_snapshots_of_every_commit_live_side_by_side(tmp_path: Path) -> None:
     """Each snapshot keeps its own commit, however many there are."""
     with fruit(tmp_path / "s") as store:

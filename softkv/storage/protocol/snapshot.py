@@ -301,9 +301,9 @@ class Snapshot(Closing):
         """
         if len(starts) and not (starts.min() >= 0 and (starts < stops).all() and stops.max() <= self.rows):
             raise ShapeError(f"the runs go from row {starts.min()} to {stops.max()}, but the store has {self.rows}")
-        generation = self._opened()
-        values = self._blended(generation.values.runs(starts, stops))
-        return Block(0, generation.keys.runs(starts, stops), values, self.live)
+        generation = self._opened()  # may have more rows by now: those of later commits
+        values = self._blended(generation.values.runs(starts, stops)[: self.rows])
+        return Block(0, generation.keys.runs(starts, stops)[: self.rows], values, self.live)
 
     def index(self, name: str) -> IndexFile | None:
         """The index file of this name as of this commit; None when there is none, or it was replaced or dropped since.
