@@ -10,6 +10,7 @@ import click
 
 from softkv.errors import BadRecord, InputError, SoftKVError
 from softkv.kinds import ValueKind
+from softkv.portrait import short
 from softkv.storage.disk.named import is_url
 
 from . import options, output, served
@@ -97,7 +98,7 @@ def add(
     wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility, "wait": wait}
     conflict = on_conflict or "error"
     if source is None:
-        given = sys.stdin.read().rstrip("\n") if value in (None, "-") else value
+        given = _typed(str(key)) if value in (None, "-") else value
         if not given and given != value:
             raise click.UsageError("expected a VALUE after the KEY, or on stdin, got nothing")
         with filling(path, wishes) as db, output.hints():
@@ -210,6 +211,13 @@ def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
             if empty:
                 Store.erase(path)
         raise
+
+
+def _typed(key: str) -> str:
+    """The value on stdin, for which a person at a terminal is asked."""
+    if sys.stdin.isatty():
+        output.say(f"type the VALUE of {short(key)}, and end it with Enter and Ctrl-D")
+    return sys.stdin.read().rstrip("\n")
 
 
 def _value(given: str, kind: str | None) -> Any:

@@ -198,7 +198,7 @@ def guard(
     no_progress: bool,
     form: str | None,
 ) -> None:
-    """Find out from which evidence on answers are right; then they say whether they are known.
+    """Find out how much evidence right answers have; answers then say whether they are known.
 
     Items that `tune` and `fit` left out are asked of all others. See `query --known`.
     """

@@ -27,7 +27,7 @@ COMMANDS = {  # with the file of each and what it does, since an import of all f
     "export": ("transfer", "Write everything in a store to FILE (.jsonl, .parquet, .npz), or the items to .csv."),
     "fit": ("learning", "Learn to compare: so that items, left out, are best predicted by the others."),
     "get": ("dictionary", "Print the items with exactly these keys; `-` reads keys from stdin."),
-    "guard": ("learning", "Find out from which evidence on answers are right; then they say whether they are known."),
+    "guard": ("learning", "Find out how much evidence right answers have; answers then say whether they are known."),
     "import": ("transfer", "Make a new store of what `softkv export` wrote."),
     "index": ("indexing", "Build, look at or drop the index by which lookups read a few percent of a large store."),
     "info": ("dictionary", "Say what a store is: items, kind of value, embedder, temperature, size."),

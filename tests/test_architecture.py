@@ -1,6 +1,7 @@
 """The rooms of the house: who may import whom, and what a bare `import softkv` may cost."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -390,6 +391,18 @@ def test_names_of_the_root_are_lazy_and_listed() -> None:
     assert set(softkv.__all__) == set(dir(softkv))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = softkv.nonsense  # type: ignore[attr-defined]
+
+
+def test_a_reading_order_names_every_file_of_its_folder() -> None:
+    """The docstring of a package that gives one names all its modules, and none that there is not."""
+    told = 0
+    for package in PACKAGE.rglob("__init__.py"):
+        words = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
+        if "Reading order:" in words:
+            told += 1
+            files = {path.name for path in package.parent.glob("*.py")} - {"__init__.py"}
+            assert set(re.findall(r"\w+\.py\b", words)) == files, package
+    assert told >= 7
 
 
 def test_no_file_hides_a_second_room() -> None:

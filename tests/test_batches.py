@@ -21,6 +21,7 @@ from softkv.errors import (
     SoftKVError,
     StoreDamaged,
 )
+from softkv.storage import Store
 from softkv.storage.catalog import batches
 from softkv.storage.catalog.tables import seal
 from tests.stores import sql
@@ -291,6 +292,19 @@ def test_a_damaged_record_is_never_believed(tmp_path: Path, changes: dict[str, A
             with pytest.raises(BatchMismatch if sealed and "digest" in changes else StoreDamaged):
                 db.add(KEYS, VALUES, vectors=VECTORS, batch="x")
         assert (commit(db), len(db)) == (before, 3)
+
+
+@pytest.mark.parametrize("changes", [{"digest": b"x"}, {"result": "[1]"}, {"result": "{"}])
+def test_a_damaged_record_is_not_sealed_anew_in_a_copy(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Making a copy a store of its own is refused where a record of a batch is damaged, which stays as it is."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(KEYS, VALUES, vectors=VECTORS, batch="x")
+    (column,) = changes
+    sql(tmp_path / "s", f"UPDATE batches SET {column} = ?", changes[column])
+    before = sql(tmp_path / "s", "SELECT * FROM batches")
+    with Store.open(tmp_path / "s", "w") as store, pytest.raises(StoreDamaged, match="batch 'x' is damaged"):
+        store.set_apart()
+    assert sql(tmp_path / "s", "SELECT * FROM batches") == before
 
 
 def test_the_record_says_what_was_written(db: softkv.SoftKV) -> None:

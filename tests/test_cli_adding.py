@@ -1,6 +1,7 @@
 """`softkv add`: one item, or the items of a file."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -34,6 +35,22 @@ def test_one_item_is_added(tmp_path: Path) -> None:
     assert ran("add", "a", "b", "--db", tmp_path / "t").code == 0
     with softkv.open(tmp_path / "t", "r") as db:
         assert db.info().value_kind == "text"
+
+
+@pytest.mark.slow
+def test_a_person_at_a_terminal_is_asked_for_the_value(tmp_path: Path) -> None:
+    """Where the value is missing on a terminal, the command says what it waits for, and takes what is typed."""
+    ours, theirs = os.openpty()
+    script = "from softkv_cli.main import main; main()"
+    command = [sys.executable, "-c", script, "add", "fig", "--vector", "1,0", "--db", str(tmp_path / "s")]
+    with subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "type the VALUE of fig, and end it with Enter and Ctrl-D\n"
+        os.write(ours, b"5\n\x04")
+        assert process.stderr.read() == "added 1\n"
+    assert process.returncode == 0
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert dict(db) == {"fig": 5.0}
 
 
 def test_a_value_may_come_from_stdin(tmp_path: Path) -> None:

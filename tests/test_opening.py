@@ -497,13 +497,15 @@ def test_a_migration_that_fails_changes_nothing(
         assert store.check().ok
 
 
-def test_a_format_that_never_was_is_damage(tmp_path: Path) -> None:
-    """A format number from which no migration leads is refused, and nothing is changed."""
+@pytest.mark.parametrize("mode", ["r", "w"])
+@pytest.mark.parametrize("number", [-3, 0])
+def test_a_format_that_never_was_is_damage(tmp_path: Path, number: int, mode: Any) -> None:
+    """A format number below the first is refused, to read and to write, and nothing is changed."""
     path = closed_fruit(tmp_path / "s")
-    sql(path, "PRAGMA user_version=-3")
-    with pytest.raises(StoreDamaged, match="format -3, which no softkv ever wrote"):
-        Store.open(path, "w")
-    assert sql(path, "PRAGMA user_version") == [(-3,)]
+    sql(path, f"PRAGMA user_version={number}")
+    with pytest.raises(StoreDamaged, match=f"format {number}, which no softkv ever wrote"):
+        Store.open(path, mode)
+    assert sql(path, "PRAGMA user_version") == [(number,)]
 
 
 # Things in the place of files

@@ -254,7 +254,7 @@ class Upkeep(Reader):
         *,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Guard:
-        """Find out from which evidence on answers are right, and how far off they are; answers say so from then on.
+        """Find out how much evidence right answers have, and how far off answers are; they say so from then on.
 
         The items that `tune` and `fit` left out are asked of all others: what answers so given say then is promised for
         queries like the items. See `known`, `familiarity`, `labels_within`, `interval` and `radius` of an answer.

@@ -4,8 +4,9 @@ Reading order: record.py (what is asked and what comes out), limits.py (how much
 (which file, in which format), decoding.py (bytes → text), lines.py (text → lines), notation.py (strict JSON), roles.py
 (which column means what), fields.py (columns that have a type → records), then one file per format, each of which gives
 columns: rows.py, cells.py (texts → what has a type) and delimited.py (CSV, TSV), objects.py (JSON lines), document.py
-(JSON), parquet.py, arrays.py (npz, npy) and exported.py (what `softkv export` wrote); reader.py joins them. exports/
-writes whole stores, and reads them back with these readers.
+(JSON), parquet.py, arrow.py, arrays.py (npz, npy), indexes.py (FAISS), collections.py (llm, Chroma) and exported.py
+(what `softkv export` wrote); reader.py joins them. exports/ writes whole stores, and reads them back with these
+readers.
 
 Does not embed texts, open a store, or look for keys that stand twice.
 

@@ -28,7 +28,7 @@ WANTED = 10.0  # effective number
 FEWEST = 2.0  # the same for stores of so few items that a quarter of them would be next to one
 BINS = 4096
 SPAN = np.log(1e12)  # of the bins: gaps below 1e-12 of the largest count as none
-HALVINGS = 32  # of the range that the temperature may lie in: to a millionth
+HALVINGS = 32  # of the range of logarithms that the temperature may lie in, which leaves some 1e-8
 BLOCK = 1 << 14
 ORDINARY, FARTHEST = 30, 500  # exponents: squares of the first are safe in float32, of the second in float64
 

@@ -2,7 +2,8 @@
 
 Reading order: layout.py (what lies where) and batch.py (what may enter), then the rooms, each of which stands on those
 before it: disk/ (bytes made durable), filters/ (what is asked of payloads and values), catalog/ (what SQLite keeps),
-protocol/ (how one commit is read and the next one made); threads.py; store.py (all of it joined), repairing.py.
+protocol/ (how one commit is read and the next one made); threads.py and closing.py; store.py (all of it
+joined), repairing.py.
 
 Public names are looked up on first use: who only asks whether a store is served loads nothing else.
 

@@ -101,6 +101,8 @@ def main() -> None:
     given = parser.parse_args()
     print(f"{machine()}\n\nA check of {given.items:,} × {given.width}, values {VALUE_WIDTH} wide\n", flush=True)
     items = mixture(given.items + given.items // 4, given.width, VALUE_WIDTH, 2000, 0)
+    if given.folder:
+        given.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         compared(Path(folder), items, given.items)
 

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from softkv.errors import BatchMismatch
 from softkv.storage.batch import shown
@@ -50,16 +50,20 @@ def found(connection: Connection, name: str) -> Recorded | None:
     rows = connection.rows("SELECT * FROM batches WHERE id = ?", (name,))
     if not rows:
         return None
-    *content, sealed = rows[0]
-    _, digest, result, commit, when = content
+    told, when = _told(connection, rows[0])
+    return None if when < _now() - KEPT else told
+
+
+def _told(connection: Connection, row: Sequence[Any]) -> tuple[Recorded, int]:
+    """What a row of the table records, and when it was written."""
+    *content, sealed = row
+    name, digest, result, commit, when = content
     if seal(*content) != sealed or not isinstance(when, int):
         raise connection.damage(f"the record of batch {shown(name)} is damaged")
-    if when < _now() - KEPT:
-        return None
     numbers = loaded(result, f"the result of batch {shown(name)}")
     if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
         raise connection.damage(f"the result of batch {shown(name)} is none")
-    return Recorded(digest, numbers, commit)
+    return Recorded(digest, numbers, commit), when
 
 
 def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | None:
@@ -93,14 +97,9 @@ def record(connection: Connection, stamp: Stamp, result: Sequence[int], commit: 
 
 def count_nothing(connection: Connection) -> None:
     """Remember all batches as they are, but that nothing became of them here: another store counts what did."""
-    for name, digest, result, commit, when, _ in connection.rows("SELECT * FROM batches"):
-        content = (
-            name,
-            digest,
-            json.dumps([0] * len(loaded(result, f"the result of batch {shown(name)}"))),
-            commit,
-            when,
-        )
+    for row in connection.rows("SELECT * FROM batches"):
+        told, when = _told(connection, row)
+        content = (row[0], told.digest, json.dumps([0] * len(told.result)), told.commit, when)
         connection.run(insertion("batches", replacing=True), (*content, seal(*content)))
 
 

@@ -117,6 +117,8 @@ class Catalog:
                 f"{path} has format {found}; this softkv reads up to {FORMAT}. "
                 "Install a newer one: pip install -U softkv"
             )
+        if found < 1:
+            raise StoreDamaged(f"{path} has format {found}, which no softkv ever wrote")
         self._refuse_foreign_objects(found)
         return found
 

@@ -189,7 +189,8 @@ def write_new(path: str, content: bytes) -> None:
 
 def require_room(path: str, needed: int, doing: str) -> None:
     """Refuse before the first byte when the disk cannot hold what is about to be written."""
-    free = shutil.disk_usage(path).free
+    with translating(f"cannot tell how much room there is at {path}"):
+        free = shutil.disk_usage(path).free
     if free < needed:
         raise StorageFull(
             f"{doing} needs {needed / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free. Make room first."
