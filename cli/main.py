@@ -5,6 +5,7 @@ import gc
 import io
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -97,7 +98,8 @@ def main() -> None:
         output.say(f"softkv: {in_options(str(error))}")
         sys.exit(1)
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
@@ -106,6 +108,15 @@ def main() -> None:
             from . import output
 
             output.say(f"softkv: the output cannot be written: {error.strerror}")
-        # Subtle: the interpreter flushes stdout once more at exit, and would complain about it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        _give_up_what_cannot_be_written()
+
+
+def _give_up_what_cannot_be_written() -> None:
+    # Subtle: the interpreter flushes both once more at exit, and where that fails, it complains and exits with 120.
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

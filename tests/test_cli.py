@@ -176,13 +176,16 @@ def test_output_that_cannot_be_written_is_one_line(store: Path, command: str) ->
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-def test_a_note_that_cannot_be_written_fails_no_command(store: Path) -> None:
-    """With a full disk behind stderr an item is added and the command succeeds; an error still exits with 1."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_note_that_cannot_be_written_fails_no_command(store: Path, unbuffered: str) -> None:
+    """With a full disk behind stderr an item is added and the command succeeds; errors keep their exit codes."""
     script = "from softkv_cli.main import main; main()"
-    for arguments, code in ((["add", "fig", "4", "--vector", "[0, 0, 1]"], 0), (["get", "nothing"], 1)):
+    added = ["add", "fig", "4", "--vector", "[0, 0, 1]"]
+    for arguments, code in ((added, 0), (["get", "nothing"], 1), (["check", "--nonsense"], 2)):
         with open("/dev/full", "w") as full:
-            command = [sys.executable, "-c", script, *arguments, "--db", str(store)]
-            assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full).returncode == code
+            command = [sys.executable, "-c", script, *arguments]
+            whole = os.environ | {"SOFTKV_DB": str(store), "PYTHONUNBUFFERED": unbuffered}
+            assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, env=whole).returncode == code
     with Store.open(store) as opened:
         assert "fig" in opened
 
