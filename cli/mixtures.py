@@ -37,7 +37,7 @@ def mixture(
     ((1000, 8), (1000, 2), (5, 8))
     """
     rng = np.random.default_rng(seed)
-    draw = _Clusters(rng, max(1, min(MOST_CENTRES, items // MEMBERS)), width)
+    draw = Clusters(rng, max(1, min(MOST_CENTRES, items // MEMBERS)), width)
     keys = np.empty((items, width), np.float32)
     for start in range(0, items, BLOCK):
         keys[start : start + BLOCK] = draw.keys(min(BLOCK, items - start))
@@ -46,11 +46,15 @@ def mixture(
 
 def values_of(keys: Array, width: int, rng: np.random.Generator) -> Array:
     """Values that follow from keys, but for some noise, (n, width)."""
-    slopes = rng.standard_normal((keys.shape[1], width), dtype=np.float32)
-    values = np.empty((len(keys), width), np.float32)
+    return values_by(keys, rng.standard_normal((keys.shape[1], width), dtype=np.float32), rng)
+
+
+def values_by(keys: Array, slopes: Array, rng: np.random.Generator) -> Array:
+    """Values that follow from keys by these slopes, (d, p), but for some noise, (n, p)."""
+    values = np.empty((len(keys), slopes.shape[1]), np.float32)
     for start in range(0, len(keys), BLOCK):
         part = keys[start : start + BLOCK]
-        noise = rng.standard_normal((len(part), width), dtype=np.float32)
+        noise = rng.standard_normal((len(part), slopes.shape[1]), dtype=np.float32)
         values[start : start + BLOCK] = np.tanh(STEEPNESS * (part @ slopes)) + NOISE * noise
     return values
 
@@ -61,7 +65,7 @@ def of_length_1(vectors: Array) -> Array:
     return vectors
 
 
-class _Clusters:
+class Clusters:
     """Centres in all directions, each with a spread of its own."""
 
     def __init__(self, rng: np.random.Generator, count: int, width: int) -> None:
@@ -71,11 +75,14 @@ class _Clusters:
         shares = 1.0 / np.arange(1, count + 1)
         self._shares = shares / shares.sum()
 
-    def keys(self, count: int, around: tuple[float, float] | None = None) -> Array:
+    def keys(
+        self, count: int, around: tuple[float, float] | None = None, rng: np.random.Generator | None = None
+    ) -> Array:
         """Some keys, in no order, (count, d), with the spreads of their clusters or with others."""
-        members = self._rng.choice(len(self._centres), count, p=self._shares)
-        apart = self._rng.standard_normal((count, self._centres.shape[1]), dtype=np.float32)
-        spreads = self._spreads[members] if around is None else self._rng.uniform(*around, count).astype(np.float32)
+        rng = rng or self._rng
+        members = rng.choice(len(self._centres), count, p=self._shares)
+        apart = rng.standard_normal((count, self._centres.shape[1]), dtype=np.float32)
+        spreads = self._spreads[members] if around is None else rng.uniform(*around, count).astype(np.float32)
         apart *= (spreads / float(np.sqrt(apart.shape[1])))[:, None]
         apart += self._centres[members]
         return of_length_1(apart)

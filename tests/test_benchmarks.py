@@ -230,3 +230,17 @@ def test_the_limit_of_a_share_takes_builds_for_the_trials() -> None:
     assert upper_limit([180] * 25, [200] * 25) == pytest.approx(0.912, abs=0.002)
     assert upper_limit([160, 200] * 12, [200] * 24) > 0.95
     assert upper_limit([10, 0], [10, 0]) == 1.0
+
+
+@pytest.mark.slow
+def test_stores_too_large_to_be_made_in_memory_begin_with_the_same_items(tmp_path: Path) -> None:
+    """A line for each store and kind of queries; stores that one run made are asked by another, beside exact answers."""
+    command = [sys.executable, "-m", "tests.benchmarks.index_streamed", "1500", "3000", "--folder", str(tmp_path)]
+    subprocess.run([*command, "--only-build"], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run([*command, "--rounds", "1"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "index of" not in run.stdout
+    rows = [line.split(" | ") for line in run.stdout.splitlines() if line.startswith(("| 1,500", "| 3,000"))]
+    assert [cells[3] for cells in rows] == ["100.0%, 100 of 100 scanned"] * 4
+    with softkv.open(tmp_path / "1500.softkv", "r") as small, softkv.open(tmp_path / "3000.softkv", "r") as large:
+        for one in ("#1", "#1500"):
+            assert np.array_equal(small[one], large[one])
