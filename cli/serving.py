@@ -28,6 +28,7 @@ IDLE = options.Seconds(min=0, min_open=True)
 @click.option("--backups", metavar="DIR", help="Where clients may have backups made.")
 @click.option("--model", metavar="NAME", help="What clients may have the texts embedded with anew.")
 @click.option("--idle-end", type=IDLE, metavar="SECONDS", help="End when nothing was asked for so long.")
+@options.wait
 @click.option("--quiet", is_flag=True, help="No line for each request.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser; it asks for the token.")
 def serve(paths: tuple[str, ...], opens: bool, quiet: bool, **settings: Any) -> None:

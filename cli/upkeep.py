@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -73,20 +73,24 @@ def compact(path: str, wait: float) -> None:
 
 
 @click.command(epilog=options.example("softkv backup films.backup --db films.softkv"))
-@click.argument("directory")
+@click.argument("directory", required=False)
 @options.database
 @options.force
 @options.progress_off
-def backup(directory: str, path: str, force: bool, no_progress: bool) -> None:
+def backup(directory: str | None, path: str, force: bool, no_progress: bool) -> None:
     """Copy a store into DIRECTORY, while others read and write it.
 
     DIRECTORY is new, or an earlier backup of the store: then only what is new is written. A backup is read like any
-    store; `softkv restore` makes one of it that may be written to.
+    store; `softkv restore` makes one of it that may be written to. A server, whose URL is given, has a folder of its
+    own, and takes no DIRECTORY.
     """
     import softkv
 
+    if directory is None and not is_url(path):
+        raise click.UsageError("name the directory that the store is to be copied into")
+    place: Any = directory  # None, of which a server alone makes something
     with softkv.open(path, "r") as db, output.progress("copying", quiet=no_progress) as moved:
-        made = db.backup(directory, force=force, progress=moved)
+        made = db.backup(place, force=force, progress=moved)
     _tell_copied(made)
 
 

@@ -25,7 +25,7 @@ SoftKVError
 │   └── EmbedderMismatch              it behaves differently from the one this store was made with
 ├── KeyMissing (KeyError)             no item has this key
 ├── MissingExtra (ImportError)        an optional dependency is not installed
-├── ServerError                       a store that is asked through a server
+├── ServerError                       a server cannot answer, or is none of stores
 │   ├── ServerUnreachable             nobody answers there, or the answer broke off
 │   ├── Unauthorized                  without a token, or with a wrong one
 │   ├── Busy                          the server has as much to do as it takes on; try again later
@@ -177,7 +177,7 @@ class MissingExtra(SoftKVError, ImportError):
 
 
 class ServerError(SoftKVError):
-    """A store that is asked through a server."""
+    """A server cannot answer, or is none of stores."""
 
 
 class ServerUnreachable(ServerError):

@@ -11,7 +11,7 @@ import pytest
 import softkv
 
 from .commands import ran
-from .servers import LONGEST, Running, served
+from .servers import LONGEST, Running, films, served
 
 FILMS = [(f"Film {number} of gold", number % 5, 1990 + number) for number in range(30)]
 READING = [
@@ -154,6 +154,25 @@ def test_what_works_on_files_says_so(running: Running, command: list[str]) -> No
     done = ran(*command, "--db", url_of(running))
     assert (done.code, "by its path" in done.err) == (2, True)
     assert not Path("http:").exists()
+
+
+def test_a_server_copies_into_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup by a URL names no directory; by a path it has to, also where the store is served."""
+    films(tmp_path / "films")
+    (tmp_path / "backups").mkdir()
+    with served(tmp_path / "films", options=("--backups", tmp_path / "backups")) as server:
+        monkeypatch.setenv("SOFTKV_TOKEN", server.token)
+        done = ran("backup", "--db", url_of(server))
+        assert (done.code, done.err.startswith("2 items as of commit 2 in films; ")) == (0, True), done
+        done = ran("backup", tmp_path / "elsewhere", "--db", url_of(server))
+        assert (done.code, "Leave out yours" in done.err) == (1, True)
+        done = ran("backup", "--db", tmp_path / "films")
+        assert (done.code, "name the directory" in done.err) == (2, True)
+        assert ran("backup", tmp_path / "mine", "--db", tmp_path / "films").code == 0
+    assert not (tmp_path / "elsewhere").exists()
+    for copy in (tmp_path / "backups" / "films", tmp_path / "mine"):
+        with softkv.open(copy, "r") as db:
+            assert db["k1"] == 1.0
 
 
 def test_a_token_that_is_missing_is_asked_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,27 @@ def test_a_server_that_was_killed_and_came_back_has_every_item_once(tmp_path: Pa
                 with pytest.raises(SnapshotExpired):
                     len(then)
                 assert db.check().ok
+
+
+def test_a_job_of_a_server_that_was_killed_is_to_be_called_again(tmp_path: Path) -> None:
+    """The server that came back knows of no job, which is no key that is missing; called again, it is done."""
+    filled(tmp_path / "s", "number").close()
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(SECRET)
+    with ExitStack() as ending:
+        first = ending.enter_context(served(tmp_path / "s", options=("--token-file", tmp_path / "token")))
+        again = ("--token-file", tmp_path / "token", "--port", first.port)
+        with softkv.open(f"http://127.0.0.1:{first.port}/s", token=SECRET) as db:
+
+            def killed(*_progress: object) -> None:
+                if first.process.poll() is None:
+                    first.end(signal.SIGKILL)
+                    ending.enter_context(served(tmp_path / "s", options=again))
+
+            with pytest.raises(ServerError, match=r"started anew while `tune` ran.* Call it again"):
+                db.tune(progress=killed)
+            assert db.tune().temperature == db.info().temperature
+            assert db.check().ok
 
 
 def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:

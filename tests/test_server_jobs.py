@@ -190,6 +190,7 @@ def test_neither_paths_nor_models_are_taken_from_clients(tmp_path: Path) -> None
             ("erase", {}),
         ):
             assert refused(client, JOBS, {"work": work, "options": options})[:2] == (422, "InputError")
+        assert refused(client, JOBS, {"options": {}})[2] == "the body: expected the field 'work'."
         assert client.get(JOBS).json() == []
     assert sorted(one.name for one in tmp_path.iterdir()) == ["fruit"]
 
@@ -225,7 +226,7 @@ def test_a_build_is_cancelled_and_goes_on_later(client: TestClient) -> None:
     assert db.info().index is not None
 
 
-@pytest.mark.parametrize("work", ["tune", "fit", "backup", "reembed"])
+@pytest.mark.parametrize("work", ["tune", "fit", "guard", "backup", "reembed"])
 def test_what_tells_its_progress_is_cancelled(tmp_path: Path, work: str) -> None:
     """The first word of it cancels here, since a cancelled job that has not begun does not begin either."""
     with softkv.open(tmp_path / "fruit", value="number") as db:
@@ -234,7 +235,13 @@ def test_what_tells_its_progress_is_cancelled(tmp_path: Path, work: str) -> None
     with serving(tmp_path / "fruit", backups=str(tmp_path / "backups"), model="static") as client:
         found = client.app.state.stores["fruit"].jobs  # type: ignore[attr-defined]
         before = dict(handle(client)), handle(client).info().temperature_from
-        job = jobs.Job("job", work, b"", lambda told: (job.cancel(), jobs.WORKS[work].run(found, told, {})))
+        asked = {"queries": [f"{n} houses" for n in range(40)], "answers": np.arange(40.0), "wrong_at_most": 0.4}
+        job = jobs.Job(
+            "job",
+            work,
+            b"",
+            lambda told: (job.cancel(), jobs.WORKS[work].run(found, told, {} if work != "guard" else asked)),
+        )
         job.go()
         assert (job.state, job.problem) == ("cancelled", None)
         assert (dict(handle(client)), handle(client).info().temperature_from) == before
@@ -322,7 +329,7 @@ def test_jobs_are_for_those_who_may_write(tmp_path: Path) -> None:
         assert client.delete(f"{JOBS}/any").status_code == 403
         assert client.get(JOBS).json() == []
     with serving(path, read_only=True, backups=str(tmp_path / "backups"), model="static") as client:
-        for work in ("build_index", "tune", "fit", "compact", "reembed"):
+        for work in (name for name, one in jobs.WORKS.items() if one.writes):
             assert refused(client, JOBS, {"work": work})[:2] == (403, "AccessRefused")
         for work in ("check", "backup"):
             assert ended(client, start(client, work))["state"] == "done"

@@ -313,12 +313,19 @@ def test_a_store_may_be_called_as_the_list_of_them(tmp_path: Path) -> None:
         assert client.get("/v1/stores/info").json()["items"] == 40
 
 
-def test_large_bodies_are_read_beside_the_event_loop(client: TestClient) -> None:
+def test_large_bodies_are_read_beside_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large bodies are read beside the event loop, and answered as small ones are."""
-    queries = vectors_of(3000)
-    assert len(json.dumps(queries.tolist())) > endpoints.ON_LOOP
+    queries, read, seen = vectors_of(3000), endpoints._parsed, dict[bool, int]()
+
+    def parsed(body: bytes) -> Any:
+        seen[len(body) > endpoints.ON_LOOP] = threading.get_ident()
+        return read(body)
+
+    monkeypatch.setattr(endpoints, "_parsed", parsed)
+    ask(client, "/v1/fruit/lookup", {"query": QUERY})
     found = ask(client, "/v1/fruit/lookup", {"queries": queries.tolist(), "show": 1})
     assert len(found) == 3000
+    assert len({seen[True], seen[False]}) == 2
     packed = ask(client, "/v1/fruit/lookup", {"queries": queries, "show": 1}, packed=True)
     assert [one["value"] for one in found] == packed.value.tolist()
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -433,6 +434,20 @@ def test_two_servers_for_one_store_are_refused(store: Path) -> None:
         refused(StoreLocked, "open for writing", store)
         assert announced(str(store)) is not None
         assert server.ask("GET", "/ready")[0] == 204
+
+
+def test_another_writer_is_waited_for(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is for as long as the server was told to, and then the store is served."""
+    other, began = softkv.open(store), list[Sequence[str]]()
+    refused(StoreLocked, "open for writing", store, wait=0.01)
+    monkeypatch.setattr("softkv.storage.disk.locks.time.sleep", lambda _seconds: other.close())
+
+    def begin(_url: str, names: Sequence[str]) -> None:
+        began.append(names)
+        signal.raise_signal(signal.SIGTERM)
+
+    serve([str(store)], Settings(port=0, wait=60.0), begin)
+    assert began == [["films"]]
 
 
 def test_a_writer_that_is_refused_is_told_where_the_server_is(store: Path) -> None:

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 import softkv
 from softkv.database import SoftKV
 from softkv.doors import wire
-from softkv.doors.server.app import make_app
+from softkv.doors.server.app import ENDPOINTS, make_app
 from softkv.doors.server.served import Stores
 from softkv.storage import Added
 
@@ -255,6 +255,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/fruit/temperature", {"temperature": 0.5}),
     ("DELETE", "/v1/fruit/index", None),
     ("DELETE", "/v1/fruit/fit", None),
+    ("DELETE", "/v1/fruit/guard", None),
     ("DELETE", "/v1/fruit/reembedding", None),
 ]
 
@@ -262,6 +263,8 @@ WRITES: list[tuple[str, str, Any]] = [
 @pytest.mark.parametrize("options", [{"reader": True}, {"read_only": True}], ids=str)
 def test_who_may_only_read_writes_nothing(path: Path, options: dict[str, Any]) -> None:
     """Every write is refused before its body is looked at; a store that is only read is not changed by its server."""
+    told = {(one.method, one.path.replace("{store}", "fruit")) for one in ENDPOINTS if one.writes}
+    assert told == {(method, where) for method, where, _ in WRITES}
     with serving(path, **options) as client:
         for method, where, document in WRITES:
             for body in (json.dumps(document).encode(), b"{"):

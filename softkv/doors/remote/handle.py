@@ -200,7 +200,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
             while job["state"] in ("waiting", "running"):
                 with suppress(ServerUnreachable):  # as it may be for a moment, while the work goes on
                     self._watch(f"{{store}}/{where}/events", progress)
-                job = self._ask("GET", where, told=_ENDED)
+                job = self._ended(work, where)
         except ServerUnreachable:
             raise
         except BaseException:
@@ -212,6 +212,16 @@ class RemoteStore(Closing, RemoteReader, Changes):
             self._connection.require(fits(job["result"], told))
             return job["result"]
         raise error_of(job["problem"]) if job["problem"] else ServerError(f"{work} was cancelled by somebody else.")
+
+    def _ended(self, work: str, where: str) -> Any:
+        """How far a job is, or what came of it; an error where the server knows of none."""
+        try:
+            return self._ask("GET", where, told=_ENDED)
+        except KeyMissing as error:
+            raise ServerError(
+                f"the server at {self.path} was started anew while `{work}` ran, and cannot tell what came of it. The "
+                "store is as before it, or as after it. Call it again."
+            ) from error
 
     def _watch(self, path: str, told: Stages | None) -> None:
         with self._connection.stream(path, silence=SILENCE) as pieces:

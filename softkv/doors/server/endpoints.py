@@ -202,9 +202,11 @@ class Endpoint:
         try:
             return self.form.model_validate(read(body))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(one)[:60] for one in first["loc"]) or "the body"
-            raise InputError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:300]}.") from None
+            untold = first["type"] == "union_tag_not_found"
+            words = f"expected the field {first['ctx']['discriminator']}" if untold else first["msg"]
+            raise InputError(f"{place}: {words[:1].lower()}{words[1:300]}.") from None
 
     def refusal(self, error: Exception, call: Call) -> Response:
         """The problem that an error is to the client."""

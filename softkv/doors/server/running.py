@@ -49,6 +49,7 @@ class Settings:
     backups: str | None = None
     model: str | None = None
     idle_end: float | None = None  # seconds without a question after which it ends
+    wait: float = 0.0  # seconds for which another process that writes to a store is waited for
 
 
 def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequence[str]], None]) -> None:
@@ -64,7 +65,9 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequen
         listener = ending.enter_context(_bound(settings, len(paths)))
         address, port = listener.getsockname()[:2]
         _require_safe(settings, address)
-        stores = Stores.open(paths, read_only=settings.read_only, backups=settings.backups, model=settings.model)
+        stores = Stores.open(
+            paths, read_only=settings.read_only, backups=settings.backups, model=settings.model, wait=settings.wait
+        )
         ending.callback(stores.close)
         url = _url(settings, address, port)
 

@@ -151,6 +151,7 @@ class Stores:
         read_only: bool = False,
         backups: str | None = None,
         model: str | None = None,
+        wait: float = 0.0,
     ) -> "Stores":
         """Open stores, all of them or none; each is named after its directory, without `.softkv`."""
         with ExitStack() as opened:
@@ -159,7 +160,7 @@ class Stores:
                 name = named(path)
                 if any(one.name == name for one in found):
                     raise InputError(f"two stores would be called {name!r}. Serve one of them from another directory.")
-                handle = opened.enter_context(open_store(directory_of(path), "r" if read_only else "w"))
+                handle = opened.enter_context(open_store(directory_of(path), "r" if read_only else "w", wait=wait))
                 found.append(Served(name, handle, read_only=read_only, backups=backups, model=model))
             opened.pop_all()
         return cls(found)
