@@ -1,6 +1,6 @@
-"""What a lookup may be given, for editors and type checkers: they then know an Answer from Answers.
+"""The arguments of lookups as types, so that editors and type checkers can tell an Answer from Answers.
 
-Nothing here is needed to run. tests/test_typing.py compares the names with those of the methods.
+Not used at run time. tests/test_typing.py compares the names with those of the methods.
 """
 
 from collections.abc import Mapping

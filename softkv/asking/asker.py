@@ -1,6 +1,6 @@
-"""Questions to one commit of a store: what was asked, with all defaults filled in, and the answers.
+"""Lookups in one commit of a store: fill in the defaults of a question, and answer it by the route chosen for it.
 
-A query is a text, a vector, or many of either. How it is answered, route.py decides; here that is carried out.
+A query is a text, a vector, or many of either. route.py decides how it is answered; this file carries that out.
 """
 
 from abc import ABC, abstractmethod
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 LOG = log_of(__name__)
 BY_ITEMS = "the guard is about lookups, and not about items that ask all items"
-PROBED, MANY = 4, 128  # queries of a batch of so many that tell whether all are unlike those rehearsed
+PROBED, MANY = 4, 128  # in a batch of at least MANY queries, PROBED of them tell whether all are unlike those rehearsed
 STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a comparison, as shares of the usual one
 
 
 def ask(view: View, question: Question) -> Answers:
-    """The answers to a question, perhaps together with what other threads ask."""
+    """Answer a question, possibly in one batch with questions of other threads."""
     return view.findings.together.ask(view, question, _ask)
 
 
@@ -64,10 +64,10 @@ def _ask(view: View, question: Question) -> Answers:
 
 
 def by_route(view: View, question: Question) -> Answers:
-    """The answers to a question, in the way that suits it."""
+    """Answer a question by the route chosen for it."""
     way, reason = route(view, question)
     if question.heads is not None and way in (CALIBRATED, BOUND, MEASURED):
-        # What each head asks is a plain question, and their answers are projected.
+        # Each head asks a plain question; their answers are projected.
         asked = Rewritten.of(view, question)
         return of_all_heads(view, question, asked, by_route(view, asked.flat(question)))
     if way in (CALIBRATED, BOUND):
@@ -85,7 +85,7 @@ def _logged(view: View, found: Answers) -> Answers:
 
 
 def _by_lists(view: View, question: Question, reason: str, *, drawn: bool = False) -> Answers:
-    """Estimates of the queries that suit the lists; the others are measured, unless that was tried, or scanned."""
+    """Estimate the queries that suit the lists; measure the others, or scan them if rows were already `drawn`."""
     if _suits_none(view, question, reason):
         return _measured(view, question, None, [UNSURE] * len(question.queries))
     found = lists.estimate(view, question, reason, drawn=drawn)
@@ -101,7 +101,7 @@ def _by_lists(view: View, question: Question, reason: str, *, drawn: bool = Fals
 
 
 def _suits_none(view: View, question: Question, reason: str) -> bool:
-    """Whether the queries of a large batch are unlike those rehearsed, as some of them tell."""
+    """Whether the queries of a large batch are unlike those rehearsed, judged by a few of them."""
     count = len(question.queries)
     if count < MANY or question.guarantee or question.k is not None:
         return False
@@ -110,7 +110,7 @@ def _suits_none(view: View, question: Question, reason: str) -> bool:
 
 
 def _among(view: View, question: Question, reason: str) -> Answers:
-    """Answers about all items or those that a filter or a mask leaves: measured, where these are not few."""
+    """Measured answers about the items that a filter or a mask leaves; if only a few are left, scan these."""
     if question.asks_all:
         return _measured(view, question, None, [reason] * len(question.queries))
     mask = rows_left(view, question)
@@ -120,7 +120,7 @@ def _among(view: View, question: Question, reason: str) -> Answers:
 
 
 def _measured(view: View, question: Question, mask: Mask | None, reasons: list[str]) -> Answers:
-    """Answers whose error is measured, for these reasons, and scans where that does not pay."""
+    """Measured answers, for these reasons; scans for queries where measuring costs more."""
     if not measures(view, question):
         return _scanned(view, question, reasons)
     found = sampled.estimate(view, question, mask, _told(reasons))
@@ -137,7 +137,7 @@ def _measured(view: View, question: Question, mask: Mask | None, reasons: list[s
 
 
 def _scanned(view: View, question: Question, reasons: list[str]) -> Answers:
-    """Answers by scans, for these reasons."""
+    """Answers by scans, with these reasons."""
     return replace(scan(view, question, ""), reason=_told(reasons))
 
 
@@ -146,7 +146,7 @@ def _told(reasons: list[str]) -> str | tuple[str, ...]:
 
 
 def _by_proposals(view: View, question: Question, reason: str) -> Answers:
-    """The k best of the rows that are proposed for each query."""
+    """Blend the k best of the rows that another index proposes for each query."""
     candidates = proposed.candidates(view, question)
     if candidates is None:
         return scan(view, question, NOTHING)
@@ -154,13 +154,13 @@ def _by_proposals(view: View, question: Question, reason: str) -> Answers:
     parts = [(one, answer_among(view, question.part(one), rows)) for one, rows in zip(numbers, candidates, strict=True)]
     found, seen = joined(parts, question.temperature), np.full(len(parts), len(view.snapshot))
     assert found.mass is not None
-    among = found.weights / found.mass[:, None]  # shares of the k, since nobody knows how much all others weigh
+    among = found.weights / found.mass[:, None]  # shares of the k: the weight of all other rows is unknown
     unknown: dict[str, Any] = {"error": None, "error_kind": "unknown", "mass": None, "log_mass": np.nan * found.mass}
     return replace(found, **unknown, weights=among, seen=seen, reason=reason)
 
 
 def _floor(view: View, question: Question) -> float | None:
-    """The lowest log mass of the items, each left out; None where it was not measured for such a question."""
+    """The lowest log mass of the items, each left out; None if it was not measured for this kind of question."""
     compared, temperature = question.compatibility, question.temperature
     if not question.asks_all or question.heads is not None or not isinstance(compared, str) or np.ndim(temperature):
         return None
@@ -337,7 +337,7 @@ class Asker(ABC):
         return found if view.guard[0] is None else replace(found, unguarded=BY_ITEMS)
 
     def _partial_view(self) -> View:
-        """The commit to read of those shards that answer; one store is whole."""
+        """The commit of those shards that answer; a single store is always complete."""
         return self._view()
 
     def _asked_view(self, *, partial: bool = False) -> View:

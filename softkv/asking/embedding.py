@@ -53,7 +53,7 @@ class Embedding:
         return remembered
 
     def queries(self, texts: Sequence[str], remembered: Identity | None, key_width: int) -> Matrix:
-        """The vectors of texts that ask, for keys of this width."""
+        """The vectors of query texts, for keys of this width."""
         if remembered is None and not self.is_given:
             raise EmbedderNeeded(
                 f"{self.path} holds bare vectors, and knows no embedder that turns a text into one. Ask with a vector "
@@ -72,7 +72,7 @@ class Embedding:
         return self.embedder(remembered).documents(texts, progress=progress)
 
     def go_on_with(self, given: Given, remembered: Identity) -> None:
-        """The store was just embedded anew, by the embedder that was given or the one of that name."""
+        """Take note that the store was just embedded again, by the given embedder or the one of this name."""
         with self._lock:
             self._compared[remembered] = find(remembered.name if given is None else given)
 

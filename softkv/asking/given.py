@@ -1,6 +1,6 @@
-"""What a lookup was given, told apart by its type: texts or vectors, temperatures, ways to compare, places.
+"""Check the types of what a lookup was given: texts or vectors, temperatures, ways to compare, positions.
 
-Whether it suits the store, the lookup says.
+Whether they suit the store is checked by the lookup.
 """
 
 import math
@@ -17,7 +17,7 @@ from softkv.maths.compatibility import Compatibility
 
 
 def texts_of(query: Any) -> list[str] | None:
-    """The texts that ask, or None when vectors do."""
+    """The query texts, or None if the queries are vectors."""
     if isinstance(query, str):
         return [query]
     if hasattr(query, "dtype") and not hasattr(query, "requires_grad"):  # an array, or a column of a table
@@ -32,7 +32,7 @@ def texts_of(query: Any) -> list[str] | None:
 
 
 def array_of(given: Any, what: str) -> npt.NDArray[Any]:
-    """An array of what was handed in; errors call it by its name."""
+    """What was handed in, as an array; errors name it as `what`."""
     try:
         return np.asarray(given)
     except ValueError as error:
@@ -42,7 +42,7 @@ def array_of(given: Any, what: str) -> npt.NDArray[Any]:
 
 
 def vectors_of(query: Any) -> npt.NDArray[Any]:
-    """The vector or the matrix of vectors that ask, as they were given."""
+    """The query vector or the matrix of query vectors, as given."""
     array = array_of(query, "queries")
     if array.dtype.kind not in "fiu":
         raise KindError(f"expected a text, a vector, or many of either as the query, got {array.dtype}.")
@@ -52,13 +52,13 @@ def vectors_of(query: Any) -> npt.NDArray[Any]:
 
 
 def require_one(one: bool) -> None:
-    """Refuse many queries where one is compared in every way."""
+    """Refuse several queries: `compare` takes one."""
     if not one:
         raise ShapeError("expected one text or one vector to compare, got several. Compare them one at a time.")
 
 
 def temperatures_of(given: Any) -> Any:
-    """A float, or an array of one for each query; whether they are above 0 is seen to in the lookup."""
+    """A float, or an array with one for each query; the lookup checks that they are above 0."""
     array = array_of(given, "temperatures")
     if array.dtype.kind not in "fiu":
         raise TemperatureError(f"expected a temperature above 0, or one for each query, got {given!r}.")
@@ -66,7 +66,7 @@ def temperatures_of(given: Any) -> Any:
 
 
 def comparison_of(given: Any) -> Compared:
-    """A way to compare, by its type; whether there is one of this name, the lookup says."""
+    """A way to compare, checked by its type; the lookup checks that the name is known."""
     if not isinstance(given, (str, Compatibility)) and not callable(given):
         raise NotExpressible(
             f"expected a compatibility by its name, a function of (queries, keys), or bilinear(W) or additive(...) of "

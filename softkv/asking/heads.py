@@ -1,7 +1,7 @@
-"""Several heads by the index: each head is a plain lookup with a rewritten query, and the projections act on the means.
+"""Several heads by the index: each head is a plain lookup with a rewritten query; the means are projected afterwards.
 
-What the heads ask is asked together, as (heads x queries) plain questions, each routed like any other. Without an index
-for dot products, heads are scanned, in one pass over all keys (scan.py).
+All heads are asked together, as (heads x queries) plain queries, each routed like any other. Without an index for dot
+products, heads are scanned, in one pass over all keys (scan.py).
 
 Shapes: h heads, b queries, d key width, p value width, s rows shown, o output width.
 """
@@ -27,13 +27,13 @@ REWRITTEN = linear("heads", lambda queries: queries)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rewritten:
-    """What several heads ask."""
+    """The plain queries of several heads."""
 
     heads: Heads
     queries: Any  # (h, b, d)
     constant: Any  # (h, b), what each adds to the scores of all rows
     temperatures: npt.NDArray[np.float64]  # (b,)
-    stretches: npt.NDArray[np.float64]  # (h,), how many times longer what is wrong with a mean may be in the answer
+    stretches: npt.NDArray[np.float64]  # (h,), the factor by which an error of a mean may grow in the answer
 
     @classmethod
     def of(cls, view: View, question: Question) -> "Rewritten":
@@ -53,7 +53,7 @@ class Rewritten:
         return cls(inputs.heads, rewritten, constant, temperatures, stretches(inputs.heads))
 
     def flat(self, question: Question) -> Question:
-        """One plain question for each head and query; what projections may widen is kept that much closer."""
+        """One plain question for each head and query, of a tolerance smaller by what projections may add to errors."""
         return replace(
             question,
             queries=self.queries.reshape(-1, self.queries.shape[-1]),
@@ -66,7 +66,7 @@ class Rewritten:
 
 
 def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answers) -> Answers:
-    """The answers to a question, of those to what each head asks."""
+    """Make the answers of all heads out of the answers of each head."""
     heads, rewritten, constant, temperatures = asked.heads, asked.queries, asked.constant, asked.temperatures
     shape = rewritten.shape[:2]  # (h, b)
 
@@ -103,10 +103,10 @@ def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answer
 
 
 def stretches(heads: Heads) -> npt.NDArray[np.float64]:
-    """How many times longer what is wrong with the mean of each head may be in the answer, (h,).
+    """The factor by which an error of the mean of each head may grow in the answer, (h,).
 
-    An answer is off by the length of the vector of all heads at most: what they project lies side by side, or is
-    projected as one.
+    An answer is off by at most the length of the vector of the errors of all heads: the projections of heads lie side
+    by side, or are projected as one vector.
     """
     heads = heads.like(np.empty(0), np.float64)
     inner = np.ones(len(heads)) if heads.w_v is None else _stretch(np.asarray(heads.w_v))
@@ -115,7 +115,7 @@ def stretches(heads: Heads) -> npt.NDArray[np.float64]:
 
 
 def _stretch(matrices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The spectral norms of matrices (..., o, p), or more: of their singular values the 8-norm, which needs no SVD."""
+    """Upper bounds of the spectral norms of matrices (..., o, p): the 8-norm of the singular values needs no SVD."""
     sizes = np.maximum(np.abs(matrices).max(axis=(-2, -1)), np.finfo(np.float64).tiny)
     units = matrices / sizes[..., None, None]
     if units.shape[-2] > units.shape[-1]:
@@ -126,7 +126,7 @@ def _stretch(matrices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _of_weakest(found: Answers, shape: tuple[int, int]) -> dict[str, Any]:
-    """How sure each query is, and how it was answered: as the first of its heads that is not exact."""
+    """The error kind, route and reason of each query: those of the first of its heads that is not exact."""
     kinds = np.broadcast_to(np.array(found.error_kind, object).reshape(-1), shape[0] * shape[1]).reshape(shape)
     weakest = (kinds != "exact").argmax(0)
 
@@ -146,7 +146,7 @@ def _heaviest(
     log_mass: npt.NDArray[np.float64],
     temperatures: npt.NDArray[np.float64],
 ) -> tuple[Any, Any, Any]:
-    """The rows of the largest mean share among those heaviest in some head: rows, shares by head, scores."""
+    """The rows with the largest mean share, among the heaviest of each head: rows, shares by head, scores."""
     count, show = rewritten.shape[1], min(question.show, view.snapshot.rows)
     rows, scores = np.full((count, show), -1), np.full((count, show), -np.inf)
     shares = np.zeros((count, len(rewritten), show))

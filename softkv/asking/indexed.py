@@ -1,10 +1,10 @@
-"""The index of a store as one commit sees it: its file read once, and what became of the rows since.
+"""The index of a store as of one commit: its file, read once, and the changes to rows since it was built.
 
-Writers note down which lists late rows belong to, and how the statistics change with them and with rows that died
-(database/settling.py). What no writer has noted yet is little: such rows are read by every lookup, and rows that died
-are taken out of the statistics here.
+Writers note which lists late rows belong to, and how late and deleted rows change the statistics
+(database/settling.py). Few rows are not noted yet: lookups read those that were added, and those that were deleted are
+taken out of the statistics here.
 
-An index that is missing, damaged, or of another format is none: everything is scanned then, and `info` says why.
+An index that is missing, damaged, or of another format is not used: everything is scanned, and `info` says why.
 """
 
 import threading
@@ -34,19 +34,19 @@ from softkv.maths.shares import Shares
 from softkv.storage import IndexFile, Snapshot
 from softkv.storage.layout import Rows
 
-NAME = "lists"  # of the index file, and of the changes to it
-CHECKED = "checked"  # of what became of its calibration
-SOME = 256  # lists whose statistics are worked out together, where that must not take long at once
-MOST = 8  # times LARGEST: bytes of changes, from which on no more are noted
-FEWEST = 512  # rows that came from which on they are noted; fewer are read by a lookup in a moment
-PART = 64  # in a large store as many wait as this part of its rows
-DEAD = 4  # rows that came take as long to be read as one that died, which may lie anywhere
+NAME = "lists"  # the name of the index file, and of the changes to it
+CHECKED = "checked"  # the name of the verdict on its calibration
+SOME = 256  # lists whose statistics are worked out together, where each step must be short
+MOST = 8  # times LARGEST: no more changes are noted once they have so many bytes
+FEWEST = 512  # added rows are noted once there are so many; a lookup reads fewer in a moment
+PART = 64  # in a large store: once they are one in so many of its rows
+DEAD = 4  # a deleted row counts as so many added ones, since it may lie anywhere and so takes longer to read
 LOG = log_of(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """An index as it was written: its rows, dead or not, and the index itself, or why it is of no use."""
+    """An index as it was written: its rows, dead or not, and the index itself, or why it cannot be used."""
 
     rows: int
     index: ListIndex | None
@@ -54,7 +54,7 @@ class Written:
     commit: int = 0  # of the file
 
 
-NONE = Written(0, None)  # where none was built
+NONE = Written(0, None)  # no index was built
 
 
 class Indexes:
@@ -69,25 +69,25 @@ class Indexes:
 
     @at_most(1)
     def of(self, snapshot: Snapshot, *, lately: bool = True) -> ListIndex | None:
-        """The index that suits this commit, or None.
+        """The index to use for this commit, or None.
 
-        It is enough if it was up to date lately: what it does not know of is then little, and read by every lookup.
+        It need not be quite up to date: lookups read the few rows that it does not know of.
         """
         with self._lock:
             followed = self._as_of(snapshot, lately=lately)
             return None if followed is None else followed.index(snapshot)
 
     def bounding(self, snapshot: Snapshot) -> ListIndex | None:
-        """The index with statistics that bounds can be told by: late rows belong to no list there."""
+        """The index for bounds, where late rows belong to no list."""
         with self._lock:
             followed = self._as_of(snapshot)
             return None if followed is None else followed.bounding(snapshot)
 
     def change(self, snapshot: Snapshot, most: int) -> tuple[Change, list[int]] | None:
-        """The next change to note down, of `most` rows at most, and the numbers of those that it replaces.
+        """The next change to note, of at most `most` rows, and the numbers of the changes that it replaces.
 
-        None without an index, where hardly a row came or died that no change tells of, and where notes have become very
-        large: of wide keys and values in many lists.
+        None if there is no index, if hardly any row is not noted yet, or if all notes together have become very large,
+        as with wide keys and values in many lists.
         """
         with self._lock:
             followed = self._as_of(snapshot, lately=False)
@@ -106,7 +106,7 @@ class Indexes:
             return written, replaced + lost
 
     def noted(self, number: int, change: Change) -> None:
-        """Take note that this change was written down under a number, so that it need not be read."""
+        """Remember that this change was written under a number, so that it need not be read again."""
         with self._lock:
             if self._followed is not None:
                 self._followed = Followed(self._followed.base, self._followed.past.followed_by(number, change))
@@ -128,7 +128,7 @@ class Indexes:
             return self._as_of(snapshot)
 
     def as_written(self, snapshot: Snapshot) -> Written:
-        """The index before anything of it died, which costs less."""
+        """The index as it was built, without later changes, which takes less time."""
         with self._lock:
             return self._written_of(snapshot)
 
@@ -144,7 +144,7 @@ class Indexes:
         return self._followed
 
     def _past(self, snapshot: Snapshot, base: ListIndex) -> Past:
-        """The changes up to this commit: those that are known already, and what follows them."""
+        """The changes up to this commit: those known already, and those that follow."""
         assert self._file is not None
         past = self._followed.past if self._followed is not None else Past(self._file[1], base.known)
         numbers = [number for number in snapshot.derived_numbers(NAME) if number > past.file]
@@ -214,9 +214,9 @@ class Followed:
         return self._index[1]
 
     def leaving(self, snapshot: Snapshot, rows: Rows) -> Iterator[ListIndex]:
-        """The index without deleted rows and without these, SOME more of its lists at a time: the last is right.
+        """Take deleted rows and these out of the index, SOME lists in each step; the last index yielded is complete.
 
-        For whoever must not work for long at once; `index` takes less in all.
+        For callers that must work in short steps; `index` takes less time in all.
         """
         drifts = [one.drift for one in self._changes]
         drifts.append(self._left(snapshot, np.concatenate([self._unnoted(snapshot), rows])))
@@ -249,7 +249,7 @@ class Followed:
         return order, replace(index, heads=heads)
 
     def next(self, snapshot: Snapshot, homes: Homes, most: int) -> Change:
-        """What became of the next rows, `most` of them at most, and of what died."""
+        """The change for the next rows, at most `most` of them, and for deleted rows."""
         first, dead = self.past.known, self._unnoted(snapshot)
         rows = np.arange(first, min(first + most, snapshot.rows))
         live = snapshot.live[rows]
@@ -264,11 +264,11 @@ class Followed:
 
     @cached_property
     def _drift(self) -> Drift:
-        """The sums over all rows that came and went."""
+        """The sums over all rows that were added and deleted."""
         return summed([Drift.none(self.base.lists), *(change.drift for change in self._changes)])
 
     def _without(self, left: Drift) -> Lists:
-        """The statistics for estimates, once these sums have left as well."""
+        """The statistics for estimates, with these sums taken out as well."""
         drift = summed([self._drift.among(left.lists), left])
         return drift.applied(self.base.quick, onto=self._noted_lists)
 
@@ -277,12 +277,12 @@ class Followed:
         return self._drift.applied(self.base.quick)
 
     def _unnoted(self, snapshot: Snapshot) -> Rows:
-        """The rows that were looked at, and died without a note."""
+        """The rows that changes know of, and whose deletion is not noted."""
         dead = np.flatnonzero(~snapshot.live[: self.past.known])
         return np.setdiff1d(dead, self._noted, assume_unique=True)
 
     def _left(self, snapshot: Snapshot, rows: Rows) -> Drift:
-        """What these rows take along from the lists that they were in."""
+        """The sums that leave the lists together with these rows."""
         owners = self.joined.owners(rows)
         rows, owners = rows[owners >= 0], owners[owners >= 0]
         return Drift.of(self.base.lists, owners, *self._rows(snapshot, rows), sign=-1.0)
@@ -293,14 +293,14 @@ class Followed:
 
 
 def _is_enough(past: Past, snapshot: Snapshot) -> bool:
-    """Whether these changes are all up to this commit but for a few rows, which are read in less time than changes."""
+    """Whether these changes cover all but a few rows of this commit, which take less time to read than more changes."""
     came, died = snapshot.rows - past.known, snapshot.rows - len(snapshot) - past.gone
     known = past.number <= snapshot.commit and came >= 0
     return known and came + DEAD * max(0, died) < max(FEWEST, snapshot.rows // PART)
 
 
 def _metric(snapshot: Snapshot, name: str) -> Metric | None:
-    """What the store has learned, if it goes by this name."""
+    """The metric that the store has learned, if it has this name."""
     return read(snapshot, name).metric if Profile.of(snapshot.settings).projection == name else None
 
 
@@ -323,7 +323,7 @@ def summable(values: npt.NDArray[Any], snapshot: Snapshot) -> npt.NDArray[Any]:
 
 
 def suits(lists: Lists, snapshot: Snapshot) -> bool:
-    """Whether lists know values like those of the store; labels may have come since."""
+    """Whether the values in lists have the shape of those of the store; labels may have been added since."""
     assert snapshot.layout is not None
     shape, layout = lists.values.shape, snapshot.layout
     if not layout.kind.coded:
@@ -332,7 +332,7 @@ def suits(lists: Lists, snapshot: Snapshot) -> bool:
 
 
 def with_labels(index: ListIndex, labels: int) -> ListIndex:
-    """The index where there are more labels than when it was built: no list has any of the new ones."""
+    """The index, extended by labels that are newer than it: no list has any of them."""
     if not isinstance(index.quick.values, Shares) or index.quick.values.labels >= labels:
         return index
     return replace(index, lists=_with(index.lists, labels), estimates=_with(index.quick, labels))

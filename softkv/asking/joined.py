@@ -1,4 +1,4 @@
-"""Answers to some of the queries, joined into answers to all of them; and of all of them, those to one.
+"""Join answers to parts of a batch into answers to the whole batch; or take the answers to one query out of it.
 
 Shapes: b queries, s rows shown.
 """
@@ -18,7 +18,7 @@ OF_EACH = ("error_kind", "route", "reason")  # one for all, or one for each
 
 
 def joined(parts: Sequence[tuple[Rows, Answers]], temperature: Any) -> Answers:
-    """Answers to all queries, of parts that name the queries they answer; what a later part answers, counts."""
+    """Answers to all queries, from parts that name the queries they answer; a later part replaces an earlier one."""
     count = 1 + max(int(places.max()) for places, _ in parts)
     columns: dict[str, Any] = {}
     for name in (one.name for one in fields(Answers)):
@@ -58,7 +58,7 @@ def _column(name: str, given: Sequence[tuple[Rows, Any]], count: int) -> Any:
 
 
 def _of_each(given: Sequence[tuple[Rows, Any]], count: int) -> Any:
-    """What is said of each query; one for all where it is the same of all."""
+    """One entry for each query, or a single one if all are equal."""
     found: list[Any] = [None] * count
     for places, told in given:
         for number, place in enumerate(places.tolist()):

@@ -1,10 +1,10 @@
 """The metric that a store has learned: its file, and the numbers of the keys that go with it.
 
-It lies beside the index files, under a name of its own that the settings of the store know, so a store is never asked
-by half of it: what the settings name is there, whole and with its checksum, or lookups say that it is not.
+It lies beside the index files, under a name that the settings of the store hold, so a store never uses half of it: the
+file that the settings name is complete and matches its checksum, or lookups raise an error.
 
-A compaction takes it along, with the numbers of the rows that are left. Those of rows that were added since are worked
-out when they are asked for, once in a handle.
+A compaction carries it over, with the numbers of the rows that are left. Those of rows that were added since are
+computed when they are first needed, once for each handle.
 
 Does not learn it (training.py), nor compare by it (maths/metric.py).
 
@@ -56,18 +56,18 @@ class Learned:
         return replace(self.metric.compatibility(self.numbers, inverse_lengths), name=LEARNED)
 
     def of_rows(self, rows: Rows) -> "Learned":
-        """What was learned, for some of the rows."""
+        """The metric, for some of the rows."""
         return replace(self, numbers=self.numbers[rows])
 
     def with_numbers(self, snapshot: Snapshot) -> "Learned":
-        """What was learned, with the numbers of all rows of a snapshot: those that are known, the others worked out."""
+        """The metric with the numbers of all rows of a snapshot; those that are not known yet are computed."""
         starts = range(len(self.numbers), snapshot.rows, TOGETHER)
         rows = (np.arange(start, min(start + TOGETHER, snapshot.rows)) for start in starts)
         more = [self.metric.numbers(snapshot.vectors(some)) for some in rows]
         return replace(self, numbers=np.concatenate([self.numbers, *more])) if more else self
 
     def without_numbers(self) -> "Learned":
-        """What was learned, for keys in any order: numbers are worked out anew where they are needed."""
+        """The metric for keys in any order: numbers are computed where they are needed."""
         return self.of_rows(np.empty(0, np.int64))
 
     def features(self, vectors: Matrix) -> npt.NDArray[np.float64]:
@@ -75,14 +75,14 @@ class Learned:
         return (vectors.astype(np.float64) - self.metric.centre) / self.units
 
     def encoded(self) -> Iterator[bytes | memoryview]:
-        """What was learned as bytes, piece by piece."""
+        """The metric as bytes, piece by piece."""
         facts = {"directions": self.metric.directions, "ridge": self.ridge, "learned": dict(self.facts)}
         arrays = {"factors": self.metric.factors, "centre": self.metric.centre, "units": self.units}
         return encoded(facts, {**arrays, "numbers": self.numbers})
 
     @classmethod
     def decoded(cls, content: memoryview, *, rows: int, key_width: int) -> "Learned":
-        """What these bytes say, if it can be about such an arena."""
+        """The metric in these bytes, checked against the arena."""
         facts, arrays = decoded(content)
         try:
             factors, centre, units, numbers = (arrays[name] for name in ("factors", "centre", "units", "numbers"))

@@ -1,4 +1,4 @@
-"""A lookup by the lists of the index: what they say, how far off that may be, and which queries they do not suit.
+"""A lookup by the lists of the index: the estimates, their errors, and the queries that must be answered otherwise.
 
 Only questions that suit the index come here (route.py).
 
@@ -33,15 +33,15 @@ from softkv.storage.layout import Mask, Matrix
 LOGITS = 1 << 25  # held at once
 SUMS = 1 << 24  # of values held at once
 TOGETHER = 512  # queries that ask all lists at once
-BROAD = 0.1  # the share of rows that is allowed for where no plan says how many are read
+BROAD = 0.1  # the share of rows that is assumed to be read if no plan says how many
 GATHERED = 1 << 18  # numbers of keys that are gathered at once
-WORTH_THREADS = 4  # times as many, from which on threads share them
+WORTH_THREADS = 4  # times GATHERED, from which on threads share the work
 ROUNDING = 2.0**-22  # of logits, as a share of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimated:
-    """What the lists say to the queries that suit them."""
+    """Estimates for the queries that suit the lists."""
 
     queries: Rows  # by number
     answers: Answers | None  # to these queries; None where there are none
@@ -50,7 +50,7 @@ class Estimated:
 
 @at_most(1)
 def estimate(view: View, question: Question, reason: str, *, drawn: bool = False) -> Estimated:
-    """The answers to a question by the index, routed for this reason; `drawn` where drawing rows has been tried."""
+    """Answer a question by the index, with this reason; `drawn` if drawing rows was tried before."""
     index = view.bounding_index if question.guarantee else view.index
     assert index is not None
     asking = Asking(view, index, question)
@@ -73,7 +73,7 @@ def estimate(view: View, question: Question, reason: str, *, drawn: bool = False
 
 
 class Asking:
-    """A question on its way through the index; `live` says which rows answer, where these are not all that are live."""
+    """A question while it is answered by the index; `live` tells which rows count, if not all live ones do."""
 
     def __init__(self, view: View, index: ListIndex, question: Question, live: Mask | None = None) -> None:
         self.view, self.index, self.question = view, index, question
@@ -106,30 +106,30 @@ class Asking:
         return self.index.form.temperatures(self.vectors, self.compatibility, 1.0 / self.temperatures)
 
     def suited(self) -> npt.NDArray[np.bool_]:
-        """Whether the index can be asked each query, (b,)."""
+        """Whether the index can answer each query, (b,)."""
         if self.question.guarantee or self.k is not None:
             known: npt.NDArray[np.bool_] = np.isfinite(self.equal) & (self.k is None or self.depth is not None)
             return known
         return np.array([plan is not None for plan in self.plans], np.bool_)
 
     def against_plan(self, number: int, *, drawn: bool) -> str | None:
-        """Why the plan of a query is not followed, if it has one: it reads so much that something else is faster."""
+        """Why the plan of a query is not followed, if so: it reads so much that another route is faster."""
         plan = None if self.k is not None or self.question.guarantee else self.plans[number]
         return None if plan is None else against_plan(self.view, self.question, plan.share, drawn=drawn)
 
     def unrehearsed(self, number: int) -> str:
-        """Why the index cannot be asked a query."""
+        """Why the index cannot answer a query."""
         at = float(self.temperatures[number])
         return unrehearsed(self.index, self.question, at, float(self.equal[number]))
 
     @cached_property
     def depth(self) -> tuple[int, float] | None:
-        """How the k best rows are found."""
+        """How deep to search for the k best rows."""
         assert self.k is not None
         return self.depth_of(self.k)
 
     def depth_of(self, k: int) -> tuple[int, float] | None:
-        """How so many best rows are found."""
+        """How deep to search for so many best rows."""
         if self.index.grown > OUTGROWN:
             return None
         known, changed = self.index.calibration, self.view.changes > 0
@@ -142,7 +142,7 @@ class Asking:
         return [calibration.plan(one, question.tolerance, question.confidence) for one in self.equal.tolist()]
 
     def answers(self, some: Rows) -> Estimate:
-        """What the lists say to some of the queries, as many at once as there is room for their logits."""
+        """Estimate some of the queries, as many at once as there is room for their logits."""
         step = self._at_once()
         parts = [only_finite(self._found(some[start : start + step])) for start in range(0, len(some), step)]
         return parts[0] if len(parts) == 1 else together(parts)
@@ -157,7 +157,7 @@ class Asking:
         return max(1, min(TOGETHER, LOGITS // max(1, int(most * known) + behind), SUMS // width))
 
     def asked(self, some: Rows) -> Asked:
-        """Some of the queries, as the lists are asked them."""
+        """Some of the queries, in the form that the lists take."""
         return Asked(
             self.vectors[some],
             self.added[some],
@@ -189,7 +189,7 @@ class Asking:
         return calibrated(self.index, arena, asked, plans, tolerance, show=self.show)
 
     def presented(self, found: Estimate, some: Rows, way: str) -> Answers:
-        """Estimates as answers; those that are not sure may be anything."""
+        """Estimates as answers; the content of those that are not sure means nothing."""
         question, kind = self.question.part(some), self.view.layout.kind
         log_mass, read, used = found.blend.log_mass, found.near.blend, found.blend
         total = log_mass  # what weights are shares of
@@ -249,7 +249,7 @@ class Asking:
         return found
 
     def _verify(self, runs: Sequence[Run]) -> None:
-        """Compare what is about to be read with its checksums, on first touch."""
+        """Compare rows with their checksums before they are first read."""
         starts, stops = (np.array([getattr(run, end) for run in runs], np.int64) for end in ("start", "stop"))
         self.view.snapshot.runs(starts, stops)
 
@@ -257,7 +257,7 @@ class Asking:
         return self.view.inverse_lengths if self.index.form.name == "cosine" else None
 
     def _score_some(self, some: Rows, rows: Rows) -> Score:
-        """The logits of some queries with some rows, of which so few are gathered at once that caches hold them."""
+        """The logits of some queries with some rows, gathered a few at a time so that they fit into the caches."""
         lengths, step = self._lengths(), max(1, GATHERED // self.view.layout.key_width)
 
         def gathered(start: int, stop: int) -> Score:
@@ -268,7 +268,7 @@ class Asking:
             return self._score(some, compared, self.view.snapshot.vectors(here), inverse)
 
         def remembering(end: int) -> Score:
-            """Scores that gather rows before the end, and those of short runs that follow each other at once."""
+            """Scores of rows up to `end` that keep the keys copied last, for short runs that follow each other."""
             first, last, held = 0, 0, None
 
             def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
@@ -323,6 +323,6 @@ class Asking:
 
 
 def only_finite(found: Estimate) -> Estimate:
-    """Estimates of which those are sure that are numbers."""
+    """Estimates of which only finite ones count as sure."""
     finite = np.isfinite(found.blend.total).all(1) & np.isfinite(found.blend.mass) & (found.blend.mass > 0)
     return replace(found, sure=found.sure & finite & np.isfinite(found.error))

@@ -1,7 +1,7 @@
-"""Numbers that are read off a plane through the weighted items, where the store has learned that this is better.
+"""Answer numbers by a plane fitted to the weighted items (local linear regression), if `fit` found that to be better.
 
-The weights are those of the lookup; a second pass over the keys, which are narrow where this is done, adds up what the
-planes need. Only for the full softmax: the k best are averaged.
+The weights are those of the lookup; a second pass over the keys, which are narrow here, adds up what the planes need.
+Only for the full softmax: the k best are averaged.
 
 Shapes: b queries, n rows, d key width.
 """
@@ -23,7 +23,7 @@ FAINT = 2.0**-20  # a spread around a plane is known to this share of that aroun
 
 
 def reads_planes(view: View, question: Question) -> bool:
-    """Whether this question is answered by planes."""
+    """Whether a question is answered by planes."""
     if not question.by_learned or question.k is not None or not view.layout.kind.scalar:
         return False
     return view.learned is not None and view.learned.ridge is not None

@@ -1,7 +1,7 @@
-"""What a store remembers of how it is used: the kind of its values, how it compares, its embedder, its temperature.
+"""The settings of a store: the kind of its values, how it compares, its embedder, its temperature.
 
-Kept in the settings of the store as JSON, and changed only by commits. Settings of other names are left as they are.
-Does not look for embedders and computes no temperature.
+Kept as JSON, and changed only by commits. Settings of other names are left as they are. Does not load embedders or
+compute temperatures.
 """
 
 import math
@@ -17,13 +17,13 @@ from softkv.errors import InputError, KindError, NotExpressible, StoreDamaged, T
 from softkv.kinds import ValueKind
 from softkv.maths.compatibility import COMPATIBILITIES
 
-GROWN = 4  # a temperature by rule is found again when there are this many times as many items, or as few
+GROWN = 4  # a temperature by rule is found again once there are so many times as many items, or as few
 REAL = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """A temperature, where it comes from, how many items there were, and how little mass any of them had."""
+    """A temperature, where it comes from, how many items there were then, and the lowest mass of any of them."""
 
     value: float
     origin: str  # "rule", "given", "tuned" or "learned"
@@ -33,31 +33,31 @@ class Temperature:
     last: int | None = None  # the highest number of an item without a key at that time
 
     def suits(self, items: int) -> bool:
-        """Whether it still holds for so many items: what a person chose always does."""
+        """Whether it is still right for so many items; one chosen by a person always is."""
         return self.origin != "rule" or (self.items <= items * GROWN and items < self.items * GROWN)
 
     def floor_among(self, items: int) -> float | None:
-        """The floor among so many items, of which a share is thought to have that share of the mass.
+        """The floor for so many items: with fewer items the mass is assumed to be smaller in proportion.
 
-        Items that were added only add to it, perhaps elsewhere, so they do not raise the floor.
+        Items that were added do not raise the floor, since they may lie elsewhere.
         """
         return None if self.floor is None else self.floor + min(0.0, math.log(items / self.items))
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a store remembers. None is for what is not decided yet."""
+    """The settings of a store. None means not decided yet."""
 
     value: ValueKind | None = None
     compatibility: str | None = None
     embedder: Identity | None = None
     temperature: Temperature | None = None
     projection: str | None = None  # the name of the file of what was learned (learned.py)
-    others: Mapping[str, Any] = field(default_factory=dict)  # settings that are not ours to understand
+    others: Mapping[str, Any] = field(default_factory=dict)  # settings of other names
 
     @property
     def chosen_temperature(self) -> Temperature | None:
-        """The temperature without its floor, which goes with the items, as all of one by rule does."""
+        """The temperature a person or `tune` chose, without its floor, which depends on the items."""
         if self.temperature is None or self.temperature.origin == "rule":
             return None
         return replace(self.temperature, floor=None)
@@ -80,7 +80,7 @@ class Profile:
     def wishing(
         self, *, value: str | None, compatibility: str | None, temperature: float | None, items: int
     ) -> "Profile":
-        """The profile with what `open` was asked for, as far as that does not contradict what is decided already."""
+        """The profile with the options of `open`; an error if they contradict what is decided already."""
         kind = None if value is None else checked_kind(value)
         if kind is not None and self.value is not None and kind is not self.value:
             raise KindError(

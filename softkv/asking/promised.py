@@ -1,4 +1,4 @@
-"""Which answers the guard of a store is about: to questions like those it was calibrated on, of nearly the same items.
+"""Which answers the guard of a store covers: those to questions like its calibration, while items are nearly the same.
 
 Does not calibrate it (softkv/database/guarding.py).
 """
@@ -17,14 +17,14 @@ AGAIN = "Make it again with `guard`."
 
 
 def guard_of(profile: Profile, snapshot: Snapshot) -> tuple[Guard | None, str | None]:
-    """The guard of a store, if it has one, and why it is not about the items of now, where it is not."""
+    """The guard of a store, if it has one, and why it does not hold for the present items, if it does not."""
     told = profile.others.get("guard")
     if told is None:
         return None, None
     try:
         guard = Guard.from_json(told, now=len(snapshot))
         kind, stale = guard.about["kind"], _stale(guard, profile, snapshot)
-        # All that is read of it later, so that damage is named here.
+        # Read everything that is used later, so that damage is reported here.
         str(guard), guard.about["compatibility"], float(guard.about["temperature"])
     except (KeyError, TypeError, ValueError) as error:
         raise StoreDamaged(f"the guard of the store cannot be read ({error}). Drop it with `forget_guard`.") from error
@@ -34,7 +34,7 @@ def guard_of(profile: Profile, snapshot: Snapshot) -> tuple[Guard | None, str | 
 
 
 def _stale(guard: Guard, profile: Profile, snapshot: Snapshot) -> str | None:
-    """Why a guard is not about the answers of a store any more."""
+    """Why a guard no longer covers the answers of a store."""
     changed, items = guard.changed(snapshot.rows, len(snapshot)), guard.base[1]
     if profile.projection != guard.about["projection"]:
         return f"the store has learned to compare otherwise since the guard was made. {AGAIN}"
@@ -46,7 +46,7 @@ def _stale(guard: Guard, profile: Profile, snapshot: Snapshot) -> str | None:
 
 
 def promised(guard: Guard | None, stale: str | None, question: Question) -> dict[str, Any]:
-    """The guard where it is about answers to a question, or why it is not, as fields of `Answers`."""
+    """Fields of `Answers`: the guard if it covers answers to a question, else why it does not."""
     if guard is None:
         return {}
     why = stale or _unlike(guard.about, question)

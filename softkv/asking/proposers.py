@@ -1,6 +1,6 @@
 """The index of a store that proposes rows for the k best: its file, read once.
 
-One that is missing, damaged, or of another format is none: the k best are scanned then.
+An index that is missing, damaged, or of another format is not used: the k best are then found by a scan.
 """
 
 import threading
@@ -21,7 +21,7 @@ class Proposers:
         self._found: Proposer | None = None
 
     def there(self, snapshot: Snapshot) -> bool:
-        """Whether there is one, of use or not."""
+        """Whether there is one, usable or not."""
         try:
             file = snapshot.index(PROPOSER)
         except IndexDamaged:

@@ -1,4 +1,4 @@
-"""A lookup with all defaults filled in: what is passed from reader.py, which knows them, to those who compute.
+"""A lookup with all defaults filled in, as it is passed from asker.py to the functions that compute answers.
 
 Checks nothing.
 
@@ -37,7 +37,7 @@ class Question:
     tolerance: float = 0.0  # how far an answer may be from the exact one, as a share of the value scale
     confidence: float = CONFIDENCE  # how sure that is to be
     guarantee: str | None = None  # "bound" where it must always hold
-    beside: Elsewhere | None = None  # what is thought of items elsewhere that an answer is about as well
+    beside: Elsewhere | None = None  # estimates of items in other shards that the answer is about as well
 
     @property
     def by_learned(self) -> bool:

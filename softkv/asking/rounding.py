@@ -1,14 +1,14 @@
 """How far rounding may have moved the value of an answer.
 
-Three things are rounded. The logits, mostly in float32: a logit that is off changes the weights, and a mean moves by no
-more than its weights do, times the spread of what is averaged. The weights: those below the least number of float32 are
-lost, and with them what far values would have added. And the sums. With k, a row that rounding may have brought among
-the k best, or kept out, may be any.
+Three things are rounded. First the logits, mostly in float32: an error of a logit changes the weights, and a mean moves
+by no more than its weights do, times the spread of what is averaged. Second the weights: those below the least number
+of float32 become 0, and what far values would have added is lost. Third the sums. With k, rounding may also have put a
+row among the k best, or kept it out.
 
-The spread is that around this answer: where one value in a million is unlike the others, it may be a thousand times the
+The spread is that around this answer: if one value in a million is unlike the others, it may be a thousand times the
 value scale of the store. No value is farther from the mean of all n than √n times the value scale.
 
-What cannot be known, how a function of the user's rounds, is estimated from the size of its scores.
+How much a function of the user rounds is unknown, and is estimated from the size of its scores.
 
 Shapes: b queries, n rows, d key width, p value width, h heads.
 """
@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def rounding(view: View, found: Found, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Floats:
-    """How far each value may be from the one without rounding, (b,): an estimate, and meant to be an ample one."""
+    """How far rounding may have moved each value, (b,): an estimate that is meant to be too large rather than small."""
     moved, heads = moved_logits(view, found.log_mass, question), question.heads
     gain = 1.0 if heads is None else gain_of(heads)
     reach = _reach(view, values, question, gathered=gathered)
@@ -54,24 +54,24 @@ def rounding(view: View, found: Found, values: npt.NDArray[Any], question: Quest
 
 
 def rounding_of_heads(view: View, log_mass: Any, means: Any, question: Question) -> Floats:
-    """How far rounding what heads ask, and what they make of means (h, b, p), may move an answer, (b,)."""
+    """How far rounding in the queries of heads, and in their projections of means (h, b, p), may move answers, (b,)."""
     assert question.heads is not None
     moved, radius = moved_logits(view, log_mass, question), view.reach.radius
     return gain_of(question.heads) * _swayed(moved, radius, 2.0 * radius) + _projecting(question.heads, means)
 
 
 def _swayed(moved: Floats, spread: Any, widest: float) -> Floats:
-    """How far a mean may move with its logits, (b,), where values spread this far, and lie no farther apart at all."""
+    """How far a mean may move when its logits do, (b,), for values with this spread and this largest distance."""
     return np.where(moved < 1.0, np.minimum(np.expm1(2.0 * np.minimum(moved, 1.0)) * spread, widest), widest)
 
 
 def moved_logits(view: View, log_mass: Any, question: Question, *, shared: bool = False) -> Floats:
     """How far rounding may have moved the logits of queries with these masses, (b,).
 
-    What all rows have in common moves no weight, but the masses: with heads, it counts where `shared`.
+    An error that all logits have in common moves no weight, but the masses: with heads it counts only if `shared`.
     """
     temperature = np.asarray(question.temperature, np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # of lengths that are damaged comes what is no number
+    with np.errstate(over="ignore", invalid="ignore"):  # damaged lengths give NaN
         if question.by_learned:
             moved = _moved_as_learned(view, question, temperature)
         else:
@@ -81,10 +81,10 @@ def moved_logits(view: View, log_mass: Any, question: Question, *, shared: bool 
 
 
 def _moved_as_compared(view: View, log_mass: Any, question: Question, temperature: Floats, *, shared: bool) -> Floats:
-    """The roundings of the logits of a way to compare, (b,): how many there are, times how large what is rounded is."""
+    """The rounding errors of the logits of a way to compare, (b,): the number of roundings, times what is rounded."""
     compared = compatibility_of(question.compatibility)
     log_mass = np.asarray(log_mass, np.float64)
-    # The best logit, up to the logarithm of the number of rows, whatever was asked to be shown.
+    # The best logit, up to the logarithm of the number of rows, however few contributors are shown.
     best = np.abs(log_mass if log_mass.ndim == 1 else log_mass.max(-1)) + math.log(view.snapshot.rows)
     width, longest = view.layout.key_width, view.longest_key
     steps = 4.0 + math.sqrt(width)
@@ -97,20 +97,20 @@ def _moved_as_compared(view: View, log_mass: Any, question: Question, temperatur
         near = np.sqrt(2.0 * temperature * (best + HEAVY))
         apart = np.finfo(np.float32).eps ** 0.5 / UNIT + steps * best + question.shifts / UNIT * near / temperature
         moved = np.minimum(steps * 0.5 * (asked + longest) ** 2 / temperature, apart)
-    else:  # nobody knows how steep a function is; most are no steeper than a distance or a product with a key
+    else:  # how steep a function is, is unknown; most are no steeper than a distance or a product with a key
         moved = steps * (best + WEIGHED) + question.shifts / UNIT * max(1.0, longest) / temperature
     return moved
 
 
 def _moved_as_learned(view: View, question: Question, temperature: Floats) -> Floats:
-    """The roundings of the logits of what the store has learned, (b,): products, nearly all of which may cancel."""
+    """The rounding errors of logits by a learned metric, (b,): sums of products that may nearly cancel."""
     learned = view.learned
     assert learned is not None
     metric = learned.metric
     rewritten, added = metric.queries(question.queries)
     terms, projected = metric.terms(question.queries)
     steps = 4.0 + math.sqrt(metric.width) + math.sqrt(len(metric.factors))
-    # Features may be of any size, which rewritten queries have the inverse of.
+    # Features may have any scale; rewritten queries have its inverse.
     lengths = np.linalg.norm(np.maximum(np.abs(rewritten), np.sqrt(terms)) * learned.units, axis=-1)
     sizes = lengths * view.farthest_key + np.maximum(np.abs(added), projected.sum(-1))
     sizes = sizes + float(np.abs(learned.numbers).max(initial=0.0))
@@ -119,7 +119,7 @@ def _moved_as_learned(view: View, question: Question, temperature: Floats) -> Fl
 
 
 def _turned(metric: Metric, question: Question) -> Any:
-    """How far projecting carries what rounding takes from the numbers of a query, in roundings, (b,)."""
+    """How far the rounding of the numbers of a query moves its projection, in units of rounding, (b,)."""
     factors = np.abs(metric.factors.astype(np.float64))
     if metric.directions:  # which are rounded by shares of themselves
         return np.sign(question.shifts) * np.linalg.norm(factors)
@@ -152,7 +152,7 @@ def _size_of_terms(
 
 
 def _projecting(heads: Heads, means: Any) -> Floats:
-    """How far rounding may move what heads make of means as large as these, (h, b, p) -> (b,)."""
+    """How far rounding may move the projections of means as large as these, (h, b, p) -> (b,)."""
     squares = heads.squared().project(np.asarray(means, np.float64) ** 2)
     added = means.shape[-1] + len(heads) * (means.shape[-1] if heads.w_v is None else heads.w_v.shape[1])
     found: Floats = UNIT * (4.0 + math.sqrt(added)) * np.sqrt(squares.sum(-1))
@@ -171,7 +171,7 @@ def _reach(view: View, values: npt.NDArray[Any], question: Question, *, gathered
 
 
 def _spread(view: View, found: Found, reach: Reach, heads: Heads | None) -> Any:
-    """The weighted standard deviation around these values, or at least that, (b,); around those of heads, the reach."""
+    """The weighted standard deviation around these values, or more, (b,); with heads, the largest distance instead."""
     if heads is not None:
         return reach.radius
     value = np.asarray(found.value, np.float64)
@@ -186,17 +186,17 @@ def _spread(view: View, found: Found, reach: Reach, heads: Heads | None) -> Any:
 
 def _spread_of_numbers(found: Found) -> Floats:
     spread = np.asarray(found.spread, np.float64)[..., 0]
-    return np.where(np.isnan(spread), np.inf, spread) + ROOT  # squares that are no number, and those that are nothing
+    return np.where(np.isnan(spread), np.inf, spread) + ROOT  # squares may overflow to NaN, or underflow to 0
 
 
 def _lost(view: View, question: Question) -> float:
-    """The share of the mass that rows may have whose weights are too small to be known."""
+    """The largest share of the mass that rows may have whose weights are too small for float32."""
     cancelled = not question.by_learned and compatibility_of(question.compatibility).cancels
     return view.snapshot.rows * (LEAST + (math.exp(-HEAVY) if cancelled else 0.0))
 
 
 def _exchanged(found: Found, moved: Floats) -> Any:
-    """The share of the k best that others may have instead, since their logits are not farther apart than rounding."""
+    """The share of the k best that may belong to other rows, whose logits differ by less than rounding."""
     if found.ranked is None:
         return 0.0
     ranked = np.asarray(found.ranked, np.float64)
@@ -209,14 +209,14 @@ def _exchanged(found: Found, moved: Floats) -> Any:
 
 
 def summed(view: View, found: Found, values: npt.NDArray[Any], question: Question) -> Any:
-    """What the sums of an estimate themselves lose, (b,)."""
+    """The rounding error of the sums of an estimate, (b,)."""
     return _summed(view, found, _reach(view, values, question, gathered=False), 1.0)
 
 
 def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
-    """What the sums themselves lose, (b,)."""
+    """The rounding error of sums, (b,)."""
     rows, value = view.snapshot.rows, np.linalg.norm(np.asarray(found.value, np.float64), axis=-1)
-    if found.spread is not None:  # sums are counted from means, so that only those of blocks are as large as the values
+    if found.spread is not None:  # sums are taken from means, so that only those of blocks are as large as the values
         spread = _spread_of_numbers(found)
         return DOUBLE * ((16.0 + rows / 16.0) * value + rows / 8.0 * SEEN * spread)
     longest = reach.radius + float(np.linalg.norm(reach.middle))
@@ -227,7 +227,7 @@ def _summed(view: View, found: Found, reach: Reach, gain: float) -> Any:
 
 
 def gain_of(heads: Heads) -> float:
-    """How much further apart answers may be than the means that heads project to them."""
+    """The factor by which the projections of heads may enlarge a distance between means."""
     heads = heads.like(np.empty(0), np.float64)
     inner = math.sqrt(len(heads)) if heads.w_v is None else float(np.linalg.norm(np.asarray(heads.w_v)))
     return inner * (1.0 if heads.w_o is None else float(np.linalg.norm(np.asarray(heads.w_o))))

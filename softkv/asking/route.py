@@ -2,13 +2,14 @@
 
     gather      compare the few rows that a filter or a mask leaves
     scan        compare all rows
-    calibrated  by the lists of the index, with an error that was rehearsed
-    measured    by rows drawn from the lists of the index, with an error that they tell
+    calibrated  by the lists of the index, with an error found in its rehearsal
+    measured    by rows drawn from the lists of the index, with an error estimated from these rows
     bound       by the lists of the index, with an error that always holds
     proposed    score the rows that another index proposes, for the k best
 
-Lists are asked in steps: the question has to suit the index, and then each query its rehearsals. A query that does not,
-or whose estimate turns out not to be sure, is measured where that pays, and else scanned, and its reason says so.
+For lists there are two conditions: the question has to suit the index, and each query has to be like those rehearsed.
+A query that is not, or whose estimate turns out not to be sure, is measured if that is faster than a scan, and scanned
+otherwise; its reason says so.
 
 Does not answer anything.
 """
@@ -30,12 +31,12 @@ from softkv.maths.forms import form_of
 
 GATHER, SCAN, CALIBRATED, MEASURED = "gather", "scan", "calibrated", "measured"
 BOUND, PROPOSED = "bound", "proposed"
-GATHERED, ALONE = 4, 16  # rows are gathered when they are at most one in so many: for several queries, for one
+GATHERED, ALONE = 4, 16  # rows are gathered if they are at most one in so many: for several queries, for one
 MOST_LOOSE = 0.5  # the share of rows in no list up to which lists are asked
-COPIED = 3  # times as long as reading a row where it lies does gathering it take
-CHEAP = 1 << 24  # numbers in keys: where there are no more, a scan takes no longer than to find out which lists to read
-LARGE = 1 << 26  # numbers: a scan that reads more takes its time, and is told of
-FEW = ""  # the reason why so few items are scanned: it goes without saying
+COPIED = 3  # gathering a row takes so many times as long as reading it in place
+CHEAP = 1 << 24  # numbers in keys: up to so many, a scan takes no longer than finding out which lists to read
+LARGE = 1 << 26  # numbers: a scan that reads more is slow, and a hint says so
+FEW = ""  # the reason for scanning so few items needs no words
 UNSURE = "the query is unlike those rehearsed; `softkv index build --queries` rehearses others"
 DEAR = "the bound would need most rows; a larger tolerance needs fewer"
 NOTHING = "the index proposed no rows"
@@ -47,39 +48,39 @@ CHANGED = (
 )
 SPREAD = "to find the {} best by the index as surely as asked for takes as long as a scan"
 UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
-MOST_DRAWN = 0.4  # the share of the rows from which on all are read instead of some drawn
-# What drawing takes, as numbers of keys that a scan reads in that time.
+MOST_DRAWN = 0.4  # a scan replaces a draw of more than this share of the rows
+# The time that drawing takes, as how many numbers of keys a scan reads in it.
 STARTED, STARTED_EACH = 30_000_000, 15_000_000  # to find out how many to draw, for a draw and for each of its queries
 DRAWN, DRAWN_NUMBER = 2500, 5.0  # for each row, and each of its numbers
-ASKED_NUMBER = 2.0  # for each number of a row that another query asks as well
-BATCHED = 7  # times less a scan takes for one of many queries than for one alone
-LISTED = 2.0  # times as long does reading a list take, of what drawing is compared with
-SCATTERED = 4.0  # times as long as in a scan of few numbers
-TYPICAL = 15_000  # rows that are drawn where nothing is hard
+ASKED_NUMBER = 2.0  # for each number of a row, for each further query
+BATCHED = 7  # a scan takes so many times less for one of many queries than for one alone
+LISTED = 2.0  # reading a row in a list takes so many times as long as in a scan, when compared with drawing
+SCATTERED = 4.0  # and when compared with a scan of few numbers
+TYPICAL = 15_000  # rows that an ordinary query draws
 
 
 class Route(NamedTuple):
-    """A way to answer, and why: the fact that decided it, and what would change it."""
+    """A way to answer, and why: the fact that decided it, and how to change that."""
 
     way: str
     reason: str
 
 
 def is_cheap(view: View) -> bool:
-    """Whether a scan takes no longer than anything else would."""
+    """Whether a scan is at least as fast as any other route."""
     return view.snapshot.rows * view.layout.key_width <= CHEAP
 
 
 def gathers(rows: int, view: View, queries: int) -> bool:
-    """Whether so few rows are left that they are gathered, and the others not read.
+    """Whether so few rows are left that only these are copied and compared.
 
-    To copy a row takes as long as to compare it, where it lies, with several queries.
+    Copying a row takes as long as comparing it, in place, with several queries.
     """
     return rows * max(GATHERED, ALONE // max(1, queries)) <= view.snapshot.rows
 
 
 def route(view: View, question: Question) -> Route:
-    """The way to answer a question: by an index where there is one for it, and else by a scan."""
+    """The route of a question: by an index if one suits it, else by a scan."""
     why = _against_estimates(view, question)
     if why is None:
         why = _against_lists(view, question)
@@ -95,7 +96,7 @@ def route(view: View, question: Question) -> Route:
 
 
 def _against_estimates(view: View, question: Question) -> str | None:
-    """Why all items have to be read, whatever index there is."""
+    """Why all items have to be read, even with an index."""
     if not len(question.queries) or is_cheap(view):
         return FEW
     if not question.tolerance:
@@ -109,7 +110,7 @@ def _against_estimates(view: View, question: Question) -> str | None:
 
 
 def _against_lists(view: View, question: Question) -> str | None:
-    """Why the lists of the index cannot be asked; they answer plain lookups over all items, and heads of such."""
+    """Why lists cannot answer a question; they answer plain lookups over all items, and heads of such lookups."""
     if question.k is not None and (question.guarantee or question.heads is not None):
         return f"the k best {'with a guarantee' if question.guarantee else 'of heads'} are found among all items"
     if question.heads is not None and view.layout.kind.coded:
@@ -127,7 +128,7 @@ def _against_lists(view: View, question: Question) -> str | None:
 
 
 def _against_form(view: View, question: Question) -> str | None:
-    """Why the statistics of the lists say nothing of a question that asks the lists."""
+    """Why the statistics of the lists do not apply to a question that would use the lists."""
     form = "dot" if question.heads is not None else form_of(question.compatibility)
     if form is None:
         name = compatibility_of(question.compatibility).name
@@ -147,21 +148,21 @@ def suits_form(view: View, question: Question) -> bool:
 
 
 def is_known(view: View, question: Question) -> bool:
-    """Whether rows may be drawn by how a question compares: the index was built for it, or it is one of ours."""
+    """Whether rows may be drawn for a way to compare: the index was built for it, or it is one of softkv's own."""
     if question.heads is not None or suits_form(view, question):
         return suits_form(view, question)
     return isinstance(question.compatibility, str) or form_of(question.compatibility) is not None
 
 
 def _against_rehearsals(view: View, question: Question) -> str | None:
-    """Why what was rehearsed says nothing of a question that suits the lists."""
+    """Why the rehearsal does not apply to a question that suits the lists."""
     if question.guarantee:
         return None
     return against_calibration(view, question.k) or (None if question.asks_all else FILTERED)
 
 
 def against_calibration(view: View, k: int | None = None) -> str | None:
-    """Why what was rehearsed when the index was built is not to be believed any more; of the k best, if these count."""
+    """Why the calibration of the index no longer holds; with `k`, that of the k best."""
     verdict = view.verdict
     if view.uncalibrated or verdict is None or not (verdict.withdrawn or (k is not None and verdict.lost(k))):
         return view.uncalibrated
@@ -169,7 +170,7 @@ def against_calibration(view: View, k: int | None = None) -> str | None:
 
 
 def against_loose(index: ListIndex | None, rows: int) -> str | None:
-    """Why a scan takes no longer than the rows that are in no list, which every query reads, and the lists."""
+    """Why a scan is as fast as the lists together with the rows that are in no list, which every query reads."""
     if index is None:
         return None
     behind, apart = rows - index.known, len(index.strangers)
@@ -179,21 +180,21 @@ def against_loose(index: ListIndex | None, rows: int) -> str | None:
 
 
 def worth_drawing(view: View, queries: int) -> float:
-    """How many rows may be drawn for each of so many queries before a scan takes less time; not above 0 if it does."""
+    """How many rows each of so many queries may draw before a scan takes less time; at most 0 if a scan always does."""
     started, each = _drawing(view, queries)
     scanned = view.snapshot.rows * view.layout.key_width / min(BATCHED, math.sqrt(queries))
     return min((scanned - started) / each, MOST_DRAWN * view.snapshot.rows)
 
 
 def _drawing(view: View, queries: int) -> tuple[float, float]:
-    """What drawing takes for each of so many queries: to begin with, and for each row."""
+    """The cost of drawing for each of so many queries: at the start, and for each row."""
     layout, shared = view.layout, min(queries, TOGETHER)
     numbers = layout.key_width + (0 if layout.kind.coded else 2 * layout.value_width)
     return STARTED / shared + STARTED_EACH, (DRAWN + DRAWN_NUMBER * numbers) / shared + ASKED_NUMBER * numbers
 
 
 def gathers_rather(rows: int, view: View, question: Question) -> bool:
-    """Whether to gather the rows that are left takes less time than to draw as many as usual."""
+    """Whether gathering the rows that are left takes less time than drawing as many as usual."""
     count = len(question.queries)
     started, each = _drawing(view, count)
     compared = COPIED / count + 1 / min(BATCHED, math.sqrt(count))
@@ -201,7 +202,7 @@ def gathers_rather(rows: int, view: View, question: Question) -> bool:
 
 
 def against_plan(view: View, question: Question, share: float, *, drawn: bool = False) -> str | None:
-    """Why this share of the rows in lists is not read as rehearsed; `drawn` where drawing some has been tried."""
+    """Why lists are not read as planned if that takes this share of their rows; `drawn` if drawing was tried before."""
     index, rows = view.index, view.snapshot.rows
     assert index is not None
     numbers = _numbers(view)
@@ -214,7 +215,7 @@ def against_plan(view: View, question: Question, share: float, *, drawn: bool = 
 
 
 def _numbers(view: View) -> int:
-    """Numbers of a row, in its key and its value."""
+    """How many numbers a row has, in its key and its value."""
     return view.layout.key_width + (0 if view.layout.kind.coded else view.layout.value_width)
 
 
@@ -225,7 +226,7 @@ def measures(view: View, question: Question) -> bool:
 
 
 def _suits_proposer(view: View, question: Question) -> bool:
-    """Whether another index can propose the k best; it was built for the way in which the store compares."""
+    """Whether another index can propose the k best: it is built for the way in which the store compares."""
     plain = question.k is not None and not question.guarantee and question.heads is None
     if not plain or _against_estimates(view, question) is not None:
         return False
@@ -234,7 +235,7 @@ def _suits_proposer(view: View, question: Question) -> bool:
 
 
 def unrehearsed(index: ListIndex, question: Question, temperature: float, equal: float) -> str:
-    """Why a query at this temperature, which is equal to another in rehearsals, was not rehearsed."""
+    """Why a query at this temperature, which counts as `equal` in rehearsals, was not rehearsed."""
     if not math.isfinite(equal):
         return "queries of this length were not rehearsed; `softkv index build --queries` rehearses others"
     calibration = index.calibration

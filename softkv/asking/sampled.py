@@ -1,7 +1,7 @@
-"""A lookup whose error is measured on the query itself: rows drawn from the lists of the index stand for all.
+"""A lookup whose error is measured on the query itself, from rows drawn at random from the lists of the index.
 
-What is drawn for some queries follows from the secret of the store, its generation and these queries, so who asks
-them again gets the same answers, and nobody who chooses a query knows what will be drawn for it.
+The draw follows from the secret of the store, its generation and the queries: the same queries get the same answers,
+and someone who chooses a query cannot know which rows will be drawn for it.
 
 Only questions that suit come here (route.py).
 
@@ -58,7 +58,7 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
 
 @at_most(1)
 def forecast(view: View, question: Question) -> Told | None:
-    """What the statistics of the lists tell of the masses and the values, where no row is read.
+    """What the statistics of the lists say of the masses and the values, without reading a row.
 
     None for a question that is not answered by estimates.
     """

@@ -1,7 +1,7 @@
-"""One lookup over one commit of a store that compares all rows, or those that may count where they are few.
+"""A lookup over one commit of a store that compares all rows, or only those that may count if they are few.
 
 Joins a snapshot of the storage with the maths: the arena is scored as it lies in its file, with rows that are dead or
-filtered out as a mask. When few rows are left they are gathered, and the rest is not read.
+filtered out as a mask. If few rows are left, these are copied, and the rest is not read.
 
 Does not decide whether to scan (route.py).
 
@@ -39,7 +39,7 @@ class Candidates:
 
 
 def scan(view: View, question: Question, reason: str) -> Answers:
-    """The answers to a question, of all rows that may count, scanned for this reason; each store scans its own."""
+    """Answer a question from all rows that may count, with this reason; of several stores each scans its own rows."""
     if view.elsewhere is not None:
         return replace(view.elsewhere(replace(question, tolerance=0.0)), reason=reason)
     candidates = _candidates(view, question)
@@ -49,14 +49,14 @@ def scan(view: View, question: Question, reason: str) -> Answers:
 
 
 def answer_among(view: View, question: Question, rows: Rows) -> Answers:
-    """The answers to a question of these rows alone, which another index proposed."""
+    """Answer a question from these rows alone, which another index proposed."""
     snapshot = view.snapshot
     candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows)
     return replace(_answered(view, question, candidates), route=PROPOSED)
 
 
 def ask_each(view: View, question: Question) -> Answers:
-    """Every live item, in order, asks all of them; the question brings no queries of its own."""
+    """Use every live item, in order, as a query over all items; the question has no queries of its own."""
     snapshot, rows = view.snapshot, view.sound_order
     candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), question.mask, rows)
     found = _answered(view, replace(question, queries=candidates.keys), candidates)
@@ -64,7 +64,7 @@ def ask_each(view: View, question: Question) -> Answers:
 
 
 def require_items(snapshot: Snapshot) -> None:
-    """Refuse to average nothing."""
+    """Refuse an empty store."""
     if not len(snapshot):
         raise EmptyStore("the store is empty, so there is nothing to average. Add items first.")
 

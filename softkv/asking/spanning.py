@@ -1,9 +1,9 @@
 """The rows of several stores as those of one, with one index: the lists of all, side by side.
 
-The index is made of those that the stores have, and read from no file. Rows of a list do not lie side by side among
-those of all, so all of them count as rows that joined it later, and are gathered.
+The index is put together from those of the stores, in memory. The rows of a list do not lie side by side here, so all
+of them count as rows that joined it later, and are gathered.
 
-Does not say which stores, nor answer what is not estimated by the index (View.elsewhere).
+Does not choose the stores, or answer what the index cannot estimate (View.elsewhere).
 """
 
 import hashlib
@@ -29,9 +29,9 @@ from softkv.storage import IndexFile
 from softkv.storage.layout import Rows
 
 NAME = "lists-together"  # of the index file of what was rehearsed by all, in the first store
-MARKED = 64  # queries whose doubts tell an index from others
+MARKED = 64  # queries whose doubts identify an index
 LOG = log_of(__name__)
-MOST = 1 << 19  # rows; with more, to put their lists side by side after a change takes longer than it saves
+MOST = 1 << 19  # rows; with more, putting lists side by side after each change takes longer than it saves
 
 
 class Part(NamedTuple):
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
     view: View
     first: int  # row, among those of all
-    codes: Rows | None  # that its codes of labels have among those of all
+    codes: Rows | None  # for each code of a label in the store, the code among those of all stores
 
 
 class Spanning(View):
@@ -52,7 +52,7 @@ class Spanning(View):
 
     @cached_property
     def index(self) -> ListIndex | None:
-        """The lists of all stores; None where there are none that can be put side by side."""
+        """The lists of all stores; None if they cannot be put side by side."""
         parts = [(one, one.view.index) for one in self.parts] if self.snapshot.rows <= MOST else []
         known = [(one, index) for one, index in parts if index is not None]
         if not known or not _alike([index.form for _, index in known]):
@@ -76,7 +76,7 @@ class Spanning(View):
         )
 
     def _lists(self, known: Sequence[tuple[Part, ListIndex]]) -> Lists:
-        """The statistics of all lists, kept for as long as those of all stores stay, and those of each as it stays."""
+        """The statistics of all lists; kept until an index changes, and those of each store until its own does."""
         kept, first, indexes = self.findings.spanned, known[0][1], [index for _, index in known]
         if kept is None or (kept.labels, kept.indexes) != (self.labels, indexes):
             same = kept is not None and kept.indexes[0].form is first.form
@@ -87,7 +87,7 @@ class Spanning(View):
         return kept.lists
 
     def _calibration(self, indexes: Sequence[ListIndex]) -> Calibration:
-        """What was rehearsed by all these lists together, while nearly all items are those of then; else nothing."""
+        """The calibration by all these lists together, while nearly all items are the same; else an empty one."""
         if len(indexes) == 1:
             return indexes[0].calibration
         file = self.rehearsed
@@ -112,11 +112,11 @@ class Spanning(View):
 
     @property
     def rehearsed(self) -> IndexFile | None:
-        """The file of what was rehearsed by the lists of all stores together, as `calibration_encoded` has it."""
+        """The file of the calibration by the lists of all stores together, as `calibration_encoded` wrote it."""
         return self.parts[0].view.snapshot.index(NAME) if self.parts else None
 
     def is_rehearsed(self, temperatures: Array) -> bool:
-        """Whether that was done for the lists of now, at these temperatures."""
+        """Whether the present lists were rehearsed together at these temperatures."""
         known = UNREHEARSED.temperatures if self.index is None else self.index.calibration.temperatures
         return len(known) == len(temperatures) and np.allclose(known, temperatures, rtol=1e-6)
 
@@ -135,12 +135,12 @@ class Spanning(View):
 
 
 def calibration_encoded(calibration: Calibration, indexes: Sequence[ListIndex]) -> bytes:
-    """What was rehearsed by the lists of all these indexes together, as bytes that are kept with the first store."""
+    """The calibration by the lists of all these indexes together, as bytes that are kept with the first store."""
     return b"".join(encoded({"of": _marks(indexes)}, {name: getattr(calibration, name) for name in MEASURED}))
 
 
 def _marks(indexes: Sequence[ListIndex]) -> list[str]:
-    """What tells indexes from others, and stays when their rows are laid in another order."""
+    """Figures that identify indexes, and stay the same when rows are laid in another order."""
     some = (np.ascontiguousarray(index.calibration.doubts[:, :MARKED]) for index in indexes)
     return [hashlib.blake2b(one.data, digest_size=16).hexdigest() for one in some]
 
@@ -150,7 +150,7 @@ def _made_of(indexes: Sequence[ListIndex]) -> int:
 
 
 def _alike(forms: Sequence[Form]) -> bool:
-    """Whether lists are about keys of one form, and of nothing that was learned."""
+    """Whether all lists are of keys of one form, and none of a learned metric."""
     names = {(form.name, form.compatibility) for form in forms}
     return len(names) == 1 and all(form.metric is None for form in forms)
 

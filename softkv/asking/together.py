@@ -1,10 +1,10 @@
-"""Lookups that several threads ask at once, answered together.
+"""Lookups by several threads at once, answered as one batch.
 
-A lookup keeps all processors busy by itself: its products of matrices run on every one of them. Several at once would
-wait for each other longer than they compute. So one thread computes at a time, and the others wait; the next takes all
-that was asked in the same way meanwhile, and answers it as a batch, which takes little longer than a single lookup.
-Threads that have just been answered mostly ask again, so it waits a little for them, but never longer than a share of
-what the last answers took. A thread alone notices nothing.
+A lookup keeps all processors busy by itself, since its matrix products run on all of them. Several at once would spend
+more time waiting for each other than computing. So one thread computes at a time while the others wait; the next one
+answers all waiting questions with the same options as a batch, which takes little longer than a single lookup. Threads
+that were just answered mostly ask again, so it waits for them, but never longer than a share of the time that the last
+batch took. A single thread never waits.
 
 Only single queries over all items wait. A batch, a filter, a mask or heads are computed at once, beside the others.
 """
@@ -22,23 +22,23 @@ from softkv.answer import Answers
 from softkv.asking.joined import part_of
 from softkv.asking.question import Question
 
-Asked = TypeVar("Asked")  # what is asked: a commit of a store
+Asked = TypeVar("Asked")  # a commit of a store
 Ask = Callable[[Asked, Question], Answers]
 MOST = 64  # questions that are answered together
 SHARE = 0.2  # of the time of the last answers, to wait for more questions at most
 
 
 class _Waiting(Generic[Asked]):
-    """A question of one thread, and what became of it: without an answer, its thread asks it by itself."""
+    """A question of one thread and its answer; if it gets none, its thread answers it by itself."""
 
     def __init__(self, asked: Asked, question: Question) -> None:
         self.asked, self.question = asked, question
         self.answers: Answers | None = None
-        self.turn = threading.Event()  # it is answered, or it is the turn of its thread
+        self.turn = threading.Event()  # set when it is answered, or when it is the turn of its thread
         self.thread = threading.get_ident()
 
     def suits(self, other: "_Waiting[Asked]") -> bool:
-        """Whether two questions differ in their queries only."""
+        """Whether two questions differ only in their queries."""
         mine, others = self.question, other.question
         names = (one.name for one in fields(Question) if one.name not in ("queries", "rounded"))
         return self.asked is other.asked and all(_same(getattr(mine, name), getattr(others, name)) for name in names)
@@ -48,16 +48,16 @@ class Together(Generic[Asked]):
     """The questions of all threads to one handle."""
 
     def __init__(self, most: int = MOST, *, share: float = SHARE) -> None:
-        """Answer so many questions together; with 1 each by itself, still one after another."""
+        """Answer up to `most` questions together; with 1, one after another."""
         self._most, self._share = most, share
-        self._lock = threading.RLock()  # a signal may come while it is held, and its handler ask as well
+        self._lock = threading.RLock()  # reentrant: a signal handler may ask while it is held
         self._waiting: list[_Waiting[Asked]] = []
         self._turn: _Waiting[Asked] | None = None  # the question of the thread that computes, or is about to
         self._crowd, self._took = 1, 0.0  # questions there when the last were answered; seconds that this took
         self._gathered = threading.Event()  # so many are there again
 
     def ask(self, asked: Asked, question: Question, ask: Ask[Asked]) -> Answers:
-        """The answers to a question, perhaps found together with those to questions of other threads."""
+        """Answer a question, possibly in one batch with questions of other threads."""
         if not _waits(question) or self._computes():
             return ask(asked, question)
         mine = _Waiting(asked, question)
@@ -70,12 +70,12 @@ class Together(Generic[Asked]):
         return ask(asked, question) if mine.answers is None else mine.answers
 
     def _computes(self) -> bool:
-        """Whether this thread has the turn already: what it computes with asks something itself."""
+        """Whether this thread has the turn already: the function that it computes with asks a question itself."""
         turn = self._turn
         return turn is not None and turn.thread == threading.get_ident()
 
     def _wait(self, mine: _Waiting[Asked]) -> None:
-        """Wait until a question is answered, or has the turn."""
+        """Wait until a question is answered, or its turn comes."""
         with self._lock:
             if self._turn is None:
                 self._turn = mine
@@ -86,7 +86,7 @@ class Together(Generic[Asked]):
         mine.turn.wait()
 
     def _gather(self) -> None:
-        """Wait for as many questions as there were, but only a little: those who asked them may not come back."""
+        """Wait for as many questions as last time, but only briefly: their threads may not ask again."""
         with self._lock:
             self._gathered.clear()
             missing = len(self._waiting) + 1 < min(self._crowd, self._most)
@@ -94,7 +94,7 @@ class Together(Generic[Asked]):
             self._gathered.wait(self._took * self._share)
 
     def _answer(self, mine: _Waiting[Asked], ask: Ask[Asked]) -> None:
-        """Answer a question with all that wait and suit it; where that fails, each is left to its thread."""
+        """Answer a question together with all waiting ones that suit it; if that fails, each is left to its thread."""
         self._gather()
         with self._lock:
             some = [one for one in self._waiting if one.suits(mine)][: self._most - 1]
@@ -104,7 +104,7 @@ class Together(Generic[Asked]):
             if not some:
                 mine.answers = ask(mine.asked, mine.question)
                 return
-            with suppress(Exception):  # of one of them: its thread is told when it asks by itself
+            with suppress(Exception):  # caused by one of them: its thread gets the error when it asks by itself
                 answers = ask(mine.asked, _as_one([one.question for one in (mine, *some)]))
                 for place, one in enumerate((mine, *some)):
                     one.answers = part_of(answers, place)
@@ -115,7 +115,7 @@ class Together(Generic[Asked]):
                 one.turn.set()
 
     def _leave(self, mine: _Waiting[Asked]) -> None:
-        """Give the turn on to the one who has waited longest."""
+        """Pass the turn on to the question that has waited longest."""
         with self._lock:
             if self._turn is mine:
                 self._turn = self._waiting.pop(0) if self._waiting else None

@@ -1,4 +1,4 @@
-"""One commit of a store, with what a lookup needs to know of it, found once.
+"""One commit of a store, with the facts that lookups need, each computed once.
 
 Does not look anything up (asker.py).
 """
@@ -38,7 +38,7 @@ from softkv.maths.farfield import Lists
 from softkv.storage import Layout, Snapshot
 from softkv.storage.layout import Rows
 
-TOGETHER = 4096  # values that are looked at together
+TOGETHER = 4096  # values that are read together
 COPIED = 1 << 16  # numbers of values that are copied at once
 FEW_NUMBERS = 1 << 23  # in keys and in values
 
@@ -46,7 +46,7 @@ FEW_NUMBERS = 1 << 23  # in keys and in values
 class View:
     """A snapshot, its profile, its labels, and how long its keys are."""
 
-    elsewhere: Callable[[Question], Answers] | None = None  # who answers where the rows are those of several stores
+    elsewhere: Callable[[Question], Answers] | None = None  # answers questions if the rows are those of several stores
 
     def __init__(self, snapshot: Snapshot, findings: "Findings") -> None:
         self.snapshot, self.findings = snapshot, findings
@@ -54,7 +54,7 @@ class View:
 
     @cached_property
     def guard(self) -> tuple[Guard | None, str | None]:
-        """What the store promises of its answers, if anything, and why that is not about the items of now."""
+        """The guard of the store, if it has one, and why it does not hold for the present items, if it does not."""
         return guard_of(self.profile, self.snapshot)
 
     @property
@@ -65,7 +65,7 @@ class View:
 
     @property
     def kind(self) -> ValueKind | None:
-        """What values are, as far as that is decided."""
+        """The kind of the values, once it is decided."""
         layout = self.snapshot.layout
         return layout.kind if layout else self.profile.value
 
@@ -90,7 +90,7 @@ class View:
 
     @cached_property
     def sound_order(self) -> Rows:
-        """The live rows in order, checked for those who read no item, and would not notice one in a wrong place."""
+        """The live rows in order, checked; for callers that read no items, and so would not notice a wrong order."""
         self.snapshot.require_sound_order()
         return self.order
 
@@ -114,24 +114,24 @@ class View:
                 f"the key vector of {item.name!r} is zero and has no direction, so cosine cannot compare it. Delete "
                 "it, or use compatibility='dot' or 'gaussian'."
             )
-        with np.errstate(divide="ignore", over="ignore"):  # what cannot be divided by is refused as a score
+        with np.errstate(divide="ignore", over="ignore"):  # division by 0 gives a score that is refused
             return np.where(self.lengths > 0, np.float32(1.0) / self.lengths, np.float32(0.0))
 
     @cached_property
     def halves(self) -> npt.NDArray[np.float32]:
-        """½‖key‖² of every row, (n,), for distances; infinite where it leaves float32."""
+        """½‖key‖² of every row, (n,), for distances; infinite if it overflows float32."""
         with np.errstate(over="ignore"):
             return (0.5 * self.lengths.astype(np.float64) ** 2).astype(np.float32)
 
     @cached_property
     def learned(self) -> Learned | None:
-        """What the store has learned, if anything; an error when that cannot be read."""
+        """The metric that the store has learned, if any; an error if it cannot be read."""
         name = self.profile.projection
         return None if name is None else self.findings.projections.of(self.snapshot, name)
 
     @cached_property
     def farthest_key(self) -> float:
-        """How far keys are from the centre of what the store has learned, at most, in the units of that."""
+        """The largest distance of a key from the centre of the learned metric, in the units of that metric."""
         learned, name = self.learned, self.profile.projection
         assert learned is not None
         assert name is not None
@@ -150,9 +150,9 @@ class View:
         return learned.of_rows(rows).compatibility(None if lengths is None else lengths[rows])
 
     def comparing(self, compared: Compared, rows: Rows | None = None) -> Compared:
-        """A way to compare all rows or some, by what the store keeps of their keys: lengths, or what it has learned.
+        """A way to compare all rows or some, with the lengths of their keys as the store has them, or its metric.
 
-        To work lengths out takes five times as long as the products.
+        Computing lengths would take five times as long as the products.
         """
         if isinstance(compared, str) and compared == LEARNED:
             return self.comparing_as_learned(rows)
@@ -166,23 +166,23 @@ class View:
     @cached_property
     def reach(self) -> "Reach":
         """How far values lie from their middle, those of dead rows included."""
-        # To look at few values takes less time than to read an index that few keys are not compared by.
+        # Reading a few values takes less time than reading an index that so small a store does not use.
         few = self.snapshot.rows * max(self.layout.key_width, self.layout.value_width) <= FEW_NUMBERS
         return self.findings.reach(self.snapshot, None if few or self.followed is None else self.followed.joined)
 
     @cached_property
     def index(self) -> ListIndex | None:
-        """The index, if there is one that can be believed."""
+        """The index, if there is a usable one."""
         return self._with_labels(self.findings.indexes.of(self.snapshot))
 
     @cached_property
     def bounding_index(self) -> ListIndex | None:
-        """The index as bounds need it: late rows are in no list."""
+        """The index for bounds, where late rows are in no list."""
         return self._with_labels(self.findings.indexes.bounding(self.snapshot))
 
     @property
     def noted_index(self) -> ListIndex | None:
-        """The index with all that was noted up to this commit, of which `index` may lack the last."""
+        """The index with all changes noted up to this commit, of which `index` may lack the last."""
         return self._with_labels(self.findings.indexes.of(self.snapshot, lately=False))
 
     @cached_property
@@ -197,12 +197,12 @@ class View:
 
     @cached_property
     def proposer(self) -> Proposer | None:
-        """The proposer of rows, if there is one that can be believed."""
+        """The proposer of rows, if there is a usable one."""
         return self.findings.proposers.of(self.snapshot)
 
     @cached_property
     def index_as_written(self) -> Written:
-        """The index without what happened since."""
+        """The index as it was built, without later changes."""
         return self.findings.indexes.as_written(self.snapshot)
 
     @cached_property
@@ -222,7 +222,7 @@ class View:
 
     @property
     def changes(self) -> int:
-        """How many items came or went since the index was calibrated."""
+        """How many items were added or deleted since the index was calibrated."""
         index, rows = self.index_as_written.index, self.snapshot.rows
         return 0 if index is None else changes(index, rows, rows - len(self.snapshot))
 
@@ -236,11 +236,11 @@ class View:
         return self._remembered(compatibility) or self.temperature_by_rule(compatibility)
 
     def temperature_by_rule(self, compatibility: str) -> Temperature:
-        """The temperature by rule, whatever the store remembers."""
+        """The temperature by rule, even if the store remembers another."""
         return self.findings.temperature(self.snapshot, compatibility, self.profile.embedder)
 
     def known_temperature(self, compatibility: str) -> Temperature | None:
-        """The temperature of a way to compare, if it can be told without looking at the items."""
+        """The temperature of a way to compare, if it is known without reading items."""
         if compatibility == LEARNED:
             return None if self.learned is None else self.learned.temperature
         known = self._remembered(compatibility)
@@ -248,7 +248,7 @@ class View:
 
     @property
     def usual_temperature(self) -> float:
-        """The temperature of lookups that do not say, by the way in which the store compares."""
+        """The default temperature of lookups, by the way in which the store compares."""
         return 1.0 if self.profile.projection else self.temperature(self.profile.compatibility or "dot").value
 
     def _remembered(self, compatibility: str) -> Temperature | None:
@@ -281,13 +281,13 @@ class Reach:
     def of(cls, values: npt.NDArray[Any]) -> "Reach":
         """The reach of values, (n, p) or (n,)."""
         cells = values.reshape(len(values), -1)
-        # Any middle will do, so that of some is enough.
+        # Any middle will do, so the mean of some is enough.
         middle = cells[:: max(1, len(cells) // TOGETHER)].mean(axis=0, dtype=np.float64)
         return cls(middle, 0.0).with_more(cells)
 
     @classmethod
     def of_lists(cls, index: ListIndex) -> "Reach":
-        """A reach that all values in lists have, by what is known of the lists; those of late rows as well."""
+        """A reach that covers all values in lists, by the statistics of the lists; those of late rows included."""
         lists, reaches = index.lists, index.reaches[1] if index.known > index.rows else index.lists.value_radii
         there = lists.counts > 0
         means, counts = lists.vectors[there], lists.counts[there]
@@ -306,7 +306,7 @@ class Reach:
 
 
 class Spanned(NamedTuple):
-    """The lists of several stores side by side: of which indexes they are, and what became of each."""
+    """The lists of several stores side by side, and from which indexes, with which changes, they were made."""
 
     labels: tuple[str, ...] | None
     indexes: Sequence[ListIndex]
@@ -315,10 +315,10 @@ class Spanned(NamedTuple):
 
 
 class Findings:
-    """What a handle found out about its store and need not find again, shared with its snapshots.
+    """Facts that a handle has computed about its store, shared with its snapshots.
 
     The temperatures by rule, one for each way to compare and each embedder, until the store has outgrown them; and the
-    reach of the values of one generation, kept up as rows are added.
+    reach of the values of one generation, extended as rows are added.
     """
 
     def __init__(self) -> None:
@@ -339,19 +339,19 @@ class Findings:
                 items, compared = (block.vectors, block.live), compatibility_of(compatibility)
                 unit = unit_of_scores(*items, compared)
                 value = typical_temperature(*items, compatibility, unit=unit)
-                value = value or compared.lukewarm  # fewer than two items, or all are alike
+                value = value or compared.lukewarm  # fewer than two items, or all alike
                 floor = lowest_log_mass(*items, compatibility, value, unit=unit)
                 found = Temperature(value, "rule", len(snapshot), floor)
                 self._temperatures[compatibility, embedder] = found
             return found
 
     def known_temperature(self, compatibility: str, embedder: Identity | None) -> Temperature | None:
-        """The temperature by rule, if it was looked for before."""
+        """The temperature by rule, if it was computed before."""
         with self._lock:
             return self._temperatures.get((compatibility, embedder))
 
     def reach(self, snapshot: Snapshot, index: ListIndex | None) -> Reach:
-        """How far values lie from their middle, at the least; what is in lists is not read for it."""
+        """A reach that covers all values; for values in lists it follows from the statistics of the lists."""
         with self._lock:
             generation, seen, reach = self._reach or (-1, 0, None)
             if reach is None or generation != snapshot.generation:
@@ -369,6 +369,6 @@ class Findings:
             return reach
 
     def forget(self) -> None:
-        """The items are others now."""
+        """Forget the temperatures by rule: they suited items that are gone."""
         with self._lock:
             self._temperatures.clear()

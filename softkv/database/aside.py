@@ -1,9 +1,9 @@
-"""What lies beside a store: one that is to take its place, what steps aside for it, and what a stop leaves.
+"""The directories beside a store while another takes its place, and what an interruption leaves of them.
 
-    .<name>.made-<token>    is being filled, or waits to be moved to <name>
-    .<name>.kept-<token>    was at <name>, and goes when the other has its place
+    .<name>.made-<token>    the new store: is being filled, or waits to be moved to <name>
+    .<name>.kept-<token>    the old one: was at <name>, and is removed once the new one has its place
 
-Both have one token: what was kept while the other is still there has not been replaced.
+Both have the same token: a kept store whose new one is still there has not been replaced.
 
 Does not fill stores (making.py).
 """
@@ -17,23 +17,23 @@ from softkv.errors import StoreError, StoreNotFound
 from softkv.storage import Store
 from softkv.storage.protocol.leftovers import remove_unborn
 
-LONGEST = 100  # bytes of a name that is kept as it is, so that what is added to it fits as well
+LONGEST = 100  # bytes of the name of a store that are used, so that the rest fits as well
 
 
 def beside(path: str, what: str, token: str) -> str:
-    """Where a store waits that is "made" for a path, or "kept" of it."""
+    """The directory of the store that is "made" for a path, or "kept" of it."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{_stem(name)}.{what}-{token}")
 
 
 def put_back(path: str) -> None:
-    """Move what stepped aside back to a path where nothing is, and remove what else a stop has left beside it."""
+    """Move a kept store back to a path where nothing is, and remove what else an interruption has left beside it."""
     kept, made = (_tokens(path, what) for what in ("kept", "made"))
     for token in sorted(kept):
         if not os.path.lexists(path):
             Store.move(beside(path, "kept", token), path)
         elif token in made:
-            made.discard(token)  # something else has come to the path: both stay, for people to look at
+            made.discard(token)  # another store has taken the path: both stay, for people to look at
         else:
             _remove(beside(path, "kept", token))
     for token in made:
@@ -41,7 +41,7 @@ def put_back(path: str) -> None:
 
 
 def require_nothing_kept(path: str) -> None:
-    """Say where a store is that a stop has left beside its path."""
+    """Raise an error that names the store which an interruption has left beside its path, if there is one."""
     kept = () if os.path.lexists(path) else sorted(_tokens(path, "kept"))
     if kept:
         raise StoreNotFound(

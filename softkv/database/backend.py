@@ -1,6 +1,6 @@
 """Which FAISS builds indexes here, and whether on a GPU: found by the names of what is installed.
 
-Does not import FAISS, which takes a third of a second: only where that was done already does it ask for GPUs.
+Does not import FAISS, which takes a third of a second; looks for GPUs only if FAISS is imported already.
 """
 
 import importlib.util

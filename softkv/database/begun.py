@@ -1,8 +1,8 @@
-"""How far the build of an index is: what its finished stages found, kept as an index file of the rows it is about.
+"""An unfinished build of an index: the results of its finished stages, kept as an index file.
 
-A build that was interrupted goes on from there, if it wants the same and the rows lie as they did: rows that were added
-since are behind the lists, and deleted ones are left out. With another generation of rows the file is gone, and a build
-starts over. The end of a build drops it.
+The next build goes on from there if its options are the same and the rows lie as they did: rows added since come behind
+the lists, and deleted ones are left out. A new generation of rows removes the file, and a build starts over. A build
+that is done drops the file.
 
 Does not do any of the work (indexing.py).
 
@@ -34,13 +34,13 @@ _FACTS = ("rows", "items", "whole", "is_refined")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HalfBuilt:
-    """What was found so far. Rows that are arranged still have an order; when they lie in it there is none."""
+    """The results so far. `order` is set once rows are arranged, and empty once they lie in that order."""
 
-    wanted: Mapping[str, Any]  # what else of what was asked for decides about it
-    rows: int  # of the arena, that it is about
-    items: int  # that were there when it began
-    whole: int  # that were there when all lists were last made anew
-    is_refined: bool  # whether that was earlier: lists that there were are refined
+    wanted: Mapping[str, Any]  # the other options that its results depend on
+    rows: int  # the rows of the arena that it covers
+    items: int  # live items when it began
+    whole: int  # live items when all lists were last made anew
+    is_refined: bool  # whether existing lists are refined
     centre: Array  # (d,), of the form
     offsets: Rows  # (l + 1,)
     heads: Rows | None  # (l,), how many of the first rows of each list are its head
@@ -49,7 +49,7 @@ class HalfBuilt:
 
     @property
     def says(self) -> str:
-        """How far it is."""
+        """How far the build is, in words."""
         if len(self.order):
             return f"rows are assigned to {len(self.offsets) - 1:,} lists"
         return "rows lie in their lists" if self.lists is None else "lists are measured"
@@ -71,12 +71,12 @@ class HalfBuilt:
 
 
 def wanted_of(form: Form, lists: int | None, projection: str | None) -> dict[str, Any]:
-    """What a build must want alike to go on."""
+    """The options that have to be equal for a build to go on."""
     return {"form": form.name, "compatibility": form.compatibility, "lists": lists, "projection": projection}
 
 
 def found(snapshot: Snapshot, wanted: Mapping[str, Any]) -> HalfBuilt | None:
-    """How far a build like this of the rows of this snapshot is; None when there is none that can be gone on with."""
+    """The unfinished build of these rows with these options; None if there is none to go on with."""
     try:
         file = snapshot.index(NAME)
         if file is None:
@@ -90,7 +90,7 @@ def found(snapshot: Snapshot, wanted: Mapping[str, Any]) -> HalfBuilt | None:
 
 
 def is_begun(snapshot: Snapshot) -> bool:
-    """Whether a build of an index was begun, whatever is left of it."""
+    """Whether there is a file of an unfinished build, usable or not."""
     file = snapshot.index(NAME)
     if file is not None:
         file.close()
@@ -113,7 +113,7 @@ def _decoded(content: memoryview, snapshot: Snapshot) -> HalfBuilt:
 
 
 def _problem(begun: HalfBuilt, snapshot: Snapshot) -> str | None:
-    """Why this cannot be about the rows of a snapshot, if it cannot."""
+    """Why this cannot be a build of the rows of a snapshot, if so."""
     assert snapshot.layout is not None
     offsets, order, width = begun.offsets, begun.order, snapshot.layout.key_width
     if any(one.ndim != 1 or one.dtype != np.int64 for one in (offsets, order)) or len(offsets) < 2:
@@ -133,7 +133,7 @@ def _problem(begun: HalfBuilt, snapshot: Snapshot) -> str | None:
 
 
 def _width(begun: HalfBuilt, key_width: int) -> int:
-    """How wide keys are in lists: what was learned may have another width, which `wanted` names together with it."""
+    """How wide keys are in lists: a learned metric may have another width, which `wanted` names with it."""
     assert begun.lists is not None
     learned = begun.wanted.get("projection") is not None
     return int(begun.lists.means.shape[-1]) if learned else key_width + (begun.wanted.get("form") == "gaussian")

@@ -1,8 +1,8 @@
-"""What a store has learned, on its way into another store: by an export and its import, and by a repair.
+"""Carry what a store has learned into another store: by an export and its import, and by a repair.
 
-The metric travels as the bytes of its file, without the numbers of the keys: these are worked out from the keys that
-arrive, and come out as they were. What cannot travel is said, before a file is written, and the settings that do travel
-do not name it, so that the new store answers.
+The metric is carried as the bytes of its file, without the numbers of the keys: these are computed again from the keys,
+with the same result. If it cannot be carried, a warning says so before a file is written, and the settings that are
+carried do not name it, so that the new store can be asked.
 
 Does not learn (training.py), and knows no format of a file (softkv/files).
 """
@@ -56,17 +56,17 @@ def export_into(view: View, file: BinaryIO, suffix: str, *, progress: Progress) 
 
 
 def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
-    """The settings that go into a file of this name, and the bytes of what was learned."""
+    """The settings that go into a file of this name, and the bytes of the metric."""
     from softkv.files.exports.formats import TABLE
 
     snapshot, profile, files = view.snapshot, view.profile, dict[str, bytes]()
     if len(snapshot) and profile.compatibility is not None:
-        # One by rule is found on a sample of rows, which lie elsewhere in another store: it would not be found again.
+        # A temperature by rule is found on a sample of rows, which in another store would be other rows.
         profile = replace(profile, temperature=view.temperature(profile.compatibility))
-    known = not _renumbers(view)  # else nobody could tell which items took no part in learning
+    known = not _renumbers(view)  # else it would be unknown which items took no part in learning
     if profile.temperature is not None:
         held, last = profile.temperature.held, profile.temperature.last
-        # An import counts on from its last item, so a number that was used before would be used again.
+        # An import counts on from its last item, so it would give numbers again that were used before.
         kept = replace(profile.temperature, held=held if known else None, last=last and min(last, len(snapshot)))
         profile = replace(profile, temperature=kept)
     settings, name = rebased(profile.settings(), view), profile.projection
@@ -82,13 +82,13 @@ def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
 
 
 def _renumbers(view: View) -> bool:
-    """Whether items without keys will have other numbers, since an import counts anew."""
+    """Whether an import would give items without keys other numbers."""
     names = enumerate(view.snapshot.names(view.order), 1) if len(view.snapshot) else ()
     return any(name.startswith("#") and name != f"#{place}" for place, name in names)
 
 
 def _packed(snapshot: Snapshot, name: str, *, known: bool) -> bytes:
-    """The metric as it travels, or an error that says why it cannot."""
+    """The bytes of the metric, or an error that says why it cannot be carried."""
     from softkv.files.exports.header import MOST_CARRIED
 
     if not len(snapshot):
@@ -137,7 +137,7 @@ def import_from(file: Path, path: Path, *, progress: Progress | None = None) -> 
 
 
 def _learned_in(head: "Header", file: str) -> Learned | None:
-    """What an export holds of what its store had learned; refused when that cannot be about its items."""
+    """The metric in an export; refused if it cannot belong to the items of the export."""
     try:
         name = Profile.of(head.settings).projection
     except StoreDamaged as error:
@@ -159,7 +159,7 @@ def _learned_in(head: "Header", file: str) -> Learned | None:
 
 @contextmanager
 def _naming(file: str) -> Iterator[None]:
-    """Around what reads a metric that came in a file: its errors are those of the file."""
+    """Within the block, errors of a metric become errors about the file it came in."""
     try:
         yield
     except (IndexDamaged, FormatTooNew) as error:
@@ -186,7 +186,7 @@ def repair(path: Path, new: Path) -> Repaired:
 
 
 def _settle(store: Store, settings: Settings, learned: Learned) -> None:
-    """Let a store that has all its items compare as was learned, and have these settings."""
+    """Give a store that has all its items the learned metric and these settings."""
     with store.snapshot() as snapshot:
         whole = learned.with_numbers(snapshot)
     if not np.isfinite(whole.numbers).all():

@@ -1,6 +1,6 @@
-"""Everything that changes the items of a store: put in, given other values, deleted; and what a dict has for it.
+"""Methods that change the items of a store: add, set values, delete, and the methods of a dict.
 
-What `add` was given is read by intake.py, what a named batch did before by stamping.py.
+intake.py reads the arguments of `add`, stamping.py makes the digests of named batches.
 """
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -70,7 +70,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         return self._added(intake.given(keys, values, vectors, texts, payloads), on_conflict, batch, progress)
 
     def _added(self, what: intake.Given, on_conflict: str, batch: str | None, progress: Progress | None) -> Added:
-        """What becomes of the arguments of `add`."""
+        """The result of `add` with these arguments."""
         with self._changing:
             self._store.require_writable()
             named = self._batch_of(what, batch, on_conflict)
@@ -101,7 +101,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         return deleted
 
     def _afresh(self, kept: Profile) -> Profile:
-        """The profile without the temperature by rule, which suited items that are gone."""
+        """The profile without the temperature by rule, which suited the items that were deleted."""
         self._findings.forget()
         return replace(kept, temperature=kept.chosen_temperature)
 
@@ -162,7 +162,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             )
 
     def _require_values(self, _named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
-        """Refuse a batch of this name where items have other values by now."""
+        """Refuse a change if items have other values than `expected`, unless its batch was carried out before."""
         require_values(items, expected)
 
     def _items_with(self, keys: Sequence[str | None]) -> list[Item]:
@@ -216,7 +216,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove an item and return its value, or the default, if there is no such item and a default is given."""
-        with self._changing:  # or another thread might take the same item, or replace it meanwhile
+        with self._changing:  # or another thread might remove or replace the item meanwhile
             if default and key not in self:
                 return default[0]
             value = self[key]
@@ -266,7 +266,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
 
 def _asking(keys: object, where: Mapping[str, Any]) -> dict[str, Any]:
-    """A filter that stands in the place of keys, and asks something."""
+    """A filter in the place of keys; refused if it matches everything."""
     if keys is not None:
         raise InputError("expected keys or where=, got both. Give one of them.")
     if not where:
@@ -275,7 +275,7 @@ def _asking(keys: object, where: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(keys: list[str]) -> list[str]:
-    """The keys of items that have some; only these are given other values."""
+    """The keys of items; refused if one has none, since only items with keys can be given other values."""
     nameless = [key for key in keys if key.startswith("#")]
     if nameless:
         raise KeyTextError(
@@ -286,7 +286,7 @@ def _named(keys: list[str]) -> list[str]:
 
 
 def require_values(items: Sequence[Item], expected: Any) -> None:
-    """Refuse where items have other values than these, or these are not one for each."""
+    """Refuse if items have other values than these, or if there is not one for each item."""
     if len(items) != len(expected):
         raise ShapeError(f"expected a value to compare with for each of {len(items)} keys, got {len(expected)}.")
     if len({item.row for item in items}) < len(items):

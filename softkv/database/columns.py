@@ -1,7 +1,7 @@
-"""All items of a store as arrays, for models that take them up whole.
+"""All items of a store as arrays, for models that load all of them.
 
-Arrays come block by block, as views of the files where no row is dead, so that what takes them may be smaller or
-rounder than they are, or lie on another device. The order is that in which the rows lie on the disk.
+Arrays come block by block, as views of the files where no row is deleted, so the caller may convert them to a smaller
+type or move them to another device. Rows come in the order in which they lie on the disk.
 
 Does not compare anything.
 
@@ -28,7 +28,7 @@ BLOCK = 1 << 16  # rows of a block, unless another number is asked for
 class StoreColumns:
     """The live items of one commit, and how the store compares them."""
 
-    store: str  # which store this is, whatever it is called
+    store: str  # the id of the store
     commit: int
     kind: str  # number, vector, label or text
     labels: tuple[str, ...] | None  # the names of the codes
@@ -55,12 +55,12 @@ class StoreColumns:
 
     @property
     def temperature(self) -> float:
-        """The temperature that the store remembers, or else the one by rule, which is found when it is asked for."""
+        """The temperature that the store remembers, or else the one by rule, which is computed when first used."""
         return self._view.temperature(self.compatibility).value
 
     @property
     def learned(self) -> Learned | None:
-        """What `fit` has learned, if anything; an error where that cannot be read."""
+        """The metric that `fit` has learned, if any; an error if it cannot be read."""
         return self._view.learned
 
     @property

@@ -1,9 +1,9 @@
-"""How well a store answers queries whose answers are known, looked up in every way.
+"""How well a store answers queries whose answers are known, for each way to look up.
 
-Queries are embedded once, and asked of one commit. Nothing is chosen by them: temperatures are those of the store, and
-how wide the spread of numbers has to be taken is found on items, each left out in turn.
+Queries are embedded once, and all are asked of one commit. Nothing is chosen by these queries: temperatures are those
+of the store, and the widths for numbers are found on items, each left out in turn.
 
-Does not work measures out (learning/measures.py) and draws no plots.
+Does not compute measures (learning/measures.py) and draws no plots.
 
 Shapes: b queries, n items, c labels, p value width.
 """
@@ -29,10 +29,10 @@ from softkv.portrait import as_table
 from softkv.progress import Stages
 
 TOGETHER = 1000  # queries in a lookup
-EVEN, NEARLY = 64, 20  # octaves above the usual temperature where all weights are equal; where scores are huge, almost
-LEFT_OUT = 256  # items by which the width of spreads is found
-AT_A_TIME = 32  # of them in a lookup: each has a mask over all items
-LEAST = 2.0 ** np.arange(-10.0, 1.0)  # of the value scale: what is tried as the least spread
+EVEN, NEARLY = 64, 20  # octaves above the usual temperature at which weights are equal; with huge scores, nearly equal
+LEFT_OUT = 256  # items on which the widths are found
+AT_A_TIME = 32  # of them in a lookup, since each has a mask over all items
+LEAST = 2.0 ** np.arange(-10.0, 1.0)  # the least spreads that are tried, as shares of the value scale
 POINTS = 200  # of a curve, at most
 MEASURES: tuple[str, ...] = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
 MEASURES += ("known", "wrong_known", "strangers_known")
@@ -43,7 +43,7 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to look up, measured. None is for what does not apply: labels have no RMSE, exact matches no AUROC."""
+    """The measures of one way to look up. None means does not apply: labels have no RMSE, exact matches no AUROC."""
 
     way: str
     temperature: float | None
@@ -54,14 +54,14 @@ class Way:
     rmse: float | None = None  # of numbers and vectors; None unless all queries got an answer
     log_likelihood: float | None = None  # of numbers
     auroc: float | None = None  # of log_mass, of the queries against those out of scope
-    known: float | None = None  # the share of queries that are, where a guard is about such answers
-    wrong_known: float | None = None  # of labels, of those that are known
-    strangers_known: float | None = None  # of those out of scope
+    known: float | None = None  # the share of queries that are known, if a guard covers such answers
+    wrong_known: float | None = None  # of labels, the share of wrong answers among the known
+    strangers_known: float | None = None  # the share of out-of-scope queries that are known
     reliability: Curve = ()  # (confidence, accuracy) of labels; of numbers (level of an interval, targets within)
     abstention: Curve = ()  # (share that is answered, error) when those of the least log_mass are left out
     warmth: Curve = ()  # (temperature, error), where temperatures were asked for
     routes: Mapping[str, int] = field(default_factory=dict)  # how many queries were answered by each route
-    scanned: str | None = None  # why most of those were that were scanned, of a store that is not small
+    scanned: str | None = None  # the most frequent reason for scans, unless the store is small
     rows_read: float | None = None  # how many rows were compared for a query, on the average
 
 
@@ -78,7 +78,7 @@ class Evaluation:
 
     @property
     def error(self) -> str:
-        """What curves show: the share of labels that are wrong, or the RMSE."""
+        """The error that curves show: the share of labels that are wrong, or the RMSE."""
         return "error rate" if ValueKind(self.kind).coded else "RMSE"
 
     @property
@@ -188,7 +188,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Evaluating:
-    """One evaluation: what is asked of whom, and what should come out."""
+    """An evaluation in progress: the view, the queries, and the answers that are right."""
 
     reader: Any
     view: View
@@ -201,7 +201,7 @@ class _Evaluating:
     told: Stages | None
 
     def exact(self, queries: Any) -> Way:
-        """The items whose key is the query, where a dict would have them."""
+        """Answer as a dict would: by the item whose key is the query."""
         found = equals(self.view, queries, self.asked)
         there = found >= 0
         values, share = self.view.snapshot.values(found[there]), float(there.mean())
@@ -210,7 +210,7 @@ class _Evaluating:
             shares[np.flatnonzero(there), values] = 1.0
             right = there & (shares.argmax(1) == self.aims)
             return Way("exact", None, share, float(right.mean()), measures.log_loss(shares, self.aims))
-        # The RMSE of a few would be compared with those of the other ways, which answer all queries.
+        # An RMSE over a few queries could not be compared with those of the other ways, which answer all of them.
         return Way("exact", None, share, rmse=measures.rmse(values, self.aims) if there.all() else None)
 
     def way(self, name: str, options: Mapping[str, Any]) -> Way:
@@ -218,7 +218,7 @@ class _Evaluating:
         found = self._replies(self.asked, name, options)
         known: dict[str, Any] = self._of_values(found, options) if self.view.labels is None else self._of_labels(found)
         if found.guard is not None:
-            sure = np.equal(np.asarray(found.known), True)  # where nobody can tell, it is None
+            sure = np.equal(np.asarray(found.known), True)  # None where it is undecided
             known["known"] = float(sure.mean())
             if self.view.labels is not None and sure.any():
                 known["wrong_known"] = float(self._losses(found)[sure].mean())
@@ -256,7 +256,7 @@ class _Evaluating:
         return known
 
     def _widths(self, options: Mapping[str, Any]) -> measures.Widths:
-        """How wide answers have to be taken, so that items that are left out are the likeliest."""
+        """The widths at which items, each left out, are most likely."""
         order, snapshot, parts = self.view.order, self.view.snapshot, []
         least = LEAST * (snapshot.value_scale or 1.0)
         if len(order) < 2:
@@ -273,7 +273,7 @@ class _Evaluating:
         return measures.likeliest_widths(found.value, spreads, snapshot.values(order[places]), least)
 
     def _losses(self, found: Answers) -> Floats:
-        """What is averaged to an error, (b,)."""
+        """The loss of each query, of which the error is the mean, (b,)."""
         if self.view.labels is not None:
             return (~measures.correct(found.value, self.aims)).astype(np.float64)
         return measures.squared(found.value, self.aims)

@@ -1,9 +1,10 @@
-"""Calibrate a guard: ask a store what it should know, without those who know it, and keep how it did.
+"""Calibrate a guard: ask a store questions whose answers are known, and keep how well it did.
 
-The items that took no part in learning are asked of all others that did, or queries with known answers of all items.
-The widths of intervals are learned on items that took part, each left out; then nothing that calibrates has chosen
-anything. Lookups ask all items, so those that calibrate are asked of all others as well, each left out (calibrating.py
-keeps what promises less). A fifth of the calibration points say which thresholds are tried, and the others try them.
+The questions are the items that were held out from learning, answered by the items that took part; or queries with
+known answers, answered by all items. The widths of intervals are learned on items that took part, each left out, so
+that calibration points have chosen nothing. Since lookups use all items, held-out items are also answered by all other
+items, each left out (calibrating.py keeps the more careful result). A fifth of the calibration points choose the
+thresholds to try; the others test these.
 
 Does not compute promises (softkv/guard), nor learn (training.py).
 
@@ -33,21 +34,21 @@ from softkv.progress import Stages
 from softkv.storage.layout import Mask, Matrix
 
 TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
-POINTS, PAIRS = 10_000, 1 << 32  # calibration points at most; and of these and the items that answer
-NAMED = 10  # of strangers that are none
+POINTS, PAIRS = 10_000, 1 << 32  # at most: calibration points, and pairs of these and the items that answer
+NAMED = 10  # strangers that an error names
 LEFT_OUT = 512  # items that are left out one by one to learn widths
 REMEDY = "Learn again (`softkv tune`, `softkv fit`), which leaves out a fifth, or give queries and their answers."
 
 
 class Points(NamedTuple):
-    """Queries, what they should be answered, and which items answer."""
+    """Calibration points: queries, their right answers, and which items answer them."""
 
     queries: Matrix
     aims: npt.NDArray[Any] | None  # codes, numbers or vectors; None for texts
     mask: Mask | None  # over the items in their order, or None for all
     who: str
     places: npt.NDArray[np.int64] | None = None  # in that order, where the queries are items
-    left_out: int = 0  # of the queries that were given, those that are items
+    left_out: int = 0  # how many given queries were dropped since they are items
 
 
 def calibrated(
@@ -77,7 +78,7 @@ def calibrated(
 
 
 def about(view: View) -> dict[str, Any]:
-    """How a store is asked, as far as a guard goes stale with it."""
+    """The options of lookups on which a guard depends."""
     profile, compared = view.profile, view.profile.compatibility or "dot"
     learned = profile.projection is not None
     return {
@@ -96,9 +97,9 @@ def remembered(settings: Mapping[str, Any], guard: Guard | None) -> dict[str, An
 
 
 def rebased(settings: Mapping[str, Any], view: View, left: int | None = None) -> dict[str, Any]:
-    """Settings for a store whose rows are laid out anew; what had changed until then is kept.
+    """Settings for a store whose rows are laid out anew; the count of changes until then is kept.
 
-    Of the rows so many are `left`, those of all items unless it is said that there are deleted ones among them.
+    `left` is how many rows there are then: by default one for each item.
     """
     guard, rows, items = view.guard[0], view.snapshot.rows, len(view.snapshot)
     base = items if left is None else left, items, guard.changed(rows, items) if guard else 0
@@ -106,17 +107,17 @@ def rebased(settings: Mapping[str, Any], view: View, left: int | None = None) ->
 
 
 class Examining:
-    """Lookups as the store usually answers them, but exact, and of some of the items."""
+    """Lookups with the usual options of the store, but exact, and by some of the items."""
 
     def __init__(self, reader: Any, view: View, told: Stages | None) -> None:
         self.reader, self.view, self.told = reader, view, told
 
     def seen(self, queries: Matrix, mask: Mask | None, name: str) -> Seen:
-        """What these items answer, whatever guard there is."""
+        """The answers of these items, without any guard."""
         return seen_of(self._answers(queries, TOGETHER, lambda _: mask, name))
 
     def left_out(self, places: npt.NDArray[np.int64], mask: Mask | None, name: str) -> Seen:
-        """What the other items, of those in the mask, answer each of the items at these places."""
+        """The answer to each of the items at these places, by the other items in the mask."""
         count = len(self.view.order)
 
         def masks(some: slice) -> Mask:
@@ -129,7 +130,7 @@ class Examining:
         return seen_of(self._answers(queries, AT_A_TIME, masks, name))
 
     def widths(self, mask: Mask | None) -> WidthRule:
-        """How far off items are, each left out of those that answer."""
+        """Learn widths from how far off the answer to each item is without it."""
         view = self.view
         answering = np.arange(len(view.order)) if mask is None else np.flatnonzero(mask)
         places = np.random.default_rng(0).permutation(answering)[:LEFT_OUT]
@@ -150,7 +151,7 @@ class Examining:
 
 
 def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
-    """What calibrates: the items that took no part in learning, or the queries that were given."""
+    """The calibration points: the items that took no part in learning, or the given queries."""
     if (answers is not None) != (queries is not None and not view.layout.kind.embedded):
         raise InputError("expected queries and their answers together, or neither; of texts, which have none, queries.")
     if queries is not None:
@@ -158,7 +159,7 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
         aims = None if view.layout.kind.embedded else targets_of(view, answers)
         if aims is not None and len(aims) != len(asked):
             raise ShapeError(f"expected an answer for each of {len(asked)} queries, got {len(aims)}.")
-        # By what they ask, and never by what they should be answered, or those that are left would be no fair draw.
+        # Chosen by the queries alone and never by their answers, or those that are left would be no fair sample.
         strange = ~_among_items(view, queries, asked)
         left = len(asked) - int(strange.sum())
         return Points(asked[strange], None if aims is None else aims[strange], None, "queries", left_out=left)
@@ -170,13 +171,13 @@ def _points(reader: Any, view: View, queries: Any, answers: Any) -> Points:
         places = np.sort(np.random.default_rng(0).choice(places, most, replace=False))
     rows, kind = view.order[places], view.layout.kind
     aims = None if kind.embedded else view.snapshot.values(rows)
-    if aims is not None and kind.coded:  # a label of none that answers is as one of no item
+    if aims is not None and kind.coded:  # a label that no answering item has counts as one of no item
         aims = np.where(np.isin(aims, view.snapshot.values(view.order[~held])), aims.astype(np.int64), -1)
     return Points(view.snapshot.vectors(rows), aims, ~held, "items that took no part in learning", places)
 
 
 def _left_out(view: View) -> tuple[float, int]:
-    """The share of items, up to which number, that took no part in whatever lookups go by."""
+    """The share of items that took no part in tuning and fitting, and the last number that counts."""
     tuned, told = view.profile.temperature, list[tuple[float, int]]()
     if tuned is not None and tuned.origin == "tuned":
         told.append((tuned.held or 0.0, tuned.last or 0))
@@ -192,7 +193,7 @@ def _left_out(view: View) -> tuple[float, int]:
 def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     found = vectors_of_many(reader, view, given)
     there = np.flatnonzero(_among_items(view, given, found))
-    if len(there):  # to leave them out, as of queries, would be to promise less than was asked
+    if len(there):  # to drop them, as with queries, would promise less than was asked
         texts = dict(enumerate(repr(one) for one in given if isinstance(one, str)))
         named = ", ".join(texts.get(one, f"number {one}") for one in there[:NAMED].tolist())
         more = f" and {len(there) - NAMED:,} more" if len(there) > NAMED else ""
@@ -211,7 +212,7 @@ def _among_items(view: View, given: Any, vectors: Matrix) -> npt.NDArray[np.bool
 
 
 def _beside(asking: Examining, points: Points) -> Beside | None:
-    """What all other items answer those that calibrate."""
+    """The answers to the calibration points by all other items."""
     if points.places is None:
         return None
     view, seen = asking.view, asking.left_out(points.places, None, "asking all items")
@@ -220,7 +221,7 @@ def _beside(asking: Examining, points: Points) -> Beside | None:
 
 
 def _observed(guard: Guard, beside: Beside | None) -> float | None:
-    """How often sets and intervals at 90% hold what is right where all other items answer; told, not promised."""
+    """How often sets and intervals at 90% hold the right answer if all other items answer: measured, not promised."""
     if beside is None or beside.aims is None or guard.scores is None or guard.scores.quantile(LEVEL) == np.inf:
         return None
     guard = replace(guard, now=beside.items)

@@ -1,7 +1,7 @@
 """A store as its users see it: a SoftKV, a dict that also answers what it was never told.
 
-What changes items is changes.py, how they lie upkeep.py; what reads them is reader.py. A handle may be shared by
-threads; it does not survive a fork.
+Its methods that change items are in changes.py, those that read in reader.py, upkeep in upkeep.py. Threads may share a
+handle; it does not survive a fork.
 """
 
 import os
@@ -40,7 +40,7 @@ def open_here(
     force: bool = False,
     wait: float = 0.0,
 ) -> "SoftKV":
-    """Open a store in a directory of this machine, and make it if there is none; the arguments are those of `open`."""
+    """Open a store in a local directory, and make it if there is none; the arguments are those of `open`."""
     wishes = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
     _look_beside(path, mode)
     try:
@@ -51,7 +51,7 @@ def open_here(
     try:
         profile = Profile.of(store.settings)
         wanted = profile.wishing(value=value, compatibility=compatibility, temperature=temperature, items=len(store))
-        if mode == "r":  # a reader's wishes are its own, and what it does not wish for follows the store
+        if mode == "r":  # a reader's options hold for its handle alone; the others follow the store
             wanted = wishes
         db = SoftKV(store, Embedding(embedder, store.path), wanted if wanted != profile else None, writes=mode != "r")
     except BaseException:
@@ -61,7 +61,7 @@ def open_here(
 
 
 def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
-    """Put back what an overwriting `made` was stopped over, or to a reader say where it is."""
+    """Put back a store whose replacement was interrupted; for a reader, raise an error that says where it is."""
     directory = directory_of(path)
     if mode == "r":
         require_nothing_kept(directory)
@@ -70,7 +70,7 @@ def _look_beside(path: str | os.PathLike[str], mode: str) -> None:
 
 
 def name_server(path: str | os.PathLike[str], error: StoreLocked) -> None:
-    """Say in an error where the store is served, if that is why it cannot be written to."""
+    """Add to an error the URL at which the store is served, if that is why it cannot be written to."""
     found = announced(directory_of(path))
     if found is not None:
         error.args = (f"{error} It is served at {found.url}: open that, with the token in its file SERVER.",)
@@ -81,7 +81,7 @@ class SoftKV(Closing, Changes):
 
     def __init__(self, store: Store, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
         self._store, self._embedding, self._writes = store, embedding, writes
-        # Two locks, so that lookups go on while texts are embedded for an `add`. This one is taken first.
+        # Two locks, so that lookups go on while `add` embeds texts. This one is taken first.
         self._changing = threading.RLock()
         self._lock = threading.RLock()
         self._findings = Findings()
@@ -100,7 +100,7 @@ class SoftKV(Closing, Changes):
         with self._lock:
             commit = self._store.commit
             if self._seen is None or self._seen.snapshot.commit != commit:
-                # Subtle: the old view is not closed. Another thread may be reading it; it goes when they all have.
+                # Subtle: the old view is not closed, since another thread may read it; it goes with its last user.
                 self._seen = self._new_view()
             return self._seen
 
@@ -108,7 +108,7 @@ class SoftKV(Closing, Changes):
         return self._wished(View(self._store.snapshot(), self._findings))
 
     def _wished(self, view: Seen) -> Seen:
-        """A view, with what a reader wishes for where the store says nothing."""
+        """A view, with the reader's own options where the store has none."""
         if self._wanted is not None:
             view.profile = replace(
                 view.profile,
@@ -157,7 +157,7 @@ class SoftKV(Closing, Changes):
         return self._store.backup(directory, force=force, progress=progress)
 
     def close(self) -> None:
-        """Finish. What was acknowledged is on the disk already; a writer also leaves a temperature that suits."""
+        """Close the store. What was acknowledged is on the disk already; a writer also saves a temperature by rule."""
         with self._changing, self._lock:
             try:
                 self._leave_temperature()
@@ -166,15 +166,15 @@ class SoftKV(Closing, Changes):
                 self._store.close()
 
     def _leave_temperature(self) -> None:
-        """Remember the temperature by rule, when there is none yet or the store has outgrown it.
+        """Save the temperature by rule, if there is none yet or the store has outgrown it.
 
-        A store without one is as good, only slower to ask first; so what keeps us from writing it is no error here.
+        It only saves the next process some time, so a failure to write it is no error.
         """
         if not self._writes:
             return
         with suppress(StoreError):
             if self._store.unfinished is not None:
-                return  # nothing may be written, so nothing need be found
+                return  # it could not be written, so it need not be computed
             view = self._view()
             kept, items = view.profile, len(view.snapshot)
             if items and kept.compatibility and not (kept.temperature and kept.temperature.suits(items)):
@@ -201,5 +201,5 @@ class StoreView(Closing, Reader):
         return self._kept.snapshot.commit
 
     def close(self) -> None:
-        """Let old files go."""
+        """Release the files of this commit."""
         self._kept.snapshot.close()

@@ -1,7 +1,7 @@
-"""Which items take no part in learning, so that a guard can be calibrated on them: a share, by hash of their names.
+"""Which items take no part in learning, so that a guard can be calibrated on them: a share, by a hash of their names.
 
-The hash does not depend on the store, so the items of a smaller share are among those of a larger one, an item stays in
-or out whatever is added, and what was learned at different times left out the same items.
+The hash does not depend on the store. So the items of a smaller share are among those of a larger one, an item stays
+held out or not whatever is added, and `tune` and `fit` hold out the same items at different times.
 
 Does not learn (training.py) nor calibrate (guarding.py).
 """
@@ -17,11 +17,11 @@ from softkv.errors import InputError
 from softkv.storage.layout import Mask
 
 HOLD_OUT = 0.2  # unless another share is asked for
-SALT = b"held out"  # so that the hash is no other one of the same names
+SALT = b"held out"  # so that the hash differs from other hashes of the same names
 
 
 def checked_hold_out(given: object) -> float:
-    """A share of items that take no part."""
+    """The share of items that take no part in learning."""
     if isinstance(given, bool) or not isinstance(given, REAL) or not 0 <= given <= 0.5:
         raise InputError(
             f"expected hold_out to be a share of the items from 0 to 0.5, got {given!r}. With 0 all items take part, "
@@ -33,7 +33,7 @@ def checked_hold_out(given: object) -> float:
 def held_out(view: View, share: float, last: float = math.inf) -> Mask:
     """Which rows take no part, by the hash of their keys, or of their numbers where they have none.
 
-    Of these none above `last`: what came after it was learned may have been learned from before, and added again.
+    None above `last`: an item that came later may have been learned from, deleted, and added again.
     """
     found: Mask = np.zeros(view.snapshot.rows, np.bool_)
     if share:

@@ -1,8 +1,7 @@
 """Build the index of a store: arrange its rows in lists, lay them in that order, measure the lists, rehearse.
 
-Lookups go on meanwhile, and so does whatever else is added: only the moment in which rows are laid in their new order
-belongs to the builder. What is interrupted leaves a store that is as good as before, and goes on from its last finished
-stage (begun.py).
+Lookups, adds and deletes go on meanwhile, except while rows are laid in their new order. An interrupted build leaves
+the store as it was, and the next one goes on from the last finished stage (begun.py).
 
 Does not look anything up, and does not know how files are written (storage/).
 """
@@ -47,18 +46,18 @@ from softkv.storage.layout import Mask, Rows
 from softkv.storage.protocol.publishing import Content
 
 LOG = log_of(__name__)
-REHEARSED = 1440  # items; a third of them choose, the others judge
-REFINED = 480  # of them are enough where lists are refined: as many as it takes to judge for a confidence of 99%
+REHEARSED = 1440  # items in a rehearsal; a third of them choose plans, the others test these
+REFINED = 480  # items if lists are refined: as many as it takes to test a plan at a confidence of 99%
 UNCHANGED = "nothing has changed since the index was built"
 WARMTH = 1.5  # from one temperature to the next
 COLDEST, WARMEST = -4, 5  # steps around the temperature of the store
-WARMER = 2.4, 3  # three more, and how wide: where all items count, errors change little from one temperature to another
+WARMER = 2.4, 3  # and three more steps of 2.4: at warm temperatures errors change little
 SMALLEST, LARGEST = 1e-8, 1e8  # sizes of keys whose squares, and those of their logits, stay within float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """What somebody wants of an index; what is None is chosen."""
+    """The options of an index build; None means chosen automatically."""
 
     lists: int | None = None
     queries: Any = None  # vectors, (c, d), to calibrate on instead of items
@@ -93,7 +92,7 @@ def build(
     else:
         LOG.info("goes on with the index of %s: %s", store.path, begun.says)
         form = form_for(before, asked, begun.centre)
-    del before  # it would keep the old generation
+    del before  # it would keep the files of the old generation
     if len(begun.order):
         with lock:
             begun, generation = _laid(store, generation, begun, progress)
@@ -205,7 +204,7 @@ def _checked_count(lists: int | None, rows: int) -> int:
 
 
 def rehearsed_temperatures(view: View, given: tuple[float, float] | None) -> Array:
-    """The temperatures to rehearse at, rising; those in a range that is given are no further apart than WARMTH."""
+    """The temperatures to rehearse at, rising; in a given range, at most a factor of WARMTH apart."""
     if given is None:
         near = view.usual_temperature * WARMTH ** np.arange(COLDEST, WARMEST + 1)
         return np.append(near, near[-1] * WARMER[0] ** np.arange(1, WARMER[1] + 1))
@@ -236,7 +235,7 @@ def checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
 
 @free_threads()
 def _arranged(view: View, form: Form, wanted: Wanted, count: int, backend: str, progress: Stages) -> HalfBuilt:
-    """Which rows belong into which list: those they are in by now, or else the nearest of new ones."""
+    """Which rows belong to which list: to those they are in, if lists are refined, else to the nearest of new ones."""
     snapshot, whole = view.snapshot, len(view.snapshot)
     live, keys = np.flatnonzero(snapshot.live), lambda some: form.placed(snapshot.vectors(some))
     refined = None if wanted.whole else refinable(view, form, wanted.lists)
@@ -252,7 +251,7 @@ def _arranged(view: View, form: Form, wanted: Wanted, count: int, backend: str, 
 
 
 def _laid(store: Store, generation: int, begun: HalfBuilt, progress: Stages) -> tuple[HalfBuilt, int]:
-    """Lay the rows in this order, with what was added meanwhile behind them, and what was deleted left out."""
+    """Lay the rows in this order; rows added meanwhile come behind them, and deleted ones are left out."""
     with store.snapshot() as now:
         if now.generation != generation:
             raise _overtaken(store)
@@ -305,7 +304,7 @@ def _rehearsed(
     temperatures: Array,
     progress: Stages,
 ) -> ListIndex:
-    """How wrong the lists are."""
+    """Rehearse: find out how wrong estimates by these lists are."""
     lists, offsets = begun.lists, begun.offsets
     assert lists is not None
     most = REFINED if begun.is_refined else REHEARSED
@@ -327,10 +326,10 @@ def _rehearsed(
 
 
 class Askers(NamedTuple):
-    """What is asked in a rehearsal."""
+    """The queries of a rehearsal."""
 
     queries: npt.NDArray[np.float32]
-    rows: Rows  # that ask them and are held out; -1 for a query that is no row
+    rows: Rows  # the rows whose keys they are, which are held out; -1 for a query that is no row
     live: Mask  # the rows that lookups find
 
 
@@ -352,7 +351,7 @@ def rehearsed_by(
     scale: float,
     progress: Progress,
 ) -> Calibration:
-    """How wrong lists are, of which `among` makes the statistics of only some rows."""
+    """Rehearse lists; `among` computes their statistics from some rows only."""
     queries, added = _queries_as_asked(form, asked.queries)
     counted = asked.live.copy()
     counted[asked.rows[asked.rows >= 0]] = False
@@ -378,7 +377,7 @@ def _queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Arr
 
 
 def _drawn(snapshot: Snapshot, rows: int, most: int) -> Rows:
-    """Some items to rehearse with, and to be held out: in any order of the rows they are the same."""
+    """Some items to hold out and rehearse with; the choice does not depend on the order of the rows."""
     live = snapshot.in_order()
     live = live[live < rows]
     return live[np.sort(np.random.default_rng(1).choice(len(live), min(len(live) // 4, most), replace=False))]

@@ -1,7 +1,7 @@
-"""What `add` was given, as columns of one batch: texts embedded, a single item as a list of one, kinds settled.
+"""Turn the arguments of `add` into the columns of one batch: embed texts, decide the kind, make one item a list of one.
 
-A text that was embedded is kept with its item, so that a better model can embed it again; an item without one was
-given as a bare vector. Shapes, types and lengths are checked by the storage, once, for everybody.
+The text of an item is kept, so that a better model can embed it again; an item without text was given as a bare vector.
+Shapes, types and lengths are checked by the storage, for all callers.
 
 Does not write.
 """
@@ -24,15 +24,15 @@ from softkv.storage import Layout
 
 SHORTEST, LONGEST = 1e-37, 1e32  # lengths that float32 can divide by, at any usual temperature
 EPSILON = 1e-6  # of its largest number: a column that varies less is constant, but for rounding
-REPEATING = 8  # texts from which it is worth a hint that they look like labels
+REPEATING = 8  # fewer texts get no hint that they look like labels
 
 
 LOOKED_AT = 10_000  # vectors whose columns are looked at
-UNEVEN = 100.0  # times as widely as another column
+UNEVEN = 100.0  # a hint is given if a column spreads so many times as widely as another
 
 
 class ColumnsDiffer(UserWarning):
-    """Bare vectors have columns that spread so unevenly that cosine looks at some of them alone."""
+    """The columns of bare vectors differ so much in spread that some hardly count by cosine."""
 
 
 class LooksLikeLabels(UserWarning):
@@ -51,7 +51,7 @@ class Given:
 
     @property
     def count(self) -> int:
-        """How many items there are, by the first column that tells."""
+        """How many items there are, by the first column that was given."""
         for column in (self.keys, self.vectors, self.texts, self.values):
             if column is not None:
                 return len(column)
@@ -89,7 +89,7 @@ def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Gi
 def prepared(
     what: Given, profile: Profile, layout: Layout | None, embedding: Embedding, progress: Progress | None
 ) -> tuple[dict[str, Any], Profile]:
-    """The columns of the batch, ready for the storage, and what the store remembers from then on."""
+    """The columns of the batch, ready for the storage, and the profile of the store after it."""
     kind = _kind(what.values, profile, layout)
     texts: list[str | None] | None = None
     vectors = what.vectors
@@ -126,7 +126,7 @@ def embedded_values(what: Given, profile: Profile, layout: Layout | None, embedd
 
 
 def _kind(values: Any, profile: Profile, layout: Layout | None) -> ValueKind:
-    """The kind of the store, or of its first values, or the one that was asked for, if they can be that."""
+    """The kind of the store, else the one asked for, else that of the first values; an error if they do not fit."""
     first = values[0] if hasattr(values, "__getitem__") and len(values) else None
     is_text = isinstance(first, str)
     decided = layout.kind if layout else profile.value
@@ -158,7 +158,7 @@ def _require_embedder(profile: Profile, layout: Layout | None, embedding: Embedd
 
 
 def _embedded_texts(what: Given) -> list[str | None]:
-    """What is embedded of each item: its text, or else its key."""
+    """The text to embed for each item: its text, or else its key."""
     count = what.count
     keys = [None] * count if what.keys is None else what.keys
     texts = [None] * count if what.texts is None else what.texts
@@ -189,7 +189,7 @@ def _value_texts(values: Any) -> list[str]:
 
 
 def look_like_labels(values: Sequence[str]) -> bool:
-    """Whether texts repeat so often that they are rather labels, which is then said before they are written."""
+    """Whether texts repeat so often that they look like labels; if so, a hint says it before they are written."""
     return len(values) >= REPEATING and len(set(values)) * 4 <= len(values)
 
 
@@ -204,7 +204,7 @@ def _hint_at_labels(values: Any) -> None:
 
 
 def _hint_at_scales(vectors: Any) -> None:
-    """Say that columns are of different scales, where cosine was not asked for; a constant column has none."""
+    """Warn that columns differ in scale, unless cosine was asked for; constant columns do not count."""
     matrix = _matrix(vectors)[:LOOKED_AT]
     if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
         return  # the storage says what is wrong with it
@@ -229,7 +229,7 @@ def _has_zero(vectors: Any) -> bool:
 
 
 def _require_directions(vectors: Any) -> None:
-    """Refuse what cosine could not compare: it would make every later lookup fail."""
+    """Refuse vectors that cosine cannot compare: they would make every later lookup fail."""
     matrix = _matrix(vectors)
     if matrix.ndim != 2 or not len(matrix):
         return  # the storage says what is wrong with it
@@ -251,7 +251,7 @@ def _require_directions(vectors: Any) -> None:
 
 
 def _require_size(vectors: Any) -> None:
-    """Refuse first vectors that float32 can hardly tell from zero; beside longer ones they may be taken for it."""
+    """Refuse first vectors that float32 can hardly tell from zero; beside longer ones such vectors are allowed."""
     try:
         largest = float(np.abs(np.asarray(vectors, np.float64)).max(initial=0.0))
     except (TypeError, ValueError, RuntimeError):
@@ -287,14 +287,14 @@ def _axes(x: Any) -> int:
 
 
 def _is_column(x: Any) -> bool:
-    """Whether this has one entry per item, in an order: a set has none of its own, and pairs with nothing."""
+    """Whether this has one entry per item, in an order; a set has no order."""
     if isinstance(x, (str, bytes, Mapping)) or (isinstance(x, Set) and not isinstance(x, KeysView)):
         return False
     return hasattr(x, "__len__") and getattr(x, "ndim", 1) > 0
 
 
 def _indexed(values: Any) -> Any:
-    """Values whose first one is values[0]: a column of a table may call it by another name, a view by none."""
+    """Values that can be indexed from 0: columns of a table may have another index, and views have none."""
     if hasattr(values, "to_numpy"):
         return values.to_numpy()
     return list(values) if isinstance(values, (KeysView, ValuesView)) else values

@@ -1,6 +1,6 @@
-"""Items of a file on their way into a store, batch by batch: `load`, and what `softkv add -i` does.
+"""Add the items of a file to a store, batch by batch: `load` and `softkv add -i`.
 
-A batch is there wholly or not at all, and what was added before an error stays.
+A batch is added wholly or not at all, and batches before an error stay.
 
 Does not read files (softkv/files), and embeds nothing itself (intake.py).
 """
@@ -42,12 +42,12 @@ class Frame(Protocol):
 
 
 class RecordsSkipped(UserWarning):
-    """Records of a file that cannot be items were passed over, as was asked for."""
+    """Records of a file that cannot be items were skipped, as asked by `skip_bad`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What became of the records of a file: how many are items now, and how many of these took the place of others."""
+    """What became of the records of a file: how many were added, how many of these replaced an item, and so on."""
 
     count: int
     replaced: int = 0
@@ -132,7 +132,7 @@ def load(
 
 
 def framed(db: SoftKV, frame: Any, names: Sequence[Names], beside: Sequence[Any]) -> dict[str, Any] | None:
-    """What the columns of a frame are as arguments of `add`; None for what is no frame, which names no columns.
+    """The columns of a frame as arguments of `add`; None if it is no frame.
 
     `names` are those of the key, text, value, payload and vector; `beside` are the arguments for which they stand.
     """
@@ -215,7 +215,7 @@ class Loading:
             self._found.close()
 
     def _pass_over(self, error: BadRecord) -> None:
-        """Count a record that cannot be an item, and report it where that was asked for."""
+        """Count a record that cannot be an item, and report it if asked to."""
         self._bad += 1
         self._report(error)
 
@@ -225,7 +225,7 @@ class Loading:
             self._skip_bad(error)
 
     def warn(self) -> None:
-        """Name the first of the records that were passed over, unless each was reported."""
+        """Warn of the first record that was skipped, unless each was reported."""
         if self._odd and not callable(self._skip_bad):
             message = f"{self.done().skipped:,} records were passed over; the first: {self._odd}"
             warnings.warn(message, RecordsSkipped, stacklevel=3)
@@ -235,7 +235,7 @@ class Loading:
         return f"The first {self.seen:,} records are stored."
 
     def done(self) -> Loaded:
-        """What became of the file."""
+        """The result so far."""
         found = self._outcome
         return Loaded(found.fresh + found.replaced, found.replaced, found.ignored, self._bad + found.repeated)
 
@@ -279,7 +279,7 @@ class Loading:
         return "stdin" if self.source == "-" else self.source
 
     def _without_repeated(self, db: SoftKV, batch: "Sequence[Record]", error: DuplicateKey) -> "list[Record]":
-        """The records whose keys are new, the others reported; or the refusal of the first of those."""
+        """The records whose keys are new; the others are reported, or the first of them is an error."""
         repeated = _repeated(batch, set(error.keys))
         named = [BadRecord(f"{self._named()}:{one.line}: the key {one.key!r} is there already") for one in repeated]
         if not self._skip_bad:
@@ -299,7 +299,7 @@ class Loading:
         return [one for one in batch if id(one) not in places]
 
     def _stored_before(self, db: SoftKV, first: "Sequence[Record]") -> int:
-        """How many records at the beginning of the file have keys of the store; 0 where one without a key hides it."""
+        """How many records at the beginning of the file have keys of the store; 0 if one before them has no key."""
         known: set[str] = set()
         for batch in chain([first], self._rest):
             keys = [one.key for one in batch if one.key is not None]
@@ -314,7 +314,7 @@ class Loading:
 
 @contextmanager
 def _holding(db: SoftKV, kind: str | None, compared: str | None) -> Iterator[None]:
-    """Let an empty store hold values of a kind, and compare vectors so, and decide nothing if none of them goes in."""
+    """Set the kind and the compatibility of an empty store; undo that if adding fails before the first."""
     kept, items = Profile.of(db._store.settings), len(db)
     compared = None if kept.compatibility or items or is_url(db.path) else compared
     wanted = kept.wishing(value=kind, compatibility=compared, temperature=None, items=items)
@@ -330,7 +330,7 @@ def _holding(db: SoftKV, kind: str | None, compared: str | None) -> Iterator[Non
 
 
 def _portions(db: SoftKV) -> "Callable[[Sequence[Record]], Iterable[Sequence[Record]]]":
-    """What divides a batch where it would not fit into a request."""
+    """The function that divides a batch which would not fit into a request."""
     return lambda batch: [batch] if isinstance(db._store, Store) else db._store.portions(batch)
 
 

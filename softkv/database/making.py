@@ -1,10 +1,10 @@
-"""A new store that takes its place only when all that is to go into it has gone into it.
+"""Fill a new store beside its path, and move it to the path once it is complete.
 
-It is made beside the path where it is wanted, under a name of its own, and renamed once it is closed. Whatever fails
-before leaves the path as it was; what is to be overwritten steps aside, and comes back if the new one cannot move in.
-What a machine that stops meanwhile leaves beside the path is put right by the next who makes or opens it (aside.py).
+It is made under another name and renamed once it is closed. A failure before that leaves the path as it was; a store
+that is overwritten is moved aside, and moved back if the new one cannot take its place. What an interruption leaves
+beside the path is put right when a store is next made or opened there (aside.py).
 
-Does not know what goes into it.
+Does not know what goes into the store.
 """
 
 import os
@@ -35,7 +35,7 @@ def made(
             yield db
         _take_place(waiting, wanted, beside(wanted, "kept", token), overwrite=overwrite)
     except BaseException:
-        if items is None or os.path.lexists(wanted):  # else nobody could come back, and this one is all there is
+        if items is None or os.path.lexists(wanted):  # else the new store is the only one left
             with suppress(StoreError):
                 Store.erase(waiting)
         raise
@@ -47,7 +47,7 @@ def _take_place(made_store: str, wanted: str, aside: str, *, overwrite: bool) ->
         return
     Store.move(wanted, aside)
     try:
-        # Only now can nobody add to it any more.
+        # Only now can nothing be added to it any more.
         items = _items(aside)
         if items and not overwrite:
             raise _taken(wanted, items)

@@ -1,7 +1,7 @@
-"""`open`: a handle on a store of this machine, on one that is served, or on a cluster of stores.
+"""`open`: a handle on a local store, on one that is served, or on a cluster of stores.
 
-Also what is done with any of them while nobody has it open: `check`, `repair` and `restore`. Only here is it known that
-there are others than the stores of this machine (handle.py).
+Also `check`, `repair` and `restore`, which take a path instead of a handle. Only this file knows of other stores than
+local ones (handle.py).
 """
 
 import os

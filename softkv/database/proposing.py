@@ -1,4 +1,4 @@
-"""Any other index of FAISS is built here; it proposes rows for the k best (asking/proposed.py).
+"""Build an index of FAISS of another kind, which proposes rows for the k best (asking/proposed.py).
 
 Shapes: d key width.
 """

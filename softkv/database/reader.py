@@ -74,7 +74,7 @@ class Reader(Asker, Mapping[str, Value]):
         return _Values(self)
 
     def _pairs(self) -> Iterator[tuple[str, Value]]:
-        """Read many at a time: one after the other takes far longer, and would go from commit to commit."""
+        """Keys and values, read many at a time, all of one commit; one at a time takes far longer."""
         snapshot = self._view().snapshot
         return (
             pair
@@ -83,7 +83,7 @@ class Reader(Asker, Mapping[str, Value]):
         )
 
     def _each_value(self) -> Iterator[Value]:
-        """Read many at a time, and nothing but the values where they are no texts."""
+        """Values, read many at a time; keys are read only if the values are texts."""
         snapshot = self._view().snapshot
         return (value for rows in snapshot.in_portions() for value in snapshot.read(rows))
 

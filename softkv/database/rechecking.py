@@ -1,11 +1,10 @@
-"""Check, after many items came and went, whether the index still answers as exactly as it states.
+"""Check, after many items were added or deleted, whether the errors that the index states still hold.
 
-A few hundred items are drawn and left out, and asked at some temperatures: exactly, for which all rows are read, and by
-the index as it is without them. Whether it would find their k best is told by the lists in which these lie. That goes
-on within the writes of one handle, for MOST seconds in each, and is about the rows as they were when it began; rows do
-not change within a generation. What was found so far is kept by the handle alone: with another generation, or another
-process, a check begins anew. The verdict is a small derived part of the store, in a commit of its own; without it, the
-check is only made again.
+A few hundred items are drawn, left out, and asked at some temperatures: exactly, by reading all rows, and by the index
+without these items. Whether their k best would be found follows from the lists in which these lie. The work is done
+within the writes of one handle, for MOST seconds in each, on the rows as they were when the check began. Its progress
+is kept by the handle alone: with another generation, or in another process, a check begins again. The verdict is a
+derived part of the store, in a commit of its own; if it is lost, the check is made again.
 
 An index that was calibrated on queries of its own is not checked: left-out items are unlike them.
 
@@ -43,29 +42,29 @@ from softkv.storage.layout import Mask, Rows
 LOG = log_of(__name__)
 ASKED = 256  # items that are left out
 HELD = 1 << 22  # sums of values held at once
-MOST = 0.008  # seconds of work in a write: with what the last step takes longer than was expected, about ten
-SCANNED, ESTIMATED = 0.002, 0.005  # of what is done at once: rows are scanned, or estimates asked for
+MOST = 0.008  # seconds of work in a write: about 10 ms, since the last step may take longer than expected
+SCANNED, ESTIMATED = 0.002, 0.005  # seconds that a step of a scan, or of estimates, should take
 FIRST = 128  # rows of the first slice
-FEWEST, AGAIN = 100, 0.01  # changes, and as a share of the items, until one that failed or was of no use is tried again
+FEWEST, AGAIN = 100, 0.01  # changes, or a share of the items, after which a failed or useless check is tried again
 
 clock = time.perf_counter
 Steps = Generator[float, None, Verdict]  # tells how many seconds the next step will take
 
 
 class Rechecking:
-    """The check that a writer's handle is at, if any."""
+    """The check in progress of a handle that writes, if any."""
 
     def __init__(self) -> None:
         self.drop()
 
     def drop(self) -> None:
-        """Forget how far it is, and let go of what is pinned for it; for when rows or the index are others."""
+        """Give up the check and release what it pins, since the rows or the index have been replaced."""
         self._steps: Steps | None = None
         self._about: tuple[int, int] | None = None  # generation, and commit of the index
-        self._due = 0.0  # how many items have to come or go, of all there ever were, before a check may be due
+        self._due = 0.0  # how many additions and deletions there must have been before a check may be due
 
     def go_on(self, store: Store, view: Callable[[], View]) -> None:
-        """Work a little on what is due. A failure is logged: the write is done, and must not look as if it were not."""
+        """Do a little work on a check that is due. A failure is only logged, since the write itself is done."""
         try:
             self._go_on(store, view())
         except Exception as error:
@@ -94,9 +93,9 @@ class Rechecking:
             LOG.log(*_told(verdict), store.path, verdict)
 
     def _begins(self, seen: View) -> bool:
-        """Whether a check is due, and of use: whether lookups are answered by the index."""
+        """Whether a check is due and useful: lookups have to be answered by the index."""
         rows, items = seen.snapshot.rows, len(seen.snapshot)
-        moved = 2 * rows - items  # all that came, and all that died
+        moved = 2 * rows - items  # all rows that were added, and all that were deleted
         if moved < self._due:
             return False
         self._due = moved + max(FEWEST, AGAIN * items)
@@ -113,7 +112,7 @@ class Rechecking:
         return followed is not None and not against_calibration(seen) and not against_loose(followed.joined, rows)
 
     def _worked(self, steps: Steps) -> Verdict | None:
-        """The verdict, if it is found in the time there is: a step at least, and others while they fit in."""
+        """The verdict, if it is found in time: do at least one step, and more while they fit in."""
         end = clock() + MOST
         try:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is not counted
@@ -126,7 +125,7 @@ class Rechecking:
 
 
 def still_checked(view: View, index: ListIndex) -> ListIndex:
-    """An index of the live rows in another order, with what is known of its calibration."""
+    """An index of the live rows in another order, with the last verdict on its calibration."""
     return replace(index, facts=moved(index, view.changes, len(view.snapshot), view.verdict))
 
 
@@ -142,7 +141,7 @@ def _told(verdict: Verdict) -> tuple[int, str]:
 
 
 def _check(view: View, file: int) -> Steps:
-    """The verdict on the index of a commit; in between, how long the next step takes."""
+    """Find the verdict on the index of a commit; yields before each step how long it will take."""
     live = np.flatnonzero(view.snapshot.live)
     left_out = np.sort(np.random.default_rng(view.snapshot.commit).choice(live, min(ASKED, len(live) // 4), False))
     yield MOST
@@ -173,7 +172,7 @@ def _leaving(view: View, rows: Rows) -> Generator[float, None, ListIndex]:
 
 
 def _portions(view: View, left_out: Rows, temperatures: int) -> Iterator[Rows]:
-    """How many of the left-out items are asked at once: as there is room for the sums of their values."""
+    """How many left-out items are asked at once: as many as there is room for the sums of their values."""
     width = view.layout.value_width if view.labels is None else len(view.labels)
     step = max(1, HELD // (width * temperatures))
     return (left_out[start : start + step] for start in range(0, len(left_out), step))
@@ -186,20 +185,20 @@ def _temperatures(view: View, index: ListIndex) -> list[float]:
 
 
 def _question(view: View, index: ListIndex, rows: Rows, temperature: float) -> Question:
-    """What a lookup that says nothing else asks, with the keys of some rows, in the way that was calibrated."""
+    """A lookup with default options, with the keys of some rows as queries, in the way that was calibrated."""
     keys, compared = view.snapshot.vectors(rows), index.form.compatibility
     return Question(keys, compatibility=compared, temperature=temperature, tolerance=TOLERANCE, show=0)
 
 
 class _Pace:
-    """How much is done at once, so that it takes about so many seconds."""
+    """The size of a step, so that it takes about so many seconds."""
 
     def __init__(self, first: int, seconds: float) -> None:
         self.size, self._seconds, self.next = first, seconds, seconds  # what the next is expected to take
 
     @contextmanager
     def measured(self, done: int) -> Iterator[None]:
-        """Measure how long something takes, and do more or less of it the next time."""
+        """Measure how long a step takes, and adapt the size of the next one."""
         before = clock()
         yield
         took = max(clock() - before, 1e-6)
@@ -212,7 +211,7 @@ def _exactly(
 ) -> Generator[float, None, tuple[list[Truth], Ranking]]:
     """The exact answers to all questions, and the best rows of each, by all rows that count.
 
-    Values are counted in the units of the index.
+    Values are in the units of the index.
     """
     snapshot, coldest, pace, start = view.snapshot, asked[0], _Pace(FIRST, SCANNED), 0
     width = view.layout.value_width if view.labels is None else len(view.labels)
@@ -234,12 +233,12 @@ def _exactly(
 
 
 def _in_units(values: npt.NDArray[Any], units: Units) -> npt.NDArray[Any]:
-    """Values as statistics count them, so that sums in float32 lose little; codes of labels as they are."""
+    """Values in the units of the statistics, so that sums in float32 lose little; codes of labels as they are."""
     return values if values.ndim == 1 else ((values - units.middle) / units.size).astype(np.float32)
 
 
 def _compared(asking: Asking, truth: Truth) -> Generator[float, None, npt.NDArray[np.int64]]:
-    """How many are answered by the index, and of these, how many values and log masses are within what is stated."""
+    """How many are answered by the index, and of these, how many values and log masses are within the stated error."""
     suited, pace, seen = np.flatnonzero(asking.suited()), _Pace(1, ESTIMATED), np.zeros(3, np.int64)
     yield MOST
     while len(suited):

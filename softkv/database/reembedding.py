@@ -1,6 +1,6 @@
 """Embed all items of a store again, with another model, into a new generation.
 
-Goes on where it was interrupted. Readers see the old vectors until all are there, and then only the new ones.
+Can be interrupted and goes on. Readers see the old vectors until all new ones are there, and then only the new ones.
 
 Only items whose text is known can be embedded again: bare vectors make it refuse before anything is written.
 """
@@ -65,7 +65,7 @@ def _refuse_bare(store: Store) -> None:
 
 
 def _say_what_is_forgotten(store: Store) -> None:
-    """What was learned is about the old vectors."""
+    """Warn that what was learned is forgotten, since it suits the old vectors only."""
     hint(
         f"what {store.path} has learned (`fit`) is about its present vectors, and is forgotten once all items are "
         "embedded anew. Learn again then.",

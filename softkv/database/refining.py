@@ -1,7 +1,7 @@
-"""Whether the lists of an index can be refined instead of being made anew, and which rows they have by now.
+"""Whether the lists of an index can be refined instead of being made anew, and which rows they now have.
 
-They can while the store has not outgrown them: up to twice the items of when they were last made anew. What takes half
-of a build is then left out, finding centres and comparing every row with all of them.
+They can be as long as the store has at most twice the items of when they were made anew. That saves half of a build:
+finding centres and comparing every row with all of them.
 
 Does not arrange rows (index/dividing.py).
 """
@@ -19,7 +19,7 @@ from softkv.maths.farfield import Array
 from softkv.maths.forms import Form
 from softkv.storage.layout import Rows
 
-TOGETHER = 1 << 14  # rows that are looked at together
+TOGETHER = 1 << 14  # rows that are read together
 
 
 def refinable(view: View, form: Form, lists: int | None) -> ListIndex | None:
@@ -34,16 +34,16 @@ def refinable(view: View, form: Form, lists: int | None) -> ListIndex | None:
 
 
 def is_current(view: View, index: ListIndex, temperatures: Array) -> bool:
-    """Whether no item came or went since an index was calibrated, on items and at these temperatures."""
+    """Whether an index was calibrated on items, at these temperatures, and no item was added or deleted since."""
     before, calibrated_on = index.calibration.temperatures, index.facts.get("calibrated on")
     same = len(before) == len(temperatures) and np.allclose(before, temperatures, rtol=1e-6)
     return same and calibrated_on == "items" and not view.changes and view.verdict is None and index.heads is not None
 
 
 def owners_of(view: View, index: ListIndex, rows: Rows) -> Counts:
-    """The list that each of these rows is in by now, or would be; -1 for those that are far from all lists.
+    """The list that each of these rows is in, or would be; -1 for those that are far from all lists.
 
-    What is left of a list that has emptied is in another.
+    Rows of a list that has few left are assigned to another.
     """
     owners = index.owners(rows)
     dissolved = emptied(owners, index.made_of)

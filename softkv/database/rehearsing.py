@@ -1,7 +1,7 @@
-"""Rehearse the lists of several stores together: how wrong estimates are that are made of all of them.
+"""Rehearse the lists of several stores together: how wrong estimates by all of them are.
 
-Each store has rehearsed its own lists, by items of its own. What one store has too much another may have too little, so
-all of them together are less wrong than the sum says; and by how much, only asking all of them tells.
+Each store has rehearsed its own lists, with items of its own. Errors of different stores partly cancel, so the error of
+all together is smaller than the sum of theirs; how much smaller is found by asking all of them.
 
 Does not build the lists (indexing.py), nor estimate by them (asking/spanning.py).
 """
@@ -25,7 +25,7 @@ from softkv.storage.layout import Mask
 def rehearsed_together(view: Spanning, temperatures: Array, queries: Any, told: Stages | None) -> bytes | None:
     """The calibration of the index over all stores, as `Spanning.index` reads it; None where there is no such index.
 
-    By these queries, or else by items, which are held out. Rows that came after the lists were made are in none.
+    Uses these queries, or else items, which are held out. Rows that were added after the lists were made are in none.
     """
     if view.index is None or len(view.parts) < 2:
         return None

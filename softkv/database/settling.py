@@ -1,8 +1,8 @@
 """Note down, after a write, which lists new rows belong to, and how the statistics of the index change.
 
-Done once enough rows came or died, by whoever wrote them, in a small commit of its own after that of the rows: so what
-was acknowledged never depends on it, and a process that dies in between leaves rows that lookups read, and the next
-writer notes. Nothing is read of rows that are noted.
+Done once enough rows were added or deleted, by the handle that wrote them, in a small commit after that of the rows. So
+nothing that was acknowledged depends on it; if the process dies in between, lookups read these rows until the next
+writer notes them. Lookups need not read rows that are noted.
 
 Does not decide which list a row belongs to (index/late.py).
 """
@@ -16,12 +16,12 @@ from softkv.logs import log_of
 from softkv.storage import Store
 
 LOG = log_of(__name__)
-TOGETHER = 1 << 14  # rows that are looked at together
-MOST = 1 << 17  # rows that are noted after one write: whoever wrote few does not wait for those of many others
+TOGETHER = 1 << 14  # rows that are read together
+MOST = 1 << 17  # rows that are noted after one write, so that a small write does not wait for many rows of others
 
 
 def settle(store: Store, view: Callable[[], View]) -> None:
-    """Note what came and died, if there is an index, and it is enough. A failure is logged: it costs speed alone."""
+    """Note rows that were added or deleted, if they are enough. A failure is logged, since it only costs speed."""
     try:
         for _ in range(0, MOST, TOGETHER):
             seen = view()
@@ -32,7 +32,7 @@ def settle(store: Store, view: Callable[[], View]) -> None:
             number = store.put_derived(NAME, written.encoded(), instead_of=replaced)
             seen.findings.indexes.noted(number, written)
             LOG.info("noted the lists of %d rows of %s", len(written.owners), store.path)
-    except Exception as error:  # whatever it is, the write is done, and must not look as if it were not
+    except Exception as error:  # the write itself is done, and must not be reported as failed
         LOG.warning(
             "late rows of %s are not in lists yet: %s", store.path, error, exc_info=not isinstance(error, SoftKVError)
         )

@@ -1,7 +1,7 @@
-"""The digest of what a caller gave under the name of a batch: of the content, however it was wrapped.
+"""The digest of the content of a named batch, independent of the types in which it was given.
 
-Numbers count as numbers, whether in lists, arrays or tables, and payloads as the JSON that is kept. What no store takes
-has a digest as well: it is refused later, by who can say why. Embeddings are not in it, so no model need be asked.
+Numbers count as numbers, in lists, arrays or tables, and payloads as the JSON that is stored. Invalid input has a
+digest as well, and is refused later with its reason. Embeddings are not in it, so no model is needed.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _STRIDE = 1 << 16  # numbers at a time, so that no copy of all of them is made
 
 
 def stamp(batch: object, what: str, *columns: Any, payloads: list[Any] | None = None) -> Stamp | None:
-    """The name of a batch and the digest of what it does with what; None when it has no name."""
+    """The name of a batch and the digest of its operation and content; None if it has no name."""
     if batch is None or isinstance(batch, Stamp):  # a file has digests of its own (trail.py)
         return batch
     name, found = checked_name(batch, "batch"), hashlib.sha256()
@@ -58,7 +58,7 @@ def _pieces(column: Any) -> Iterator[bytes]:
 
 
 def _bytes_of(entry: Any) -> bytes:
-    """A text, nothing, or what is refused later and so only has to differ from these."""
+    """The bytes of a text or of None; anything else is refused later, and only has to differ from these."""
     if isinstance(entry, str):
         encoded = entry.encode(errors="surrogatepass")
         return b"text" + struct.pack("<q", len(encoded)) + encoded
@@ -69,7 +69,7 @@ def _numbers(column: Any) -> npt.NDArray[Any] | None:
     """The column as an array of numbers, if it is one."""
     if column is None or isinstance(column, (str, bytes, Mapping)) or np.ma.is_masked(column):
         return None
-    # Looked at first: NumPy would give each text of a list the room of the longest.
+    # Checked first: NumPy would give each text of a list the room of the longest.
     if isinstance(column, (list, tuple)) and any(one is None or isinstance(one, (str, bytes, bool)) for one in column):
         return None
     try:

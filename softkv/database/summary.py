@@ -1,4 +1,4 @@
-"""What a store is, in a few figures.
+"""`info`: what a store is, in a few figures.
 
 Reads no rows, except to find a temperature when none is remembered.
 """
@@ -24,9 +24,9 @@ from softkv.portrait import as_table, counted
 from softkv.storage.layout import GENERATION_NAME, Layout, generation_name
 from softkv.storage.protocol.opening import is_backup
 
-LOOSE = 0.02  # the share of items in no list from which on an index should be built again
-_CALLED = {"backend": "builds indexes"}  # which reads otherwise as if a store without one were asked by it
-LOPSIDED = 0.02  # the share of items in one list that is to be divided, from which on it should
+LOOSE = 0.02  # an index should be built again once this share of the items is in no list
+_CALLED = {"backend": "builds indexes"}  # "backend" would read as if lookups used it
+LOPSIDED = 0.02  # or once this share is in one list that has outgrown its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class IndexInfo:
     added: int  # items since
     strangers: int  # of these, those that are far from all lists: every lookup reads them
     waiting: int  # and those that no writer has put into lists yet: every lookup reads them, too
-    deleted: int  # of the items in lists, since
-    share: float | None  # of all items, which a lookup like those rehearsed reads; None where it scans
+    deleted: int  # items in lists that were deleted since
+    share: float | None  # the share of the items that a lookup like those rehearsed reads; None where it scans
     again: str | None  # why it should be built again, if it should
     needed: bool  # False while the store is so small that lookups scan all of it anyway
     built: dict[str, Any]  # in how many seconds, calibrated on what, and for which temperatures
@@ -51,7 +51,7 @@ class IndexInfo:
             return f"cannot be used, so lookups scan: {self.problem}"
         told = [f"{counted(self.lists or 0, 'list')} over {counted(self.rows, 'item')}"]
         told += [f"{counted(self.added, 'item')} added since"] if self.added else []
-        loose = self.strangers + self.waiting  # compaction makes the one of the other
+        loose = self.strangers + self.waiting  # compaction turns the latter into the former
         told += [f"{loose:,} of them in no list"] if loose else []
         told += [f"{self.deleted:,} deleted since"] if self.deleted else []
         told += [f"lookups read {self.share:.1%}"] if self.share is not None and self.needed else []
@@ -156,7 +156,7 @@ def _projection(view: View) -> str | None:
 
 
 def _guard(view: View, temperature: float | None) -> str | None:
-    """What is promised of lookups that do not say how, or why nothing is."""
+    """What the guard promises of lookups with default options, or why it promises nothing."""
     guard, stale = view.guard
     if guard is None or stale or not temperature:
         return stale
@@ -195,7 +195,7 @@ def index_of(view: View) -> IndexInfo | None:
 
 
 def together(parts: Sequence[IndexInfo]) -> IndexInfo:
-    """The indexes of several stores as one: counts are summed up, the rest is told of the first it is known of."""
+    """The indexes of several stores as one: counts are added up, the rest is that of the first store that has it."""
     counts = ("rows", "added", "strangers", "waiting", "deleted")
     problem = next((one.problem for one in parts if one.problem), None)
     shares, rows = [one.share for one in parts if one.share is not None], [one.rows for one in parts]
@@ -211,7 +211,7 @@ def together(parts: Sequence[IndexInfo]) -> IndexInfo:
 
 
 def _checked(view: View) -> str | None:
-    """What the last check of the calibration found."""
+    """The result of the last check of the calibration, in words."""
     if view.verdict is None:
         return None
     return f"{counted(max(0, view.changes - view.verdict.changes), 'change')} ago: {view.verdict}"
@@ -250,7 +250,7 @@ def _again(view: View, index: ListIndex, loose: int) -> str | None:
 
 
 def _built(written: Written) -> dict[str, Any]:
-    """What is to be told of how an index was built."""
+    """The facts about how an index was built."""
     if written.index is None:
         return {}
     facts, calibration = written.index.facts, written.index.calibration
@@ -268,7 +268,7 @@ def _row_bytes(layout: Layout) -> int:
 
 
 def _held(path: str, here: str) -> int:
-    """The bytes of generations that are left beside the one that is here."""
+    """The bytes of earlier generations that are still on the disk."""
     left = (name for name in os.listdir(path) if GENERATION_NAME.match(name) and name != here)
     return sum(size_of(os.path.join(path, one)) for one in left)
 

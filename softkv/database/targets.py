@@ -1,4 +1,4 @@
-"""What queries should have been answered, as arrays that suit the values of a store, or an error that says why not.
+"""The right answers to queries, checked and made into arrays that suit the values of a store.
 
 Does not look anything up (evaluating.py) and learns nothing (training.py).
 

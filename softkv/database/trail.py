@@ -1,8 +1,8 @@
-"""A file under the name of a batch: which of its records an earlier run stored, and whether it was this file.
+"""Load a file under the name of a batch: which of its records an earlier run stored, and whether it was the same file.
 
-One record in the store goes on with every batch of rows: how many records of the file are in, a digest of all of them,
-and what became of them. So what is sent again is compared by its content, in whatever batches it is read. A name for
-each batch of rows would make their size a part of what is compared, and the first would be forgotten before the last.
+The store has one entry for the file, which each batch of rows updates: how many records are in, a digest of all of
+them, and what became of them. So a file that is loaded again is compared by content, whatever the size of its batches.
+A name for each batch of rows would not do: their size would count, and the first would be forgotten before the last.
 
 Does not read files, and adds no items (loading.py).
 """
@@ -21,7 +21,7 @@ from softkv.storage.catalog.batches import Recorded, Stamp, mismatch
 if TYPE_CHECKING:
     from softkv.files import Record
 
-_END = b"the end"  # of a file whose records are all in
+_END = b"the end"  # added to the digest once all records are in
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Outcome:
     repeated: int = 0  # passed over, since their keys were there
 
     def plus(self, count: int, replaced: int, ignored: int) -> "Outcome":
-        """The outcome with more items counted, some of which took the place of others, and those that stayed out."""
+        """The outcome with more items counted: added, replaced, ignored, repeated."""
         sums = self.fresh + count - replaced, self.replaced + replaced, self.ignored + ignored
         return Outcome(self.records, *sums, self.repeated)
 
     def numbers(self, *, ended: bool) -> tuple[int, ...]:
-        """What is recorded of it."""
+        """The outcome as numbers to record."""
         return int(ended), self.records, self.fresh, self.replaced, self.ignored, self.repeated
 
 
@@ -54,7 +54,7 @@ class Trail:
         self._ended = False
 
     def beyond(self, store: Store, batches: "Iterator[list[Record]]") -> "tuple[Outcome, Iterator[list[Record]]]":
-        """What became of the records that are in, which have to be those of then, and the batches of the others."""
+        """Compare the records that are in with those of the earlier run; returns its outcome and the other batches."""
         found = store.written(self._name)
         if found is None:
             return Outcome(), batches
@@ -80,7 +80,7 @@ class Trail:
         return Stamp(self._name, self._digest.digest(), told, self._written)
 
     def follow(self, stamp: Stamp) -> None:
-        """What was stamped is in."""
+        """Take note that the stamped records are stored."""
         self._written = stamp.digest
 
     def end(self, store: Store, outcome: Outcome) -> None:

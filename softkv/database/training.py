@@ -1,9 +1,9 @@
-"""What a store learns from its own items, and remembers: a temperature (`tune`), or a whole metric (`fit`).
+"""Learn from the items of a store: a temperature (`tune`), or a whole metric (`fit`).
 
-Both leave items out, ask the others, and compare what they say with what was left out. Nothing but the items is looked
-at, unless queries with their targets are handed in.
+Both leave items out, ask the others, and compare the answers with the values left out. Only the items are used, unless
+queries with their targets are given.
 
-Does not compute losses or gradients (learning/), nor lookups (softkv/asking).
+Does not compute losses or gradients (learning/) or lookups (softkv/asking).
 
 Shapes: n items, d key width, p value width.
 """
@@ -36,10 +36,10 @@ from softkv.progress import Stages
 from softkv.storage import Store
 from softkv.storage.layout import Rows
 
-MOST = 50_000  # items that are looked at; of more, so many are drawn
+MOST = 50_000  # items that are used; of more, so many are drawn
 FEWEST = 20  # items that anything can be learned from
-PAIRS = 1 << 27  # items and others that `tune` compares: up to 11,585 items are all left out, of more a sample is,
-SAMPLED = 1024  # but no fewer than these
+PAIRS = 1 << 27  # pairs of items that `tune` compares: up to 11,585 items are all left out, of more a sample,
+SAMPLED = 1024  # of at least so many
 LARGEST = 1e36  # number in a key: differences of larger ones would leave float32
 LARGEST_RANK = 384  # unless another is asked for
 
@@ -52,7 +52,7 @@ class Fit:
     rank: int
     measure: str  # "log-loss" or "squared error"
     loss: float  # on items, or queries, that took no part
-    before: float  # the same in the way in which items are compared without it
+    before: float  # the loss of these without the metric
     planes: bool  # whether numbers are read off planes
     steps: int
     seconds: float
@@ -60,7 +60,7 @@ class Fit:
 
     @property
     def kept(self) -> bool:
-        """Whether it is better, and so what lookups compare by from then on."""
+        """Whether it is better, so that lookups use it from then on."""
         return is_better(self.loss, self.before)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ def _lowest_log_mass(metric: Metric, vectors: Matrix, seed: int) -> float | None
 
 
 def _keep(store: Store, lock: threading.RLock, view: View, learned: Learned) -> None:
-    """Write it down, with the numbers of all keys, and compare by it from now on."""
+    """Store the metric, with the numbers of all keys, and compare by it from now on."""
     learned = learned.with_numbers(view.snapshot)
     with lock:
         with store.snapshot() as now:
@@ -145,7 +145,7 @@ def _keep(store: Store, lock: threading.RLock, view: View, learned: Learned) -> 
 
 
 def remember_metric(store: Store, name: str | None) -> bool:
-    """Compare by the metric in this file, or without one, from now on; returns whether that is another."""
+    """Compare by the metric in this file, or without one, from now on; returns whether that is a change."""
     profile = Profile.of(store.settings)
     if profile.projection == name:
         return False
@@ -210,7 +210,7 @@ def _rule(keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str) -> floa
 
 
 def remember_temperature(store: Store, tuned: Tuned, hold_out: float, last: int) -> None:
-    """Keep a choice, and what share of items up to which number took no part in it: the store asks so from now on."""
+    """Store a temperature, with the share of items that took no part in choosing it, and the last number they had."""
     profile, full = Profile.of(store.settings), tuned.full
     temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out, last)
     store.configure(replace(profile, temperature=temperature, compatibility=full.compatibility).settings())

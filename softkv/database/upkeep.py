@@ -1,6 +1,6 @@
-"""What keeps a store in order and makes it better: compaction, indexes, learning, another embedder.
+"""Methods of a handle for upkeep: compaction, indexes, learning, another embedder.
 
-Part of the handle (handle.py): here is who may do it when, and what is remembered; the work itself is done elsewhere.
+This file takes the locks and saves the settings; the work itself is done elsewhere.
 """
 
 import threading
@@ -59,12 +59,12 @@ class Upkeep(Reader):
 
     @at_most(1)
     def _settle(self) -> None:
-        """After a write: note what it means for the index, and go on with checking that."""
+        """After a write: note how it changes the index, and go on with a check of the index."""
         settle(self._store, self._view)
         self._rechecking.go_on(self._store, self._view)
 
     def _unpin(self) -> None:
-        """Let go of what would keep the files of this generation."""
+        """Release whatever keeps the files of this generation."""
         self._seen = None
         self._rechecking.drop()
 
@@ -80,7 +80,7 @@ class Upkeep(Reader):
             kept = {} if index is None else {NAME: still_checked(view, index).encoded()}
             kept |= carried(view.snapshot, view.profile.projection, order)
             if "guard" in self._store.settings:
-                # Before the rows move: cut off in between, more count as changed than have, and never fewer.
+                # Before the rows move: after an interruption too many changes are counted, and never too few.
                 self._store.configure(rebased(self._store.settings, view))
             self._unpin()
             del view
@@ -320,7 +320,7 @@ class Upkeep(Reader):
 
 
 def _wanted(kind: str, wanted: Wanted) -> Wanted | None:
-    """What is wanted of lists; None for another kind, of which nothing else can be."""
+    """The options of lists; None for another kind, which has no options."""
     if kind == "lists":
         return wanted
     if wanted.whole or any(one is not None for one in (wanted.lists, wanted.queries, wanted.temperatures)):

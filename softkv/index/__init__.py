@@ -1,8 +1,9 @@
 """Indexes: derived from a store, disposable, and made again when they are missing.
 
-Reading order: opening.py (which lists to read), calibration.py (how wrong the rest is) and rehearsal.py (how that is
-found out), lists.py (an index) and encoding.py (its bytes), search.py (an answer by it); strata.py and measuring.py
-(an answer by rows that are drawn); engine.py (FAISS), building.py (rows arranged in lists), shuffling.py (in which
-order within each), forecast.py (what that takes); late.py (rows that come afterwards), dividing.py (lists arranged
-anew), verdict.py (whether the calibration still holds); candidates.py and skeleton.py (any other index of FAISS).
+Reading order: opening.py (which lists to read), calibration.py (the error of estimating the rest) and rehearsal.py (how
+it is measured), lists.py (an index) and encoding.py (its bytes), search.py (answers by an index); strata.py and
+measuring.py (answers by rows drawn at random); engine.py (FAISS), building.py (arrange rows in lists), shuffling.py
+(the order of rows in a list), forecast.py (time and room of a build); late.py (rows added after a build), dividing.py
+(divide and dissolve lists), verdict.py (whether a calibration still holds); candidates.py and skeleton.py (other
+indexes of FAISS).
 """

@@ -1,6 +1,7 @@
-"""Arrange rows in lists: by the nearest of some centres, which FAISS finds in a sample, neighbours side by side.
+"""Arrange rows in lists: each row goes to the nearest of some centres, which FAISS finds in a sample.
 
-Memory is bounded by blocks and by the sample. Does not move any row: it says in which order they should lie.
+Neighbouring lists lie side by side. Memory is bounded by blocks and by the sample. Does not move rows: it returns the
+order in which they should lie.
 
 Shapes: n rows, l lists, d key width.
 """
@@ -55,9 +56,9 @@ def arranged(
 
 
 def side_by_side(centres: Array) -> Counts:
-    """An order of the centres in which neighbours are near each other: halved, again and again, along the widest way.
+    """An order of the centres in which neighbours are near each other: halved repeatedly along the widest direction.
 
-    Lists that are opened together then often lie together, and are read as one.
+    Lists that are opened together then often lie together, and are read in one piece.
     """
     waiting, found = [np.arange(len(centres))], []
     while waiting:
@@ -67,7 +68,7 @@ def side_by_side(centres: Array) -> Counts:
             continue
         apart = (centres[some] - centres[some].mean(0)).astype(np.float64)  # cubes of it are looked at
         along = apart[int(np.einsum("ij,ij->i", apart, apart).argmax())]
-        for _ in range(8):  # power iteration: roughly the widest way is good enough
+        for _ in range(8):  # power iteration: roughly the widest direction is good enough
             along = apart.T @ (apart @ along)
             along = along / (np.linalg.norm(along) or 1.0)
         ranked = some[np.argsort(apart @ along, kind="stable")]

@@ -1,16 +1,15 @@
-"""How wrong estimates are on queries whose answer is known, and what to read so that they are right enough.
+"""How wrong estimates are on queries whose answer is known, and how much to read so that they are close enough.
 
 For each calibration query, at some temperatures and levels, the exact answer is compared with the estimate. A plan says
 at which level a query may stop: at the first from `least` on whose doubt is small enough, and at `most` at the latest.
-A third of the queries choose the plan that reads least; the others, which had no part in the choice, say how wrong it
-is. Their errors in order, one of them is such that the wanted share of all queries like them stays below it, unless the
-draw of them was among the unluckiest twentieth: that is the error of the plan. (Split conformal prediction would be
-content with a share that is right on the average of all draws.) A temperature between two that were measured gets the
-plan and the error that suit both; one outside of them has no plan.
+A third of the queries choose the plan that reads least; the others, which had no part in the choice, measure its error.
+That is one of their errors, chosen by rank: with a sureness of 95% over the draw of these queries, the wanted share of
+all queries like them stays below it. (Split conformal prediction would keep the share only on average over draws.) A
+temperature between two that were measured gets the plan and the error that suit both; one outside of them has no plan.
 
-What else was seen of those that judge is the range in which that can be trusted. A query that leaves it has no
-estimate: because its doubt is larger, because the lists it opened weigh otherwise than was foretold, or because no key
-is as near to it as some were to them.
+The range of what was seen of the measuring queries is the range in which the error can be trusted. A query outside of
+it gets no estimate: because its doubt is larger, because the mass of the lists it opened differs more from the
+estimate, or because no key is as near to it as some key was to nearly all of them.
 
 Shapes: t temperatures, c calibration queries, j levels.
 """
@@ -29,18 +28,18 @@ from softkv.maths.quantiles import at_most
 
 Array = npt.NDArray[np.floating]
 Counts = npt.NDArray[np.int64]
-MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # of the tolerance that plans are to keep, in turn
-ROOM = 0.9  # of the tolerance: the rest is for queries that are a little unlike those that judge
+MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # shares of the tolerance that plans aim at, in turn
+ROOM = 0.9  # the share of the tolerance a plan may use; the rest is for queries a little unlike those that measure it
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
-STRANGE = 0.005  # of the queries that judge, those whose best score is lowest, are not counted as usual
-LENIENCE = 0.5  # how much lower still it may be, as a share of their distance from the median
+STRANGE = 0.005  # the share of measuring queries, those of the lowest best scores, that do not count as usual
+LENIENCE = 0.5  # how much lower a best score may still be, as a share of their distance from the median
 BEST = (1, 2, 4, 8, 16, 32, 64)  # how many of the best rows are looked for
 THRESHOLDS = 16  # doubts at which plans may stop
 TOGETHER = 32  # plans whose errors are looked at together
 
 
 class Trial(NamedTuple):
-    """When a plan would stop, and how wrong it is for those that choose."""
+    """When a plan would stop, and how wrong it is for the queries that choose."""
 
     worst: float  # the error that the wanted share of them stays below
     doubt: float
@@ -50,17 +49,17 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When to stop opening lists, and what can be said of the answer then."""
+    """When to stop opening lists, and the error of the answer then."""
 
     doubt: float  # stop where the doubt is no larger,
     least: int  # but at this level at the earliest
     most: int  # and at this one at the latest
     error: float  # as a share of the value scale
     log_mass_error: float
-    farthest: float  # a larger doubt than this was not seen
-    surprise: float  # nor a larger difference between the logarithms of the masses, foretold and found,
-    nearest: float  # nor, but for a few, a best score near this
-    share: float = 0.0  # of the rows in lists, that such queries read on average, at the temperature where it is more
+    farthest: float  # the largest doubt that was seen
+    surprise: float  # the largest difference between the log mass of the opened lists as estimated and as found
+    nearest: float  # the lowest usual best score
+    share: float = 0.0  # the share of the rows in lists that such queries read on average, at the worse temperature
 
     def stops(self, doubts: Array) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
@@ -115,7 +114,7 @@ class Calibration:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can have measured this, if nothing can."""
+        """Why these figures are impossible, if they are."""
         if self.temperatures.ndim != 1 or not len(self.temperatures) or not (np.diff(self.temperatures) > 0).all():
             return "was calibrated at no temperatures"
         if self.doubts.ndim != 3 or self.best.shape != (self.doubts.shape[1],):
@@ -139,14 +138,14 @@ class Calibration:
 
     @cached_property
     def _choosing(self) -> int:
-        """How many queries choose; the others judge."""
+        """How many queries choose; the others measure."""
         return int(self.doubts.shape[1]) // 3
 
     def _cheapest(self, cell: int, tolerance: float, confidence: float) -> Plan | None:
         both = slice(cell, cell + 2)
         trials = self._trials(both, confidence)
         trial = next(trials, None)
-        for margin in MARGINS:  # ever smaller, so that what did not keep one keeps none of those behind it
+        for margin in MARGINS:  # falling, so a plan that misses one misses all that follow
             while trial is not None and not trial.worst <= margin * tolerance:
                 trial = next(trials, None)
             plan = None if trial is None else self._judged(both, trial, confidence)
@@ -155,7 +154,7 @@ class Calibration:
         return None
 
     def _trials(self, both: slice, confidence: float) -> Iterator[Trial]:
-        """Plans in the order of what they cost those that choose; how wrong they are is found for a few at a time."""
+        """Plans, the cheapest for the choosing queries first; their errors are computed for a few at a time."""
         doubts, errors = (x[both, : self._choosing] for x in (self.doubts, self.errors))
         if not doubts.size:
             return
@@ -178,7 +177,7 @@ class Calibration:
                 yield Trial(one, limits[place], int(least[plan]), int(most[plan]))
 
     def _judged(self, both: slice, trial: Trial, confidence: float) -> Plan | None:
-        """A plan with what the queries that had no part in its choice say of it."""
+        """A plan with its error and ranges, measured on the queries that had no part in its choice."""
         _, doubt, least, most = trial
         plan = Plan(doubt, least, most, 0.0, 0.0, 0.0, 0.0, 0.0)
         stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
@@ -196,7 +195,7 @@ class Calibration:
 
 
 def quantile_of(x: Array, share: float) -> Array:
-    """What this share of numbers along the last axis is below; between two of them on a straight line.
+    """The quantile of numbers along the last axis, interpolated between two of them.
 
     >>> float(quantile_of(np.array([4.0, 1.0, 2.0]), 0.75))
     3.0
@@ -217,7 +216,7 @@ def _first(fine: npt.NDArray[np.bool_]) -> Counts:
 
 
 def independent(rows: Counts) -> float:
-    """How many queries that share no row tell as much as these with their best rows, (c, k); -1 is no row.
+    """How many independent queries these count for, by how many share best rows, (c, k); -1 is no row.
 
     >>> independent(np.array([[3], [5], [8]])), independent(np.array([[3], [3], [3]]))
     (3.0, 1.0)
@@ -227,9 +226,9 @@ def independent(rows: Counts) -> float:
 
 
 def limit(errors: Array, confidence: float, worth: int | None = None) -> float | None:
-    """What this share of all errors like these is below, (t, c) -> the largest over t; None if there are too few.
+    """The bound below which this share of all such errors lies, (t, c) -> the largest over t; None of too few.
 
-    `worth` says as how many they count, where they depend on each other.
+    `worth` says as how many they count if they are not independent.
 
     >>> limit(np.arange(1.0, 1001.0)[None], 0.95)
     962.0
@@ -244,7 +243,7 @@ def limit(errors: Array, confidence: float, worth: int | None = None) -> float |
 
 @lru_cache
 def _rank(count: int, confidence: float) -> int | None:
-    """The first of so many errors in order that has this share of all below it, with the sureness of LUCK.
+    """The rank of the first of so many errors in order that has this share of all below it, with the sureness of LUCK.
 
     How many of them lie below the true quantile is binomial; the rank is one that this number stays below.
     """

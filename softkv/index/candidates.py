@@ -1,9 +1,9 @@
-"""Any index of FAISS as a proposer of rows: fast, approximate, and never believed about scores.
+"""Any index of FAISS as a proposer of rows: fast, approximate, and not trusted for scores.
 
-A proposer names rows that may be among the best; whoever asks scores them anew from the stored keys, and leaves out the
-rows that are dead or masked. So what is proposed costs recall, never correctness.
+A proposer names rows that may be among the best; the caller scores them again from the stored keys, and leaves out rows
+that are deleted or masked. So a bad proposer costs recall, never correctness.
 
-Keys are copied in here, as a rule in few bytes each. Built on one or two passes over them; searched on the CPU.
+The index holds copies of the keys, mostly in few bytes each. Built in one or two passes over them; searched on the CPU.
 
 Shapes: m rows of a block, b queries, d width.
 """
@@ -62,7 +62,7 @@ _NEED = "a candidate index"
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What a proposer says of itself in a file."""
+    """The header of a proposer in a file."""
 
     kind: str
     metric: str
@@ -140,8 +140,8 @@ class Proposer:
     def propose(self, queries: Matrix, count: int, *, effort: float = 1.0) -> Rows:
         """Rows that may be among the best of each query, (b, count), in no order to rely on; -1 where there are none.
 
-        `effort` multiplies how much is looked at: lists of an IVF, candidates in a graph. 1 is the default; kinds that
-        look at everything do not heed it. Indexes of codes rank coarsely: ask for some times as many as are needed.
+        `effort` multiplies how much is searched: lists of an IVF, candidates in a graph. 1 is the default; kinds that
+        search everything ignore it. Indexes of codes rank coarsely: ask for some times as many as are needed.
         """
         queries = checked("queries", queries)
         if queries.shape[1] != self.width:
@@ -184,8 +184,8 @@ def spelled_out(kind: str, width: int, rows: int, sampled: int) -> str:
 
 
 def _checked_kind(kind: object) -> str:
-    # FAISS itself is no judge: some strings that it takes end the process, compare by another metric, cannot be read
-    # back, or take their rows all at once.
+    # FAISS accepts strings that end the process, compare by another metric, cannot be read back, or take all rows at
+    # once, so they are checked here.
     if not isinstance(kind, str) or len(kind) > _LONGEST_KIND or not _KIND.match(kind):
         raise _unknown(kind, "it is none of the kinds that are known to work")
     for before, number in _NUMBERS.findall(kind):
@@ -259,7 +259,7 @@ def _explained(kind: str, work: str, rows: int) -> Iterator[None]:
 
 
 def _parameters(faiss: ModuleType, index: Any, count: int, effort: float) -> Any:
-    """How to search this once. In an object of its own, so that nobody else's search changes."""
+    """The parameters of one search, in an object of its own, so that other searches do not change."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         inner = _parameters(faiss, index.index, count, effort)

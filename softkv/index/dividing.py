@@ -1,8 +1,8 @@
-"""Arrange rows anew that are in lists already: divide the lists that have grown, dissolve those that have emptied.
+"""Refine lists: divide those that have grown, dissolve those that have shrunk.
 
-Most rows stay with those they were with, so no centre is found for all rows and no row is compared with all lists.
+Most rows stay in their list, so centres are not searched for all rows, and no row is compared with all lists.
 
-Does not move any row: it says in which order they should lie. Rows of no list are divided into lists of their own.
+Does not move rows: it returns the order in which they should lie. Rows of no list are divided into lists of their own.
 
 Shapes: n rows, l lists.
 """
@@ -17,13 +17,13 @@ from softkv.index.engine import assigned, clusters
 from softkv.maths.farfield import Array
 from softkv.progress import Stages
 
-GROWN = 2  # times as many rows as it was made of has a list that is divided, and as many as lists have on average
-EMPTIED = 4  # times fewer, or fewer still, than either has a list whose rows join others
+GROWN = 2  # a list is divided if it has so many times as many rows as it was made of, and as the average list has
+EMPTIED = 4  # its rows join others if it has at most one in so many of either
 STAGE = "refining lists"
 
 
 def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
-    """The lists, (l,), of which so few rows are left that these are to join other lists.
+    """The lists, (l,), which have so few rows left that these should join other lists.
 
     `owners`, (n,), are the lists that the rows are in, -1 for none; `made_of`, (l,), how many rows these lists had.
     """
@@ -32,7 +32,7 @@ def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
 
 
 def doubled(sizes: Array | Counts, made_of: Counts, rows: int) -> npt.NDArray[np.bool_]:
-    """The lists, (l,), that are to be divided: of these sizes, made of so many rows each, in a store of so many."""
+    """The lists, (l,), to divide, by their sizes, by how many rows they were made of, and by the rows of the store."""
     return sizes > GROWN * np.maximum(made_of, rows / list_count(rows))
 
 

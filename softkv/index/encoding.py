@@ -1,7 +1,7 @@
 """Arrays and facts as bytes: a line of magic, a header in JSON, then the arrays, each aligned.
 
-Nothing in it is executed, and every length is checked before it is used. Whether the bytes are those that were written,
-the store has compared already (storage/index_files.py).
+Nothing in it is executed, and every length is checked before it is used. The store has already compared the bytes with
+their checksum (storage/protocol/index_files.py).
 """
 
 import json
@@ -15,7 +15,7 @@ from softkv.errors import FormatTooNew, IndexDamaged
 
 MAGIC = b"softkv index\n"
 FORMAT = 3  # 1 knew of no rows that join lists, 2 held the share of each label in each list
-READ = (2, FORMAT)  # what differs are labels, and those of 2 are refused by who looks at them
+READ = (2, FORMAT)  # they differ in labels only, and those of format 2 are refused where they are decoded
 ALIGNED = 64
 LONGEST_HEADER = 1 << 24
 TYPES = ("float32", "float64", "int32", "int64")

@@ -1,13 +1,12 @@
-"""FAISS, reached from one place: whether it is there, where it runs, and the work of an index that is exact.
+"""The one place that imports FAISS: whether it is installed, where it runs, k-means, the nearest centre of each row.
 
-Centres by k-means, and the nearest centre of each row. `backend` is "cpu", "gpu" or "auto"; without FAISS, "auto" is
-the CPU, and `assigned` needs no FAISS there.
+`backend` is "cpu", "gpu" or "auto"; without FAISS, "auto" is the CPU, and `assigned` needs no FAISS there.
 
 FAISS multiplies matrices in float32, where ‖x − c‖² cancels far from the origin and overflows far from 1: its k-means
 ends the process over an overflow. So vectors are first moved into a frame in which neither happens.
 
-Does not know lists or files, and keeps nothing on a GPU between calls. Does not scan: FAISS finds the k best rows, and
-an answer also says how much mass all the others have (asking/asker.py). Other indexes are in candidates.py.
+Does not know lists or files, and keeps nothing on a GPU between calls. Does not scan: FAISS finds only the k best rows,
+while an answer also needs the mass of all others (asking/scan.py). Other indexes are in candidates.py.
 
 Shapes: n vectors or centres, d width.
 """
@@ -41,12 +40,12 @@ _BUILDS = re.compile(r"faiss-(cpu|gpu)(-.+)?\Z")
 
 THRESHOLD = "distance_compute_blas_threshold"  # the setting by which FAISS multiplies by BLAS
 _turn = threading.Lock()  # guards it, for moments
-_inside, _before = 0, 0  # how many threads want BLAS, and the setting when none did
-_device_turn = threading.Lock()  # the memory pool of a GPU is not made for two threads
+_inside, _before = 0, 0  # how many threads want BLAS, and the setting before the first
+_device_turn = threading.Lock()  # the memory pool of a GPU is not safe for two threads
 
 
 def faiss_module(what: str, *, extra: str = "cpu") -> ModuleType:
-    """FAISS, or an error that says what needs it and what to type."""
+    """FAISS, or an error that says what needs it and how to install it."""
     builds = _builds()
     if len(builds) > 1:
         raise SoftKVError(
@@ -67,7 +66,7 @@ def faiss_module(what: str, *, extra: str = "cpu") -> ModuleType:
 
 
 def chosen_backend(backend: str) -> str:
-    """Where the work is done: "cpu" or "gpu".
+    """The device to use: "cpu" or "gpu".
 
     >>> chosen_backend("cpu")
     'cpu'
@@ -92,7 +91,7 @@ def chosen_backend(backend: str) -> str:
 
 @contextmanager
 def by_blas(what: str) -> Iterator[ModuleType]:
-    """FAISS, multiplying matrices by BLAS as long as anybody is in here; what the process had set comes back after."""
+    """FAISS, set to multiply matrices by BLAS within the block; the setting of the process is restored afterwards."""
     # Without this it computes distances one by one below 128,000 queries, up to fifteen times slower.
     faiss = faiss_module(what)
     _switched(faiss.cvar, 1)
@@ -154,7 +153,7 @@ def flat_on_gpu(faiss: ModuleType, width: int) -> Any:
 
 
 def device(*, gpu: bool) -> AbstractContextManager[object]:
-    """The GPU to oneself; nothing to wait for when none is used."""
+    """Exclusive use of the GPU; does not wait if none is used."""
     return _device_turn if gpu else nullcontext()
 
 
@@ -179,7 +178,7 @@ def checked_metric(metric: str) -> str:
 
 
 def _switched(settings: Any, more: int) -> None:
-    """One thread more that wants BLAS, or one fewer: the first turns it on, and the last puts back what was there."""
+    """Count a thread that wants BLAS, or one that is done: the first turns it on, and the last restores the setting."""
     global _inside, _before
     # A lock held all the while would be simpler, but lookups would wait for each other, and for a whole k-means.
     with _turn:
@@ -213,13 +212,13 @@ class _Frame:
         return cls(mean.astype(np.float32) if float(mean @ mean) > _FAR * spread else None, exponent)
 
     def into(self, vectors: Matrix) -> Matrix:
-        """Vectors as seen in here; they themselves, not a copy, when nothing changes."""
+        """Vectors in this frame; the same array, not a copy, if nothing changes."""
         with np.errstate(over="ignore", under="ignore"):
             seen = np.ldexp(vectors, -self.exponent) if self.exponent else vectors
             return seen if self.origin is None else seen - self.origin
 
     def back(self, vectors: Matrix) -> Matrix:
-        """Vectors as they are outside."""
+        """Vectors back in the original frame."""
         with np.errstate(under="ignore"):
             moved = vectors if self.origin is None else vectors + self.origin
             return np.ldexp(moved, self.exponent) if self.exponent else moved
@@ -271,7 +270,7 @@ def _by_gpu(centres: Matrix) -> Callable[[Matrix], Rows]:
 
 @functools.cache
 def _builds() -> tuple[str, ...]:
-    """The distributions that bring `faiss`, whatever their versions."""
+    """The installed distributions that provide `faiss`."""
     names = {one.metadata["Name"] or "" for one in importlib.metadata.distributions() if one.metadata}
     plain = {re.sub(r"[-_.]+", "-", name).lower() for name in names}
     return tuple(sorted(name for name in plain if _BUILDS.match(name)))

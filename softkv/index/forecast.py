@@ -1,9 +1,9 @@
-"""What a build of an index takes: time, by what it computes and how fast this machine does that, and room on the disk.
+"""Forecast a build of an index: time, from the work to do and the speed of this machine, and room on the disk.
 
-The products are counted, and what else is done to each number, in units of an exp; both are measured for a few
-hundredths of a second. What a disk and the catalog take is known from one machine. Of a proposer one of a few rows is
-built, and what all rows take is counted from it, but for the centres of lists: a few rows have none worth finding. Good
-to a factor of two, if nothing else runs.
+Matrix products are counted, and all other work on numbers in units of an exp; the speed of both is measured for a few
+hundredths of a second. The times of disk and catalog are those of one machine. For a proposer, one of a few rows is
+built and scaled up, except for the centres of lists, which a few rows do not have. Good to a factor of two, if nothing
+else runs.
 
 Shapes: n rows, l lists, d key width, p value width, c calibration queries, t temperatures.
 """
@@ -26,15 +26,15 @@ from softkv.maths.shares import SLOPED
 ROW = 2e-6  # seconds for the rest of a row, such as its line in the catalog
 BYTE = 4e-9  # seconds to read and write a byte of a row
 LATENT = 0.3  # seconds that any build takes
-TRIED = 4096  # rows of the proposer of a few rows
-MOVES, POINTS = 10, 256  # FAISS moves centres so often until they stay, by so many rows for each, at most
+TRIED = 4096  # rows of the small proposer
+MOVES, POINTS = 10, 256  # at most: iterations of k-means in FAISS, and rows for each centre
 NUMBER = 8  # bytes of the number of a row in a list
 _LISTS = re.compile(r"IVF(\d+)(_HNSW\d+)?,")
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a build will take."""
+    """The forecast of a build."""
 
     seconds: float
     meanwhile: int  # bytes on the disk while rows are laid in their order
@@ -57,16 +57,16 @@ def forecast(
     temperatures: int,
     refined: bool = False,
 ) -> Forecast:
-    """What this will take on this machine, if all of it has to be done.
+    """The forecast of a whole build on this machine.
 
-    Where values are `labelled`, `value_width` is how many labels there are. `refined` is whether most rows stay in the
-    lists that they are in.
+    If values are `labelled`, `value_width` is the number of labels. `refined` says whether most rows stay in their
+    lists.
     """
     n, d, p, c, t = rows, key_width, value_width, queries, temperatures
     asked, levels = c * t, len(LEVELS) + 1
     labels = min(p, n) if labelled else 0
     entries = min(n, lists * labels)  # labels that occur in a list, at most
-    p = min(p, SLOPED) if labelled else p  # what has a slope
+    p = min(p, SLOPED) if labelled else p  # only so many labels have a slope
     sample = min(n, lists * SAMPLED, max(lists, SAMPLE // d))
     arranging = 0 if refined else (ITERATIONS * sample + n) * lists * d
     products = arranging + n * d * (d + 2 * p) + 2 * c * n * d
@@ -85,7 +85,7 @@ def forecast(
 
 
 def forecast_proposer(kind: str, sample: Matrix, *, rows: int, sampled: int, metric: str) -> Forecast:
-    """What `Proposer.build` of this kind takes, of so many rows like the sample, when it is trained on so many."""
+    """The forecast of `Proposer.build` of this kind, for so many rows like the sample, trained on so many."""
     width = sample.shape[1]
     kind = spelled_out(kind, width, rows, sampled)
     lists = _LISTS.search(kind)
@@ -102,7 +102,7 @@ def forecast_proposer(kind: str, sample: Matrix, *, rows: int, sampled: int, met
 
 
 def _tried(kind: str, some: Matrix, metric: str) -> tuple[float, int, int]:
-    """Seconds and bytes of a proposer of a few rows, and how many these are."""
+    """Seconds and bytes of a small proposer, and how many rows it has."""
     started = time.perf_counter()
     built = Proposer.build(
         kind, lambda: iter([(0, some)]), some, some.shape[1], rows=len(some), metric=metric, backend="cpu"
@@ -118,7 +118,7 @@ def speeds() -> tuple[float, float]:
 
 
 def _quickest(work: Callable[[], object]) -> float:
-    """Seconds for the quickest of some calls, the first of which wakes threads up."""
+    """Seconds of the quickest of some calls; the first starts threads."""
     found = []
     for _ in range(5):
         started = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Rows that were added after the lists were made: which list each belongs to, and what changes with them.
+"""Rows that were added after the lists were made: which list each belongs to, and how the statistics change.
 
-A row belongs to a list whose mean is near, if it is not much farther from it than the rows were that the list was made
-of. All others are strangers, which every lookup reads. What is found is written down as a `Change`, one after another:
-the lists of the rows that follow those of the change before, the rows that died meanwhile, and the sums by which the
-statistics of lists change. Together they say what a fresh process has to know without reading any of these rows.
+A row belongs to a list whose mean is near, if it is not much farther from it than the rows that the list was made of.
+All others are strangers, which every lookup reads. The results are stored as a sequence of `Change`s: the lists of the
+rows that follow those of the previous change, the rows deleted meanwhile, and the sums by which the statistics of lists
+change. From all of them a new process knows what it needs without reading any of these rows.
 
 Does not read rows, nor decide when to look at them (database/settling.py).
 
@@ -24,33 +24,33 @@ from softkv.maths.drift import Drift, apart, problem_of_drift
 from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array
 
-NEAREST = 6  # groups of lists in which the nearest list is looked for: with 3, one row in thirty found another
+NEAREST = 6  # groups of lists in which the nearest list is searched: with 3, one row in thirty got another list
 ROUNDS = 4  # of finding groups
 LARGEST = 31 << 20  # bytes of a change, at most
-GROWN = 4  # times the size of a change that those before it have at least, or they become one
+GROWN = 4  # a change has at least so many times the size of the next one, or both become one
 Owners = npt.NDArray[np.int32]
 _NUMBERS = ("file", "since", "first", "gone")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What became of the rows behind the lists, and of all rows that died, since the change before."""
+    """The changes to an index since the previous `Change`: rows added behind the lists, and rows deleted."""
 
     file: int  # the commit of the index that this is about
-    since: int  # the number of the change before; 0 for the first
-    first: int  # the first of the rows that are looked at here
-    gone: int  # how many rows died in all changes up to this one
-    owners: Owners  # (n,), the list of each; -1 for those of none
-    dead: Counts  # the rows that died since the change before, and are in no list any more
+    since: int  # the number of the previous change; 0 for the first
+    first: int  # the first of the added rows in this change
+    gone: int  # how many rows were deleted in all changes up to this one
+    owners: Owners  # (n,), the list of each added row; -1 for no list
+    dead: Counts  # the rows that were deleted since the previous change, and are in no list any more
     drift: Drift
 
     @property
     def known(self) -> int:
-        """The first row that no change up to this one has looked at."""
+        """The first row that no change up to this one covers."""
         return self.first + len(self.owners)
 
     def size_with(self, other: "Change", lists: int) -> int:
-        """The bytes, at most, of what this says together with another: of so many lists there are, each counts once."""
+        """The bytes, at most, of this change joined with another, for so many lists: a list in both counts once."""
         sums, twice = self.size + other.size, len(self.drift.lists) + len(other.drift.lists) - lists
         return sums - max(0, twice) * self.drift.width
 
@@ -96,7 +96,7 @@ class Change:
 
 
 def joined(changes: Sequence[Change]) -> Change:
-    """What consecutive changes say together."""
+    """Consecutive changes as one."""
     first = changes[0]
     if len(changes) == 1:
         return first
@@ -109,9 +109,9 @@ def joined(changes: Sequence[Change]) -> Change:
 def following(
     parts: Iterable[tuple[int, bytes]], index: ListIndex, past: "Past", *, rows: int, labels: int = 0
 ) -> "Past":
-    """The past with those of some numbered parts that follow it, one after another, in a store of so many rows.
+    """The past, extended by those numbered parts that follow it one after another, in a store of so many rows.
 
-    What followed one that is missing, or no such change, is left out: its rows are looked at again.
+    Parts after a missing or invalid one are left out, and their rows are assigned again.
     """
     for number, content in parts:
         try:
@@ -129,7 +129,7 @@ class Past:
     """All changes of an index up to some commit, with their numbers."""
 
     file: int  # the commit of the index
-    known: int  # the first row that none has looked at
+    known: int  # the first row that no change covers
     changes: tuple[tuple[int, Change], ...] = ()
 
     @property
@@ -139,18 +139,18 @@ class Past:
 
     @property
     def gone(self) -> int:
-        """How many rows died in all of them."""
+        """How many rows were deleted in all of them."""
         return self.changes[-1][1].gone if self.changes else 0
 
     def followed_by(self, number: int, change: Change) -> "Past":
-        """The past with a change that was written down under this number, in the place of those it says again."""
+        """The past with a change that was written under this number, in the place of those that it replaces."""
         kept = tuple(one for one in self.changes if one[0] <= change.since)
         return Past(self.file, change.known, (*kept, (number, change)))
 
     def with_next(self, change: Change, lists: int) -> tuple[Change, list[int]]:
-        """The change to write down next, and the numbers of those that it replaces; `lists` is how many there are.
+        """The change to write next, and the numbers of those that it replaces; `lists` is the number of lists.
 
-        One that is not much larger is replaced, so there are few of them, and each is written few times.
+        Previous changes that are not much larger are replaced, so there are few, and each row is written few times.
         """
         replaced = list[int]()
         for number, before in reversed(self.changes):
@@ -168,14 +168,14 @@ class Homes:
         self._lists, self._width = index.lists, index.lists.means.shape[1] - index.form.measures_distance
         self._there = np.flatnonzero(index.lists.counts > 0)
         means = index.lists.means[self._there, : self._width]
-        # In float32, as keys are: what is lost far from zero is no more than keys themselves have lost.
+        # In float32, as keys are: far from zero no more digits are lost than the keys themselves have lost.
         self._middle = (means.mean(0) if len(means) else np.zeros(self._width)).astype(np.float32)
         self._points = (means - self._middle).astype(np.float32)
         self._centres, self._groups = _grouped(self._points)
         self._radii, self._value_radii = (reach[self._there] for reach in index.reaches)
 
     def of(self, keys: Array, values: Array) -> Owners:
-        """The list of each row, or -1 where none is near.
+        """The list of each row, or -1 if none is near.
 
         Keys come as the form makes them, (n, d), values as vectors, (n, p), or codes of labels, (n,).
         """
@@ -195,7 +195,7 @@ class Homes:
         return np.where(near, owners, -1).astype(np.int32)
 
     def _nearest(self, points: Array) -> tuple[Counts, Array]:
-        """The nearest of the lists in the groups that are nearest, (n,), and how close it is."""
+        """The nearest list in the nearest groups, (n,), and how close it is."""
         near = min(NEAREST, len(self._centres))
         groups = np.argpartition(-_closeness(points, self._centres), near - 1, axis=1)[:, :near]
         best, found = np.full(len(points), -np.inf, np.float32), np.zeros(len(points), np.int64)
@@ -219,7 +219,7 @@ def _closeness(points: Array, centres: Array) -> Array:
 
 
 def _grouped(points: Array) -> tuple[Array, list[Counts]]:
-    """About as many groups of points as each has members: their centres, and who belongs to each."""
+    """Group points into about as many groups as each has members: their centres, and the members of each."""
     count = max(1, round(len(points) ** 0.5))
     centres = points[np.linspace(0, max(0, len(points) - 1), count).astype(np.int64)] if len(points) else points
     owners = np.zeros(len(points), np.int64)

@@ -1,9 +1,9 @@
-"""An index of lists: the rows of a generation in list order, what is known of each list, and how wrong estimates are.
+"""An index of lists: where each list lies in a generation, its statistics, and how wrong estimates are.
 
-Lists are consecutive rows of the arena, so the index holds no rows and no row numbers: offsets, statistics, and a
-calibration. Rows that are added later lie behind all lists, and most of them belong to one all the same (late.py).
+Lists are consecutive rows of the arena, so the index holds no rows and no row numbers: only offsets, statistics and a
+calibration. Rows that are added later lie behind all lists, but most of them belong to one (late.py).
 
-Does not read rows (search.py), find the lists of late rows (late.py), nor make itself (building.py).
+Does not read rows (search.py), find the lists of late rows (late.py), or build an index (building.py).
 
 Shapes: l lists, m rows behind the lists that were looked at, d key width, p value width.
 """
@@ -28,8 +28,8 @@ from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-OUTGROWN = 2.0  # times as many rows as an index was made of, from which on it is to be built again
-FAR = 1.15  # times the radius of a list: how far a late row of it may be from its mean
+OUTGROWN = 2.0  # an index should be built again once there are so many times as many rows
+FAR = 1.15  # how far a late row may be from the mean of its list, in radii of the list
 MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths", "independent")
 
 
@@ -47,10 +47,10 @@ class ListIndex:
     calibration: Calibration
     facts: dict[str, Any] = field(default_factory=dict)  # how it was built, for people
     joined: Counts = field(default_factory=_nobody)  # (m,), the lists of the first rows behind them; -1 for no list
-    estimates: Lists | None = None  # `quick` as it is by now, where that differs from what was measured
-    sizes: Counts | None = None  # (l,), how many rows lists were made of, where late rows were laid into them since
+    estimates: Lists | None = None  # the current `quick`, if it has changed since it was measured
+    sizes: Counts | None = None  # (l,), how many rows lists were made of, if late rows were laid into them since
     heads: Counts | None = None  # (l,), how many of the first rows of each list are its head, dead ones included
-    bodies: tuple[Counts, Counts] | None = None  # (l,) each: where rows that joined lie in random order, until where
+    bodies: tuple[Counts, Counts] | None = None  # (l,) each: the range in which joined rows lie in random order
 
     @property
     def rows(self) -> int:
@@ -59,12 +59,12 @@ class ListIndex:
 
     @property
     def known(self) -> int:
-        """How many rows lie in lists, or behind them and were looked at."""
+        """How many rows lie in lists, or behind them and are assigned or known to belong to none."""
         return self.rows + len(self.joined)
 
     @cached_property
     def quick(self) -> Lists:
-        """The statistics in float32, with values in `units`, by which is estimated."""
+        """The statistics used for estimates: in float32, with values in `units`."""
         return self.lists.rounded() if self.estimates is None else self.estimates
 
     @cached_property
@@ -79,13 +79,13 @@ class ListIndex:
 
     @property
     def whole(self) -> int:
-        """How many items all lists were last made anew of; 0 where that is unknown."""
+        """How many items there were when all lists were last made anew; 0 if unknown."""
         known = self.facts.get("whole", self.facts.get("items"))
         return known if isinstance(known, int) and known > 0 else 0
 
     @cached_property
     def grown(self) -> float:
-        """How many times as many rows are in lists as it was made of; 1 at least."""
+        """The factor by which the rows in lists have grown since it was made; at least 1."""
         made_of = self.facts.get("items")
         rows = float(self.quick.counts.sum())
         return max(1.0, rows / made_of) if isinstance(made_of, int) and made_of > 0 else 1.0
@@ -111,27 +111,27 @@ class ListIndex:
 
     @cached_property
     def strangers(self) -> Counts:
-        """The rows that were looked at and are in no list."""
+        """The rows behind the lists that are known to belong to none."""
         return self.rows + np.flatnonzero(self.joined < 0)
 
     def owners(self, rows: Counts) -> Counts:
-        """The list of each of these rows, -1 for those of no list, or that were not looked at."""
+        """The list of each of these rows, -1 for those of no list and for those not assigned yet."""
         found = np.searchsorted(self.offsets, rows, side="right") - 1
         behind = rows >= self.rows
         found[behind] = np.append(self.joined, -1)[np.minimum(rows[behind], self.known) - self.rows]
         return found
 
     def without(self, rows: Counts, keys: Array, values: Array) -> "ListIndex":
-        """The index once these rows are dead, whose keys (as the form makes them) and values are handed in."""
+        """The index without these rows, given by their keys (as the form makes them) and values."""
         owners = self.owners(rows)
         counted = owners >= 0
         lists = with_rows(self.lists, owners[counted], keys[counted], values[counted], sign=-1.0)
         return replace(self, lists=lists)
 
     def relaid(self, owners: Counts, keys: Array, values: Array) -> "ListIndex":
-        """The index once late rows lie in their lists `owners`, and what is dead has left the arena.
+        """The index after late rows were laid into their lists `owners`, and deleted rows left the arena.
 
-        Keys come as the form makes them. What is dead has left the statistics before.
+        Keys come as the form makes them. Deleted rows have left the statistics before.
         """
         lists = with_rows(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], np.maximum(lists.counts, 0).astype(np.int64).cumsum()])
@@ -155,7 +155,7 @@ class ListIndex:
     ) -> "ListIndex":
         """The index in these bytes, if it can be one of the first rows of such an arena.
 
-        One that was built for what a store had learned needs that back: `metric` gives it by its name.
+        An index that was built for a learned metric needs it: `metric` gives it by its name.
         """
         facts, arrays = decoded(content)
         try:

@@ -1,9 +1,10 @@
-"""Estimates whose error is measured on the query itself: rows of each list are drawn at random, and tell it.
+"""Estimates whose error is measured on the query itself, from rows drawn at random from each list.
 
-Nothing is assumed of the query. The lists say which of them matter and how much rows may differ in them, which decides
-how many are drawn (strata.py); how far the answer may be off is told by the rows alone (maths/sampling.py). A first
-draw finds out how good that advice is, and is not part of the answer; the size of the second is decided before. Lists
-of which most rows would be drawn are read whole, as are rows of no list. Several queries share one draw.
+Nothing is assumed of the query. The statistics of the lists say which lists matter and how much rows may differ in
+them, which decides how many rows are drawn (strata.py); the error of the answer is estimated from the drawn rows alone
+(maths/sampling.py). A first draw tests that advice and is not part of the answer; the size of the second is fixed
+before it is made. Lists of which most rows would be drawn are read whole, as are rows of no list. Several queries share
+one draw.
 
 Does not decide which questions are answered so (asking/route.py).
 
@@ -27,19 +28,19 @@ from softkv.maths.nearfield import Near, Rows
 from softkv.maths.sampling import Deviation, Elsewhere, Sampled, log_error, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
 
-PILOT, FEWEST = 2000, 100  # rows of the first draw; at least, where it has a small part in an answer
-AIM = 0.85  # of the tolerance, so that what chance adds to the error rarely goes beyond it
-AGAIN = 0.65  # of it, when it did
-MORE = 8.0  # times as well as by the first draw is a variance thought to be known by the second
-FLOOR = 0.05  # of the tolerance is stated at least: where nearly all is read, what is seen to vary says little
-LOG_MASS = 0.05  # how far the logarithm of the mass may be off, at most
-VARIED = 0.1  # the standard deviation of the mass, as a share of it, from which on a ratio to it would be biased
-MOST_WANTED = 1e100  # of which the square is a number
-DOUBTED = 3.0  # times as many rows as may be read are thought to be needed before no row is drawn
-SEEN = 4  # rows of each list that stand for it where its statistics do not tell
+PILOT, FEWEST = 2000, 100  # rows of the first draw; at least so many, if drawn rows have a small part in an answer
+AIM = 0.85  # the share of the tolerance to aim at, so that chance rarely takes the error beyond it
+AGAIN = 0.65  # the share to aim at if it did
+MORE = 8.0  # variances from the second draw are assumed to be so many times better known than from the first
+FLOOR = 0.05  # the least error to state, as a share of the tolerance: if nearly all is read, little variation is seen
+LOG_MASS = 0.05  # the largest error of the log mass
+VARIED = 0.1  # the largest standard deviation of the mass, as a share of it: beyond, a ratio to it would be biased
+MOST_WANTED = 1e100  # its square is still a float
+DOUBTED = 3.0  # nothing is drawn if so many times as many rows seem needed as may be read
+SEEN = 4  # rows of each list that stand for it if its statistics do not apply
 TOGETHER, HELD = 128, 1 << 23  # queries that share a draw, and logits that are held at once
 TINY = np.finfo(np.float64).tiny
-FARTHEST = 100.0  # how far above the best row the logarithm of the mass of others is counted with
+FARTHEST = 100.0  # the log mass of other rows is capped at so much above the best row
 
 
 def measured(
@@ -58,11 +59,10 @@ def measured(
 ) -> Estimate:
     """Answers whose error is below the tolerance, a share of the value scale, with this confidence over the draw.
 
-    What is thought of rows `beside` counts as known: errors are then those of an answer about all, as shares of the
-    mass of the rows that are read here.
-    Queries are answered some at a time, by one draw, which follows from `random` of their numbers. No more than about
-    `most` rows are drawn: queries for which that is not enough are not sure. `tells` is whether the statistics of the
-    lists are about how keys are compared; where they are not, some rows of each list stand for it at first.
+    Estimates of rows `beside` count as exact: errors are then those of an answer about all rows, as shares of the mass
+    of the rows here. Queries are answered some at a time by one draw, which follows from `random` of their numbers. At
+    most about `most` rows are drawn: queries that need more are not sure. `tells` is whether the statistics of the
+    lists suit the way to compare; if not, some rows of each list stand for it at first.
     """
     everyone, step = np.arange(len(asked.vectors)), max(1, min(TOGETHER, int(HELD / max(most, 1.0))))
     parts = [everyone[start : start + step] for start in range(0, len(everyone), step)]
@@ -82,9 +82,9 @@ class _Open:
     numbers: Rows  # (b,)
     asked: Asked
     own: Chosen  # (b, l), the lists that each reads in any case
-    known: Near  # what was read of these, and of rows of no list
+    known: Near  # the sums over these, and over rows of no list
     beside: Elsewhere  # in the units of the lists
-    values: Strata  # what is thought of the other lists by now
+    values: Strata  # the current model of the other lists
     masses: Strata
 
     def of(self, some: Rows) -> "_Open":
@@ -98,7 +98,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
-    """What was read by one draw, for some queries."""
+    """The result of one draw, for some queries."""
 
     whole: Near  # rows that were read with whole lists
     draw: Draw
@@ -120,7 +120,7 @@ class _Look:
 
 @dataclass(frozen=True, eq=False)
 class _Measuring:
-    """How queries are measured, by one draw."""
+    """Measure queries that share one draw."""
 
     index: ListIndex
     population: Population
@@ -153,7 +153,7 @@ class _Measuring:
         found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread, none)
         left = _Open(np.arange(len(nothing)), asked, thought.own, known, beside, thought.values, thought.masses)
         read = thought.own @ self.population.counts
-        # One that would read most of what may be read leaves little to draw for the others.
+        # A query that needs most of the allowed rows leaves little to draw for the others.
         left = left.of(np.flatnonzero(self._promising(thought, beside) & (read <= self.most / min(2, len(read)))))
         if not len(left.numbers):
             return found
@@ -167,26 +167,26 @@ class _Measuring:
         return self._measured(left, found, pilot, most)
 
     def _known(self, read: Blend, added: Floats, beside: Elsewhere) -> Elsewhere:
-        """What rows that were read, and rows beside, add up to, as the lists count logits."""
+        """The sums over the rows that were read and rows beside, with logits counted as in the lists."""
         logs = np.logaddexp(read.log_mass, beside.log_mass)
         share = np.exp(np.where(beside.log_mass > -np.inf, beside.log_mass - logs, -np.inf))[:, None]
         value = (1.0 - share) * (read.value - self.units.middle) / self.units.size + share * beside.value
         return Elsewhere(logs - added, value, beside.share)
 
     def _seen(self, asked: Asked) -> Tilt:
-        """What the queries ask of all lists, by some rows of each."""
+        """How the queries weigh all lists, judged by some rows of each."""
         draw = Draw.of_each(self.random, self.population.strata, SEEN)
         rows = self.population.rows(draw)
         return seen_tilt(self.index, draw, _scored(asked, rows))
 
     def _promising(self, thought: Advice, beside: Elsewhere) -> Chosen:
-        """The queries that may be measured with so many rows, by what is thought."""
+        """The queries that can probably be measured with so many rows."""
         values, masses = thought.values, thought.masses
         enough = values.alone(DOUBTED * self.most) <= np.square(AIM * self.wanted * beside.wanted)
         return enough & values.is_sound & masses.is_sound & masses.between.any(1)
 
     def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
-        """Answers with those in their place that can be measured by drawing no more than about `most` rows."""
+        """The answers, with those filled in that can be measured by drawing at most about `most` rows."""
         advised, look, thought = left, self._look(left, pilot), left.values.variance(pilot)
         told, seen = look.told, 0 if self.tells else np.minimum(self.population.counts, SEEN).sum()
         tried = look.compared + seen
@@ -215,7 +215,7 @@ class _Measuring:
         return found
 
     def _with_lists(self, left: _Open, lists: Chosen) -> Near:
-        """What is known of each query, with whole lists of its own, (b, l)."""
+        """The sums of each query, extended by whole lists of its own, (b, l)."""
         if not lists.any():
             return left.known
         chosen = [np.flatnonzero(some) for some in lists]
@@ -244,7 +244,7 @@ class _Measuring:
         return _Look(whole, draw, rows, logits, compared, Blend(peak, mass, total, None), left.beside, e, values, told)
 
     def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
-        """What a look says, with variances of no less than these: rows may lack what matters."""
+        """The estimate by a draw, with variances of at least these: drawn rows may miss what matters."""
         told, size, blend = look.told, self.units.size, self._blend(look)
         of_value, of_mass = told.of_value.at_least(values), told.of_mass.at_least(masses)
         wanted, allowed = self.wanted * look.beside.wanted, LOG_MASS * look.beside.wanted
@@ -267,13 +267,13 @@ class _Measuring:
         return Estimate(self._near(look), blend, error * size, log_mass_error, sure, effective_error, spread_error)
 
     def _near(self, look: _Look) -> Near:
-        """All rows that were read by a look, and the heaviest of them."""
+        """The sums over all rows read by a draw, and the heaviest of them."""
         read = Blend(look.known.peak, look.e.sum(1), np.zeros_like(look.known.total), None)
         heaviest = _heaviest(look.rows, look.logits, self.show)
         return both(look.whole, Near(read, *heaviest, (look.logits > -np.inf).sum(1)), self.show)
 
     def _blend(self, look: _Look) -> Blend:
-        """What whole lists add up to, and all rows that those which were drawn stand for."""
+        """The sums over whole lists, and over all rows that the drawn ones stand for."""
         known, weights, square = look.known, look.e * look.draw.weights, None
         mass, total = look.told.drawn, look.told.drawn_total
         excess = np.einsum("br,br->b", weights, look.moved)
@@ -327,7 +327,7 @@ def _heaviest(rows: Rows, logits: Array, show: int) -> tuple[Rows, Array]:
 
 
 def _cut(given: Any, some: Rows) -> Any:
-    """What is said of some of the queries."""
+    """The results of some of the queries."""
     if is_dataclass(given):
         kind: Any = type(given)
         return kind(*(_cut(getattr(given, one.name), some) for one in fields(given)))
@@ -335,7 +335,7 @@ def _cut(given: Any, some: Rows) -> Any:
 
 
 def _put(given: Any, numbers: Rows, part: Any) -> Any:
-    """What is said of all queries, once more is said of those of these numbers."""
+    """The results of all queries, with those of these numbers replaced."""
     if is_dataclass(given):
         kind: Any = type(given)
         names = (one.name for one in fields(given))

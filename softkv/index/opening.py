@@ -1,10 +1,10 @@
-"""Which lists to open, and how wrong it is to leave the others unread.
+"""Which lists to open, and the expected error of leaving the others unread.
 
-What a list adds to the error of an answer is taken from the estimate's own assumption, that logits are normal: what is
-left of Σ e^x once count, mean and variance are known, and of the values once their slope is. Lists are opened in the
-order of what that saves for each row that must be read; but first of all the few that are likeliest to hold the best
-rows, which an answer has to name. What remains is the doubt: the expected error of the answer
-as a share of the value scale. Real lists are not normal, so a doubt is no error bar; calibration.py makes one of it.
+The error that an unread list adds is estimated as if logits were normal: the uncertainty of Σ e^x given count, mean and
+variance, and that of the values given their slope. Lists are opened by how much error each saves per row to read; but
+first of all the few that are likeliest to hold the best rows, which an answer has to name. What remains is the doubt:
+the expected error of the answer as a share of the value scale. Real lists are not normal, so a doubt is no error bar;
+calibration.py turns it into one.
 
 Reads no rows.
 
@@ -23,10 +23,10 @@ Counts = npt.NDArray[np.int64]
 # How many rows to read, as shares of all that are in lists.
 LEVELS = tuple(float(f"{share:.3g}") for share in np.geomspace(0.001, 0.4, 14))
 FIRST = 3  # lists that are opened at every level
-LIKELY = 512  # lists that the best rows are looked for in
-FAR = 8.0  # standard deviations from the mean within which all rows are expected
-HALVINGS = 20  # until the logit of the last of them is known
-STEEP = 40.0  # e to the variance is not taken any further: such a list is opened before all others anyway
+LIKELY = 512  # lists in which the best rows are searched
+FAR = 8.0  # all rows are expected within so many standard deviations of the mean
+HALVINGS = 20  # steps of the bisection for the logit of the last of them
+STEEP = 40.0  # the largest variance that is exponentiated: such a list is opened before all others anyway
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,10 +40,10 @@ class Opening:
 
 
 def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = None) -> Opening:
-    """How lists are opened for some queries; `scale` is the value scale.
+    """In which order lists are opened for some queries; `scale` is the value scale.
 
-    `made_of`, (l,), is how many rows lists were made of, where they have others by now. What is wrong with an estimate
-    was rehearsed with so many: with more rows the shape of a list stays what it is, and so does what is wrong with it.
+    `made_of`, (l,), is how many rows lists were made of, if they have another number now. Errors were rehearsed with
+    that number: with more rows the shape of a list, and so its error, stays the same.
     """
     errors, total, log_mass = _errors(lists, tilt, lists.counts if made_of is None else made_of)
     first = min(FIRST, errors.shape[1])
@@ -51,7 +51,7 @@ def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = 
     np.put_along_axis(priority, np.argpartition(-likeliest(lists, tilt), first - 1, axis=1)[:, :first], np.inf, axis=1)
     order = np.argsort(-priority, axis=1)
     sorted_errors = np.take_along_axis(errors, order, axis=1)
-    # What is left, summed from the end: the difference of two large sums would be their rounding.
+    # Summed from the end: the difference of two large sums would be lost in rounding.
     left = np.zeros((len(order), order.shape[1] + 1))
     left[:, :-1] = sorted_errors[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
     read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
@@ -74,7 +74,7 @@ def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Arra
     likely = np.take_along_axis(likely, np.argsort(-np.take_along_axis(best, likely, axis=1), axis=1), axis=1)
     means, counts = np.take_along_axis(tilt.peaks, likely, axis=1), lists.counts[likely]
     deviations = np.sqrt(np.take_along_axis(tilt.variances, likely, axis=1)) + np.finfo(np.float32).tiny
-    there = counts > 0  # nothing is expected of the others, and they are nowhere
+    there = counts > 0  # empty lists have no mean, and nothing is expected of them
     end = most.astype(means.dtype)[:, None]
     low = np.where(there, means - FAR * deviations, np.inf).min(1, keepdims=True)
     high = np.minimum(np.where(there, means + FAR * deviations, -np.inf).max(1, keepdims=True), end)
@@ -96,9 +96,9 @@ def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Arra
 
 
 def needed(lists: Lists, order: Counts, before: Array, owners: Counts) -> Array:
-    """The share of the best rows, `before` each list in order, that is expected before all owners are open, (b,).
+    """The share of the best rows that is expected when the last of the lists `owners`, (b, k), is opened, (b,).
 
-    1 where one of them, (b, k), is not among those that are looked at; a list of -1 is none, and needs nothing.
+    `before` is that share for each list in order. 1 if an owner is not among the lists; -1 is no list and is ignored.
     """
     shares = np.ones((len(order), len(lists.counts) + 1))
     shares[:, -1] = 0.0
@@ -115,14 +115,14 @@ def _above(deviations: Array) -> Array:
 
 
 def closed(order: Counts, stops: Counts, lists: int) -> Chosen:
-    """Which of so many lists stay closed when each query opens its first (b,) of them, (b, l)."""
+    """Which of so many lists stay closed if each query opens its first (b,) lists, (b, l)."""
     found = np.ones((len(order), lists), np.bool_)
     np.put_along_axis(found, order, np.arange(order.shape[1]) >= stops[:, None], axis=1)
     return found
 
 
 def likeliest(lists: Lists, tilt: Tilt) -> Array:
-    """The logit that the best row of each list has, if logits are normal, (b, l)."""
+    """The expected logit of the best row of each list, if logits are normal, (b, l)."""
     return np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
 
 

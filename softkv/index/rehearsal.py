@@ -1,14 +1,15 @@
-"""Ask calibration queries exactly and by estimate, at some temperatures, for calibration.py to learn from.
+"""Ask calibration queries exactly and by estimate, at some temperatures; calibration.py uses the errors.
 
-All rows are read once for the best of them, and then, for some queries at a time, once more for the sums. What a query
-would have read at each level is known before, so the sums over rows are kept level by level. Items that ask are held
-out: they are in no sum, and whoever calls has taken them out of the statistics. A list that knows its own asker is
-easier to judge than any other.
+All rows are read once to find the best, and then, for some queries at a time, once more for the sums. Which lists a
+query opens at each level is known before, so sums over rows are kept level by level. Items used as queries are held
+out: they are in no sum, and the caller has taken them out of the statistics, since a list that contains the query is
+easier to estimate than any other.
 
-How deep the k best lie is found among all rows, by the statistics with all of them, without the one that asks: a single
-row may be the best of all queries, or may change what is expected of a list so much that the order of lists is another.
+How deep the k best lie is found among all rows, by the statistics of all of them, leaving out only the query itself: a
+single row may be the best of all queries, or may change the expectation of a list so much that the order of lists
+changes.
 
-Values are counted in the units of the lists, from their middle, so that nothing is lost where they are far from zero.
+Values are in the units of the lists, from their middle, so that no digits are lost if they are far from zero.
 
 Shapes: c calibration queries, n rows of a block, d key width, p value width, t temperatures, j levels, l lists.
 """
@@ -48,18 +49,18 @@ BLOCK = 1 << 13  # rows scored together
 SCORED = 1 << 26  # scores held at once, where labels are counted
 TOGETHER = 1 << 13  # labels counted together
 USUAL = 0.95  # the share of the queries whose k best are to be found
-MOST = 0.4  # of the rows: where lists with more of them are read for the k best, a scan takes no longer
+MOST = 0.4  # if the k best need lists with a larger share of the rows, a scan is as fast
 _SO_FAR = np.tri(len(LEVELS), len(LEVELS) + 1, dtype=np.float32)  # (j, j + 1), what is opened at each level
-_LATER = 1 - _SO_FAR  # and what is opened later or never
+_LATER = 1 - _SO_FAR  # what is opened later or never
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """All rows, those that ask among them, as lookups will find them."""
+    """All rows, including those used as queries, as lookups will find them."""
 
-    lists: Lists  # what is known of the lists with all of them
+    lists: Lists  # the statistics with all rows
     live: Mask
-    askers: Counts  # (c,), the row that asks each query; -1 where none does
+    askers: Counts  # (c,), the row that is used as each query; -1 if none
     most: Floats  # (c,), the highest score that a row can have
 
 
@@ -78,7 +79,7 @@ def rehearsed(
 ) -> Calibration:
     """Measure how wrong estimates by these lists are, on (c, d) queries as dot products take them.
 
-    `counted` says which rows are in the sums, and `added`, (c,), what belongs to every score of a query.
+    `counted` says which rows are in the sums, and `added`, (c,), what is added to every score of a query.
     """
     total, labels = int(offsets[-1]), rows(0, 0)[1].ndim == 1
     quick, units = (lists.narrow(), AS_GIVEN) if labels else (lists.rounded(), lists.units)
@@ -109,7 +110,7 @@ def rehearsed(
 def _ranking(
     queries: Array, rows: Rows, counted: Mask, whole: Whole, told: Callable[[int], None]
 ) -> tuple[Ranking, Array, Array]:
-    """The best of all rows for each query but the one that asks, the keys of those, and the best score that counts."""
+    """The best rows of each query except itself, their keys, and the best score that counts."""
     found, peaks = no_ranking(np.empty((len(queries), 0), queries.dtype), BEST[-1]), np.full(len(queries), -np.inf)
     asking = np.zeros(queries.shape)
     for start, stop in _blocks(len(counted), BLOCK):
@@ -137,9 +138,9 @@ def _scores(queries: Array, keys: Array, counted: Mask) -> Array:
 
 
 def _depths(whole: Whole, offsets: Counts, queries: Array, keys: Array, ranking: Ranking) -> Array:
-    """The share of the k best rows that is expected before all of them are found, (c, ks); 1 where they are not.
+    """The share of the k best rows that is expected when all of them are found, (c, ks); 1 if they are not found.
 
-    Of a k for which more than MOST of the rows would be read on average, it is 1 for all queries.
+    For a k that would read more than MOST of the rows on average, it is 1 for all queries.
     """
     lists, (owners, own) = whole.lists.rounded(), (_owners(offsets, x) for x in (ranking.rows, whole.askers))
     tilt = without(lists, tilted(lists, queries), queries, own, keys)
@@ -147,7 +148,7 @@ def _depths(whole: Whole, offsets: Counts, queries: Array, keys: Array, ranking:
     for place, k in enumerate(BEST):
         order, before = ranked(lists, tilt, k, whole.most)
         found[:, place] = needed(lists, order, before, owners[:, :k])
-        # A decision for each query would leave those for which the lists suffice, and of these more may be wrong.
+        # Deciding for each query would keep only those for which few lists suffice, and of these more may be wrong.
         opened = lists.counts[order] * (before <= quantile_of(found[:, place], USUAL))
         if opened.sum() > MOST * len(queries) * lists.counts.sum():
             found[:, place] = 1.0
@@ -160,7 +161,7 @@ def _owners(offsets: Counts, rows: Counts) -> Counts:
 
 
 class _Rehearsal(ABC):
-    """Some queries on their way through all rows."""
+    """Some queries, while all rows are read for their sums."""
 
     def __init__(
         self, lists: Lists, units: Units, queries: Array, peaks: Array, temperatures: Array, scale: float
@@ -179,7 +180,7 @@ class _Rehearsal(ABC):
 
     @abstractmethod
     def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
-        """Go through all rows."""
+        """Read all rows and add up their sums."""
 
     def _scored(self, keys: Array, counted: Mask) -> Array:
         """Scores below the best of each query, (c, n)."""
@@ -205,17 +206,17 @@ class _Rehearsal(ABC):
 
     @abstractmethod
     def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
-        """Mass at each level, (t, j), that of all rows, (t,), and how far the values are apart, squared, (t, j).
+        """Mass at each level, (t, j), the exact mass, (t,), and the squared error of the values, (t, j).
 
-        What is estimated counts `by_far`, (t,), and what was read `by_near`; values are in the units.
+        Estimated lists are multiplied by `by_far`, (t,), and rows that were read by `by_near`.
         """
 
 
 class _OfVectors(_Rehearsal):
-    """Values are vectors: the rows of a list are summed up by one product, for all queries and temperatures."""
+    """Rehearse vectors as values: the rows of a list are added up by one product, for all queries and temperatures."""
 
     def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
-        width = self.lists.values.shape[1] + 1  # of what is summed up: the value, and 1 for the mass
+        width = self.lists.values.shape[1] + 1  # of what is added up: the value, and 1 for the mass
         self.near = np.zeros((*self.levels.shape[:2], len(LEVELS), width))
         self.whole = np.zeros((*self.levels.shape[:2], width))
         by_list = self.levels.transpose(2, 0, 1).reshape(len(self.lists.counts), -1)
@@ -295,11 +296,11 @@ class _SomeLabels:
 
 
 class _OfLabels(_Rehearsal):
-    """Values are codes of labels: all scores of some queries are held, and for each query the weights are counted.
+    """Rehearse codes of labels: all scores of some queries are held, and for each query the weights are counted.
 
-    An answer is off by what the lists that are not read are taken for too much or too little, so that is what is added
-    up, by level and label. How far it moves the distribution follows from products with itself and with the truth,
-    which are sums over labels: so some labels are taken at a time, whose sums stay in the cache.
+    The error of an answer comes from lists that are estimated too high or too low, so the excess is added up, by level
+    and label. How far it moves the distribution follows from its products with itself and with the truth, which are
+    sums over labels: some labels are taken at a time, so that their sums stay in the cache.
     """
 
     def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
@@ -320,7 +321,7 @@ class _OfLabels(_Rehearsal):
         return mass.T, whole, (np.maximum(squares, 0.0) / mass**2).T
 
     def _of_part(self, part: _SomeLabels, number: int, far: Apart, by_far: Floats, by_near: Floats) -> list[Floats]:
-        """What some labels add, at all temperatures."""
+        """The sums over some labels, at all temperatures."""
         scores, found, step = self.scores[number, part.rows], [], max(1, TOGETHER // part.width)
         for start in range(0, len(self.sharpness), step):
             some = range(start, min(start + step, len(self.sharpness)))
@@ -337,10 +338,10 @@ class _OfLabels(_Rehearsal):
 
 
 def _products(wrong: Floats, truth: Floats, pulled: Array, steep: slice | Counts) -> tuple[Floats, ...]:
-    """Sums over labels of weights, (t, p), and of how much they are taken for more, by level, (t, j + 1, p).
+    """Sums over labels, from weights, (t, p), and the excess of their estimates by level, (t, j + 1, p).
 
-    How much mass there is too much at each level, and all; the product of what is too much of each label with itself,
-    and with the truth; and of that with itself.
+    Returns the excess of mass at each level, and all mass; the product of the excess of each label with itself, and
+    with the truth; and that of the truth with itself.
     """
     more = wrong.sum(2)[:, :0:-1].cumsum(1)[:, ::-1]
     wrong[..., steep] += pulled

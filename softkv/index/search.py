@@ -1,8 +1,8 @@
 """Answer queries by an index of lists: some lists are read, the others are estimated, and the error is stated.
 
-Two ways. Calibrated: lists are opened as a plan says, and a query that does not look like those the plan was made with
-gets no answer. Bounded: lists are opened until an error that holds whatever they look like inside is small enough, if
-that does not take nearly all of them. Whoever gets no answer has to scan.
+There are two ways. Calibrated: lists are opened by a plan, and a query unlike those the plan was made with gets no
+answer. Bounded: lists are opened until an error bound that holds for any distribution of their rows is small enough, if
+that does not take nearly all lists. A query without an answer has to be scanned.
 
 Shapes: b queries, l lists, d key width, p value width.
 """
@@ -21,9 +21,9 @@ from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Rows, Run, Score, read
 
-HARMLESS = 0.05  # of the tolerance
-AHEAD = 64  # lists from which on the likeliest are read ahead, since they may tell that the others would be of no use
-MOST = 0.5  # of the rows: whoever would have to read more of them, scans
+HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
+AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
+MOST = 0.5  # a query that would read a larger share of the rows is scanned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Readable:
 
     values: Values
     some_values: Callable[[Rows], Values]  # of some rows, gathered
-    verify: Callable[[Sequence[Run]], None]  # told before rows are read
+    verify: Callable[[Sequence[Run]], None]  # called before rows are read
     live: npt.NDArray[np.bool_] | None  # None when all rows are
     rows: int
     scale: float  # the value scale
@@ -51,7 +51,7 @@ class Readable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """Answers, and for which queries they may be believed."""
+    """Answers, and for which queries they hold."""
 
     near: Near
     blend: Blend  # of all rows
@@ -60,7 +60,7 @@ class Estimate:
     sure: npt.NDArray[np.bool_]  # (b,)
     effective_error: Floats | None = None  # (b,), of the effective number of rows, where it is known
     spread_error: Floats | None = None  # (b,), of the spread, where it is known
-    tried: Rows | None = None  # (b,), how many rows were compared besides, to find out how many to read
+    tried: Rows | None = None  # (b,), how many more rows were compared, to find out how many to read
 
 
 def calibrated(
@@ -68,21 +68,21 @@ def calibrated(
 ) -> Estimate:
     """Estimates as their plans say, each with an error below the tolerance, a share of the value scale.
 
-    The tolerance is what is stated as the error. That of a plan is smaller, but the difference is room for queries that
-    are a little unlike those it was judged by.
+    The stated error is the tolerance. The measured error of the plan is smaller; the difference is room for queries
+    that are a little unlike those it was measured on.
     """
     tilt = tilted(index.quick, asked.vectors)
     opened = opening(index.quick, tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
-    # A doubt that is nothing beside the tolerance is no reason to doubt, however small those were that judged.
+    # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
     sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
     nearest, long = np.array([plan.nearest for plan in plans]), np.flatnonzero(sure & (stops > AHEAD))
     if len(long):
         ahead = read_lists(index, arena, part_of(asked, long), [order[:FIRST] for order in opened.order[long]], show)
         sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
-    stops[~sure] = 0  # what is not answered need not be read
+    stops[~sure] = 0  # nothing need be read for queries without an answer
     near = read_lists(
         index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show
     )
@@ -104,12 +104,12 @@ def calibrated(
 
 
 def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
-    """The best rows, as a calibration says how to find them; of the mass of all others nothing is known.
+    """The best rows, found as deep as a calibration says; the mass of all other rows stays unknown.
 
-    What counts are the rows that `near` names: no values are read, and both blends have none.
+    The result is the rows that `near` names: no values are read, and both blends have none.
     """
     # Lists without any of the best rows may hold most of the mass, and more than their statistics say: in stores of
-    # clusters estimates were off by e^10. To find out which lists tell it takes as long as to find the best rows.
+    # clusters estimates were off by e^10. Finding the lists that matter takes as long as finding the best rows.
     arena = replace(arena, values=_no_values(arena.rows), some_values=lambda rows: _no_values(len(rows)))
     most = index.form.most(asked.added)
     order, before = ranked(index.quick, tilted(index.quick, asked.vectors), depth[0], most)
@@ -125,7 +125,7 @@ def _no_values(rows: int) -> Values:
 
 
 def assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, *, show: int) -> Estimate:
-    """Answers whose error is bounded by the tolerance, a share of the value scale; not sure where that is too dear."""
+    """Answers whose error is bounded by the tolerance, a share of the value scale; not sure if that takes too long."""
     numbers = np.arange(len(asked.vectors))[:, None]
     found = [_assured(index, arena, part_of(asked, number), tolerance, show) for number in numbers]
     return together(found)
@@ -148,7 +148,7 @@ def _assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, 
             break
         wrong, mass = far.parts(lists, near.blend)
         more = _dearest(np.where(np.isnan(wrong[0]), np.inf, wrong[0]), lists.counts, 0.8 * wanted * float(mass[0]))
-        if not unread[0, more].any():  # with what is not a number it would not end otherwise
+        if not unread[0, more].any():  # with NaN it would not end otherwise
             more = np.flatnonzero(unread[0])
         unread[0, more] = False
         if lists.counts[~unread[0]].sum() > MOST * lists.counts.sum():
@@ -158,7 +158,7 @@ def _assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, 
 
 
 def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:
-    """The lists to open so that the others add no more than is allowed: those that add most for each of their rows."""
+    """The lists to open so that the others add at most the allowed error: those that add most per row."""
     order = np.argsort(-wrong / np.maximum(counts, 1))
     left = wrong[order][::-1].cumsum()[::-1]
     return order[: max(1, int((left > allowed).sum()))]
@@ -212,7 +212,7 @@ def _gathered(arena: Readable, asked: Asked, rows: Rows, runs: Sequence[Run], sh
     rows = np.concatenate([rows[run.start : run.stop] for run in runs])
     stops = np.cumsum([run.stop - run.start for run in runs]).tolist()
     moved = [Run(stop - (run.stop - run.start), stop, run.queries) for run, stop in zip(runs, stops, strict=True)]
-    if len(asked.vectors) == 1:  # which asks all of them
+    if len(asked.vectors) == 1:  # a single query reads all of them
         moved = [Run(0, len(rows), runs[0].queries)]
     live = None if arena.live is None else arena.live[rows]
     near = read(asked.score_some(rows), arena.some_values(rows), moved, live, count=len(asked.vectors), show=show)
@@ -220,7 +220,7 @@ def _gathered(arena: Readable, asked: Asked, rows: Rows, runs: Sequence[Run], sh
 
 
 def both(near: Near, more: Near | None, show: int) -> Near:
-    """What was read of two sets of rows."""
+    """The sums over two sets of rows."""
     if more is None:
         return near
     return Near(merge(near.blend, more.blend), *_heaviest(near, more, show), near.scored + more.scored)
@@ -257,8 +257,8 @@ def _with_tail(index: ListIndex, arena: Readable, asked: Asked, found: Estimate,
     if tail is None or not tail.scored.any():
         return found
     blend = merge(found.blend, tail.blend)
-    # What is wrong in the lists counts by their share, which is larger where their mass is larger than estimated; and
-    # so does their mass against the values of the others. An error without end is no error: such a query is not sure.
+    # The error of the lists counts by their share, which is larger if their mass is larger than estimated; so does the
+    # error of their mass, against the values of the others. A query with an infinite error is not sure.
     share = np.exp(np.minimum(found.blend.log_mass - blend.log_mass, 0.0))
     apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
     grown = share * np.expm1(found.log_mass_error)

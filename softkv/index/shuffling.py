@@ -3,8 +3,8 @@
 Any run of consecutive rows of a body is a simple random sample of the body, read in one piece. A head is the first rows
 of its list for as long as these lie there: a row of it that dies stays in it.
 
-Memory is bounded by blocks. Does not move any row: it says in which order they should lie. Does not choose what the
-order is drawn from.
+Memory is bounded by blocks. Does not move rows: it returns the order in which they should lie. Does not choose the
+seed of the random order.
 
 Shapes: n rows, l lists, d key width.
 """
@@ -20,7 +20,7 @@ from softkv.maths.farfield import Array
 Counts = npt.NDArray[np.int64]
 Blocks: TypeAlias = Callable[[], Iterator[tuple[Counts, Array]]]
 
-HEAD = 20  # one row in so many of a list is in its head, and one more for a rest
+HEAD = 20  # one row in so many of a list is in its head, rounded up
 BLOCK = 1 << 18  # numbers of keys looked at together: few enough to stay in the cache
 
 
@@ -49,7 +49,7 @@ def heads_first(
 
 
 def problem_of_heads(heads: Counts | None, offsets: Counts) -> str | None:
-    """Why these cannot be the heads of lists, if they cannot; there may be none."""
+    """Why these cannot be the heads of lists, if so; None as heads is allowed."""
     if heads is None:
         return None
     fits = heads.dtype == np.int64 and heads.shape == (len(offsets) - 1,)

@@ -1,12 +1,12 @@
-"""Is what FAISS has read built like the index that its head tells of?
+"""Check that an index read by FAISS has the structure that its header states.
 
-A checksum says that bytes are those that the catalog names, not that they were written by softkv: both may come from
-somebody who computes checksums. FAISS follows the widths, sizes and row numbers in them without looking twice, and so
-may end the process. So every figure of what was read is compared with that of an empty index of the same kind, and
-every length and row number with what follows from it. Codes and centres can be anything: they cost recall, not safety.
+A checksum proves that bytes are those that the catalog names, not that softkv wrote them: an attacker may have written
+both. FAISS uses the widths, sizes and row numbers in them unchecked, and may end the process. So every figure is
+compared with that of an empty index of the same kind, and every length and row number with what follows from it. Codes
+and centres can be anything: they cost recall, not safety.
 
-While FAISS reads, lengths are bounded by how much there is, where it can be told so. Older versions believe the lengths
-that they read, and refuse fewer lies.
+While FAISS reads, lengths are limited by the size of the file, if its version allows that. Older versions trust the
+lengths that they read, and refuse fewer forged files.
 
 Shapes: m rows.
 """
@@ -33,7 +33,7 @@ _limit = threading.Lock()  # guards a setting of the whole process, while an ind
 
 @contextmanager
 def bounded(faiss: ModuleType, size: int) -> Iterator[None]:
-    """FAISS, told that it reads so many bytes; what the process had set comes back after."""
+    """FAISS, limited to reading so many bytes; the setting of the process is restored afterwards."""
     # It also counts a table that it works out from what it read, which may be some times as large as the file.
     wanted = {"vector_byte": max(SMALLEST, 8 * size), "loop": max(1, size)}
     known = {name: number for name, number in wanted.items() if hasattr(faiss, f"set_deserialization_{name}_limit")}
@@ -49,7 +49,7 @@ def bounded(faiss: ModuleType, size: int) -> Iterator[None]:
 
 
 def difference(faiss: ModuleType, found: Any, empty: Any, rows: int) -> str | None:
-    """The first thing in an index of so many rows that is not as in an empty one of its kind; None when all is well."""
+    """The first difference between an index of so many rows and an empty one of its kind; None if there is none."""
     found, empty = faiss.downcast_index(found), faiss.downcast_index(empty)
     return (
         _of_figures(found, empty)

@@ -1,9 +1,9 @@
-"""What the lists of an index say of rows before any is drawn: which lists matter, and how much rows may differ in them.
+"""What the statistics of lists say before any row is drawn: which lists matter, and how much rows may differ in them.
 
-Each list is a stratum, of which a sample stands for all its rows that count. Some lists are read whole by a query in
-any case: those that are likeliest to hold the best rows, and those of which a few rows may hold most of the mass.
+Each list is a stratum, whose sample stands for all its rows that count. Some lists are always read whole: those that
+are likeliest to hold the best rows, and those of which a few rows may hold most of the mass.
 
-Reads no rows, and decides only how many are drawn (measuring.py).
+Reads no rows; measuring.py draws them.
 
 Shapes: b queries, l lists, r rows that are drawn.
 """
@@ -20,15 +20,15 @@ from softkv.maths.nearfield import Rows
 from softkv.maths.sampling import Elsewhere
 from softkv.maths.strata import Draw, Strata
 
-SOFT, HARD = 0.5, 0.15  # the share of a list from which on it is read whole, and of one whose weights vary much
-STEEP = 1.0  # standard deviations of the logits of a list from which on they do
-RARE = 2.0  # from which on a few rows hold most of the mass
-BEYOND = 2.0  # as far beyond where the best row is expected may one be
-HARMLESS = 0.1  # of the tolerance
-ALIKE = 32  # lists that tell how much logits vary in the next one, on each side
-DOUBTED = 2.0  # times the variance that a few rows tell is counted with
+SOFT, HARD = 0.5, 0.15  # a list is read whole if more than this share would be drawn; the second if its weights vary
+STEEP = 1.0  # weights vary if the logits of a list have at least this standard deviation
+RARE = 2.0  # and from this one on, a few rows hold most of the mass
+BEYOND = 2.0  # a row may be so far beyond where the best one is expected
+HARMLESS = 0.1  # errors below this share of the tolerance do not count
+ALIKE = 32  # how many lists on each side tell how much logits vary in a list
+DOUBTED = 2.0  # a variance seen in a few rows is multiplied by this
 TINY = np.finfo(np.float64).tiny
-LOWEST = -1e6  # what logits are counted with at least: those below weigh nothing
+LOWEST = -1e6  # the lowest logit that is used: those below weigh nothing
 Chosen = npt.NDArray[np.bool_]
 
 
@@ -59,7 +59,7 @@ class Population:
 
     @property
     def strata(self) -> Strata:
-        """The lists as strata, of which nothing is thought."""
+        """The lists as strata, without any model of their rows."""
         nothing = np.zeros((1, len(self.counts)))
         return Strata(self.counts, nothing, nothing, nothing[0], self.ahead, self.shuffled)
 
@@ -77,7 +77,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advice:
-    """What is thought of all lists, for some queries."""
+    """The model of all lists, for some queries."""
 
     own: Chosen  # (b, l), the lists that each query reads whole in any case
     values: Strata  # of the others
@@ -85,10 +85,10 @@ class Advice:
 
 
 def seen_tilt(index: ListIndex, draw: Draw, logits: Array) -> Tilt:
-    """What some queries ask of all lists, by the logits of some rows of each, (b, r), whatever they were compared by.
+    """How some queries weigh all lists, by the logits of some rows of each, (b, r), for any way to compare.
 
-    How much logits vary in a list is taken from those that the query likes about as well, since a few rows would not
-    tell, and doubted: nobody knows how they are distributed.
+    A few rows do not show how much logits vary in a list, so that is taken from lists with about the same logits, and
+    enlarged, since the distribution is unknown.
     """
     shape = len(logits), len(index.quick.counts)
     peaks, variances = np.zeros(shape), np.zeros(shape)
@@ -117,7 +117,7 @@ def first_lists(index: ListIndex, population: Population, tilt: Tilt) -> Counts:
 
 
 def supposed(index: ListIndex, population: Population, tilt: Tilt) -> tuple[Floats, Floats]:
-    """What the statistics of the lists say: the logarithm of the mass of their rows, (b,), and the value, (b, p)."""
+    """The estimate from the statistics of the lists alone: the log mass, (b,), and the value, (b, p)."""
     lists = index.quick
     logs = tilt.logs + logarithm(population.counts / np.maximum(lists.counts, 1.0))
     peak = logs.max(axis=1, initial=LOWEST).astype(np.float64)
@@ -129,10 +129,10 @@ def supposed(index: ListIndex, population: Population, tilt: Tilt) -> tuple[Floa
 def advice(
     index: ListIndex, population: Population, tilt: Tilt, first: Counts, *, known: Elsewhere, wanted: Floats
 ) -> Advice:
-    """What the statistics of the lists say of the values of their rows, and of the mass; all mass counts as 1.
+    """Model the values and the mass of the rows of each list by its statistics; all mass counts as 1.
 
-    Each query reads its `first` lists, (b, m), anyway. `known` is what these, other rows that are read anyway, and rows
-    elsewhere add up to, as the lists count logits; `wanted`, (b,), how far a value may be off.
+    Each query always reads its `first` lists, (b, m). `known` are the sums over these, over other rows that are always
+    read, and over rows elsewhere, with logits as in the lists; `wanted`, (b,), is how far a value may be off.
     """
     lists, counts = index.quick, population.counts
     # Of the rows of a list, those that may count have their share of its mass. That is no less than if all had the
@@ -160,7 +160,7 @@ def advice(
 
 
 def _shares(logs: Floats, first: Counts, known: Floats) -> Floats:
-    """What parts of all mass the lists hold, by the logarithms of theirs, and last what is known, (b, l + 1).
+    """The shares of all mass that the lists hold, by their log masses, and last that of `known`, (b, l + 1).
 
     The first lists of each query are among what is known.
     """
@@ -173,10 +173,10 @@ def _shares(logs: Floats, first: Counts, known: Floats) -> Floats:
 
 
 def _rare(index: ListIndex, counts: Counts, tilt: Tilt, apart: Floats, known: Floats, wanted: Floats) -> Chosen:
-    """The lists of which a few rows hold most of the mass, (b, l), but for those that do not matter, also together.
+    """The lists of which a few rows hold most of the mass, (b, l), except those that even together do not matter.
 
-    A sample without these few rows does not tell of them. `apart` is how far values are from the answer, squared; the
-    best row of a list is taken to be as good as one can be.
+    A sample that misses these rows does not show them. `apart` is the squared distance of values from the answer; the
+    best row of a list is assumed to be as good as possible.
     """
     found: Chosen = (tilt.variances > RARE**2) & (counts > 0)
     for number in np.flatnonzero(found.any(1)).tolist():

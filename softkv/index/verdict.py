@@ -1,9 +1,8 @@
-"""Whether a calibration still holds, after many items came and went: what left-out items say, and what follows.
+"""Whether a calibration still holds after many items were added or deleted, judged by items that are left out.
 
-Items that were left out are asked exactly and by the index. By a calibration that holds, at least the confidence of all
-answers are within what they state, so of those that were asked very few are often not: a calibration is withdrawn where
-as few as were seen would be within it with a probability below CHANCE; and so is what it says of the k best where these
-were found for as few.
+Left-out items are asked exactly and by the index. If the calibration holds, at least the stated share of answers is
+within the stated error. It is withdrawn if so few are within it that this would happen with a probability below CHANCE;
+and so is the calibration of the k best, if they were found for so few.
 
 Asks nothing itself, and does not choose the items (database/rechecking.py).
 
@@ -22,10 +21,10 @@ from softkv.index.lists import Counts, ListIndex, Mask
 from softkv.maths.farfield import Array, Floats
 from softkv.maths.quantiles import at_most
 
-CHANGED = 0.1  # of the items: as many came or went before a calibration is checked again
-CHANCE = 0.001  # that one which holds is withdrawn, at most
-SLACK = 2.0  # times as many log masses as values may be off by more: they are stated without room for drift
-LIGHT = -60.0  # the logarithm of a weight that is nothing beside 1: smaller ones slow products down
+CHANGED = 0.1  # a calibration is checked again once this share of the items was added or deleted
+CHANCE = 0.001  # the largest probability of withdrawing a calibration that holds
+SLACK = 2.0  # log masses may be off so many times as often as values, since their errors have no room for drift
+LIGHT = -60.0  # the logarithm of a weight that counts as 0: smaller weights slow products down
 MOST_ASKED, MOST_TEMPERATURES = 1 << 10, 8  # in a verdict
 _NUMBERS, _EACH = ("file", "changes", "items", "confidence"), ("temperatures", "asked", "values", "masses")
 
@@ -35,24 +34,24 @@ class Verdict:
     """How many of some left-out items were answered within what is stated, at each of some temperatures."""
 
     file: int  # the commit of the index that this is about
-    changes: int  # how many items had come or gone since it was calibrated
+    changes: int  # how many items had been added or deleted since it was calibrated
     items: int  # how many there were then
     confidence: float  # the share of answers that is to be within what they state
     temperatures: tuple[float, ...]
     asked: tuple[int, ...]  # how many of the left-out items the index answered
-    values: tuple[int, ...]  # how many of these values were within the error that is stated
-    masses: tuple[int, ...]  # and how many log masses
-    ranked: int = 0  # how many of the left-out items the best others were looked for
+    values: tuple[int, ...]  # how many of these values were within the stated error
+    masses: tuple[int, ...]  # how many log masses were
+    ranked: int = 0  # for how many of the left-out items the best others were searched
     found: tuple[int, ...] = ()  # for how many of these the k best were all found, for each k that is rehearsed
 
     @property
     def withdrawn(self) -> bool:
-        """Whether the calibration does not hold any more."""
+        """Whether the calibration no longer holds."""
         return self._worst[0] * max(1, 2 * len(self.temperatures)) < CHANCE
 
     @property
     def _worst(self) -> tuple[float, int, int, str]:
-        """What was seen that is least probable by a calibration that holds: how probable, how many, of how many."""
+        """The count that is least probable if the calibration holds: its probability, itself, and out of how many."""
         masses = 1.0 - SLACK * (1.0 - self.confidence)
         seen = [(1.0, 1, 0, "answers")]
         for what, share, counts in (("values", self.confidence, self.values), ("log masses", masses, self.masses)):
@@ -61,7 +60,7 @@ class Verdict:
         return min(seen)
 
     def lost(self, k: int | None = None) -> str | None:
-        """How seldom the k best were found, if that is too seldom by now; by default those of any number."""
+        """How seldom the k best were found, if that is too seldom; by default those of any k."""
         wanted = next((many for many in BEST if k is not None and many >= k), None)
         seen = [
             (at_most(found, self.ranked, self.confidence), found, many)
@@ -84,7 +83,7 @@ class Verdict:
 
     @classmethod
     def decoded(cls, content: bytes) -> "Verdict | None":
-        """The verdict in these bytes, which may be anything; None where they are none."""
+        """The verdict in these bytes, which may be anything; None if they hold none."""
         try:
             return cls.of(json.loads(content))
         except (ValueError, RecursionError):
@@ -92,7 +91,7 @@ class Verdict:
 
     @classmethod
     def of(cls, facts: Any) -> "Verdict | None":
-        """The verdict in these facts, which may be anything; None where they are none."""
+        """The verdict in these facts, which may be anything; None if they hold none."""
         try:
             numbers, each = ([facts[name] for name in names] for names in (_NUMBERS, _EACH))
             found = cls(*numbers, *(tuple(one) for one in each))
@@ -116,18 +115,18 @@ class Verdict:
 
 
 def is_count(given: object) -> bool:
-    """Whether this is a number of something."""
+    """Whether this is a whole number, 0 or more."""
     return type(given) is int and 0 <= given < 1 << 62
 
 
 def changes(index: ListIndex, rows: int, dead: int) -> int:
-    """How many items came or went since an index was calibrated, of so many rows with dead ones among them."""
+    """How many items were added or deleted since an index was calibrated, by the rows, deleted ones included."""
     before: Any = index.facts.get("changed")
     return (before if is_count(before) else 0) + max(0, rows - index.rows) + dead
 
 
 def moved(index: ListIndex, changed: int, rows: int, verdict: Verdict | None) -> dict[str, Any]:
-    """The facts of an index whose rows are laid in another order, with what is known of its calibration."""
+    """The facts of an index whose rows are laid in another order, with the last verdict on its calibration."""
     known = {"changed": changed - (rows - index.rows)}
     return {**index.facts, **known, **({} if verdict is None else {"checked": asdict(verdict)})}
 

@@ -1,10 +1,10 @@
 """Shards held by actors of Ray, one for each, in a namespace named by the id of the cluster.
 
-An actor is pinned to the disk of its shard by a resource of that name, so that it is started again only where the disk
-is. It is detached: it outlives whoever made it, and is found by its name. Readers do not wait for the one writer. Ray
-sends nothing twice (far.py does).
+An actor is pinned to the disk of its shard by a resource named after it, so it is restarted only where the disk is. It
+is detached: it outlives the process that made it, and is found by its name. Readers do not wait for the one writer. Ray
+retries no call (far.py does).
 
-Whoever may speak to Ray may run code on its machines; a token of Ray's own keeps others out.
+A client of Ray can run code on its machines; Ray's own token keeps others out.
 """
 
 import json
@@ -28,7 +28,7 @@ from softkv.doors.cluster.manifest import Manifest
 from softkv.doors.cluster.shard import Calls, at_once
 from softkv.errors import HandleUnusable, InputError, MissingExtra, ServerUnreachable, SoftKVError
 
-if "ray" not in sys.modules:  # which looks at the first once
+if "ray" not in sys.modules:  # Ray reads this setting once
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray would keep an error back for 1 to 2 seconds, to say more of it, each time that we ask an actor that has died.
@@ -40,16 +40,16 @@ except ImportError as error:  # pragma: no cover - where Ray is installed
     raise MissingExtra("a cluster of machines", package="ray", extra="cluster") from error
 
 READERS = 4  # questions that an actor answers at once
-STARTS = 120.0  # and to be started
+STARTS = 120.0  # seconds that an actor has to start
 DEADLINE = 10.0  # seconds that a shard has to answer
-CPUS = 1.0  # of each actor: as many threads multiply its matrices
-SOON = 0.2  # seconds after which an answer is waited for beside others
+CPUS = 1.0  # of each actor, which multiplies matrices with as many threads
+SOON = 0.2  # seconds after which answers are no longer fetched in one call
 SHARE = 0.001  # of the resource of a disk, which may have 256 shards
 STORE_BYTES = 100 << 20  # of Ray's memory for large messages, where we start it
 
 
 def packed(what: Any) -> bytes:
-    """A message or an answer as it travels: Ray's own way takes a third longer, and is for functions alone."""
+    """A message or an answer as bytes; Ray's own pickling takes a third longer, and is used for functions only."""
     with suppress(pickle.PicklingError, AttributeError, TypeError):  # of functions that have no name
         found = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
         if b"__main__" not in found:  # which is another one there
@@ -66,22 +66,22 @@ class ShardActor:
 
     @ray.method(concurrency_group="readers")
     def read(self, message: bytes) -> bytes:
-        """Answer what changes nothing."""
+        """Answer a message that changes nothing."""
         return packed(self._shard.answer(pickle.loads(message)))
 
     @ray.method(concurrency_group="writer")
     def write(self, message: bytes) -> bytes:
-        """Answer what changes something."""
+        """Answer a message that changes something."""
         return packed(self._shard.answer(pickle.loads(message)))
 
     @ray.method(concurrency_group="writer")
     def close(self) -> None:
-        """Let go of the store, once nothing is written any more."""
+        """Close the store, once nothing is written any more."""
         self._shard.close()
 
 
 def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
-    """Join Ray at an address, or else the one of this machine, or start one here; whether that was done."""
+    """Join Ray at an address, else that of this machine, else start one here; returns whether one was started."""
     if ray.is_initialized():
         there = ray.get_runtime_context().gcs_address
         try:
@@ -110,7 +110,7 @@ def joined_ray(manifest: Manifest, path: str, address: str | None) -> bool:
 
 
 def _require_token() -> None:
-    """Have a token that other users of the machine cannot read, unlike one that Ray makes where there is none."""
+    """Make sure there is a token that other users cannot read; they could read one made by Ray."""
     path = os.path.expanduser("~/.ray/auth_token")
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
         with suppress(OSError):  # it is there; or Ray says why none can be
@@ -120,19 +120,19 @@ def _require_token() -> None:
 
 
 def _require_listening(address: str | None, seconds: float = DEADLINE) -> None:
-    """Notice at once that nobody is at an address, for which Ray would look for minutes."""
+    """Fail at once if nothing listens at an address, where Ray would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host, int(port)), timeout=max(seconds, SOON)).close()
 
 
 def disk_of(manifest: Manifest, path: str, number: int) -> str:
-    """The resource that a machine has which has the disk of a shard: named by the directory in which the shard lies."""
+    """The resource of machines that have the disk of a shard: named after the directory in which the shard lies."""
     return f"disk:{os.path.dirname(manifest.path_of(path, number))}"
 
 
 class Sent(Exception):
-    """A message was sent, whose answer is waited for once those to all shards are sent."""
+    """Raised when a message was sent: its answer is waited for once the messages to all shards are sent."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__()
@@ -140,12 +140,12 @@ class Sent(Exception):
 
 
 class Round(threading.local):
-    """What this thread is about: whether it begins calls to all shards, or else the answer that its next one gets."""
+    """The state of a thread: whether it only sends calls to all shards, or the answer that its next call gets."""
 
     beginning, answer = False, None
 
     def pop(self) -> Any:
-        """The answer, or what it is awaited by, once."""
+        """The answer, or what to wait for; returned once."""
         found, self.answer = self.answer, None
         return found
 
@@ -154,9 +154,9 @@ _round = Round()
 
 
 def all_begun(calls: Calls) -> list[Any]:
-    """What calls return, all of which are begun before the first is waited for.
+    """The results of calls, all of which are sent before the first is waited for.
 
-    A thread for each would do it as well, and take turns with the others for several times as long as a message takes.
+    A thread for each call would take several times as long as the messages themselves.
     """
     found, begun = dict[int, Any](), dict[int, Any]()
     for number, call in enumerate(calls):
@@ -187,7 +187,7 @@ def all_begun(calls: Calls) -> list[Any]:
 
 
 class ActorSender:
-    """The way to the actor of one shard."""
+    """Sends messages to the actor of one shard."""
 
     def __init__(self, manifest: Manifest, path: str, number: int) -> None:
         # By the store as well: after the cluster was given other shards, an actor of an old one must not be found.
@@ -197,7 +197,7 @@ class ActorSender:
         self._actor: Any = None
 
     def send(self, message: Message, seconds: float, *, writes: bool, revive: bool) -> tuple[bool, Any]:
-        """Whether it was done, and what came of it; `Unanswered` where that is not known after so many seconds."""
+        """Whether it was done, and the result; `Unanswered` if that is not known after so many seconds."""
         if not ray.is_initialized():  # it would start a Ray of its own
             raise HandleUnusable(f"Ray has ended, which held {self._given[0]}. Open the cluster again.")
         try:
@@ -229,7 +229,7 @@ class ActorSender:
         return self._actor
 
     def stop(self, seconds: float = DEADLINE) -> None:
-        """Let the actor finish what it writes, and end it for good."""
+        """End the actor for good, once it has finished writing."""
         with suppress(OSError, RayError, ValueError):
             actor = self._found(revive=False)
             with suppress(RayError):
@@ -253,7 +253,7 @@ class ActorStore(FarStore):
         self.carrier, self.believing = replace(self.carrier, calls=all_begun), replace(self.believing, calls=all_begun)
 
     def close(self) -> None:
-        """Let go of all shards, which other processes may go on to ask."""
+        """Release all shards; other processes may go on using them."""
         if not self._closed and self._started:
             for sender in self._senders:
                 sender.stop()
@@ -264,7 +264,7 @@ class ActorStore(FarStore):
 
 
 def opened(path: str, mode: str, *, address: str | None, wait: float, **options: Any) -> Cluster:
-    """The cluster at a path, whose shards actors hold; each has `wait` seconds to answer, by default DEADLINE."""
+    """The cluster at a path, with its shards held by actors; each has `wait` seconds to answer, by default DEADLINE."""
     manifest = Manifest.read(path)
     started = joined_ray(manifest, path, address)
     store = ActorStore(path, manifest, writes=mode != "r", deadline=wait or DEADLINE, started=started)
@@ -276,7 +276,7 @@ def opened(path: str, mode: str, *, address: str | None, wait: float, **options:
 
 
 def processes(db: SoftKV) -> list[int | None]:
-    """The number of the process that holds each shard, on its machine; None of one that does not answer."""
+    """The process id of each shard, on its machine; None if it does not answer."""
     store: Any = db._store
     if not isinstance(store, ActorStore):
         raise InputError(f"expected a cluster whose shards processes hold; open it as ray:{db.path}.")
@@ -293,9 +293,9 @@ def _processes(store: ActorStore) -> list[int | None]:
 
 
 def start(path: str, address: str | None) -> list[int | None]:
-    """Have actors hold the shards of a cluster until `stop`, also when nobody asks; those of their processes."""
+    """Have actors hold the shards of a cluster until `stop`; returns their process ids."""
     manifest = Manifest.read(path)
-    if joined_ray(manifest, path, address):  # one that would end with this process
+    if joined_ray(manifest, path, address):  # it would end with this process
         ray.shutdown()
         _start_to_stay(manifest, path)
         joined_ray(manifest, path, None)
@@ -316,7 +316,7 @@ def _start_to_stay(manifest: Manifest, path: str) -> None:
 
 
 def stop(path: str, address: str | None) -> None:
-    """End the actors of a cluster, once they have written what they were sent."""
+    """End the actors of a cluster, once all they were sent is written."""
     manifest = Manifest.read(path)
     joined_ray(manifest, path, address)  # not "auto", by which Ray joins whatever Ray of the machine it finds
     for number in range(len(manifest.shards)):

@@ -1,7 +1,7 @@
-"""A question to all shards: each answers it about its own items, and the answers are merged.
+"""Ask all shards a question: each answers it about its own items, and the answers are merged.
 
-With a filter or a mask a shard is asked about what these leave of it, and for the k best of all for its own k best and
-the next. Queries of which all shards together are less sure than was asked for are asked again, at last exactly.
+With a filter or a mask a shard answers about its items that these leave; for the k best it gives its own k best and the
+next. Queries whose merged error is larger than allowed are asked again, at last exactly.
 
 Does not scan all of them in one go (scanning.py), merge (merging.py), or answer itself (softkv/asking).
 
@@ -36,11 +36,11 @@ from softkv.maths.sampling import Elsewhere
 from softkv.storage.layout import Mask, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
-CLOSER = (0.8, 0.4, 0.0)  # of the tolerance, in turn, where answers to it were not close enough
+CLOSER = (0.8, 0.4, 0.0)  # shares of the tolerance to ask for, in turn, if answers were not close enough
 
 
 def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answers:
-    """The answers to a question about the items of all shards, which the carrier asks."""
+    """Answer a question about the items of all shards; the carrier sends it to them."""
     if whole.snapshot.partial and (question.heads is not None or question.mask is not None):
         raise InputError("expected neither heads nor a mask with partial=True, since they are about all items.")
     if question.heads is not None:
@@ -66,19 +66,19 @@ def ask_shards(whole: WholeView, question: Question, carrier: Carrier) -> Answer
 
 
 def _estimated(whole: WholeView, question: Question) -> Answers | None:
-    """The answers by the lists of all shards, as if their rows lay in one store; None where each is to be asked."""
+    """Answer by the lists of all shards, as if their rows lay in one store; None if each shard has to be asked."""
     if question.k is not None or question.guarantee or question.by_learned or not whole.parts:
         return None
     try:
         found = by_route(whole, question) if route(whole, question).way in (CALIBRATED, MEASURED) else None
     except (StoreError, OSError):  # so that the shard that cannot be read is named
         return None
-    # Where a shard fell silent some queries may have been answered without it: then all are, with what that is said of.
+    # If a shard stops answering, some queries were answered with it and others without; then all are asked without it.
     return found if found is None or found.out_of_reach is None else None
 
 
 def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:
-    """The queries whose answers are less sure than was asked for, and can be surer."""
+    """The queries whose errors are larger than allowed, and can be made smaller."""
     if found.error is None or not question.tolerance or question.k is not None or whole.snapshot.partial:
         return np.empty(0, np.int64)
     sure = np.broadcast_to(np.array(found.error_kind, object) == "exact", len(found))
@@ -88,7 +88,7 @@ def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:
 def _together(
     whole: WholeView, question: Question, carrier: Carrier, known: Mapping[int, Told] | None = None
 ) -> tuple[Answers, dict[int, Told]]:
-    """What all shards say, merged, and what each has said; `known` is what each is thought to say."""
+    """The merged answers of all shards, and those of each; `known` is a forecast of the latter."""
     parts, refusals, lost, count = dict[int, Answers](), [], dict[int, str](), len(question.queries)
     allowed = None if question.mask is None else over_rows(whole, question.mask)
     asked, views = _closer(whole, question), whole.snapshot.views
@@ -129,7 +129,7 @@ def _together(
 def _beside(
     whole: WholeView, question: Question, seen: Mapping[int, Any], carrier: Carrier, known: Mapping[int, Told] | None
 ) -> dict[int, Elsewhere | None]:
-    """What is thought of all other shards, for each; nothing of questions that no rows are drawn for."""
+    """For each shard, the estimates of all others; None for questions that draw no rows."""
     views, everyone = whole.snapshot.views, np.arange(len(question.queries))
     alike = all(len(some) == len(everyone) and mask is None for some, mask in seen.values())
     if question.k is not None or question.guarantee or not question.tolerance or not alike or len(seen) < 2:
@@ -158,7 +158,7 @@ def _merged(whole: WholeView, question: Question, sides: Sides) -> Answers:
 
 
 def _closer(whole: WholeView, question: Question) -> Question:
-    """What each shard is asked, so that all of them together are as sure as was asked for."""
+    """The tolerance each shard is asked for, so that the merged error is as small as allowed."""
     if question.k is None:
         return question
     missed = (1.0 - question.confidence) / len(whole.filled)
@@ -183,6 +183,6 @@ def _part(question: Question, some: Rows, mask: Any) -> Question:
 
 
 def _of_all(whole: WholeView, question: Question) -> dict[str, Any]:
-    """What is said of all answers alike."""
+    """A fact that is equal for all answers."""
     told = {"temperature": question.temperature, "count": len(whole.snapshot), "source": whole}
     return {**told, "guard": None, "unguarded": None, "log_mass_floor": None}

@@ -28,7 +28,7 @@ def merged_best(
     show: int,
     labels: tuple[object, ...] | None = None,
 ) -> Answers:
-    """The answers of the k best of all rows, from parts that each name their own k best and the next, if there is one.
+    """The answers of the k best of all rows, from parts that name their own k best and, if there is one, the next.
 
     `cells` gives what is blended of rows, (n, p) or codes of the labels of all.
     """
@@ -56,7 +56,7 @@ def merged_best(
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """The best rows of each query, the best first, with those that may be in their place."""
+    """The best rows of each query, the best first, with those that may belong among them."""
 
     k: int  # how many are blended
     moved: Floats  # (b,), how far rounding may have moved logits
@@ -65,7 +65,7 @@ class _Best:
 
     @classmethod
     def of(cls, every: Answers, logits: Floats, k: int, cells: Any, moved: Floats) -> "_Best":
-        """The k best of rows in their order, and others whose logits are as large but for rounding."""
+        """The k best rows in order, and others whose logits are as large within rounding."""
         last = logits[:, min(k, logits.shape[1]) - 1 :][:, :1] - 2.0 * moved[:, None]
         count = max(k, int((logits >= last).sum(1).max(initial=0)))
         some = every.rows[:, :count]
@@ -86,27 +86,27 @@ class _Best:
 
     @cached_property
     def shares(self) -> Floats:
-        """(b, k)."""
+        """The share of each of the k best, (b, k)."""
         found: Floats = np.exp(self.logits[:, : self.k] - self.log_mass[:, None])
         return found
 
     @cached_property
     def value(self) -> Floats:
-        """(b, p)."""
+        """The mean of the k best, (b, p)."""
         total = np.einsum("bk,bkp->bp", self.shares, self.values[:, : self.k])
         found: Floats = total / self.shares.sum(1)[:, None]
         return found
 
     @cached_property
     def apart(self) -> Floats:
-        """How far the value of each row lies from that of all, (b, r)."""
+        """How far the value of each row lies from the mean, (b, r)."""
         found: Floats = np.linalg.norm(self.values - self.value[:, None], axis=-1)
         found[self.logits == -np.inf] = 0.0
         return found
 
     @cached_property
     def spread(self) -> Floats:
-        """(b,)."""
+        """The spread of the k best, (b,)."""
         found: Floats = np.sqrt((self.shares * self.apart[:, : self.k] ** 2).sum(1))
         return found
 

@@ -1,6 +1,6 @@
-"""Check a cluster against itself: each shard, what the manifest says of it, and keys that are where nobody looks.
+"""Check a cluster: each shard, whether it agrees with the manifest, and whether each key is in the right shard.
 
-Never stops at the first finding, and changes nothing.
+Reports all findings, and changes nothing.
 """
 
 import os
@@ -19,7 +19,7 @@ _LEFT = re.compile(r"manifest-\d{10}\.json\.\d+\Z")
 
 
 def examined(path: str, manifest: Manifest, shards: Sequence[Shard], *, at_least: int | None = None) -> Report:
-    """What each shard says when it is checked, and what only all of them together can show."""
+    """The reports of all shards, with findings that only show across shards."""
     report, whole = Report(path, commit=manifest.changes), dict[int, Snapshot]()
     for number, shard in enumerate(shards):
         name = manifest.shards[number].path
@@ -52,7 +52,7 @@ def _unlike(manifest: Manifest, whole: Mapping[int, Snapshot]) -> Iterator[str]:
 
 
 def _strays(manifest: Manifest, whole: Mapping[int, Snapshot]) -> Iterator[str]:
-    """Keys in a shard that has not their bucket, so that nobody finds them by it."""
+    """Keys in a shard that does not have their bucket, so that they are not found by key."""
     met = set[str]()
     for number, one in whole.items():
         try:
@@ -77,7 +77,7 @@ def _keys(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _leftovers(path: str, manifest: Manifest) -> Iterator[str]:
-    """What a process that was stopped has left: manifests that do not count, and shards that nobody uses."""
+    """Remains of interrupted processes: manifests that do not count, and shards that no manifest names."""
     for name in filter(_LEFT.match, sorted(os.listdir(path))):
         yield f"{os.path.join(path, name)} was left by a process that was stopped, and may be removed"
     for place, _ in unnamed(path, manifest):

@@ -1,10 +1,9 @@
-"""A shard in another process, as the handle on all shards knows it: what it reads is asked for there.
+"""A shard in another process: a stand-in for `Shard` that asks it by messages.
 
-A message is sent again until it is answered or its deadline has passed. That is right for what reads, and for what
-writes since a shard does nothing twice under the name of a batch. A deadline that passes is `OutOfReach` of what was to
-be read, and `CommitUncertain` of what was to be written.
+A message is sent again until it is answered or its deadline has passed. That is safe for reads, and for writes since a
+shard carries out a named batch only once. After the deadline a read raises `OutOfReach`, and a write `CommitUncertain`.
 
-Does not know how messages travel (actors.py), or what is done with them (hosting.py).
+Does not know how messages are sent (actors.py) or carried out (hosting.py).
 """
 
 import copy
@@ -35,16 +34,16 @@ LONG = 24 * 3600.0  # seconds that an index, or a comparison of everything, may 
 
 
 class Unanswered(Exception):
-    """No answer came to a message, which may have been carried out or not."""
+    """A message got no answer, and may have been carried out or not."""
 
 
 class Sender(Protocol):
-    """How messages come to a shard, and answers back."""
+    """Sends messages to a shard and returns its answers."""
 
     def send(self, message: Message, seconds: float, *, writes: bool, revive: bool) -> tuple[bool, Any]:
-        """Whether it was done, and what came of it; `Unanswered` where that is not known after so many seconds.
+        """Whether it was done, and the result; `Unanswered` if that is not known after so many seconds.
 
-        Where there is nobody to ask, somebody is made to be there if that may `revive` it.
+        With `revive`, a process of the shard that has ended is started again.
         """
 
     def close(self) -> None:
@@ -55,22 +54,22 @@ class FarShard:
     """A store that another process has open."""
 
     def __init__(self, path: str, sender: Sender, terms: Callable[[], Terms], deadline: float) -> None:
-        """Asked by messages on these terms, each of which is to be answered in so many seconds."""
+        """Send messages with these terms; each has to be answered within so many seconds."""
         self.path, self._sender, self._terms, self._deadline = path, sender, terms, deadline
         self._patient, self._closed = True, False
         self._last: FarView | None = None
-        self._told: list[Header] = []  # the last
+        self._told: list[Header] = []  # the last one
 
     @cached_property
     def impatient(self) -> "FarShard":
-        """The shard as it is asked where others answer without it: once, and only if somebody is there."""
+        """The shard as asked with `partial=True`: only once, and without starting its process again."""
         found = copy.copy(self)
         found._patient, found._last = False, None
         return found
 
     @property
     def last_seen(self) -> Header | None:
-        """What was known of it when it last answered."""
+        """The header in its last answer."""
         return self._told[-1] if self._told else None
 
     def view(self, *, kept: bool = False) -> View:
@@ -87,13 +86,13 @@ class FarShard:
         return cast(View, found)
 
     def __getattr__(self, name: str) -> Any:
-        """What writes, as `Shard` has it under this name."""
+        """The method of `Shard` of this name, which writes."""
         if name not in WRITING:
             raise AttributeError(name)
         return partial(self._write, name)
 
     def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
-        """What a handle on the store does under this name."""
+        """Call the method of this name of a handle on the store."""
         return self._asked(Message(self._terms(), "upkeep", (work, *given), options), LONG, writes=work not in READING)
 
     def close(self) -> None:
@@ -104,11 +103,11 @@ class FarShard:
     def read(
         self, work: str, given: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None, view: str | None = None
     ) -> Any:
-        """What came of some work that changes nothing."""
+        """The result of some work that changes nothing."""
         return self._asked(Message(self._terms(), work, given, options, view), self._deadline, writes=False)
 
     def _write(self, work: str, *given: Any) -> Any:
-        # Stamps of the caller's own carry what the other process does not know.
+        # The caller's subclasses of Stamp are unknown in the other process.
         plain = tuple(Stamp(one.id, one.digest) if isinstance(one, Stamp) else one for one in given)
         return self._asked(Message(self._terms(), work, plain), self._deadline, writes=True)
 
@@ -117,7 +116,7 @@ class FarShard:
             raise HandleClosed(f"{self.path} was closed; open the cluster again")
         until = time.monotonic() + seconds
         while True:
-            if seconds > self._deadline:  # nobody waits so long for a shard that is gone
+            if seconds > self._deadline:  # do not wait so long for a shard that is gone
                 self.read("process")
             try:
                 done, found = self._sender.send(message, until - time.monotonic(), writes=writes, revive=self._patient)
@@ -136,11 +135,11 @@ class FarShard:
 
 
 class FarSnapshot:
-    """What a handle on all shards asks of the `Snapshot` of one, asked of another process."""
+    """A stand-in for the `Snapshot` of a shard in another process, with what a handle on all shards needs of it."""
 
     def __init__(self, shard: FarShard, header: Header, *, kept: bool) -> None:
         self._shard, self._header, self._kept = shard, header, kept
-        self._found: dict[str, Any] = {}  # what is the same each time, and asked for more than once
+        self._found: dict[str, Any] = {}  # results that never change, kept since they are used repeatedly
         self.path = shard.path
 
     def __getattr__(self, name: str) -> Any:
@@ -159,12 +158,12 @@ class FarSnapshot:
         return bool(self.ask("__contains__", key))
 
     def runs(self, starts: Rows, _stops: Rows) -> Block:
-        """No rows, of which nothing is looked at but types and widths."""
+        """Empty runs, of which only types and widths are used."""
         assert not len(starts)
         return Block(0, self.ask("vectors", starts), self.ask("values", starts), np.empty(0, np.bool_))
 
     def ask(self, work: str, *given: Any, **options: Any) -> Any:
-        """What the snapshot says there."""
+        """Ask the snapshot in the other process."""
         return self._shard.read(work, given, options, self._header.name)
 
     def _once(self, work: str) -> Any:
@@ -173,15 +172,15 @@ class FarSnapshot:
         return self._found[work]
 
     def close(self) -> None:
-        """Let it go, where it is held until then."""
+        """Release the snapshot in the other process, if it is held there."""
         if self._kept:
             self._kept = False
-            with suppress(OutOfReach, HandleClosed):  # then it is let go when its time is over
+            with suppress(OutOfReach, HandleClosed):  # then it is released when its time is over
                 self._shard.read("forget", view=self._header.name)
 
 
 class FarView:
-    """What a handle on all shards asks of the `View` of one, asked of another process."""
+    """A stand-in for the `View` of a shard in another process, with what a handle on all shards needs of it."""
 
     def __init__(self, shard: FarShard, header: Header, *, kept: bool) -> None:
         self.header, self._shard, self.profile = header, shard, header.profile
@@ -199,7 +198,7 @@ class FarView:
         return self.snapshot.ask("index_info")
 
     def evidence(self, question: Question, shards: int, *, newest: bool = False) -> Answers:
-        """What the shard answers about its own items; `Moved` where this is to be the `newest` commit, and is not."""
+        """The answers of the shard about its own items; `Moved` if this has to be the `newest` commit and is not."""
         asked = self.profile.projection, question, shards
         found = self._shard.read("evidence", asked, {"newest": newest}, view=self.header.name)
         if found is None:
@@ -209,7 +208,7 @@ class FarView:
         return cast(Answers, found)
 
     def forecast(self, question: Question) -> Told | None:
-        """What its lists tell before any row is read; nothing, and nothing is asked, where there are none."""
+        """Estimates by its lists before any row is read; None, without a message, if it has no lists."""
         if not self.header.indexed:
             return None
         return cast(
@@ -222,7 +221,7 @@ class FarView:
         return tuple(self.snapshot.labels()) if self.header.layout and self.header.layout.kind.coded else None
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
-        """The items in these rows; those of the last single query are known already."""
+        """The items in these rows; those of the last single query came with its answer."""
         known = self._described
         return (
             [known[row] for row in rows] if all(row in known for row in rows) else self.snapshot.ask("describe", rows)
@@ -246,7 +245,7 @@ def _others(manifest: Manifest, number: int) -> NoReturn:
 
 
 class FarStore(ShardedStore):
-    """The shards of a cluster, each in another process, of which others may ask as well."""
+    """The shards of a cluster, each in another process, which other handles may use as well."""
 
     alone = False
 

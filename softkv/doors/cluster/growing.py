@@ -1,12 +1,12 @@
 """Give a cluster more shards: one after the other is divided in two, each bucket whole in one part or the other.
 
-Nothing is changed where it lies. The store of a shard is copied twice, and of each copy the items of the other are
-deleted, so all that it has and knows is as it was: numbers, order, index, what was learned, recent batches. Then one
-manifest names both copies in the place of the store, which is removed once nobody reads it. What a division that was
-cut off has left is named by no manifest; it is removed, and never believed.
+Nothing is changed in place. The store of a shard is copied twice, and in each copy the items of the other are deleted,
+so everything else stays as it was: numbers, order, index, what was learned, recent batches. Then one manifest names
+both copies in the place of the store, which is removed once nobody reads it. An interrupted division leaves copies that
+no manifest names; they are removed, and never used.
 
-Each shard of before is divided into as many as any other, or one more. No shard is made of parts of several: it could
-not tell whether it has done a batch of which some of these have done their part, and others have not.
+Each old shard is divided into as many as any other, or one more. No shard is made of parts of several: it could not
+tell whether a batch is done that only some of these have carried out.
 
 Does not make a cluster smaller.
 """
@@ -38,9 +38,9 @@ TOGETHER = 50_000  # items that are deleted in one commit
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What has become of a cluster: how many shards it has, and how many items are in other ones than before.
+    """The result of `grow`: how many shards there are, and how many items were moved to another one.
 
-    Those of them that have no keys, which are `renamed`, have other numbers. The directories that are `left` are still
+    Moved items without keys are `renamed`: they have other numbers. The directories that are `left` are still being
     read, and are removed when the cluster is next opened for writing.
     """
 
@@ -62,8 +62,8 @@ def grow(
 ) -> Grown:
     """Divide the shards of a cluster until there are so many, the new ones in its directory or on these disks.
 
-    Readers go on meanwhile, and follow by themselves; writers are refused. Cut off, it leaves the cluster as it is
-    before or after a division, and goes on from there when it is called again, with the same disks.
+    Readers go on meanwhile, and follow by themselves; writers are refused. If it is interrupted, the cluster is as
+    before or after a division; call it again with the same disks to go on.
 
     >>> import softkv, tempfile, os
     >>> from softkv.doors.cluster import create, grow
@@ -78,7 +78,7 @@ def grow(
 
     Args:
         path: The directory of the cluster.
-        shards: How many it is to have, up to 256. Shards are as large as each other if it is a multiple of before.
+        shards: The new number, up to 256. Shards are equally large if it is a multiple of the old one.
         disks: Directories in which the new shards are made in turn; otherwise that of the cluster.
         force: Also on a network file system, where locks and syncs may not hold.
         wait: How many seconds to wait for another process that writes.
@@ -118,7 +118,7 @@ def next_division(buckets: Sequence[int], shards: int) -> tuple[int, tuple[int, 
 
 
 def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) -> list[str]:
-    """Divide one shard; returns the names that items had which are in another now."""
+    """Divide one shard; returns the old names of the items that were moved."""
     store, manifest = db._store, db._store.manifest
     giver, buckets = next_division(manifest.buckets, shards)
     old, taker, settings = store.shards[giver], len(manifest.shards), manifest.settings
@@ -149,7 +149,7 @@ def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) ->
 
 
 def _shared_out(whole: WholeSnapshot, giver: int, buckets: Sequence[int]) -> tuple[list[str], list[str]]:
-    """The names of the items of a shard that stay in it, and of those that move: without a key, by the name itself."""
+    """The names of the items of a shard that stay, and of those that move; without a key, the number decides."""
     own = np.flatnonzero(np.array(whole.manifest.buckets) == giver)
     taker, parts = len(whole.snapshots), (list[str](), list[str]())
     for name in whole.snapshots[giver].names(whole.snapshots[giver].in_order()):
@@ -168,7 +168,7 @@ def _leave_out(part: SoftKV, names: Sequence[str]) -> None:
 
 
 def _forget_held_out(db: Cluster) -> None:
-    """Forget which items took no part in learning, where that goes by names that are about to change."""
+    """Forget which items took no part in learning, if that depends on names that are about to change."""
     store = db._store
     with store.snapshot() as whole:
         view = db._over(whole)

@@ -1,7 +1,7 @@
 """A cluster as its users see it: a SoftKV over many stores. Made by `create`, opened by `softkv.open`.
 
-Items are in the order of the shards, and in each in that in which they were added. What works on the files of one store
-is refused, or done by each shard for itself.
+Items come shard by shard, and in each shard in the order in which they were added. What works on the files of one store
+is refused, or done for each shard.
 
 Does not move items from shard to shard.
 """
@@ -89,7 +89,7 @@ def create(
 
 
 def joined(path: str, mode: str, *, embedder: Given, force: bool, wait: float, **wishes: Any) -> "Cluster":
-    """The cluster at a path, all of whose shards this process opens."""
+    """The cluster at a path, with all shards opened by this process."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
     if mode not in MODES:
@@ -123,7 +123,7 @@ def joined(path: str, mode: str, *, embedder: Given, force: bool, wait: float, *
 
 
 def over(store: ShardedStore, mode: str, *, embedder: Given, **wishes: Any) -> "Cluster":
-    """A handle on these shards, which then have the settings of the cluster, and those that are wished for."""
+    """A handle on these shards, after they got the settings of the cluster and those asked for."""
     profile = Profile.of(store.manifest.settings)
     wished = wishes["compatibility"] is not None or wishes["temperature"] is not None
     known = Profile() if mode == "r" else profile
@@ -134,7 +134,7 @@ def over(store: ShardedStore, mode: str, *, embedder: Given, **wishes: Any) -> "
 
 
 def _all_opened(path: str, shard: Callable[[Manifest, int], Shard]) -> tuple[Manifest, list[Shard]]:
-    """The manifest that counts, and its shards; again, where another one has come before they were all open."""
+    """The current manifest and its shards; retried if another manifest appears before all are open."""
     while True:
         manifest, shards = Manifest.read(path), list[Shard]()
         with ExitStack() as opened:
@@ -151,12 +151,12 @@ def _all_opened(path: str, shard: Callable[[Manifest, int], Shard]) -> tuple[Man
 
 
 def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: bool, wait: float) -> Shard:
-    """A shard, which has to be the store that the manifest says; to read, it may be missed when it is asked."""
+    """A shard, which has to be the store that the manifest names; for reading it may be missing until it is asked."""
     place = manifest.path_of(path, number)
     try:
         db = open_here(place, "r" if mode == "r" else "w", force=force, wait=wait)
     except (StoreError, OSError) as error:
-        if isinstance(error, StoreNotFound):  # which would advise to make one
+        if isinstance(error, StoreNotFound):  # its advice is to make one
             error = StoreNotFound(f"shard {number} of {path} is not at {place}. Bring it back, or mount its disk.")
         if mode != "r":
             raise error from None
@@ -181,13 +181,13 @@ class Cluster(SoftKV):
 
     def __init__(self, store: ShardedStore, embedding: Embedding, wanted: Profile | None, *, writes: bool) -> None:
         super().__init__(cast(Store, store), embedding, wanted, writes=writes)
-        self._believed: WholeView | None = None  # what was seen twice, and is likely to be seen again
+        self._believed: WholeView | None = None  # a view that was current twice, and so probably still is
 
     def lookup(self, query: Any, **options: Any) -> Any:
         """Look a query up softly, as `lookup` of a store does.
 
-        Shards in other processes answer about what was last seen of them, or say that they hold something newer: so
-        one round of messages is enough where nothing has changed. Then all are seen anew, and asked again.
+        Shards in other processes answer about their last known commit, or say that they have a newer one: so one round
+        of messages is enough if nothing has changed. Otherwise all are read and asked again.
         """
         believed = self._believed
         if believed is not None and not options.get("partial") and options.get("mask") is None:
@@ -230,7 +230,7 @@ class Cluster(SoftKV):
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
 
     def _batch_of(self, what: intake.Given, batch: str | None, on_conflict: str) -> Stamp:
-        """The name of what `add` was given, or one made here, so that what is done in part can be completed."""
+        """The name of a batch, or a new one, so that a batch done in part can be completed."""
         named = super()._batch_of(what, uuid.uuid4().hex if batch is None else batch, on_conflict)
         assert named is not None
         return named if batch is not None else Unnamed(named.id, named.digest)
@@ -259,12 +259,12 @@ class Cluster(SoftKV):
         return self.info()
 
     def _keep(self, rehearsed: bytes | None) -> None:
-        """Let the first shard that has rows keep what was rehearsed by all together, if anything was."""
+        """Store the calibration by all lists together, if there is one, in the first shard that has rows."""
         if rehearsed is not None:
             next(shard for shard in self._store.shards if shard.view().snapshot.rows).put_index(TOGETHER, rehearsed)
 
     def _to_index(self) -> list[Shard]:
-        """The shards with items enough for an index; where none has, the first with any, which says so."""
+        """The shards with enough items for an index; if none has, the first with any, which then raises the error."""
         filled = [shard for shard in self._store.shards if len(shard.view().snapshot)]
         return [shard for shard in filled if len(shard.view().snapshot) >= FEWEST] or filled[:1]
 
@@ -286,7 +286,7 @@ class Cluster(SoftKV):
         with self._changing:
             if "guard" in self._store.settings:
                 self._store.configure(rebased(self._store.settings, self._view()))
-            file = self._view().rehearsed  # which stays readable
+            file = self._view().rehearsed  # it stays readable
             for shard in self._store.shards:
                 shard.upkeep("compact")
             with suppress(IndexDamaged):
@@ -302,23 +302,23 @@ class Cluster(SoftKV):
             return backup(self._store, directory, force=force, progress=progress if self._store.alone else None)
 
     def reembed(self, *_given: Any, **_options: Any) -> NoReturn:
-        """Refused: what embeds anew goes on where it was stopped, in one store."""
+        """Refused for clusters: embedding again works in one store."""
         raise InputError("`reembed` is not done over shards. Export it into one store, and do it there.")
 
     def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
-        """Refuse a batch where items have other values by now, of shards that have not done their part before."""
+        """Refuse a change if items have other values than `expected`, in shards that have not done their part yet."""
         done = self._store.done(named) if named is not None and len(items) == len(expected) else ()
         left = [place for place, item in enumerate(items) if self._store.manifest.shard_of(item.name) not in done]
         pairs = items, expected
         require_values(*([one[place] for place in left] for one in pairs) if len(left) < len(items) else pairs)
 
     def _leave_temperature(self) -> None:
-        """Remember it as a store does; but where others ask the shards as well, that has to be asked for."""
+        """Save the temperature by rule as a store does, unless other handles use the shards as well."""
         if self._store.alone:
             super()._leave_temperature()
 
     def _settle(self) -> None:
-        """Each shard has settled its own part."""
+        """Nothing to do: each shard has noted its own part."""
 
     def __repr__(self) -> str:
         return f"<Cluster {self.path!r}>"

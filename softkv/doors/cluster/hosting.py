@@ -1,11 +1,11 @@
-"""A shard in a process of its own: what messages ask of the store there.
+"""A shard in a process of its own: carries out the messages it gets.
 
-The store is opened when it is first asked for, to read by one handle and to write by another, so that readers do not
-wait for what is written. Each is opened again after it failed; one that another writer has overtaken is not. What was
-read goes by a name: views of a commit, of which some of the newest are held, and snapshots, until they are let go or
-nobody has asked them for a while.
+The store is opened when it is first used, for reading by one handle and for writing by another, so that readers do not
+wait for writes. Each is opened again after a failure, except a writer that another has overtaken. What is read has a
+name: views of a commit, of which the newest few are held, and snapshots, which are held until they are released or not
+used for a while.
 
-Does not know how messages come (actors.py), or where other shards are.
+Does not know how messages arrive (actors.py), or where other shards are.
 """
 
 import os
@@ -38,7 +38,7 @@ from softkv.storage import Layout
 from softkv.storage.catalog.tally import Tally
 
 PROTOCOL = 1  # of messages
-KEPT = 600.0  # seconds for which a snapshot is held that nobody asks
+KEPT = 600.0  # seconds for which an unused snapshot is held
 RECENT = 16  # views of commits that are held
 _OF_SNAPSHOTS = """__contains__ find find_many get items names read value found_values in_order live labels
     require_sound_order matching vectors values norms settings"""
@@ -51,7 +51,7 @@ WRITING = frozenset({"recorded", "append", "append_nothing", "delete", "configur
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a message says of whoever sends it: the cluster as it knows it, and which messages it understands."""
+    """What a message says of its sender: the cluster as it knows it, and which protocol it speaks."""
 
     cluster: str
     epoch: int  # of the manifest
@@ -61,7 +61,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is asked of a shard: some work, of a view by its name or of the store."""
+    """A message to a shard: some work, for a view by its name or for the store."""
 
     terms: Terms
     work: str
@@ -72,7 +72,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is told at once of one commit of a shard; `reach` and `longest_key` while there is anything to look up."""
+    """Facts about one commit of a shard that are sent at once; `reach` and `longest_key` only if it has items."""
 
     name: str
     store: str
@@ -105,7 +105,7 @@ class HostedShard:
 
     def __init__(self, path: str, store: str, cluster: str, directory: str) -> None:
         self._path, self._store, self._cluster, self._epoch = path, store, cluster, 0
-        self._views: dict[str, tuple[View, float | None]] = {}  # with until when it is held, but for those of commits
+        self._views: dict[str, tuple[View, float | None]] = {}  # and until when it is held; None for those of commits
         self._open: dict[str, Shard] = {}  # by mode
         self._lock = threading.RLock()
         self._fenced: WriterFenced | None = None
@@ -113,7 +113,7 @@ class HostedShard:
             self._epoch = Manifest.read(directory).epoch
 
     def answer(self, message: Message) -> tuple[bool, Any]:
-        """Whether it was done, and what came of it, or why it was not."""
+        """Whether it was done, and the result, or the error."""
         try:
             self._require_understood(message)
             return True, self._done(message)
@@ -124,7 +124,7 @@ class HostedShard:
             return False, error
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         for mode in list(self._open):
             self._forget(mode)
 
@@ -177,18 +177,18 @@ class HostedShard:
         try:
             return getattr(self._opened(mode), work)(*given, **options)
         except WriterFenced as error:
-            # Never opened again by this process: two that do so would fence each other without end.
+            # Never opened again by this process: two processes that do so would fence each other without end.
             self._fenced = error.with_traceback(None)
             self._forget("w")
             raise
 
     def _evidence(self, view: View, question: Any, shards: int) -> Any:
-        """What this shard answers, with who contributed where one query is asked: another round would be for that."""
+        """The answers of this shard; for a single query with its contributors, which saves another round."""
         found = evidence(view, question, shards)
         return replace(found, guard=None, source=found.source if len(found) == 1 else None)
 
     def _told(self, known: str | None, *, kept: bool) -> Header | None:
-        """What is to be known of the newest commit; None where that is the one that is known already."""
+        """The header of the newest commit; None if the sender knows that commit."""
         view = self._opened("r").view(kept=kept)
         one = view.snapshot
         name = secrets.token_hex(8) if kept else f"{one.store} {one.generation} {one.commit}"
@@ -203,7 +203,7 @@ class HostedShard:
         return None if name == known else Header.of(name, view)
 
     def _view_of(self, name: str, work: str) -> View:
-        """The view of this name; else, as after a restart, that of the newest commit, if that will do."""
+        """The view of this name; if it is gone, as after a restart, the newest commit if that is the same."""
         with self._lock:
             view, until = self._views.get(name, (None, None))
             if view is not None:
@@ -218,7 +218,7 @@ class HostedShard:
         raise SnapshotExpired(f"{self._path} holds the view {name!r} no more. Ask again, or take a new snapshot.")
 
     def _opened(self, mode: str) -> Shard:
-        """The store, if it is the right one; made by nobody here, for one that is missing was not empty."""
+        """The store, if it is the right one; never made here, since a missing store was not empty."""
         with self._lock:
             if mode not in self._open:
                 db = open_here(self._path, mode)

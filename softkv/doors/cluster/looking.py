@@ -1,6 +1,6 @@
-"""Clusters that may be damaged or have lost shards: what is wrong, what each shard is, and what can be saved.
+"""`status`, `check` and `repair` of clusters that may be damaged or have lost shards.
 
-Does not refuse a cluster for that, as opening it does, and changes nothing in it.
+Unlike opening, these do not refuse a damaged cluster. They change nothing in it.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from softkv.storage.protocol.opening import directory_of
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """A shard in a few figures, by its path as the cluster has it; where it is not `reachable`, without, and `why`."""
+    """A shard in a few figures, with its path in the manifest; if it is not `reachable`, only `why`."""
 
     path: str
     buckets: int
@@ -46,7 +46,7 @@ class ClusterState:
 
 
 def status(path: Path) -> ClusterState:
-    """What each shard of a cluster is, and whether it answers."""
+    """The figures of each shard of a cluster, and whether it answers."""
     directory = directory_of(path)
     manifest = Manifest.read(directory)
     buckets = Counter(manifest.buckets)
@@ -66,7 +66,7 @@ def _state(shard: Shard, path: str, buckets: int) -> ShardState:
 
 
 def check(path: Path, *, at_least: int | None = None) -> Report:
-    """Compare everything in a cluster with everything else, as `check` of a handle does, however damaged it is."""
+    """Check a cluster as `check` of a handle does, even if it is too damaged for a handle."""
     directory = directory_of(path)
     try:
         manifest = Manifest.read(directory)
@@ -78,7 +78,7 @@ def check(path: Path, *, at_least: int | None = None) -> Report:
 
 @contextmanager
 def _opened(directory: str, manifest: Manifest) -> Iterator[list[Shard]]:
-    """All shards, open for reading within the block, or what says why they cannot be."""
+    """All shards, open for reading within the block; a `LostShard` for each that cannot be opened."""
     with ExitStack() as closing:
         shards = list[Shard]()
         for number in range(len(manifest.shards)):
@@ -93,8 +93,8 @@ def _opened(directory: str, manifest: Manifest) -> Iterator[list[Shard]]:
 def repair(path: Path, new: Path) -> Repaired:
     """Write the good items of a cluster to a new one, each shard for itself.
 
-    A shard of which nothing can be read is empty there, and counts as one that was lost: nobody knows how many items it
-    had. What was learned comes along where it does in every shard.
+    A shard that cannot be read at all is empty there and counts as one lost item, since it is unknown how many it had.
+    What was learned is carried over if it is in every shard.
     """
     source = directory_of(path)
     report, damaged = check(source), Manifest.read(source)
@@ -124,7 +124,7 @@ def repair(path: Path, new: Path) -> Repaired:
 
 
 def _named(shard: int, name: str | int) -> str:
-    """What an item of a shard that was lost is called by the cluster."""
+    """The name in the cluster of an item that a shard has lost."""
     if isinstance(name, int):
         return f"row {name} of {shard_name(shard)}"
     return f"#{int(name[1:]) * MOST + shard}" if name.startswith("#") else name

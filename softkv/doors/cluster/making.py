@@ -1,7 +1,7 @@
-"""Clusters as wholes: made, copied as of one commit of each shard, and restored from a copy.
+"""Make a cluster, back it up as of one commit of each shard, and restore a backup.
 
 The directory of a cluster is filled beside its place and then moved there, so that it is there whole or not at all. A
-backup has the shape of a cluster, of backups of the shards, and only a backup writes to it.
+backup is laid out as a cluster of backups of the shards, and only `backup` writes to it.
 
 Does not open a cluster (handle.py).
 """
@@ -41,7 +41,7 @@ def make(
 ) -> str:
     """Make a cluster at a path where nothing is; returns its directory.
 
-    `fill` makes the store of each shard, by its number, at a path; `manifest` is told a new name and where they lie.
+    `fill` makes the store of each shard, by its number, at a path; `manifest` gets a new id and where they lie.
     """
     directory, identity, placed = opening.directory_of(path), secrets.token_hex(16), list[Placed]()
     if not opening.is_vacant(directory):
@@ -64,12 +64,12 @@ def make(
 
 
 def shard_name(number: int) -> str:
-    """What the directory of a shard is called in that of its cluster."""
+    """The name of the directory of a shard in that of its cluster."""
     return f"shard-{number:03}"
 
 
 def backup(store: "ShardedStore", target: Path, *, force: bool, progress: Progress | None) -> Backup:
-    """Copy each shard as of its newest commit into a new directory, or what is new in it into an earlier backup."""
+    """Copy each shard as of its newest commit into a new directory; into an earlier backup, copy only what is new."""
     directory = opening.directory_of(target)
     require_apart(store.path, directory)
     if opening.is_vacant(directory):
@@ -98,7 +98,7 @@ def backup(store: "ShardedStore", target: Path, *, force: bool, progress: Progre
 def _copied(
     store: "ShardedStore", directory: str, force: bool, progress: Progress | None
 ) -> tuple[Manifest, list[Backup]]:
-    """Backups of all shards and the manifest that was there all the while; made again where another one came."""
+    """Backups of all shards and the manifest; made again if another manifest appears meanwhile."""
     made, first = list[Backup](), store.newest().manifest
     while True:
         manifest = store.newest().manifest
@@ -117,11 +117,11 @@ def _copied(
 
 
 def _require_earlier(directory: str, manifest: Manifest) -> None:
-    """Refuse what is no earlier backup of this cluster, with the buckets that its shards still have."""
+    """Refuse a directory that is no earlier backup of this cluster with the same buckets."""
     if not is_cluster(directory) or not opening.is_backup(directory):
         raise BackupRefused(f"{directory} is neither empty nor a backup of a cluster, so nothing is written there.")
     earlier = Manifest.read(directory)
-    # With other buckets, one that is interrupted would be of neither: items that have moved might be in no shard.
+    # With other buckets an interrupted backup would be inconsistent: items that have moved might be in no shard.
     same = [(one.id, one.buckets, [shard.id for shard in one.shards]) for one in (earlier, manifest)]
     if same[0] != same[1] or earlier.epoch > manifest.epoch:
         raise BackupRefused(f"{directory} is of another cluster, of a later one, or of other shards. Name another.")
@@ -154,7 +154,7 @@ def _mode(directory: str) -> int:
 
 
 def _together(directory: str, manifest: Manifest, made: Sequence[Backup]) -> Backup:
-    """The copies of all shards, told as one."""
+    """The results of copying all shards, as one."""
     return Backup(
         directory,
         manifest.changes + sum(one.commit for one in made),

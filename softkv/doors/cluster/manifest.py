@@ -1,8 +1,8 @@
-"""What a cluster is: which shards there are, where they lie, and which keys each of them has.
+"""The manifest of a cluster: which shards there are, where they lie, and which keys each of them has.
 
-The directory of a cluster holds manifests, each with a number: the highest counts. One is written whole beside its
-place, made durable, and then linked into it, so that it is there entirely or not at all, and never in the place of
-another. Keys go to 256 buckets by hash, buckets to shards.
+The directory of a cluster holds numbered manifests, of which the highest counts. A manifest is written under another
+name, synced, and then linked to its own, so that it is there whole or not at all, and never replaces another. Keys go
+to 256 buckets by hash, buckets to shards.
 
 Does not open shards.
 """
@@ -27,7 +27,7 @@ _LONGEST = 1 << 24  # bytes of a manifest that are read
 
 def bucket_of(key: str) -> int:
     """The bucket of a key."""
-    encoded = key.encode(errors="surrogatepass")  # what cannot be a key is refused by the shard that is asked for it
+    encoded = key.encode(errors="surrogatepass")  # invalid keys are refused by the shard that gets them
     return hashlib.blake2b(encoded, digest_size=8, person=b"softkv-bucket").digest()[0]
 
 
@@ -38,7 +38,7 @@ def bucket_without_key(batch: str, position: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A shard: the store that it is, and its path, relative to the directory of the cluster or absolute."""
+    """A shard: the id of its store, and its path, absolute or relative to the directory of the cluster."""
 
     id: str
     path: str
@@ -62,7 +62,7 @@ class Manifest:
 
     @property
     def settings_of_shards(self) -> dict[str, Any]:
-        """The settings that each shard has: the temperature whatever its size, and not the guard of all."""
+        """The settings of each shard: the temperature as if chosen by hand, whatever its size, and no guard."""
         found = {name: one for name, one in self.settings.items() if name != "guard"}
         if "temperature" in found:
             found["temperature"] = {**found["temperature"], "origin": "given"}
@@ -74,11 +74,11 @@ class Manifest:
 
     @property
     def changes(self) -> int:
-        """How many manifests have followed the first, which the commit of a cluster counts beside those of shards."""
+        """How many manifests have followed the first; they count in the commit of a cluster as those of shards do."""
         return self.epoch - 1
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Manifest":
-        """The next one, with other settings."""
+        """The next manifest, with other settings."""
         return replace(self, epoch=self.epoch + 1, settings=dict(settings))
 
     def path_of(self, directory: str, shard: int) -> str:
@@ -90,7 +90,7 @@ class Manifest:
         return os.path.exists(_path(directory, self.epoch + 1))
 
     def write(self, directory: str) -> None:
-        """Put it into its place, which must be free."""
+        """Write the manifest to its place, which must be free."""
         content = json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         path = _path(directory, self.epoch)
         beside = f"{path}.{os.getpid()}"
@@ -109,7 +109,7 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: str) -> "Manifest":
-        """The one that counts."""
+        """The current manifest of a cluster."""
         name = _names(directory)[-1]
         path = os.path.join(directory, name)
         content, _, sealed = files.start_of(path, _LONGEST).rpartition(b"crc32 ")

@@ -1,8 +1,8 @@
-"""One answer from those of several shards: what each says of its own items becomes what all say of all items.
+"""Merge the answers of several shards about their own items into one answer about all items.
 
-Masses add. Where p is the share of a shard in the mass of all, values are means weighted by p, squares are those within
-shards and those between their means, and the entropy is that within shards, weighted by p, and that of p itself. All of
-it is computed in float64.
+Masses add. With p the share of a shard in the mass of all, values are means weighted by p, squares are those within
+shards plus those between their means, and the entropy is that within shards, weighted by p, plus that of p itself. All
+of it is computed in float64.
 
 An answer of a shard may be off by E in its value v_s, and by λ in the logarithm of its mass, which moves p. The mean of
 all is Σ p e^δ v_s / Σ p e^δ with |δ| ≤ λ, so it is off by no more than
@@ -10,8 +10,8 @@ all is Σ p e^δ v_s / Σ p e^δ with |δ| ≤ λ, so it is off by no more than
     Σ p (e^λ E + (e^λ − 1) ‖v_s − v‖) / (p e^λ + Σ p' e^-λ')
 
 where p' and λ' are those of the other shards, and a little more where a shard has most of the mass and may have less.
-Errors that are measured come from draws that are independent of each other, so the squares of their terms add; other
-terms add themselves. `log_mass_error` of an exact answer is how far rounding may have moved its mass.
+Measured errors come from independent draws, so the squares of their terms add; other terms add directly. The
+`log_mass_error` of an exact answer is how far rounding may have moved its mass.
 
 Does not ask shards (asking.py), and knows no store.
 
@@ -30,7 +30,7 @@ from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
 from softkv.maths.sampling import Elsewhere
 
-KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # of errors, the surest first
+KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # kinds of errors, the surest first
 DRAWN = KINDS.index("measured")
 DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
 NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
@@ -39,15 +39,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | None = None) -> Answers:
-    """The answers of all rows, from those of disjoint sets of rows to the same queries.
+    """The answers by all rows, from those by disjoint sets of rows to the same queries.
 
-    A part to which a query has no answer has the mass exp(-inf) there. `labels` are those of all, else of the parts.
+    A part that has no answer to a query has the mass exp(-inf) there. `labels` are those of all, else of the parts.
     """
     return Sides(tuple(parts), labels).merged(show)
 
 
 def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answers:
-    """Answers to some of `count` queries as answers to all: to the others, that no row is seen."""
+    """Answers to some of `count` queries as answers to all; the others get an answer by no rows."""
     places, asked, columns = np.zeros(count, np.int64), np.zeros(count, np.bool_), dict[str, Any]()
     places[queries], asked[queries] = np.arange(len(queries)), True
     for name in (one.name for one in fields(Answers)):
@@ -61,7 +61,7 @@ def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answe
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """The answers of shards side by side, and what each was told of the others."""
+    """The answers of shards side by side, and the estimates of the others that each was given."""
 
     parts: tuple[Answers, ...]
     given: tuple[object, ...] | None
@@ -100,7 +100,7 @@ class Sides:
 
     @cached_property
     def log_masses(self) -> Floats:
-        """(m, b)."""
+        """The log mass of each part, (m, b)."""
         return np.stack([np.asarray(one.log_mass, np.float64) for one in self.parts])
 
     @cached_property
@@ -112,13 +112,13 @@ class Sides:
 
     @cached_property
     def shares(self) -> Floats:
-        """p, (m, b)."""
+        """The share of each part in the mass of all: p, (m, b)."""
         found: Floats = np.exp(self.log_masses - self.log_mass)
         return found
 
     @cached_property
     def values(self) -> Floats:
-        """(m, b, p); of labels, shares of all labels."""
+        """The values of each part, (m, b, p); of labels, shares of all labels."""
         if self.labels is None:
             values = np.stack([np.asarray(one.value, np.float64) for one in self.parts])
             return values if values.ndim > 2 else values[..., None]
@@ -137,7 +137,7 @@ class Sides:
 
     @cached_property
     def value(self) -> Floats:
-        """v, (b, p)."""
+        """The value of all parts together: v, (b, p)."""
         return self.mean(list(self.values))
 
     def presented(self, value: Floats) -> Any:
@@ -153,7 +153,7 @@ class Sides:
 
     @cached_property
     def astray(self) -> Floats:
-        """How far v is from the value about which each part counts how far off it is: v_s, or that of all, (m, b)."""
+        """How far v is from the value that the error of each part is about: v_s, or that of all, (m, b)."""
         found = self.apart.copy()
         for number, (one, mine) in enumerate(zip(self.beside, self.values, strict=False)):
             if one is not None:
@@ -175,13 +175,13 @@ class Sides:
 
     @cached_property
     def entropies(self) -> Floats:
-        """What the rows of each part add to the entropy for each share that they have, (m, b)."""
+        """The entropy within each part, (m, b)."""
         within = np.log(np.stack([np.asarray(one.effective, np.float64) for one in self.parts]))
         return within - np.log(self.shares, out=np.zeros_like(self.shares), where=self.shares > 0)
 
     @cached_property
     def entropy(self) -> Floats:
-        """(b,)."""
+        """The entropy of all parts together, (b,)."""
         return self.mean(list(self.entropies))
 
     # How sure that is
@@ -194,12 +194,12 @@ class Sides:
 
     @cached_property
     def is_drawn(self) -> npt.NDArray[np.bool_]:
-        """Whether parts were measured, and none is less sure than that, (b,)."""
+        """Whether some parts were measured and all others are exact or bounded, (b,)."""
         found: npt.NDArray[np.bool_] = self.kinds.max(0) == DRAWN
         return found
 
     def told(self) -> dict[str, Any]:
-        """How sure each query is, and how it was answered: as the part that is the least sure."""
+        """The error kind, route and reason of each query: those of its least sure part."""
         weakest = self.kinds.argmax(0).tolist()
         found = {}
         for name in OF_EACH:
@@ -218,19 +218,19 @@ class Sides:
 
     @cached_property
     def moved(self) -> Floats:
-        """λ, (m, b), with what is lost by taking masses from each other."""
+        """The error of the log mass of each part: λ, (m, b), with the rounding of subtracting masses."""
         masses = np.where(self.shares > 0, np.abs(self.log_masses), 0.0) + np.abs(self.log_mass) + len(self.parts)
         return self.column("log_mass_error") + 4.0 * DOUBLE * masses
 
     def together(self, terms: Floats) -> Floats:
-        """What the terms of parts, (m, b), amount to, (b,)."""
+        """The sum of the error terms of parts, (m, b) -> (b,)."""
         terms, drawn = np.where(self.shares > 0, terms, 0.0), self.kinds == DRAWN
         found: Floats = np.where(drawn, 0.0, terms).sum(0) + np.sqrt(np.where(drawn, terms**2, 0.0).sum(0))
         return found
 
     @cached_property
     def others(self) -> Floats:
-        """The least that the others beside each part may have, as shares of what all are thought to have, (m, b)."""
+        """The least mass that the parts beside each may have, as a share of the estimated mass of all, (m, b)."""
         least = self.shares * np.exp(-self.moved)
         found: Floats = np.maximum(least.sum(0) - least, 0.0)
         return found
@@ -250,23 +250,23 @@ class Sides:
         return found
 
     def off(self, errors: Floats, apart: Floats) -> Floats:
-        """How far a mean may be off of what parts say with these errors, and this far apart from the mean, (b,)."""
+        """How far the mean over parts with these errors, and at these distances from it, may be off, (b,)."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is no number is as far off as can be
             careful = self.most * errors + self.swayed * apart
-            plain = self.shares * (errors + np.expm1(self.moved) * apart)  # as where one store draws rows
+            plain = self.shares * (errors + np.expm1(self.moved) * apart)  # as in a single store that draws rows
             found = self.together(np.where(self.kinds == DRAWN, plain, careful))
         return np.where(np.isnan(found), np.inf, found)
 
     @cached_property
     def error(self) -> Floats | None:
-        """How far the value may be off, (b,); None where a part does not know."""
+        """How far the value may be off, (b,); None if that of a part is unknown."""
         if any(one.error is None for one in self.parts):
             return None
         return self.off(self.column("error"), self.astray) + self.rounding
 
     @property
     def rounding(self) -> Floats:
-        """What is lost in sums, and when means are rounded to the type of values, (b,)."""
+        """The rounding error of sums, and of means in the type of values, (b,)."""
         unit = SINGLE if self.parts[0].value.dtype == np.float32 else DOUBLE
         sizes = np.linalg.norm(self.values, axis=-1).max(0)
         found: Floats = unit * np.linalg.norm(self.value, axis=-1) + DOUBLE * (4.0 + len(self.parts)) * sizes

@@ -23,12 +23,12 @@ BY_LAST = "of shards that do not answer, what they held when they last did tells
 
 
 def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence: float) -> Answers:
-    """Answers of some shards as estimates of those of all, where others with a share `missing` of all keys are silent.
+    """Answers of some shards as estimates of those of all; the others, with a share `missing` of the keys, are silent.
 
-    Items are shared out by hash, so shards are like each other: how far an answer moves when each is left out tells how
-    far it may be from that of all (the jackknife, for a sample without replacement). Where few shards make most of the
-    difference, these count as the only ones that are known (Satterthwaite): with all of them as degrees of freedom, 85
-    to 100% of statements held that are to hold in 95%. Of fewer than FEWEST shards nothing is stated.
+    Items are shared out by hash, so shards are like each other: how far an answer moves when each is left out shows how
+    far it may be from that of all (the jackknife, for a sample without replacement). If few shards make most of the
+    difference, only these count as degrees of freedom (Satterthwaite): counting all of them, errors stated for 95% held
+    in 85 to 100%. With fewer than FEWEST shards no error is stated.
     """
     silent: dict[str, Any] = {
         "out_of_reach": np.full(len(found), missing),
@@ -53,10 +53,10 @@ def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence
 
 
 def bounded(found: Answers, question: Question, missing: float, last: Sequence[Header]) -> Answers:
-    """Answers of some shards with how far those of all may be, by what the others held when they last answered.
+    """Answers of some shards with a bound on how far those of all may be, by the last known figures of the others.
 
-    No item of theirs was more like a query than the longest key can be, and no value farther than their values reached:
-    so much mass they may have had at most, of which the mean lies no farther away than that. Mostly that is far.
+    No item of the others scored higher than their longest key can, and no value lay beyond their reach: that limits
+    their mass and the distance of their mean. Mostly the bound is wide.
     """
     there = [one for one in last if one.reach is not None]
     added = _log_of_sum([np.log(one.count) + _highest(question, one) for one in there], len(found))
@@ -66,7 +66,7 @@ def bounded(found: Answers, question: Question, missing: float, last: Sequence[H
     value = np.asarray(found.value, np.float64).reshape(len(found), -1)
     if found.labels is None:
         apart = [np.linalg.norm(value - one.reach.middle, axis=1) + one.reach.radius for one in there if one.reach]
-    else:  # all may be of a label of which the others have nothing
+    else:  # all their items may have a label that no item of the others has
         apart = [np.sqrt(np.square(value).sum(1) + 1.0)] * len(there)
     farther = np.logaddexp(0.0, added - sure) + found.log_mass - sure
     return replace(
@@ -82,7 +82,7 @@ def bounded(found: Answers, question: Question, missing: float, last: Sequence[H
 
 
 def _highest(question: Question, one: Header) -> Floats:
-    """How large the logit of an item can be at most, (b,): of functions that may be anything."""
+    """The largest logit that an item can have, (b,); infinite for functions of the user."""
     queries = np.asarray(question.queries, np.float64)
     lengths = np.linalg.norm(queries, axis=-1) * one.longest_key
     known = {"dot": lengths, "scaled_dot": lengths / np.sqrt(queries.shape[-1]), "cosine": np.ones(len(queries))}
@@ -100,7 +100,7 @@ def _log_of_sum(logits: Sequence[Floats], count: int) -> Floats:
 
 
 def _left_out(found: Floats, missing: float, confidence: float) -> Floats:
-    """How far what is found without each of m shards, (m, b, p), may be from what all say, (b,)."""
+    """How far the answer of all may be, from the answers without each of m shards, (m, b, p) -> (b,)."""
     count = len(found)
     squares = np.square(found - found.mean(0)).sum(-1)
     with np.errstate(divide="ignore", invalid="ignore"):

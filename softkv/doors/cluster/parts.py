@@ -1,4 +1,4 @@
-"""The parts of a change that shards get: what is in each, and what became of all.
+"""Divide a change into the parts of shards, and join their results.
 
 Does not write them (store.py).
 """
@@ -21,7 +21,7 @@ AT_ONCE = 32  # shards that are written to
 
 
 def outcomes(calls: Sequence[Callable[[], Any]], *, at_once: bool) -> list[Any]:
-    """What calls return, or why they failed. However they are interrupted, none is at work when this ends."""
+    """The results of calls, or their errors; even after an interrupt, no call is running when this returns."""
     found, most = list[Any](), AT_ONCE if at_once else 1
     for start in range(0, len(calls), most):
         mine, *rest = calls[start : start + most]
@@ -59,12 +59,12 @@ def columns_of(batch: Batch, places: Sequence[int], payloads: Sequence[Any] | No
 
 
 def numbers_of(added: Added) -> list[int]:
-    """What became of a part, as it is recorded."""
+    """The result of a part, as numbers to record."""
     return [added.first_row, added.first_number, added.count, added.replaced, added.ignored]
 
 
 def added_by(parts: Mapping[int, list[int]], whole: WholeSnapshot) -> Added:
-    """What became of all parts: of several, items have no rows and numbers in a row."""
+    """The result of all parts; of several parts, without rows and numbers, which are not consecutive."""
     some = {shard: part for shard, part in parts.items() if part[2] or part[4]}
     _, _, *counts = np.sum([[0] * 5, *some.values()], 0).tolist()
     if len(some) != 1:
@@ -80,7 +80,7 @@ def partly_added(
     refused: Mapping[int, Exception],
     unknown: Mapping[int, Exception],
 ) -> PartlyAdded:
-    """The error that says which shards have done their part."""
+    """The error that names the shards that have done their part."""
     first = next(iter([*refused.values(), *unknown.values()]))
     again = "Make the same change again" if name is None else f"Send it again as it was, with batch={shown(name)}"
     return PartlyAdded(

@@ -1,4 +1,4 @@
-"""Where shards lie: what their directories are called, and which of them the manifest does not name, or no more.
+"""Where shards lie: the names of their directories, and directories that the manifest does not name.
 
 Does not open them, and moves nothing.
 """
@@ -15,7 +15,7 @@ from softkv.storage.layout import GENERATION_NAME
 
 
 def next_place(directory: str, manifest: Manifest, number: int, parent: str) -> str:
-    """Where in a directory a shard of the next manifest lies, as it says there; nothing else had this name before."""
+    """A new name in a directory for a shard of the next manifest; it was never used before."""
     name = f"shard-{number:03}-{manifest.epoch + 1:010}"
     if parent == directory:
         return name
@@ -23,18 +23,18 @@ def next_place(directory: str, manifest: Manifest, number: int, parent: str) -> 
 
 
 def remove_unnamed(directory: str, parents: Iterable[str] = ()) -> list[str]:
-    """Remove what is none of the shards, beside them and in other directories; returns what is still read.
+    """Remove unused shards, beside the others and in other directories; returns those that are still being read.
 
-    Only for who holds the lock on the cluster: then no shard is being made.
+    The caller has to hold the lock on the cluster, so that no shard is being made.
     """
     files.sync_directory(directory)  # a manifest that is not durable may be gone, and another one count
     manifest = Manifest.read(directory)
-    # What was never a shard is read by nobody, but may be held by an error that is on its way.
+    # A directory that was never a shard has no readers, but an error in flight may still hold it open.
     return [path for path, epoch in unnamed(directory, manifest, parents) if not _removed(path, epoch > manifest.epoch)]
 
 
 def unnamed(directory: str, manifest: Manifest, parents: Iterable[str] = ()) -> Iterator[tuple[str, int]]:
-    """What was a shard or was to be one, and since which manifest, beside the shards and in other directories."""
+    """Unused shards, old or unfinished, with the number of their manifest; beside the shards and elsewhere."""
     named = {os.path.realpath(manifest.path_of(directory, number)) for number in range(len(manifest.shards))}
     ours = re.compile(rf"\.?(.+-{manifest.id[:8]}-)?shard-[0-9]{{3}}(?:-([0-9]{{10}}))?(\.new-[0-9a-f]{{8}})?\Z")
     home = os.path.realpath(directory)
@@ -47,7 +47,7 @@ def unnamed(directory: str, manifest: Manifest, parents: Iterable[str] = ()) -> 
 
 
 def _removed(path: str, though_read: bool) -> bool:
-    """Whether a store could be removed, since nobody writes to it or has what is in it open to read."""
+    """Remove a store that nobody writes to or reads; returns whether it was removed."""
     with ExitStack() as held:
         try:
             held.callback(locks.lock_writer(path).release)

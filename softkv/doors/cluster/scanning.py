@@ -1,7 +1,7 @@
-"""A scan of all shards in one go, as if their rows lay in one store: what a lookup takes beside its rows is done once.
+"""Scan all shards in one go, as if their rows lay in one store: the fixed cost of a lookup is paid once.
 
-Not for what a shard may answer in another way, for some of the items, or for the k best: then each shard is asked by
-itself (asking.py), and so are all where one cannot be read, so that it is named.
+Not for questions that a shard may answer by another route, about some of the items, or for the k best: then each shard
+is asked by itself (asking.py). So are all if one cannot be read, so that the error names it.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from softkv.maths.lookup import lookup_along
 
 
 def scanned(whole: WholeView, question: Question) -> Answers | None:
-    """The answers to a question about the items of all shards; None where each is to be asked by itself."""
+    """Answer a question about the items of all shards; None if each has to be asked by itself."""
     parts = [place for place, view in enumerate(whole.snapshot.views) if len(view.snapshot)]
     views = [whole.snapshot.views[place] for place in parts]
     if not parts or not _suits(whole, question) or not all(_is_scanned(view, question) for view in views):

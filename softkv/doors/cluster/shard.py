@@ -1,7 +1,7 @@
-"""A shard: one store, what the handle on all of them asks of it, and how all of them are asked.
+"""A shard: one store, the calls that the handle on all shards makes to it, and how all are called in one round.
 
-`Shard` is a store that this process has open. In its place may stand what asks for a store elsewhere (far.py), whose
-views read from there, with a `Carrier` that gets answers of such views. All shards are asked by it in one round.
+`Shard` is a store that this process has open; a stand-in for a store elsewhere is in far.py. A `Carrier` calls all
+shards in one round.
 
 Does not know of the other shards.
 """
@@ -26,7 +26,7 @@ from softkv.errors import AllMasked, HandleClosed, HandleForked, OutOfReach, Sto
 from softkv.storage import Added
 from softkv.storage.catalog.batches import Stamp
 
-ROOM = 0.75  # of the tolerance, for what each shard says of its own items
+ROOM = 0.75  # the share of the tolerance that each shard may use
 Calls = Sequence[Callable[[], Any]]
 
 
@@ -41,7 +41,7 @@ class Shard:
         return self._db._new_view() if kept else self._db._view()
 
     def recorded(self, stamp: Stamp, count: int) -> list[int] | None:
-        """What became of a batch, in so many numbers; `BatchMismatch` where other content has its name."""
+        """The recorded result of a batch, in so many numbers; `BatchMismatch` if it had other content."""
         return self._db._store._recorded(stamp, count)
 
     def append(self, columns: Mapping[str, Any], stamp: Stamp, on_conflict: str) -> Added:
@@ -50,7 +50,7 @@ class Shard:
             return self._db._append(**columns, stamp=stamp, on_conflict=on_conflict)
 
     def append_nothing(self, stamp: Stamp) -> Added:
-        """Remember the name of a batch that has nothing for this shard."""
+        """Record the name of a batch that has no items for this shard."""
         return self._db._store.append_nothing(stamp)
 
     def delete(self, names: Sequence[str], stamp: Stamp) -> int:
@@ -72,21 +72,21 @@ class Shard:
         self._db._store.drop_index(name)
 
     def upkeep(self, work: str, *given: Any, **options: Any) -> Any:
-        """What a handle on the store does under this name."""
+        """Call the method of this name of a handle on the store."""
         return getattr(self._db, work)(*given, **options)
 
     def close(self) -> None:
-        """Let go of the store; a temperature of its own, which the handle would leave in it, is of no use."""
+        """Close the store, without saving a temperature by rule of this shard alone, as its handle would."""
         self._db._unpin()
         self._db._store.close()
 
 
 class Moved(Exception):
-    """A shard was asked about what it held when it was last seen, and holds something newer."""
+    """A shard was asked about its last known commit, and has a newer one."""
 
 
 class LostShard:
-    """A store that cannot be opened: whatever is asked of it is out of reach."""
+    """Stands in for a store that cannot be opened: every call raises `OutOfReach`."""
 
     def __init__(self, path: str, why: Exception) -> None:
         self.path, self._why = path, why
@@ -97,7 +97,7 @@ class LostShard:
         raise AttributeError(name)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to close."""
 
 
 def out_of_reach(path: str, lost: Sequence[str]) -> OutOfReach:
@@ -110,10 +110,10 @@ def out_of_reach(path: str, lost: Sequence[str]) -> OutOfReach:
 
 
 def evidence(view: View, question: Question, shards: int) -> Answers:
-    """What one of so many shards answers, with how far rounding may have moved its masses where they are exact.
+    """The answers of one of `shards` shards, whose exact answers state the rounding error of their log mass.
 
-    Errors of drawn rows are independent, so each shard may have a larger one, which is for the question to say, or as
-    if all were alike; of others there has to be room for what moves the shares of the shards.
+    Errors of drawn rows are independent, so each shard may have a larger one: that in the question, or the same for all
+    shards. Other errors have to leave room for the change of the shares of the shards.
     """
     wide = replace(question, tolerance=question.tolerance * (shards**0.5 if question.beside is None else 1.0))
     close = replace(question, tolerance=question.tolerance * (ROOM if shards > 1 else 1.0))
@@ -125,26 +125,26 @@ def evidence(view: View, question: Question, shards: int) -> Answers:
 
 
 def in_turn(calls: Calls) -> list[Any]:
-    """What calls return, one after the other: the stores of this process share its processors."""
+    """The results of calls, made one after the other, since stores of one process share its processors."""
     return [call() for call in calls]
 
 
 def at_once(calls: Calls) -> list[Any]:
-    """What calls return, each in a thread of its own, which does nothing but wait for another process."""
+    """The results of calls, each made in a thread of its own that only waits for another process."""
     with ThreadPoolExecutor(max(1, len(calls))) as threads:
         return list(threads.map(lambda call: call(), calls))
 
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """How shards are read."""
+    """How shards are called."""
 
     evidence: Callable[[View, Question, int], Answers] = evidence
     forecast: Callable[[View, Question], Told | None] = forecast
     calls: Callable[[Calls], list[Any]] = in_turn  # how those of a round are made
 
     def round(self, calls: Calls) -> list[Any]:
-        """What a call of each shard returns, or why the shard did not answer it."""
+        """The result of a call to each shard, or why the shard did not answer."""
         return self.calls([partial(_tried, call) for call in calls])
 
 

@@ -1,10 +1,10 @@
-"""How the tolerance of a lookup is shared out: each shard is told what is thought of all others, and its part.
+"""Share the tolerance of a lookup among shards: each gets its part, and estimates of all other shards.
 
-A shard that draws rows may be off by a share of the tolerance, so that the squares of all add up to that of the
-tolerance: for as many rows in all as may be, in proportion to its mass. To count how far off its answer makes that of
-all, it has to know what the others weigh, and about which value. That is what their lists tell before any row is read,
-or what they said before; if it is wrong, more rows are read than have to be, or a query is asked again, but what is
-stated in the end is told by the answers (merging.py).
+A shard that draws rows may be off by a part of the tolerance; the squares of all parts add up to that of the tolerance.
+The fewest rows are read if the parts are in proportion to mass. To know how its error moves the answer of all, a shard
+needs the mass and the value of the others. These are estimated by their lists before any row is read, or taken from
+their last answers; if they are wrong, more rows are read than needed, or a query is asked again, but the stated error
+follows from the answers (merging.py).
 
 Does not ask shards (asking.py).
 
@@ -18,14 +18,14 @@ import numpy as np
 from softkv.asking.sampled import Told
 from softkv.maths.sampling import Elsewhere
 
-EVENLY = 0.1  # of the squared tolerance is shared out evenly, whatever is thought of the masses
-EASED = 0.35  # of the tolerance, of many shards: what chance adds to the error of one is little beside that of all
+EVENLY = 0.1  # the share of the squared tolerance that is shared out evenly, whatever the masses
+EASED = 0.35  # the share of the tolerance added for many shards, where chance in one matters little
 
 
 def shared(told: Sequence[Told | None], items: Sequence[int]) -> list[Elsewhere | None]:
-    """What each shard is to be told; nothing if nothing is thought of any.
+    """What each shard is told; None if there is no estimate of any.
 
-    Items are shared out by hash: one of which nothing is thought is like the others.
+    Items are shared out by hash: a shard without an estimate is assumed to be like the others.
     """
     known = [one for one in told if one is not None]
     if len(told) < 2 or not known:

@@ -1,8 +1,8 @@
-"""All shards as one store to write to: what a handle on a store does with its files, done with those of all shards.
+"""All shards as one store to write to: takes the place of a `Store` under a handle.
 
-A batch is checked whole before any of it is sent. Then each shard gets its own items under the name of the batch, all
-of them or none, and all shards at once. When all have them, the batch is done; else `PartlyAdded` says which have,
-and sending it again completes it, since a shard does nothing twice under one name.
+A batch is checked whole before any of it is sent. Then all shards at once get their own items under the name of the
+batch, each wholly or not at all. If not all succeed, `PartlyAdded` says which have, and sending the batch again
+completes it, since a shard carries out a named batch only once.
 
 Does not read (whole.py) or answer (asking.py).
 """
@@ -42,14 +42,14 @@ Opening = Callable[[Manifest, int], Shard]  # opens a shard of a manifest, by it
 
 @dataclass(frozen=True, slots=True)
 class Unnamed(Stamp):
-    """A batch that its caller gave no name: only shards that get a part of it remember it."""
+    """A batch without a name from its caller: only shards that get a part of it record it."""
 
 
 class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
     alone = True  # whether a writer here is the only one
-    believing: Carrier | None = None  # how shards are asked that say so where they are not as they were last seen
+    believing: Carrier | None = None  # calls shards by their last known commit; they raise `Moved` if it is not current
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class ShardedStore:
         carrier: Carrier | None = None,
         writes: bool = False,
     ) -> None:
-        """Take shards that are open; who holds the `lock` on the cluster may write, and lets it go with them.
+        """Take open shards, and the `lock` on the cluster if this process may write alone; it is released with them.
 
-        One that `writes` without a lock is not alone: each shard sees to it that its writers do not meet.
+        With `writes` but without a lock other handles may write as well: each shard serialises its writers.
         """
         self.path, self.manifest, self.shards, self._lock = path, manifest, tuple(shards), lock
         self._opened, self._turns, self._writes, self._closed = opened, OwnLock(path), writes or lock is not None, False
         self.carrier = carrier or Carrier()
-        self._last: Callable[[], WholeSnapshot | None] = lambda: None  # if somebody still has it
+        self._last: Callable[[], WholeSnapshot | None] = lambda: None  # if it is still in use
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -83,10 +83,10 @@ class ShardedStore:
 
     @property
     def unfinished(self) -> None:
-        """None: the items of a cluster are not embedded anew."""
+        """None, since clusters have no `reembed`."""
 
     def newest(self, *, kept: bool = False, partial: bool = False) -> WholeSnapshot:
-        """All shards, each at its newest commit; `kept` whatever is written meanwhile, `partial` those that answer."""
+        """All shards, each at its newest commit; `kept` until it is closed; if `partial`, only those that answer."""
         with self._turns:
             views = self._views(kept=kept, partial=partial)
             made_of = (id(self.manifest), *map(id, views.values()))
@@ -100,11 +100,11 @@ class ShardedStore:
             return found
 
     def snapshot(self) -> WholeSnapshot:
-        """All shards as they are now, one after the other, whatever is written meanwhile."""
+        """A snapshot of all shards, taken one after the other."""
         return self.newest(kept=True)
 
     def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
-        """Views of the shards, by number; of all, unless some may be out of reach."""
+        """Views of the shards, by number; an error if one is out of reach, unless `partial`."""
         self._require_open()
         self._follow()
         shards = [getattr(shard, "impatient", shard) if partial else shard for shard in self.shards]
@@ -117,23 +117,23 @@ class ShardedStore:
         return views
 
     def _follow(self) -> None:
-        """Read what another process has made of the cluster since, by a handle that is not the only one to write.
+        """Follow another process to the newest manifest, unless this handle is the only one that writes.
 
-        Shards that have gone are not closed: another thread may be reading them, and they go when none is any more.
+        Old shards are not closed, since another thread may be reading them; they go with their last user.
         """
-        while not (self._writes and self.alone) and self.manifest.is_followed(self.path):  # also while they are opened
+        while not (self._writes and self.alone) and self.manifest.is_followed(self.path):  # also while opening
             manifest, known = Manifest.read(self.path), dict(zip(self.manifest.shards, self.shards, strict=True))
             shards = (known.get(one) or self._opened(manifest, n) for n, one in enumerate(manifest.shards))
             self.move_to(manifest, list(shards))
 
     def is_at(self, manifest: Manifest) -> bool:
-        """Whether the cluster, which is open, still goes by this manifest."""
+        """Whether the handle is open and still uses this manifest."""
         self._require_open()
         self._follow()
         return self.manifest is manifest
 
     def move_to(self, manifest: Manifest, shards: Sequence[Shard]) -> None:
-        """Go by another manifest, whose shards are open."""
+        """Switch to another manifest, whose shards are open."""
         with self._turns:
             self.manifest, self.shards = manifest, tuple(shards)
 
@@ -143,7 +143,7 @@ class ShardedStore:
     # Writing
 
     def require_writable(self) -> None:
-        """Refuse a handle that may not change the cluster, before work is done for it."""
+        """Refuse a handle that may not write, before any work is done."""
         self._require_open()
         self._follow()
         if not self._writes:
@@ -205,7 +205,7 @@ class ShardedStore:
         return added_by(self._done(named, stamp, before, everyone, work), whole)
 
     def append_nothing(self, stamp: Stamp | None) -> Added:
-        """What a batch adds that turned out to be of no items; noted under its name, if it has one."""
+        """The result of a batch that has no items; recorded under its name, if it has one."""
         if stamp is not None:
             named = self._named(stamp)
             before = self._recorded(named, 5)
@@ -222,7 +222,7 @@ class ShardedStore:
         """Delete the items with these names; when this returns, each shard has done so."""
         self.require_writable()
         if stamp is not None and stamp.tells is not None:
-            if keys:  # what they tell, such as the value of an item that was popped, is not recorded in shards
+            if keys:  # its results, such as the value of an item that was popped, are not recorded in shards
                 raise InputError("expected no batch with `pop` on a cluster. Read the item, and delete it by its key.")
             return 0  # the end of a file, of which each portion was a batch
         whole, named = self.newest(), self._named(stamp)
@@ -239,7 +239,7 @@ class ShardedStore:
         return sum(one[0] for one in self._done(named, stamp, before, everyone, work).values())
 
     def recorded(self, stamp: Stamp | None) -> Added | None:
-        """What became of a batch that all shards know by its name; `BatchMismatch` where one knows other content."""
+        """The result of a batch that all shards have recorded; `BatchMismatch` if one has recorded other content."""
         if stamp is None or isinstance(stamp, Unnamed):
             return None
         self._follow()
@@ -247,7 +247,7 @@ class ShardedStore:
         return added_by(before, self.newest()) if len(before) == len(self.shards) else None
 
     def done(self, stamp: Stamp) -> Mapping[int, list[int]]:
-        """What shards have done under the name of a batch."""
+        """The results that shards have recorded under the name of a batch."""
         return self._recorded(self._named(stamp), 5)
 
     def written(self, _name: str) -> None:
@@ -261,12 +261,12 @@ class ShardedStore:
         """There is no unfinished rebuild."""
 
     def _named(self, stamp: Stamp | None) -> Stamp:
-        """The batch as shards know it, also when they have been divided since: both parts know what the whole had."""
+        """The batch as shards record it, also after they were divided: both parts have the records of the whole."""
         name = uuid.uuid4().hex if stamp is None else stamp.id if stamp.tells is None else name_of(stamp)
         return Stamp(name, hashlib.sha256(b"" if stamp is None else stamp.digest).digest())
 
     def _recorded(self, stamp: Stamp, count: int) -> dict[int, list[int]]:
-        """What shards have done under this name."""
+        """The results that shards have recorded under this name, by number."""
         found = ((number, shard.recorded(stamp, count)) for number, shard in enumerate(self.shards))
         return {number: done for number, done in found if done is not None}
 
@@ -286,9 +286,9 @@ class ShardedStore:
         everyone: Sequence[int],
         work: Callable[[int], Result],
     ) -> dict[int, Result]:
-        """What each of these shards has done, or did before; `PartlyAdded` unless all have, or all refuse to begin.
+        """The results of all these shards, old ones included; `PartlyAdded` unless all succeed or all refuse.
 
-        All are at it at once: most of it is to wait until it is on the disk.
+        Shards work at the same time, since most of a write is waiting for the disk.
         """
         rest = [shard for shard in everyone if shard not in before]
         found = outcomes([functools.partial(work, shard) for shard in rest], at_once=self.alone)
@@ -306,7 +306,7 @@ class ShardedStore:
     # Upkeep
 
     def put_index(self, name: str, content: Iterable[bytes | memoryview]) -> None:
-        """Put what was learned from the items of all into each shard, with the numbers of its own keys."""
+        """Put the metric learned from all items into each shard, with the numbers of its own keys."""
         whole = self.newest()
         assert whole.layout is not None
         learned = Learned.decoded(memoryview(b"".join(content)), rows=whole.rows, key_width=whole.layout.key_width)
@@ -314,7 +314,7 @@ class ShardedStore:
             shard.put_index(name, b"".join(learned.without_numbers().with_numbers(snapshot).encoded()))
 
     def drop_index(self, name: str) -> None:
-        """Let each shard forget an index file."""
+        """Drop an index file in each shard."""
         for shard in self.shards:
             shard.drop_index(name)
 
@@ -325,10 +325,10 @@ class ShardedStore:
         return examined(self.path, self.manifest, self.shards, at_least=at_least)
 
     def close(self) -> None:
-        """Let go of all shards."""
+        """Close all shards."""
         if not self._closed:
             self._closed = True
-            with ExitStack() as closing:  # all of them, also where one raises, and the lock last
+            with ExitStack() as closing:  # closes all of them, even if one raises, and the lock last
                 if self._lock is not None:
                     closing.callback(self._lock.release)
                 for shard in self.shards:
@@ -336,10 +336,10 @@ class ShardedStore:
 
 
 def _is_certain(error: Exception) -> bool:
-    """Whether a shard that failed in this way has not done its part."""
+    """Whether this error proves that the shard has not done its part."""
     return isinstance(error, SoftKVError) and not isinstance(error, CommitUncertain)
 
 
 def _is_everywhere(stamp: Stamp | None) -> bool:
-    """Whether shards without a part of a batch remember its name: by then a filter may match items of theirs."""
+    """Whether shards without a part of a batch record its name too: later its filter might match items of theirs."""
     return stamp is not None and not isinstance(stamp, Unnamed) and stamp.tells is None

@@ -1,10 +1,10 @@
 """All shards as one store: a snapshot of each, read as if the rows of all lay one after the other.
 
-Rows are those of the first shard, then those of the second, and so on, and so is the order of the items: what was added
-first is not known across shards. Labels are those of the first shard in its order, then what the second adds. An item
-without a key is named by its number in its shard times 256, plus the number of the shard.
+Rows are those of the first shard, then those of the second, and so on. Items come in the same order, since it is
+unknown which shard got an item first. Labels are those of the first shard in its order, then the new ones of the
+second, and so on. An item without a key is named by its number in its shard times 256, plus the number of the shard.
 
-Does not answer questions (asking.py), except by what is read here, and writes nothing.
+Does not answer questions (asking.py) and writes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,15 +45,14 @@ class WholeSnapshot(Snapshot):
     ) -> None:
         """Join views, whose snapshots are closed with this one if it `owns` them.
 
-        Where it is `partial`, shards may be left out: `last_seen` is what was known of each when it last answered, if
-        anything was, and `numbers` are those of the others. The `shards` stay open for as long as it is there, also
-        when the handle has gone on to others.
+        If `partial`, shards may be missing: `last_seen` has the last known header of each, and `numbers` are those of
+        the others. The `shards` stay open as long as this snapshot exists, even if the handle has moved on to others.
         """
         self._shards = shards
         self.partial, self.last_seen = partial, tuple(last_seen)
         self.numbers = list(range(len(views)) if numbers is None else numbers)
         self.views, self.manifest, self._path = tuple(views), manifest, path
-        for view in self.views:  # which may have been stopped before they were told
+        for view in self.views:  # another process may have been stopped before it got the settings
             view.profile = replace(view.profile, projection=manifest.settings.get("projection"))
         self.snapshots = [view.snapshot for view in self.views]
         self.offsets = np.cumsum([0, *(one.rows for one in self.snapshots)])
@@ -62,7 +61,7 @@ class WholeSnapshot(Snapshot):
 
     @property
     def made_of(self) -> tuple[int, ...]:
-        """The manifest and the views that this is made of, by what tells them apart while they are held."""
+        """The manifest and the views that this is made of, by their ids, which differ while they are held."""
         return (id(self.manifest), *map(id, self.views))
 
     @property
@@ -87,7 +86,7 @@ class WholeSnapshot(Snapshot):
 
     @property
     def generation(self) -> int:
-        """The sum of those of the shards, which is another once rows of any have moved."""
+        """The sum of the generations of the shards, which changes when rows of any are moved."""
         return sum(one.generation for one in self.snapshots)
 
     @property
@@ -136,7 +135,7 @@ class WholeSnapshot(Snapshot):
     # By name
 
     def home(self, name: str) -> tuple[int, str]:
-        """The shard where an item of this name is, if it is anywhere, and what it is called there."""
+        """The shard where an item of this name would be, and its name there."""
         if not name.startswith("#"):
             return self.manifest.shard_of(name), name
         number = int(name[1:]) if name[1:].isdecimal() and len(name) < 22 else -1
@@ -197,7 +196,7 @@ class WholeSnapshot(Snapshot):
         return found
 
     def renamed(self, shard: int, name: str) -> str:
-        """What an item is called among all whose name in a shard this is."""
+        """The name in the cluster of an item, by its name in a shard."""
         return f"#{int(name[1:]) * MOST + self.numbers[shard]}" if name.startswith("#") else name
 
     def _named(self, shard: int, item: Item) -> Item:
@@ -207,7 +206,7 @@ class WholeSnapshot(Snapshot):
     # By row
 
     def _parts(self, rows: Sequence[int] | Rows) -> Iterator[tuple[int, Rows, Rows]]:
-        """The number of each shard that has some of these rows, which of them these are, and its own rows."""
+        """For each shard that has some of these rows: its number, which of them they are, and its own row numbers."""
         numbers = checked_rows(rows, self.rows)
         owners = np.searchsorted(self.offsets, numbers, side="right") - 1
         for shard in np.flatnonzero(np.bincount(owners)).tolist():
@@ -298,7 +297,7 @@ class WholeSnapshot(Snapshot):
             yield Block(start, self.vectors(some), self.values(some), self.live[some])
 
     def runs(self, starts: Rows, stops: Rows) -> Block:
-        """The rows of one shard, of which nothing is to be looked at but types and widths."""
+        """Runs of one shard, of which only types and widths are used."""
         assert not len(starts)
         return self._some.runs(starts, stops)
 
@@ -324,11 +323,11 @@ class WholeSnapshot(Snapshot):
         return found
 
     def index(self, name: str) -> IndexFile | None:
-        """The file of what was learned, which each shard has; None for an index, which is of a shard."""
+        """The file of the metric, which each shard has; None for an index, since each shard has its own."""
         return self._some.index(name) if name == self.manifest.settings.get("projection") else None
 
     def close(self) -> None:
-        """Let the snapshots of the shards go."""
+        """Release the snapshots of the shards."""
         if not self._closed:
             self._closed, self._shards = True, None
             for one in self.snapshots:

@@ -1,6 +1,6 @@
-"""Methods with the arguments of the local ones, which are sent to be carried out by a server.
+"""Methods with the arguments of the local ones, which are sent to a server to be carried out there.
 
-What cannot be sent, such as functions, is refused before anything is.
+Arguments that cannot be sent, such as functions, are refused before anything is sent.
 
 Does not know which methods there are (reading.py, handle.py).
 """
@@ -46,7 +46,7 @@ def sent(local: Method) -> Method:
 
 
 def sendable(what: str, given: Any) -> Any:
-    """What was given as lists, dicts, texts, numbers and arrays of NumPy."""
+    """An argument, converted to lists, dicts, texts, numbers and arrays of NumPy."""
     if given is None or isinstance(given, (str, bool, int, float, np.generic)):
         return given
     if isinstance(given, Mapping):
@@ -61,7 +61,7 @@ def sendable(what: str, given: Any) -> Any:
     array = array_of(given, what)
     if array.dtype.kind in "fiub" and array.ndim:
         return array.astype(np.float64) if array.dtype.itemsize > 8 else array
-    return sendable(what, array.tolist())  # texts, single numbers, whatever else a column may hold
+    return sendable(what, array.tolist())  # texts, single numbers, or what else a column may hold
 
 
 def _plain(name: str, given: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _query(_name: str, given: Any) -> dict[str, Any]:
 
 def _compatibility(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, (str, list, tuple)):
-        comparison_of(given)  # what is none anywhere is refused as such
+        comparison_of(given)  # raises the usual error if it is no way to compare at all
         raise NotRemote(
             "expected compatibility by its name, since a server cannot be sent a function. Open the store by its path, "
             "on the machine where it is, to compare by one."

@@ -1,8 +1,8 @@
-"""Requests to a server, sent again where that is right: what a handle on a served store stands on.
+"""Requests to a server, retried where that is safe; used by handles on served stores.
 
-A request is sent again where nobody answered or the server was busy, for `patience` seconds. That is right because what
-reads changes nothing, and what writes or starts a job carries a name, under which the server does it once. Threads may
-share a connection; it does not survive a fork.
+A request is sent again, for `patience` seconds, if there was no answer or the server was busy. That is safe because
+reads change nothing, and writes and jobs carry a name under which the server carries them out once. Threads may share a
+connection; it does not survive a fork.
 
 Does not know what is asked (reading.py, handle.py).
 """
@@ -39,10 +39,10 @@ from softkv.storage.threads import OwnLock
 if TYPE_CHECKING:
     import httpx
 
-TOKEN = "SOFTKV_TOKEN"  # the variable that holds a token where none is given
+TOKEN = "SOFTKV_TOKEN"  # the variable that holds the token if none is given
 PATIENCE = 30.0  # seconds for which a request is sent again, once the server has answered
-DEADLINE, WAITS = 600, 615.0  # seconds in which an answer is wanted, the most there are; and until there is none
-SILENCE = 45.0  # seconds without news of a job, of which the server sends some every fifteen
+DEADLINE, WAITS = 600, 615.0  # seconds: the longest deadline a server accepts; and until an answer is given up
+SILENCE = 45.0  # seconds without news of a job, which the server sends every fifteen
 SHORTEST, LONGEST = 0.05, 2.0  # seconds between two tries
 
 
@@ -63,7 +63,7 @@ class ServerConnection:
         self._store = quoted(self.store)
         self.url, self._base = f"{base}/{self._store}", base
         self._own = OwnLock(self.url)
-        self.left: deque[str] = deque()  # snapshots that nobody holds any more
+        self.left: deque[str] = deque()  # snapshots that are no longer in use
         token = os.environ.get(TOKEN) if token is None else token
         headers = {"Accept": f"{MEDIA_TYPE}, application/json;q=0.5"} | ({"Softkv-Alone": "1"} if alone else {})
         self._client = httpx.Client(
@@ -89,13 +89,13 @@ class ServerConnection:
         return found
 
     def require(self, right: bool) -> None:
-        """Refuse what was answered where it is not right."""
+        """Refuse an answer that is not `right`."""
         if not right:
             raise ServerError(f"{self.url} answered something else than `softkv serve` does. Is another server there?")
 
     @contextmanager
     def believing(self) -> Iterator[None]:
-        """Around what takes an answer apart: whatever does not go together in it is an error of the server."""
+        """Within the block, where an answer is read, inconsistent content is an error of the server."""
         try:
             yield
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
@@ -104,7 +104,7 @@ class ServerConnection:
             self.require(False)
 
     def pages(self, start: int, fetch: Callable[[int], Any], stop: float = math.inf) -> Iterator[Any]:
-        """Page after page, each from where the one before ended."""
+        """Page after page, each from where the previous one ended."""
         place: int | None = start
         while place is not None and place < stop:
             page = fetch(place)
@@ -113,7 +113,7 @@ class ServerConnection:
             place = page["next"]
 
     def _let_go(self) -> None:
-        """Give snapshots back. Not when they are collected: that may be in the middle of another request."""
+        """Release unused snapshots; not when they are collected, which may be in the middle of another request."""
         with suppress(IndexError, self._httpx.RequestError):
             while True:
                 self._client.delete(f"{self._base}/v1/{self._store}/snapshots/{self.left.popleft()}")
@@ -139,7 +139,7 @@ class ServerConnection:
             answer.close()
 
     def _tried(self, send: Callable[[], "httpx.Response"]) -> "httpx.Response":
-        """The first answer that is none of a busy server, or the last, or why there is none."""
+        """The first answer from a server that is not busy, else the last one; an error if there is none."""
         self._require_open()
         ends, pause = time.monotonic() + self.patience, SHORTEST
         while True:
@@ -195,7 +195,7 @@ class ServerConnection:
             raise HandleClosed(f"{self.url} was closed; open it again")
 
     def close(self) -> None:
-        """Let go of the server; once is enough, and a child of the process leaves it to its parent."""
+        """Close the connection; more than once does no harm, and a forked child leaves it to its parent."""
         if not self._closed:
             self._closed = True
             if not self._own.is_inherited():

@@ -1,9 +1,9 @@
 """A store behind a URL as its users see it: `softkv.open("http://host:7411/store")`.
 
-What changes it is sent under the name of a batch, so that a request whose answer was lost is sent again and carried out
-once. Long work is a job of the server, of which progress is told here; an interrupt here cancels it there.
+Changes are sent under the name of a batch, so that a request whose answer was lost is sent again and carried out once.
+Long work is a job of the server, whose progress is reported here; an interrupt here cancels it there.
 
-Does not send requests itself (connection.py), and reads by reading.py.
+Does not send requests itself (connection.py); methods that read are in reading.py.
 """
 
 import json
@@ -63,7 +63,7 @@ def connected(
     wait: float,
     alone: bool,
 ) -> "RemoteStore":
-    """The store at a URL; what can only be decided where its files are is refused."""
+    """The store at a URL; options that can only be used where its files are, are refused."""
     if mode not in ("c", "r", "w") or force:
         raise NotRemote(
             f"expected mode 'c', 'r' or 'w', and no force, for a store behind a URL, got {mode!r}. {_THERE}"
@@ -97,7 +97,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
     # Items
 
     def _write(self, method: str, path: str, document: Any, batch: str | None = None) -> Any:
-        """What becomes of a change, however often it has to be sent."""
+        """The result of a change, however often it has to be sent."""
         self._store.require_writable()
         return self._ask(method, path, document | {"batch": str(uuid.uuid4()) if batch is None else batch})
 
@@ -113,13 +113,13 @@ class RemoteStore(Closing, RemoteReader, Changes):
         return super()._sent(name, told, given)
 
     def _added(self, what: intake.Given, on_conflict: str, batch: str | None, progress: Progress | None) -> Added:
-        """What becomes of items, which go in one request, wholly or not at all: more than fit are refused."""
+        """The result of adding items, in one request, wholly or not at all; too many for a request are refused."""
         for place, payload in enumerate(what.payloads or []):
             checked_json(payload, f"payload {place}")
         given = {"keys": what.keys, "values": what.values, "vectors": _matrix(what.vectors), "texts": what.texts}
         document = {name: sendable(name, one) for name, one in given.items() if one is not None}
         document |= {"payloads": what.payloads, "on_conflict": on_conflict}
-        named: Any = batch  # of `load`, which has more to say of it than its name
+        named: Any = batch  # that of `load` is more than a name
         added: Added = self._write("POST", "items", document, name_of(named) if isinstance(named, Stamp) else batch)
         if progress is not None:
             progress(added.count, added.count)
@@ -192,7 +192,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
         return made
 
     def _job(self, work: str, told: Any, options: dict[str, Any], progress: Stages | None) -> Any:
-        """What comes of long work of the server, which is cancelled where waiting for it is interrupted."""
+        """The result of long work of the server, which is cancelled if waiting for it is interrupted."""
         name = uuid.uuid4().hex  # under which it is started once, however often it has to be sent
         where, job = f"jobs/{name}", dict[str, Any](state="waiting")
         try:
@@ -230,7 +230,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
                     told(progress["stage"], progress["done"], progress["all"])
 
     def _news(self, pieces: Iterator[bytes]) -> Iterator[dict[str, Any] | None]:
-        """The progress of a job in each of its events, as they come."""
+        """The progress in the events of a job, as they arrive."""
         begun = b""
         for piece in pieces:
             *lines, begun = (begun + piece).split(b"\n")
@@ -242,7 +242,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
                     yield progress
 
     def close(self) -> None:
-        """Let go of the server, which goes on without this handle."""
+        """Close the handle; the server goes on."""
         self._closed = True
         self._connection.close()
 
@@ -251,7 +251,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
 
 def _matrix(vectors: Any) -> Any:
-    """Vectors as one array where they are one, which takes a fraction of the room of lists."""
+    """Vectors as one array if they can be, which takes a fraction of the room of lists."""
     if vectors is None or hasattr(vectors, "dtype"):
         return vectors
     try:

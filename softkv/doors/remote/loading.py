@@ -1,7 +1,7 @@
-"""What loading.py asks of the files under a handle, for a store behind a URL.
+"""Stands in for the files of a store behind a URL, as far as database/loading.py needs them.
 
-Nothing is kept of whole files: each batch of records has a name of its own, made of the name of the file's batch and of
-how many records there are up to it, so that what is sent again is written once.
+There is no record of whole files: each batch of records has a name of its own, made of the name given for the file and
+the number of records before it, so that a batch that is sent again is written once.
 
 Does not send anything itself.
 """
@@ -23,7 +23,7 @@ NUMBER = 25  # bytes of a number in JSON at most, with its comma
 
 
 class Unfiled:
-    """What stands in the place of the files: the kind of the values, and whether they may be written."""
+    """Stands in for the files of a store: the kind of its values, and whether it may be written to."""
 
     layout = None
 
@@ -39,12 +39,12 @@ class Unfiled:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is settled of the store, as far as a file could contradict it."""
+        """The settings of the store that a file could contradict."""
         kind = self._reader.value_kind
         return {} if kind is None else {"value": kind}
 
     def configure(self, settings: dict[str, Any]) -> NoReturn:
-        """Refuse to settle anything."""
+        """Refuse to change settings."""
         raise NotRemote(
             f"this store is empty, and has not settled that its values are {settings['value']}s. Make it with value= "
             "by its path before it is served, or add the first items with `add`."
@@ -65,11 +65,11 @@ class Unfiled:
         """No file is recorded."""
 
     def delete(self, _keys: list[str], *, stamp: Stamp) -> None:
-        """There is nothing to record at the end of a file."""
+        """Record nothing at the end of a file."""
 
 
 def name_of(stamp: Stamp) -> str:
-    """What the batch of records is called that the stamp was made for."""
+    """The name of the batch of records that the stamp was made for."""
     tells = stamp.tells
     assert tells is not None
     return f"{stamp.id}/{tells([0] * 5)[1]}"

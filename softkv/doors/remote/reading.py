@@ -1,6 +1,6 @@
-"""Everything that reads a store through its server, at its newest commit or as of a snapshot.
+"""Methods that read a store through its server, at its newest commit or as of a snapshot.
 
-What is looked up is answered there; what is gone through comes page by page, all of one commit.
+Lookups are answered there; iterations fetch page by page, all of one commit.
 
 Does not send requests itself (connection.py), and changes nothing (handle.py).
 """
@@ -31,7 +31,7 @@ from softkv.storage import Added, Item
 from softkv.storage.batch import checked_key
 from softkv.storage.closing import Closing
 
-_TOLD: dict[str, Any] = {  # what is answered, by path
+_TOLD: dict[str, Any] = {  # the type of the answer, by path
     "brief": {"items": int, "value_kind": Literal["number", "vector", "label", "text", None]},
     "info": Info,
     "snapshots": {"snapshot": str, "commit": int},
@@ -86,7 +86,7 @@ class RemoteReader(Sending, Reader):
         return self._got({"keys": [key]})[0][0]
 
     def _got(self, wanted: dict[str, Any]) -> tuple[list[Any], list[bool]]:
-        """What belongs to each of some keys, and whether it is missing; a page ends early where it would be long."""
+        """The value or item of each of some keys, and whether it is missing; long answers come in several pages."""
         for key in wanted["keys"]:
             if not isinstance(key, str):
                 checked_key(key)
@@ -135,7 +135,7 @@ class RemoteReader(Sending, Reader):
     ) -> Iterator[Item]:
         """The items in their order whose payload matches `where`, from the one at `start` to that before `stop`."""
         first, last = place_of(start, "start") or 0, place_of(stop, "stop")
-        if first < 0 or (last is not None and last < 0):  # counted from an end that only the server knows
+        if first < 0 or (last is not None and last < 0):  # counted from the end, which only the server knows
             return iter(list(self._selected(where=where, whole=True))[first:last])
         return self._selected(where=where, start=first, stop=last, whole=True)
 
@@ -212,7 +212,7 @@ class RemoteView(Closing, RemoteReader):
         return self
 
     def close(self) -> None:
-        """Let the server close it; where it has done so, or has gone, nothing is left to do."""
+        """Let the server close the snapshot; nothing is left to do if it did so already, or has ended."""
         if not self._closed:
             self._closed = True
             with suppress(SoftKVError):
@@ -220,4 +220,4 @@ class RemoteView(Closing, RemoteReader):
 
     def __del__(self) -> None:
         if not self._closed:
-            self._connection.left.append(self._name)  # nothing is sent from here
+            self._connection.left.append(self._name)  # the next request releases it: nothing may be sent from here
