@@ -470,6 +470,20 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
         assert_kept(db, QUERIES, 60, temperature=0.6)
 
 
+def test_masses_are_kept_where_values_would_do_with_far_fewer_rows(large: None, tmp_path: Path) -> None:
+    """An outlier makes all that a few rows could do to the value small beside the tolerance, and not to the mass."""
+    keys = keys_of(1, ITEMS)
+    values = np.random.default_rng(4).standard_normal(ITEMS)
+    values[17] = 1e6
+    with softkv.open(tmp_path / "s", value="number", compatibility="cosine", temperature=0.02) as db:
+        db.add(vectors=keys, values=values)
+    with_secret(tmp_path / "s", b"p" * 32)
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index(queries=keys[:100], temperatures=(0.01, 0.2))
+        for temperature in (0.002, 0.004):
+            assert_kept(db, keys_of(9, 100), 60, temperature=temperature)
+
+
 @pytest.mark.ci
 def test_lists_whose_spread_is_not_normal(large: None, tmp_path: Path) -> None:
     """In four axes squared distances vary much within a list, and some are thought to have far too much mass."""

@@ -13,7 +13,7 @@ import pytest
 import softkv
 from softkv.asking import route, sampled
 from softkv.index import measuring
-from softkv.index.strata import Population
+from softkv.index.strata import LOG_MASS, SOFT, Population
 from softkv.maths.compatibility import additive, bilinear
 from tests.stores import with_secret
 
@@ -89,7 +89,7 @@ def test_these_are_measured(db: softkv.SoftKV, name: str) -> None:
         for told in ("value", "log_mass", "effective", "spread"):
             error = found.error if told == "value" else getattr(found, f"{told}_error")
             assert abs(getattr(found, told) - getattr(exact, told)) <= 2 * error, told
-        assert found.log_mass_error <= measuring.LOG_MASS
+        assert found.log_mass_error <= LOG_MASS
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,53 @@ def test_the_first_draw_sizes_the_second_and_is_in_no_answer(
             assert len(looks) <= 3
     assert len(draws) > 40
     assert set(draws) == made
+
+
+def test_variances_are_raised_to_what_lists_foretell_and_never_lowered(
+    db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variance of four times what the rows tell makes each error twice as large; a twentieth is stated at least."""
+    estimate, seen = measuring._Measuring._estimate, list[int]()
+
+    def noted(self: Any, look: Any, values: Any, masses: Any) -> Any:
+        told, floor = look.told, measuring.FLOOR * self.wanted
+        plain = estimate(self, look, 0.0 * values, 0.0 * masses)
+        raised = estimate(self, look, 4.0 * told.of_value.variance, 4.0 * told.of_mass.variance)
+        for found, times in ((plain, 1.0), (raised, 2.0)):
+            error = np.hypot(times * told.of_value.error(self.confidence), floor)
+            assert found.error == pytest.approx(error * self.units.size)
+        for name in ("log_mass_error", "effective_error", "spread_error"):
+            assert (1.5 * getattr(plain, name) < getattr(raised, name)).all(), name
+        found = estimate(self, look, values, masses)
+        assert (found.error >= np.sqrt(values.sum(1)) * self.units.size).all()
+        assert (found.error >= plain.error).all()
+        assert (found.log_mass_error >= np.maximum(plain.log_mass_error, np.sqrt(masses.sum(1)))).all()
+        seen.append(len(values))
+        return found
+
+    monkeypatch.setattr(measuring._Measuring, "_estimate", noted)
+    for query in QUERIES[:20]:
+        db.lookup(query, temperature=20.0, tolerance=TOLERANCE)
+    assert len(seen) >= 20
+
+
+def test_lists_of_which_most_rows_would_be_drawn_are_read_whole(
+    db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of no list half of the rows are drawn, but of those that chance visits, which have few; some are read whole."""
+    look, whole = measuring._Measuring._look, list[int]()
+
+    def noted(self: Any, left: Any, sizes: Any) -> Any:
+        found, strata = look(self, left, sizes), left.values
+        certain = found.draw.chances == 1.0
+        assert (found.draw.sizes <= np.ceil(SOFT * found.draw.counts))[certain].all()
+        whole.append(int(strata.counts[sizes.whole(strata.counts)].sum()))
+        return found
+
+    monkeypatch.setattr(measuring._Measuring, "_look", noted)
+    for query in QUERIES[:20]:
+        db.lookup(query, temperature=0.2, tolerance=TOLERANCE, where=SOME)
+    assert max(whole) > 0
 
 
 def test_a_mass_is_known_to_a_tenth_of_itself_whatever_the_confidence(db: softkv.SoftKV) -> None:

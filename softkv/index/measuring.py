@@ -20,7 +20,7 @@ import numpy as np
 
 from softkv.index.lists import ListIndex
 from softkv.index.search import Asked, Estimate, Readable, both, part_of, read_lists, tail_of, together
-from softkv.index.strata import LOWEST, Advice, Chosen, Population, advice, first_lists, seen_tilt
+from softkv.index.strata import LOG_MASS, LOWEST, Advice, Chosen, Population, advice, first_lists, seen_tilt
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
 from softkv.maths.farfield import Array, Floats, Tilt, Units, tilted
@@ -33,7 +33,6 @@ AIM = 0.85  # the share of the tolerance to aim at, so that chance rarely takes 
 AGAIN = 0.65  # the share to aim at if it did
 MORE = 8.0  # variances from the second draw are assumed to be so many times better known than from the first
 FLOOR = 0.05  # the least error to state, as a share of the tolerance: if nearly all is read, little variation is seen
-LOG_MASS = 0.05  # the largest error of the log mass
 VARIED = 0.1  # the largest standard deviation of the mass, as a share of it: beyond, a ratio to it would be biased
 MOST_WANTED = 1e100  # its square is still a float
 DOUBTED = 3.0  # nothing is drawn if so many times as many rows seem needed as may be read

@@ -25,6 +25,7 @@ STEEP = 1.0  # weights vary if the logits of a list have at least this standard 
 RARE = 2.0  # and from this one on, a few rows hold most of the mass
 BEYOND = 2.0  # a row may be so far beyond where the best one is expected
 HARMLESS = 0.1  # errors below this share of the tolerance do not count
+LOG_MASS = 0.05  # the largest error of the log mass
 ALIKE = 32  # how many lists on each side tell how much logits vary in a list
 DOUBTED = 2.0  # a variance seen in a few rows is multiplied by this
 TINY = np.finfo(np.float64).tiny
@@ -143,7 +144,9 @@ def advice(
     masses, rest = parts[:, :-1], parts[:, -1:]
     value = (masses @ lists.values + rest * known.value) / np.maximum(parts.sum(1, keepdims=True), TINY)
     apart = distances(lists.values, value).astype(np.float64) ** 2
-    own = _rare(index, counts, tilt, apart + lists.scatter, known.log_mass, wanted)
+    of_value = (apart + lists.scatter) / np.maximum(np.square(wanted), TINY)[:, None]
+    harm = np.maximum(of_value, 1.0 / np.maximum(np.square(LOG_MASS * known.wanted), TINY)[:, None])
+    own = _rare(index, counts, tilt, harm, known.log_mass)
     np.put_along_axis(own, first, True, axis=1)
     squares = np.where(own, 0.0, masses * masses)
     # Whatever their distribution, n numbers that are not negative vary by at most n − 1 times their squared mean.
@@ -172,18 +175,19 @@ def _shares(logs: Floats, first: Counts, known: Floats) -> Floats:
     return found
 
 
-def _rare(index: ListIndex, counts: Counts, tilt: Tilt, apart: Floats, known: Floats, wanted: Floats) -> Chosen:
+def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Floats) -> Chosen:
     """The lists of which a few rows hold most of the mass, (b, l), except those that even together do not matter.
 
-    A sample that misses these rows does not show them. `apart` is the squared distance of values from the answer; the
-    best row of a list is assumed to be as good as possible.
+    A sample that misses these rows does not show them. `harm`, (b, l), is the squared error that missing a row as heavy
+    as all that is known would make, as a share of the squared error allowed; the best row of a list is assumed to be as
+    good as possible.
     """
     found: Chosen = (tilt.variances > RARE**2) & (counts > 0)
     for number in np.flatnonzero(found.any(1)).tolist():
         rare = np.flatnonzero(found[number])
         spread = np.sqrt(tilt.variances[number, rare]) * (critical(index.quick.counts[rare]) + BEYOND)
         best = tilt.peaks[number, rare].astype(np.float64) + spread - known[number]
-        harm = np.exp(np.minimum(2.0 * best, 0.0)) * apart[number, rare]
-        order = np.argsort(harm)
-        found[number, rare[order[harm[order].cumsum() <= (HARMLESS * wanted[number]) ** 2]]] = False
+        squares = np.exp(np.minimum(2.0 * best, 0.0)) * harm[number, rare]
+        order = np.argsort(squares)
+        found[number, rare[order[squares[order].cumsum() <= HARMLESS**2]]] = False
     return found
