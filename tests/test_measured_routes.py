@@ -255,6 +255,7 @@ def test_lists_of_which_most_rows_would_be_drawn_are_read_whole(
     def noted(self: Any, left: Any, sizes: Any) -> Any:
         found, strata = look(self, left, sizes), left.values
         certain = found.draw.chances == 1.0
+        assert (left.own.sum(1) >= 3).all()  # the likeliest to hold the best rows
         assert (found.draw.sizes <= np.ceil(SOFT * found.draw.counts))[certain].all()
         whole.append(int(strata.counts[sizes.whole(strata.counts)].sum()))
         return found

@@ -83,7 +83,8 @@ def test_a_plan_that_takes_longer_than_a_scan_is_not_followed(
         ({"k": 65}, "at most the 64 best are found by the index, and 65 were not rehearsed"),
         ({"temperature": 1e-6}, "temperature 1e-06 was not rehearsed ("),
         ({"temperature": 50.0}, "temperature 50 was not rehearsed ("),
-        ({"confidence": 0.9999}, "no plan keeps within 0.01 for 100%"),
+        ({"confidence": 0.9999}, "too few queries were rehearsed to be 99.99% sure; `softkv index build --queries`"),
+        ({"tolerance": 1e-9, "confidence": 0.975}, "no plan keeps within 1e-09 for 97.5%; a larger tolerance is kept"),
     ],
     ids=lambda given: given if isinstance(given, str) else None,
 )

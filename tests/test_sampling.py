@@ -390,6 +390,13 @@ def test_strata_of_which_most_rows_would_be_drawn_are_read_whole() -> None:
         assert (whole & (strata.counts > 10)).any()
 
 
+def test_a_stratum_of_which_nothing_is_thought_is_drawn_from_all_the_same() -> None:
+    """A tenth of the rows is spread by sizes: what is thought of strata may be wrong."""
+    strata = Strata(np.full(2, 1000), np.array([[1.0, 0.0]]), np.array([[1e-9, 0.0]]), np.full(2, 0.9))
+    sizes = strata.sizes(200.0)
+    assert (sizes.chances * sizes.rows).tolist() == [190, 10]
+
+
 def test_what_is_read_whole_has_no_error() -> None:
     """Nothing is drawn of it, and the sums are those of all rows."""
     population = Population(9)

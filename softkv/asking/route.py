@@ -248,7 +248,10 @@ def unrehearsed(index: ListIndex, question: Question, temperature: float, equal:
         return (CHANGED if kept else SPREAD).format(question.k)
     low, high = (float(one) * temperature / equal for one in calibration.temperatures[[0, -1]])
     if low <= temperature <= high:
-        return f"no plan keeps within {question.tolerance:g} for {question.confidence:.0%}; a larger tolerance is kept"
+        sure = f"{100 * question.confidence:.15g}%"
+        if not calibration.can_be(question.confidence):
+            return f"too few queries were rehearsed to be {sure} sure; `softkv index build --queries` takes more"
+        return f"no plan keeps within {question.tolerance:g} for {sure}; a larger tolerance is kept"
     wider = f"{_rounded(min(low, temperature), math.floor)} {_rounded(max(high, temperature), math.ceil)}"
     return (
         f"temperature {temperature:.3g} was not rehearsed ({low:.3g} to {high:.3g}); "

@@ -93,6 +93,10 @@ class Calibration:
             self._known[wanted] = self._cheapest(cell, tolerance, confidence)
         return self._known[wanted]
 
+    def can_be(self, confidence: float) -> bool:
+        """Whether enough queries judge plans to be so sure of one."""
+        return _rank(len(self.best) - self._choosing, confidence) is not None
+
     def depth(
         self, k: int, confidence: float, *, grown: float = 1.0, changed: bool = False
     ) -> tuple[int, float] | None:
