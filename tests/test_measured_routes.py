@@ -266,6 +266,16 @@ def test_lists_of_which_most_rows_would_be_drawn_are_read_whole(
     assert max(whole) > 0
 
 
+@pytest.mark.parametrize("some", [{}, {"where": SOME}], ids=str)
+def test_no_more_items_are_effective_than_there_are(db: softkv.SoftKV, some: dict[str, Any]) -> None:
+    """Where all weigh alike, half of the estimates would be more than all items, or than those that match."""
+    found = [db.lookup(query, temperature=1e4, tolerance=TOLERANCE, **some) for query in QUERIES[:20]]
+    measured, most = [one for one in found if one.route == "measured"], ITEMS * (2 / 3 if some else 1)
+    assert len(measured) > 10
+    assert max(one.effective for one in measured) == most
+    assert all(most - one.effective <= 2 * one.effective_error for one in measured)
+
+
 def test_a_mass_is_known_to_a_tenth_of_itself_whatever_the_confidence(db: softkv.SoftKV) -> None:
     """A ratio to a mass that is known worse would be biased."""
     off, options = [], {"temperature": 0.2, "where": SOME, "confidence": 0.02}

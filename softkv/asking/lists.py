@@ -205,7 +205,7 @@ class Asking:
             value=used.value.astype(self.values.dtype or np.float32),
             spread=used.spread,
             log_mass=log_mass,
-            effective=used.effective,
+            effective=np.minimum(used.effective, len(self.view.snapshot)),  # of estimates, that may be more
             mass=np.minimum(np.exp(np.where(read.mass > 0, read.peak, -np.inf) - log_mass) * read.mass, 1.0),
             scored=scored,
             seen=np.full(len(some), len(self.view.snapshot)),

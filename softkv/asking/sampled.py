@@ -52,7 +52,8 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
         found = only_finite(found)
         answers = replace(asking.presented(found, everyone, MEASURED), reason=reason)
     if mask is not None:
-        answers = replace(answers, seen=np.full(len(everyone), int(mask.sum())))
+        seen = np.full(len(everyone), int(mask.sum()))
+        answers = replace(answers, seen=seen, effective=np.minimum(answers.effective, seen))
     return Estimated(everyone, answers, dict.fromkeys(np.flatnonzero(~found.sure).tolist(), UNMEASURED))
 
 
