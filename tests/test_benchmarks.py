@@ -234,7 +234,7 @@ def test_the_limit_of_a_share_takes_builds_for_the_trials() -> None:
 
 @pytest.mark.slow
 def test_stores_too_large_to_be_made_in_memory_begin_with_the_same_items(tmp_path: Path) -> None:
-    """A line for each store and kind of queries; stores that one run made are asked by another, beside exact answers."""
+    """A line for each store and kind of queries; stores made by one run are asked by another, beside exact answers."""
     command = [sys.executable, "-m", "tests.benchmarks.index_streamed", "1500", "3000", "--folder", str(tmp_path)]
     subprocess.run([*command, "--only-build"], cwd=ROOT, capture_output=True, text=True, check=True)
     run = subprocess.run([*command, "--rounds", "1"], cwd=ROOT, capture_output=True, text=True, check=True)
