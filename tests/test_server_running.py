@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import softkv
+from softkv.doors.server import protocol
 from softkv.doors.server.app import ENDPOINTS
 from softkv.doors.server.running import Settings, serve
 from softkv.errors import InputError, StoreError, StoreLocked, StoreNotFound
@@ -62,6 +63,16 @@ def test_headers_that_do_not_end_are_not_waited_for(store: Path) -> None:
 
         assert eventually(dribbled, 6.0)
         assert eventually(lambda: is_closed(silent), 6.0)
+
+
+def test_a_connection_on_which_nothing_is_asked_is_closed(store: Path) -> None:
+    """It is though its first request was answered; nobody is impatient with it."""
+    assert protocol.IDLE == 15
+    with served(store, idle=0.3) as server:
+        client = http.client.HTTPConnection(server.host, server.port, timeout=LONGEST)
+        assert asked(client, "GET", "/health")[0] == 204
+        assert eventually(lambda: is_closed(client.sock), 8.0)
+        client.close()
 
 
 def test_a_body_that_trickles_is_not_waited_for(store: Path) -> None:
@@ -528,6 +539,15 @@ def test_others_are_served_only_with_a_name_a_token_and_tls(
         found = announced(str(store))
         assert found is not None
         assert found.url == f"https://db.example:{server.port}/films"
+
+
+def test_a_name_that_was_allowed_with_a_port_is_answered_at_that_one(store: Path) -> None:
+    """One without a port is at that which is listened at, and at the usual one."""
+    options = ("--allow-host", "db.example:8443", "--allow-host", "other.example")
+    with served(store, options=options) as server:
+        found = {"db.example:8443": 200, "db.example": 421, f"db.example:{server.port}": 421}
+        found |= {"other.example": 200, f"other.example:{server.port}": 200, "other.example:8443": 421}
+        assert {host: server.ask("GET", "/v1/stores", Host=host)[0] for host in found} == found
 
 
 def test_behind_a_proxy_this_machine_asks_past_it(store: Path, tmp_path: Path) -> None:
