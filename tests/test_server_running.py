@@ -15,19 +15,46 @@ from typing import Any
 import pytest
 
 import softkv
-from softkv.doors.server import protocol
+from softkv.doors import wire
+from softkv.doors.server import endpoints, gate, items, jobs, lane, leases, protocol
 from softkv.doors.server.app import ENDPOINTS
 from softkv.doors.server.running import Settings, serve
+from softkv.doors.server.served import HELD
 from softkv.errors import InputError, StoreError, StoreLocked, StoreNotFound
 from softkv.storage.disk.announced import SERVER, announced
 from tests.servers import LONGEST, Running, asked, eventually, films, is_closed, served
 
+ROOT = Path(__file__).parents[1]
 HEAD = "POST /v1/films/items HTTP/1.1\r\nHost: {0.host}:{0.port}\r\nAuthorization: Bearer {0.token}\r\n"
 
 
 def head(server: Running, *more: str) -> bytes:
     """The headers of an add, with the token."""
     return (HEAD.format(server) + "".join(f"{line}\r\n" for line in more)).encode()
+
+
+LIMITS = [
+    f"At most {protocol.CONNECTIONS} connections are open",
+    f"more slowly than {protocol.PACE >> 10} KiB a second",
+    f"{protocol.UNTAKEN >> 20} MiB of them wait",
+    f"more than {wire.LONGEST_BODY >> 20} MiB are refused by their length",
+    f"headers of more than {gate.LONGEST_HEAD >> 10} KiB",
+    f"at most {wire.MOST_VALUES:,} values of JSON",
+    f"more than about {endpoints.LARGEST_REPLY >> 20} MiB",
+    f"({endpoints.SECONDS:g} by default, at most {endpoints.LONGEST:g})",
+    f"at most {lane.MOST} queries of the same options",
+    f"At most {lane.ROOM:,} questions wait for a store, and {HELD >> 20} MiB of bodies for a server",
+    f"holds at most {items.MOST:,} items",
+    f"{items.SEARCHED:,} items are looked at for a page",
+    f"which may hold {leases.MOST}",
+    f"The last {jobs.FINISHED} that are over are remembered",
+]
+
+
+@pytest.mark.parametrize("words", LIMITS)
+def test_limits_are_those_that_the_page_names(words: str) -> None:
+    """Whoever changes a limit says so in docs/server.md."""
+    assert words in " ".join((ROOT / "docs" / "server.md").read_text(encoding="utf-8").split())
 
 
 @pytest.fixture
