@@ -20,8 +20,9 @@ from softkv.doors.server import endpoints, gate, items, jobs, lane, leases, prot
 from softkv.doors.server.app import ENDPOINTS
 from softkv.doors.server.running import Settings, serve
 from softkv.doors.server.served import HELD
-from softkv.errors import InputError, StoreError, StoreLocked, StoreNotFound
+from softkv.errors import InputError, ServerUnreachable, StoreError, StoreLocked, StoreNotFound
 from softkv.storage.disk.announced import SERVER, announced
+from tests.commands import ran
 from tests.servers import LONGEST, Running, asked, eventually, films, is_closed, served
 
 ROOT = Path(__file__).parents[1]
@@ -156,6 +157,21 @@ def test_an_answer_over_tls_that_is_not_taken_is_broken_off(store: Path, certifi
                 pass
             assert eventually(lambda: server.descriptors() == before, 15.0)
         assert "Traceback" not in server.log()
+
+
+def test_a_handle_trusts_the_certificate_that_the_environment_names(
+    store: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that finds the server through the store does, too; one that is not named is said to be unknown."""
+    with served(store, options=("--tls-cert", certificate[0], "--tls-key", certificate[1])) as server:
+        url = f"https://127.0.0.1:{server.port}/films"
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        with pytest.raises(ServerUnreachable, match="in the variable SSL_CERT_FILE"):
+            softkv.open(url, token=server.token)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        with softkv.open(url, token=server.token) as db:
+            assert db["k1"] == 1.0
+        assert ran("set", "7", "k1", "--db", store).err == "changed 1\n"
 
 
 def test_a_store_in_which_nothing_can_be_said_is_not_served(store: Path, tmp_path: Path) -> None:
