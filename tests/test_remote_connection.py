@@ -60,6 +60,7 @@ class Relay:
 
     def __init__(self, behind: int) -> None:
         self.behind, self.losing, self.lost, self.refused = behind, 0, 0, 0
+        self.most = 1 << 40  # bytes of answers on one connection
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -92,8 +93,13 @@ class Relay:
                     return
 
             threading.Thread(target=forth, daemon=True).start()
+            room = self.most
             try:
                 while piece := server.recv(1 << 16):
+                    room -= len(piece)
+                    if room < 0:
+                        client.shutdown(socket.SHUT_RDWR)
+                        return
                     if self.losing:
                         self.losing, self.lost = self.losing - 1, self.lost + 1
                         client.shutdown(socket.SHUT_RDWR)
@@ -446,6 +452,22 @@ def test_records_of_a_file_are_sent_in_portions(relayed: tuple[Relay, SoftKV], t
     assert db.load(tmp_path / "items.jsonl", batch="the file").count == 5000
     assert len(db) == 5040
     assert db.info().commit > 3  # more than one batch
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "npz"])
+def test_an_export_that_breaks_off_leaves_no_file(relayed: tuple[Relay, SoftKV], tmp_path: Path, ending: str) -> None:
+    """A file that was there is as it was, also where it was to be overwritten."""
+    relay, db = relayed
+    db.add(vectors=vectors_of(3000, seed=1), values=np.arange(3000.0))
+    (tmp_path / f"old.{ending}").write_text("old")
+    relay.most = 40_000
+    with softkv.open(db.path, token=SECRET) as again:
+        for name, force in (("new", False), ("old", True)):
+            with pytest.raises(ServerUnreachable):
+                again.export(tmp_path / f"{name}.{ending}", force=force)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [f"old.{ending}", "s"]
+    assert (tmp_path / f"old.{ending}").read_text() == "old"
+    assert db.export(tmp_path / f"old.{ending}", force=True) == 3040
 
 
 @pytest.mark.parametrize("values", [[1, 9, 3], [1, 2, 3, 4], [1, 2]], ids=["changed", "longer", "shorter"])
