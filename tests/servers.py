@@ -26,6 +26,7 @@ from softkv.doors.server import protocol
 protocol.PATIENCE = protocol.PatientProtocol._patience = float(sys.argv.pop(1))
 protocol.DRAIN = min(5, protocol.PATIENCE)
 protocol.UNTAKEN = int(sys.argv.pop(1)) or protocol.UNTAKEN
+protocol.IDLE = float(sys.argv.pop(1))
 from softkv_cli.main import main
 main()
 """
@@ -94,10 +95,15 @@ def films(path: Path, items: int = 2) -> Path:
 
 @contextmanager
 def served(
-    *paths: Path, options: tuple[object, ...] = (), patience: float = 10.0, files: int = 0, untaken: int = 0
+    *paths: Path,
+    options: tuple[object, ...] = (),
+    patience: float = 10.0,
+    files: int = 0,
+    untaken: int = 0,
+    idle: float = 15.0,
 ) -> Iterator[Running]:
     """Serve stores at a free port for the time of the block; `files` is how many the process may open."""
-    arguments = [str(patience), str(untaken), "serve", *map(str, paths), "--port", "0", *map(str, options)]
+    arguments = [str(patience), str(untaken), str(idle), "serve", *map(str, paths), "--port", "0", *map(str, options)]
     errors = paths[0].parent / f"errors-{time.monotonic_ns()}"
 
     def limited() -> None:

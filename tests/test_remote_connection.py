@@ -19,6 +19,7 @@ from softkv.database import SoftKV, handle, summary
 from softkv.doors.remote import connection
 from softkv.errors import (
     AccessRefused,
+    BatchMismatch,
     HandleClosed,
     InputError,
     KeyMissing,
@@ -58,7 +59,8 @@ class Relay:
     """A port in front of a server that loses what comes back as often as it is told to."""
 
     def __init__(self, behind: int) -> None:
-        self._behind, self.losing, self.lost = behind, 0, 0
+        self.behind, self.losing, self.lost, self.refused = behind, 0, 0, 0
+        self.most = 1 << 40  # bytes of answers on one connection
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -77,7 +79,11 @@ class Relay:
 
     def _carry(self, client: socket.socket) -> None:
         """Hand on every piece; in the place of an answer that is lost the connection ends."""
-        with client, socket.create_connection(("127.0.0.1", self._behind)) as server:
+        if not self.behind:
+            self.refused += 1
+            client.close()
+            return
+        with client, socket.create_connection(("127.0.0.1", self.behind)) as server:
 
             def forth() -> None:
                 try:
@@ -87,8 +93,13 @@ class Relay:
                     return
 
             threading.Thread(target=forth, daemon=True).start()
+            room = self.most
             try:
                 while piece := server.recv(1 << 16):
+                    room -= len(piece)
+                    if room < 0:
+                        client.shutdown(socket.SHUT_RDWR)
+                        return
                     if self.losing:
                         self.losing, self.lost = self.losing - 1, self.lost + 1
                         client.shutdown(socket.SHUT_RDWR)
@@ -211,6 +222,23 @@ def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
         port = listener.getsockname()[1]
     with pytest.raises(ServerUnreachable, match=r"softkv serve"):
         softkv.open(f"http://127.0.0.1:{port}/s", token=SECRET)
+
+
+def test_a_server_that_begins_late_is_waited_for(tmp_path: Path) -> None:
+    """A first answer is for as long as was asked for."""
+    filled(tmp_path / "s", "number").close()
+    with ExitStack() as ending:
+        relay = ending.enter_context(closing(Relay(0)))  # which reaches nobody yet
+
+        def begin() -> None:
+            assert eventually(lambda: relay.refused > 1)
+            relay.behind = int(ending.enter_context(listening(tmp_path / "s")).rpartition(":")[2])
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        with softkv.open(f"http://127.0.0.1:{relay.port}/s", token=SECRET, wait=LONGEST) as db:
+            thread.join()
+            assert len(db) == 40
 
 
 def test_a_server_that_is_gone_for_good_is_given_up(relayed: tuple[Relay, SoftKV]) -> None:
@@ -424,6 +452,38 @@ def test_records_of_a_file_are_sent_in_portions(relayed: tuple[Relay, SoftKV], t
     assert db.load(tmp_path / "items.jsonl", batch="the file").count == 5000
     assert len(db) == 5040
     assert db.info().commit > 3  # more than one batch
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "npz"])
+def test_an_export_that_breaks_off_leaves_no_file(relayed: tuple[Relay, SoftKV], tmp_path: Path, ending: str) -> None:
+    """A file that was there is as it was, also where it was to be overwritten."""
+    relay, db = relayed
+    db.add(vectors=vectors_of(3000, seed=1), values=np.arange(3000.0))
+    (tmp_path / f"old.{ending}").write_text("old")
+    relay.most = 40_000
+    with softkv.open(db.path, token=SECRET) as again:
+        for name, force in (("new", False), ("old", True)):
+            with pytest.raises(ServerUnreachable):
+                again.export(tmp_path / f"{name}.{ending}", force=force)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [f"old.{ending}", "s"]
+    assert (tmp_path / f"old.{ending}").read_text() == "old"
+    assert db.export(tmp_path / f"old.{ending}", force=True) == 3040
+
+
+@pytest.mark.parametrize("values", [[1, 9, 3], [1, 2, 3, 4], [1, 2]], ids=["changed", "longer", "shorter"])
+def test_another_file_under_the_name_of_one_is_refused(running: Running, tmp_path: Path, values: list[int]) -> None:
+    """No record is there twice, and none of the other file is written."""
+
+    def loaded(numbers: list[int]) -> int:
+        lines = [f'{{"vector": [1, {n}, 3, 4, 5], "value": {n}}}' for n in numbers]
+        (tmp_path / "items.jsonl").write_text("\n".join(lines))
+        return db.load(tmp_path / "items.jsonl", batch="the file").count
+
+    with opened(running) as db:
+        assert loaded([1, 2, 3]) == loaded([1, 2, 3]) == 3
+        with pytest.raises(BatchMismatch, match="the file"):
+            loaded(values)
+        assert len(db) == 43
 
 
 def test_a_snapshot_that_is_gone_says_so(relayed: tuple[Relay, SoftKV]) -> None:

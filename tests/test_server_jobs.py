@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -359,6 +360,20 @@ def test_a_server_that_ends_cancels_its_jobs(tmp_path: Path) -> None:
     assert (tuning.state, waiting.state) == ("cancelled", "cancelled")
     with softkv.open(tmp_path / "fruit") as db:
         assert db.check().ok
+
+
+def test_a_server_that_ends_waits_for_what_cannot_be_cancelled(tmp_path: Path) -> None:
+    """The work is done then, whatever else has ended meanwhile."""
+    stores = Stores.open([store(tmp_path)])
+    served = stores["fruit"]
+    with served.handle._changing:
+        job = served.jobs.start("compact", {})
+        until(lambda: job.state == "running")
+        ending = threading.Thread(target=stores.close)
+        ending.start()
+        until(lambda: served.jobs._lanes[True]._shutdown)
+    ending.join(PATIENCE)
+    assert (job.state, job.problem) == ("done", None)
 
 
 async def watched(app: Any, path: str, enough: Callable[[str], bool]) -> str:

@@ -15,18 +15,47 @@ from typing import Any
 import pytest
 
 import softkv
+from softkv.doors import wire
+from softkv.doors.server import endpoints, gate, items, jobs, lane, leases, protocol
 from softkv.doors.server.app import ENDPOINTS
 from softkv.doors.server.running import Settings, serve
-from softkv.errors import InputError, StoreError, StoreLocked, StoreNotFound
+from softkv.doors.server.served import HELD
+from softkv.errors import InputError, ServerUnreachable, StoreError, StoreLocked, StoreNotFound
 from softkv.storage.disk.announced import SERVER, announced
+from tests.commands import ran
 from tests.servers import LONGEST, Running, asked, eventually, films, is_closed, served
 
+ROOT = Path(__file__).parents[1]
 HEAD = "POST /v1/films/items HTTP/1.1\r\nHost: {0.host}:{0.port}\r\nAuthorization: Bearer {0.token}\r\n"
 
 
 def head(server: Running, *more: str) -> bytes:
     """The headers of an add, with the token."""
     return (HEAD.format(server) + "".join(f"{line}\r\n" for line in more)).encode()
+
+
+LIMITS = [
+    f"At most {protocol.CONNECTIONS} connections are open",
+    f"more slowly than {protocol.PACE >> 10} KiB a second",
+    f"{protocol.UNTAKEN >> 20} MiB of them wait",
+    f"more than {wire.LONGEST_BODY >> 20} MiB are refused by their length",
+    f"headers of more than {gate.LONGEST_HEAD >> 10} KiB",
+    f"at most {wire.MOST_VALUES:,} values of JSON",
+    f"more than about {endpoints.LARGEST_REPLY >> 20} MiB",
+    f"({endpoints.SECONDS:g} by default, at most {endpoints.LONGEST:g})",
+    f"at most {lane.MOST} queries of the same options",
+    f"At most {lane.ROOM:,} questions wait for a store, and {HELD >> 20} MiB of bodies for a server",
+    f"holds at most {items.MOST:,} items",
+    f"{items.SEARCHED:,} items are looked at for a page",
+    f"which may hold {leases.MOST}",
+    f"The last {jobs.FINISHED} that are over are remembered",
+]
+
+
+@pytest.mark.parametrize("words", LIMITS)
+def test_limits_are_those_that_the_page_names(words: str) -> None:
+    """Whoever changes a limit says so in docs/server.md."""
+    assert words in " ".join((ROOT / "docs" / "server.md").read_text(encoding="utf-8").split())
 
 
 @pytest.fixture
@@ -62,6 +91,16 @@ def test_headers_that_do_not_end_are_not_waited_for(store: Path) -> None:
 
         assert eventually(dribbled, 6.0)
         assert eventually(lambda: is_closed(silent), 6.0)
+
+
+def test_a_connection_on_which_nothing_is_asked_is_closed(store: Path) -> None:
+    """It is though its first request was answered; nobody is impatient with it."""
+    assert protocol.IDLE == 15
+    with served(store, idle=0.3) as server:
+        client = http.client.HTTPConnection(server.host, server.port, timeout=LONGEST)
+        assert asked(client, "GET", "/health")[0] == 204
+        assert eventually(lambda: is_closed(client.sock), 8.0)
+        client.close()
 
 
 def test_a_body_that_trickles_is_not_waited_for(store: Path) -> None:
@@ -118,6 +157,21 @@ def test_an_answer_over_tls_that_is_not_taken_is_broken_off(store: Path, certifi
                 pass
             assert eventually(lambda: server.descriptors() == before, 15.0)
         assert "Traceback" not in server.log()
+
+
+def test_a_handle_trusts_the_certificate_that_the_environment_names(
+    store: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that finds the server through the store does, too; one that is not named is said to be unknown."""
+    with served(store, options=("--tls-cert", certificate[0], "--tls-key", certificate[1])) as server:
+        url = f"https://127.0.0.1:{server.port}/films"
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        with pytest.raises(ServerUnreachable, match="in the variable SSL_CERT_FILE"):
+            softkv.open(url, token=server.token)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        with softkv.open(url, token=server.token) as db:
+            assert db["k1"] == 1.0
+        assert ran("set", "7", "k1", "--db", store).err == "changed 1\n"
 
 
 def test_a_store_in_which_nothing_can_be_said_is_not_served(store: Path, tmp_path: Path) -> None:
@@ -528,6 +582,15 @@ def test_others_are_served_only_with_a_name_a_token_and_tls(
         found = announced(str(store))
         assert found is not None
         assert found.url == f"https://db.example:{server.port}/films"
+
+
+def test_a_name_that_was_allowed_with_a_port_is_answered_at_that_one(store: Path) -> None:
+    """One without a port is at that which is listened at, and at the usual one."""
+    options = ("--allow-host", "db.example:8443", "--allow-host", "other.example")
+    with served(store, options=options) as server:
+        found = {"db.example:8443": 200, "db.example": 421, f"db.example:{server.port}": 421}
+        found |= {"other.example": 200, f"other.example:{server.port}": 200, "other.example:8443": 421}
+        assert {host: server.ask("GET", "/v1/stores", Host=host)[0] for host in found} == found
 
 
 def test_behind_a_proxy_this_machine_asks_past_it(store: Path, tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ class Loading:
         self._outcome = replace(before, repeated=before.repeated + len(batch))
 
     def _written(self, db: SoftKV, good: "Sequence[Record]", before: Outcome, progress: Progress | None) -> Outcome:
-        stamp = None if self._trail is None else self._trail.stamp(before)
+        stamp = None if self._trail is None else self._trail.stamp(before, self._outcome.records)
         # Told within a batch, too: a slow model makes it worth seeing.
         told = None if progress is None else lambda done, _of: progress(self.seen + done, 0)
         added = _added(db, good, self._on_conflict, told, stamp)

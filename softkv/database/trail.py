@@ -71,13 +71,13 @@ class Trail:
             for piece in pieces_of(record):
                 self._digest.update(piece)
 
-    def stamp(self, before: Outcome) -> Stamp:
-        """What the store records with the items of the records that were taken."""
+    def stamp(self, before: Outcome, start: int) -> Stamp:
+        """What the store records with the items of the records that were taken, from `start` on."""
 
         def told(added: Sequence[int]) -> Sequence[int]:
             return before.plus(*added[2:]).numbers(ended=False)
 
-        return Stamp(self._name, self._digest.digest(), told, self._written)
+        return Stamp(self._name, self._digest.digest(), told, self._written, start)
 
     def follow(self, stamp: Stamp) -> None:
         """Take note that the stamped records are stored."""

@@ -71,7 +71,8 @@ class ServerConnection:
             | {"Softkv-Deadline": str(DEADLINE)}
             | ({"Authorization": f"Bearer {_checked(token)}"} if token else {}),
             timeout=httpx.Timeout(WAITS, connect=5.0, pool=None),
-            verify=base.startswith("https:"),
+            # Of its own, since without the environment's proxies httpx would not heed its SSL_CERT_FILE either.
+            verify=httpx.create_ssl_context() if base.startswith("https:") else False,
             trust_env=not loopback,  # no proxy stands between two processes of one machine
         )
 
@@ -163,9 +164,10 @@ class ServerConnection:
             pause = min(2 * pause, LONGEST)
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
-        return ServerUnreachable(
-            f"no answer from {self.url} ({type(error).__name__}: {error}). Is `softkv serve` running there?"
-        )
+        advice = "Is `softkv serve` running there?"
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            advice = "Name its certificate, or that of who signed it, in the variable SSL_CERT_FILE, to trust it."
+        return ServerUnreachable(f"no answer from {self.url} ({type(error).__name__}: {error}). {advice}")
 
     def _result(self, answer: "httpx.Response") -> Any:
         """What an answer holds, or the error that it tells of."""

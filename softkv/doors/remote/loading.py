@@ -70,9 +70,7 @@ class Unfiled:
 
 def name_of(stamp: Stamp) -> str:
     """The name of the batch of records that the stamp was made for."""
-    tells = stamp.tells
-    assert tells is not None
-    return f"{stamp.id}/{tells([0] * 5)[1]}"
+    return f"{stamp.id}/{stamp.start}"  # and not where they end: the last ones of a longer file are others
 
 
 def _weight(one: "Record") -> int:

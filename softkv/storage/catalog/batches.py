@@ -28,13 +28,14 @@ class Stamp:
     """What a caller calls a batch, and a digest of what is in it.
 
     One that is written in parts says for each what is recorded of it, by what became of the part, and the digest of the
-    parts before, which must be what is recorded so far.
+    parts before, which must be what is recorded so far, and the place at which the part begins.
     """
 
     id: str
     digest: bytes
     tells: Callable[[Sequence[int]], Sequence[int]] | None = None
     follows: bytes | None = None
+    start: int = 0
 
 
 class Recorded(NamedTuple):
